@@ -20,7 +20,7 @@ type calculation struct {
 // calculate fills in the value of an expression.
 func calculate(_ context.Context, _ *sdk.CallToolRequest, c *calculation) error {
 	e := expression{rest: c.Expression}
-	x := e.sum()
+	x := e.parseSum()
 	if e.rest != "" || math.IsNaN(x) || math.IsInf(x, 0) {
 		return errors.New("cannot compute the expression: it needs numbers, + - * / and brackets, and a divisor other than zero")
 	}
@@ -55,28 +55,28 @@ func (e *expression) next(set string) (c byte) {
 	return c
 }
 
-// sum reads products with + and - between them.
-func (e *expression) sum() float64 {
-	for x := e.product(); ; {
+// parseSum reads products with + and - between them.
+func (e *expression) parseSum() float64 {
+	for x := e.parseProduct(); ; {
 		switch e.next("+-") {
 		case '+':
-			x += e.product()
+			x += e.parseProduct()
 		case '-':
-			x -= e.product()
+			x -= e.parseProduct()
 		default:
 			return x
 		}
 	}
 }
 
-// product reads operands with * and / between them.
-func (e *expression) product() float64 {
-	for x := e.operand(); ; {
+// parseProduct reads operands with * and / between them.
+func (e *expression) parseProduct() float64 {
+	for x := e.parseOperand(); ; {
 		switch e.next("*/") {
 		case '*':
-			x *= e.operand()
+			x *= e.parseOperand()
 		case '/':
-			divisor := e.operand()
+			divisor := e.parseOperand()
 			if divisor == 0 {
 				return math.NaN()
 			}
@@ -87,8 +87,8 @@ func (e *expression) product() float64 {
 	}
 }
 
-// operand reads a number, or an expression in brackets, with its signs.
-func (e *expression) operand() float64 {
+// parseOperand reads a number, or an expression in brackets, with its signs.
+func (e *expression) parseOperand() float64 {
 	e.depth++
 	if e.depth > maxExpressionDepth {
 		return math.NaN()
@@ -96,11 +96,11 @@ func (e *expression) operand() float64 {
 	defer func() { e.depth-- }()
 	switch e.next("+-(") {
 	case '+':
-		return e.operand()
+		return e.parseOperand()
 	case '-':
-		return -e.operand()
+		return -e.parseOperand()
 	case '(':
-		if x := e.sum(); e.next(")") != 0 {
+		if x := e.parseSum(); e.next(")") != 0 {
 			return x
 		}
 		return math.NaN()

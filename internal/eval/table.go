@@ -46,7 +46,7 @@ func (t *Table) Add(report CaseReport) {
 	if !report.Passed {
 		t.printReasons(report)
 	}
-	if declined := report.declined(); len(declined) > 0 {
+	if declined := report.declinedQuestions(); len(declined) > 0 {
 		fmt.Fprintf(t.w, "       declined: %s\n", printable(strings.Join(declined, ", "), 2*maxShown))
 	}
 }
@@ -85,8 +85,8 @@ func (c *CaseReport) reasons() (lines []string) {
 	return lines
 }
 
-// declined returns what the case's runs asked a person for and did not get, each once.
-func (c *CaseReport) declined() (names []string) {
+// declinedQuestions returns what the case's runs asked a person for and did not get, each once.
+func (c *CaseReport) declinedQuestions() (names []string) {
 	seen := make(map[string]bool)
 	for _, r := range c.Results {
 		for _, name := range r.Declined {

@@ -101,7 +101,7 @@ func (c *comparison) add(e event.Event, recordedID map[string]string, renamed fu
 		}
 	}
 	if len(c.queues[id]) == 0 {
-		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + show(is)})
+		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + formatValue(is)})
 		return
 	}
 	was := c.queues[id][0]
@@ -131,7 +131,7 @@ func (c *comparison) finish() {
 
 // reportMissing reports a recorded event that does not come.
 func (c *comparison) reportMissing(e event.Event) {
-	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + show(comparable(e, e.AppendJSON(nil)))})
+	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparable(e, e.AppendJSON(nil)))})
 }
 
 // stall reports that the run does not go on.
@@ -243,10 +243,10 @@ func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 		}
 		return
 	}
-	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Path: path, Was: show(was), Is: show(is)})
+	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Path: path, Was: formatValue(was), Is: formatValue(is)})
 }
 
-func show(v any) string {
+func formatValue(v any) string {
 	if v == nil {
 		return "nothing"
 	}

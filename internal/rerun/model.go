@@ -31,7 +31,7 @@ func askAs(id string, m llm.Model) llm.Model {
 // once more, so that the new run shortens it too.
 func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
-		state := s.of(ctx)
+		state := s.runOf(ctx)
 		if state == nil {
 			yield(nil, &llm.Error{Kind: "internal", Public: "A request of no run was recorded."})
 			return
@@ -44,7 +44,7 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 		var answer turn
 		if n < len(state.rec.turns) {
 			answer = *state.rec.turns[n]
-		} else if _, answered := state.rec.last().(event.FinalAnswer); answered || len(state.rec.events) == 0 {
+		} else if _, answered := state.rec.terminalEvent().(event.FinalAnswer); answered || len(state.rec.events) == 0 {
 			yield(nil, &llm.Error{Kind: "model_error", Public: "The recording has no further answer of the model."})
 			return
 		}
@@ -87,7 +87,7 @@ func (r *runState) nextTurn() (n int, refused bool) {
 // endUnfinished ends an answer that did not end in the recording, in turn n: it fails as the recorded one did, or
 // lasts until the run is cancelled or taken over.
 func (r *runState) endUnfinished(ctx context.Context, n int, yield func(llm.Part, error) bool) {
-	end, failed := r.rec.last().(event.RunError)
+	end, failed := r.rec.terminalEvent().(event.RunError)
 	switch {
 	case failed && end.Code == toolAborted:
 		yield(llm.Finish{Reason: "stop"}, nil) // a hook ended the run with the answer
@@ -108,7 +108,7 @@ func (r *runState) endTurn(t turn, yield func(llm.Part, error) bool) {
 		return
 	}
 	upstream := ""
-	if end, ok := r.rec.last().(event.FinalAnswer); ok {
+	if end, ok := r.rec.terminalEvent().(event.FinalAnswer); ok {
 		upstream = end.Metadata.UpstreamModel
 	}
 	yield(llm.Finish{Reason: cmp.Or(t.end.FinishReason, "stop"), Model: upstream}, nil)

@@ -22,14 +22,14 @@ var errLeftOpen = errors.New("the recorded call was closed by the end of its run
 
 // repetition returns what makes the runs repeat the recording.
 func (s *session) repetition() *recorded.Inputs {
-	return &recorded.Inputs{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, Ended: s.ended, ManualClock: true}
+	return &recorded.Inputs{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, Ended: s.endedByHook, ManualClock: true}
 }
 
 // awaitOrder implements recorded.Inputs.Order: it waits until the run has the events that were recorded before the one
 // that body repeats. An event about a child that was not recorded waits until the order of events no longer matters,
 // because the recorded run ended before it.
 func (s *session) awaitOrder(ctx, kept context.Context, _ string, body event.Body) error {
-	state := s.of(ctx)
+	state := s.runOf(ctx)
 	if state == nil {
 		return nil
 	}

@@ -159,8 +159,8 @@ func (r *recording) isTakenOver() bool {
 	})
 }
 
-// last returns the terminal event; nil for a child run that was not recorded.
-func (r *recording) last() event.Body {
+// terminalEvent returns the terminal event; nil for a child run that was not recorded.
+func (r *recording) terminalEvent() event.Body {
 	if len(r.events) == 0 {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (r *recording) last() event.Body {
 // firstCloser returns the number of the first of the events before the event at index i that were appended
 // because of it: they close what was open.
 func (r *recording) firstCloser(i int) int64 {
-	for i > 0 && (r.closes(r.events[i-1]) || r.chargesChild(i-1)) {
+	for i > 0 && (r.mayClose(r.events[i-1]) || r.chargesChild(i-1)) {
 		i--
 	}
 	return r.events[i].Seq
@@ -186,8 +186,8 @@ func (r *recording) chargesChild(i int) bool {
 	return ok && end.Kind == "cancelled" && end.ChildRunID != ""
 }
 
-// closes reports whether an event may close something before a step is reset or the run ends.
-func (r *recording) closes(e event.Event) bool {
+// mayClose reports whether an event may close something before a step is reset or the run ends.
+func (r *recording) mayClose(e event.Event) bool {
 	switch body := e.Body.(type) {
 	case event.StepEnd:
 		return body.FinishReason == "error" || body.FinishReason == "cancelled"
@@ -310,7 +310,7 @@ func (r *recording) abortReason() (reason string, ok bool) {
 	if len(r.events) == 0 {
 		return "", false
 	}
-	end, failed := r.last().(event.RunError)
+	end, failed := r.terminalEvent().(event.RunError)
 	if !failed || end.Code != toolAborted {
 		return "", false
 	}

@@ -96,7 +96,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	if opts.Model == nil {
 		s.drivers.Go(func() { s.watch.run(watching, opts.Stall, s.end) })
 	}
-	events, err := root.drive(s.ctx)
+	events, err := root.driveRun(s.ctx)
 	stop()
 	if err != nil {
 		return nil, err

@@ -89,13 +89,13 @@ func (s *session) attach(executing record.Executing) *runState {
 	close(s.attached)
 	s.attached = make(chan struct{})
 	if executing.Parent != "" {
-		s.drivers.Go(func() { _, _ = state.drive(state.ctx) }) // its parent, which waits for it, has the error too
+		s.drivers.Go(func() { _, _ = state.driveRun(state.ctx) }) // its parent, which waits for it, has the error too
 	}
 	return state
 }
 
-// of returns the state of the run that ctx belongs to; nil if it belongs to none.
-func (s *session) of(ctx context.Context) *runState {
+// runOf returns the state of the run that ctx belongs to; nil if it belongs to none.
+func (s *session) runOf(ctx context.Context) *runState {
 	e, ok := record.RunOf(ctx)
 	if !ok {
 		return nil
@@ -110,8 +110,8 @@ func (s *session) byID(id string) *runState {
 	return s.runs[id]
 }
 
-// current returns the agent that executes the runs.
-func (s *session) current() *agent.Agent {
+// currentAgent returns the agent that executes the runs.
+func (s *session) currentAgent() *agent.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.agents[len(s.agents)-1]
@@ -191,9 +191,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// drive observes the run to its end, compares its events, and does what came from outside. An action is done when
+// driveRun observes the run to its end, compares its events, and does what came from outside. An action is done when
 // the events before it have been read, in this goroutine. It must therefore not wait for later events of its run.
-func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
+func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error) {
 	stuck := r.watch.stuck
 	for {
 		page, err := r.log.After(ctx, r.id, int64(len(events)))
@@ -203,7 +203,7 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 		for _, e := range page.Events {
 			events = append(events, e)
 			r.watch.events.Add(1)
-			r.observe(e)
+			r.compareEvent(e)
 		}
 		if page.Ended {
 			r.comparison.finish()
@@ -223,7 +223,7 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 			stuck = nil
 			if r.parent == nil {
 				r.comparison.stall()
-				_ = r.current().Cancel(ctx, r.id) // an error shows as a run that does not end
+				_ = r.currentAgent().Cancel(ctx, r.id) // an error shows as a run that does not end
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -231,19 +231,19 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 	}
 }
 
-// observe compares an event.
-func (r *runState) observe(e event.Event) {
+// compareEvent compares an event with the recording.
+func (r *runState) compareEvent(e event.Event) {
 	if r.otherModel {
 		return
 	}
 	r.mu.Lock()
 	recordedID := maps.Clone(r.recordedID)
 	r.mu.Unlock()
-	r.comparison.add(e, recordedID, r.renamed)
+	r.comparison.add(e, recordedID, r.withRecordedIDs)
 }
 
-// renamed returns text with the ids of the recorded runs in place of the new ones.
-func (r *runState) renamed(text string) string {
+// withRecordedIDs returns text with the ids of the recorded runs in place of the new ones.
+func (r *runState) withRecordedIDs(text string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range r.order {
@@ -290,7 +290,7 @@ func (r *runState) planActions(root bool) {
 				first := r.rec.firstCancelled()
 				plan(first-1, func(ctx context.Context) {
 					r.awaitSent(ctx, first)
-					_ = r.current().Cancel(ctx, r.id) // an error shows as a stalled run
+					_ = r.currentAgent().Cancel(ctx, r.id) // an error shows as a stalled run
 				})
 			}
 		case event.RunError:
@@ -335,7 +335,7 @@ func isShutdown(b event.RunError) bool { return b.Code == "server_shutdown" }
 // advance lets the time of the run reach that many seconds, before the event with the number seq.
 func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 	r.awaitSent(ctx, seq)
-	r.current().AdvanceClock(r.id, time.Duration(seconds*float64(time.Second)))
+	r.currentAgent().AdvanceClock(r.id, time.Duration(seconds*float64(time.Second)))
 }
 
 // awaitSent waits until the calls are sent that were in flight at the event with the number seq. Once the run is
@@ -367,7 +367,7 @@ func (r *runState) awaitChildren(ctx context.Context, seq int64) {
 		if c := r.rec.calls[id]; c == nil || !r.rec.inFlight(c, seq) {
 			continue
 		}
-		if _, cancelled := rec.last().(event.Cancelled); !cancelled {
+		if _, cancelled := rec.terminalEvent().(event.Cancelled); !cancelled {
 			continue
 		}
 		child := r.awaitChild(ctx, id)
@@ -415,7 +415,7 @@ func (r *runState) sentSignal(callID string) chan struct{} {
 func (r *runState) takeOver() {
 	over, stop := context.WithCancel(context.Background())
 	stop()
-	r.current().Drain(over)
+	r.currentAgent().Drain(over)
 	r.unclaim(context.Background())
 	next, err := r.newAgent()
 	if err != nil {

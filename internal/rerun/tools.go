@@ -22,7 +22,7 @@ type tools struct{ session *session }
 // ToolsFor implements agent.Tools.
 func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
 	rec := t.session.root
-	if r := t.session.of(ctx); r != nil {
+	if r := t.session.runOf(ctx); r != nil {
 		rec = r.rec
 	}
 	var out []catalog.Tool
@@ -222,7 +222,7 @@ func (t *tools) Servers() []mcp.ServerStatus {
 // Unavailable implements agent.Tools.
 func (t *tools) Unavailable(waited bool) []string {
 	rec := t.session.root
-	if end, ok := rec.last().(event.FinalAnswer); ok && waited {
+	if end, ok := rec.terminalEvent().(event.FinalAnswer); ok && waited {
 		return slices.Clone(end.Metadata.UnavailableServers)
 	}
 	start, _ := rec.events[0].Body.(event.Start)

@@ -105,30 +105,30 @@ func cutFence(line string) (fence, info string) {
 // renderMarkdown returns Markdown as text for a terminal, with a line feed at its end.
 func renderMarkdown(source string) string {
 	r := &renderer{source: []byte(source)}
-	return strings.TrimRight(r.blocks(markdown.Parser().Parse(text.NewReader(r.source)), "\n\n"), "\n") + "\n"
+	return strings.TrimRight(r.renderBlocks(markdown.Parser().Parse(text.NewReader(r.source)), "\n\n"), "\n") + "\n"
 }
 
 // renderer renders the nodes of one document.
 type renderer struct{ source []byte }
 
-// blocks returns the child blocks of the node, with separator between them.
-func (r *renderer) blocks(n ast.Node, separator string) string {
+// renderBlocks returns the child blocks of the node, with separator between them.
+func (r *renderer) renderBlocks(n ast.Node, separator string) string {
 	var parts []string
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
-		parts = append(parts, r.block(child))
+		parts = append(parts, r.renderBlock(child))
 	}
 	return strings.Join(parts, separator)
 }
 
-// block returns one block without a line feed at its end.
-func (r *renderer) block(node ast.Node) string {
+// renderBlock returns one block without a line feed at its end.
+func (r *renderer) renderBlock(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.Heading:
 		return styleBold + r.inline(n) + styleReset
 	case *ast.ThematicBreak:
 		return styleDim + strings.Repeat("─", 40) + styleReset
 	case *ast.Blockquote:
-		return prefixLines(r.blocks(n, "\n\n"), styleDim+"│ "+styleReset, styleDim+"│ "+styleReset)
+		return prefixLines(r.renderBlocks(n, "\n\n"), styleDim+"│ "+styleReset, styleDim+"│ "+styleReset)
 	case *ast.List:
 		return r.list(n)
 	case *ast.FencedCodeBlock, *ast.CodeBlock, *ast.HTMLBlock:
@@ -161,7 +161,7 @@ func (r *renderer) list(n *ast.List) string {
 			bullet = fmt.Sprintf("%d. ", number)
 			number++
 		}
-		items = append(items, prefixLines(r.blocks(item, separator), bullet, strings.Repeat(" ", utf8.RuneCountInString(bullet))))
+		items = append(items, prefixLines(r.renderBlocks(item, separator), bullet, strings.Repeat(" ", utf8.RuneCountInString(bullet))))
 	}
 	return strings.Join(items, separator)
 }

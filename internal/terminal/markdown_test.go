@@ -26,7 +26,7 @@ func TestToolLinesHaveColorsOnATerminal(t *testing.T) {
 	} {
 		var out strings.Builder
 		s := New(Options{In: strings.NewReader(""), Out: io.Discard, Err: &out, ErrColors: c.colors})
-		if err := s.newRunView(question{}).show(sse.Frame{Event: c.name, Data: []byte(c.data)}); err != nil {
+		if err := s.newRunView(question{}).showEvent(sse.Frame{Event: c.name, Data: []byte(c.data)}); err != nil {
 			t.Fatal(err)
 		}
 		s.Close()

@@ -39,11 +39,11 @@ func (s *Session) exportRun(ctx context.Context, run string) error {
 	return nil
 }
 
-// follow asks the question of a run and handles the run's events until it ends. It answers interrupts of
+// followRun asks the question of a run and handles the run's events until it ends. It answers interrupts of
 // the run, and resumes the stream after a lost connection. Without the id of an event there is no position to
 // resume from, so a stream that breaks before its first event is an error; the run, if there is one, is then
 // cancelled by the service for lack of readers.
-func (s *Session) follow(ctx context.Context, view *runView) (event.FinalAnswer, error) {
+func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnswer, error) {
 	stream, err := s.ask(ctx, view)
 	if err != nil {
 		return event.FinalAnswer{}, err
@@ -137,7 +137,7 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 			view.endText()
 			return streamEnd{interrupts: suspended.Interrupts}, nil
 		}
-		if err := view.show(frame); err != nil { // such as a closed Out: reading on does not help
+		if err := view.showEvent(frame); err != nil { // such as a closed Out: reading on does not help
 			s.cancelRun(view)
 			return streamEnd{failed: err}, nil
 		}
@@ -177,7 +177,7 @@ func (s *Session) findRun(ctx context.Context, view *runView) error {
 	if err != nil {
 		return fmt.Errorf("read the first event: %w", err)
 	}
-	return view.show(first)
+	return view.showEvent(first)
 }
 
 // WaitForServers waits until no MCP server is connecting for the first time, a minute at most, so

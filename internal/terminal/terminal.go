@@ -42,7 +42,7 @@ type answer struct {
 // ended with an answer: ErrInterrupted if ctx ended first, otherwise what the API or the run said.
 func (s *Session) Ask(ctx context.Context, text string) error {
 	view := s.newRunView(question{text, s.thread, s.agent})
-	final, err := s.follow(ctx, view)
+	final, err := s.followRun(ctx, view)
 	s.status.set("")
 	if view.start.ThreadID != "" { // a failed run is a turn too
 		s.thread = view.start.ThreadID

@@ -90,8 +90,8 @@ func (w *rawWriter) end() error {
 // endText finishes the text of a step. An error of Out ends the run at the next write.
 func (r *runView) endText() { _ = r.text.end() }
 
-// show shows an event. Types that it does not know are skipped, as the API asks of clients.
-func (r *runView) show(frame sse.Frame) error {
+// showEvent shows an event. Types that it does not know are skipped, as the API asks of clients.
+func (r *runView) showEvent(frame sse.Frame) error {
 	switch frame.Event {
 	case "start":
 		var envelope struct {

@@ -131,9 +131,9 @@ func newKey(raw []byte) (key, error) {
 	return k, nil
 }
 
-// current returns the keys, and reads the file again if it has changed. If the new file cannot be
+// currentKeys returns the keys, and reads the file again if it has changed. If the new file cannot be
 // used, the old keys stay, and the log says so once.
-func (k *Keys) current(logger *slog.Logger) []key {
+func (k *Keys) currentKeys(logger *slog.Logger) []key {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.path == "" {

@@ -87,7 +87,7 @@ func (s *Store) open(value []byte, name values.Key) ([]byte, error) {
 		return nil, errors.New("it has an unknown format")
 	}
 	header, sealed := value[:1+keyIDLen], value[1+keyIDLen:]
-	for _, k := range s.keys.current(s.logger) {
+	for _, k := range s.keys.currentKeys(s.logger) {
 		if bytes.Equal(k.id[:], header[1:]) {
 			data, err := k.aead.Open(nil, nil, sealed, additionalData(header, name))
 			if err != nil {
@@ -105,7 +105,7 @@ func (s *Store) Save(ctx context.Context, data []byte, revision uint64, ttl time
 	key := values.NewKey(name...)
 	var value []byte
 	if len(data) > 0 {
-		k := s.keys.current(s.logger)[0]
+		k := s.keys.currentKeys(s.logger)[0]
 		header := append([]byte{version}, k.id[:]...)
 		value = k.aead.Seal(bytes.Clone(header), nil, data, additionalData(header, key))
 	}

@@ -51,7 +51,7 @@ func Input(messages []llm.Message) []attribute.KeyValue {
 	var out []attribute.KeyValue
 	if len(messages) > 0 && messages[0].Role == llm.System {
 		instructions := encode(1, func(_, limit int) any {
-			return []part{{Type: "text", Content: cut(messages[0].Text, limit)}}
+			return []part{{Type: "text", Content: truncateText(messages[0].Text, limit)}}
 		})
 		out = append(out, attribute.String("gen_ai.system_instructions", instructions))
 		messages = messages[1:]
@@ -77,12 +77,12 @@ func Output(text string, calls []llm.ToolCall, finishReason string) attribute.Ke
 
 // Arguments returns the arguments of a tool call.
 func Arguments(args string) attribute.KeyValue {
-	return attribute.String("gen_ai.tool.call.arguments", cut(args, MaxBytes))
+	return attribute.String("gen_ai.tool.call.arguments", truncateText(args, MaxBytes))
 }
 
 // Result returns the result of a tool call.
 func Result(result string) attribute.KeyValue {
-	return attribute.String("gen_ai.tool.call.result", cut(result, MaxBytes))
+	return attribute.String("gen_ai.tool.call.result", truncateText(result, MaxBytes))
 }
 
 // newMessage returns a message whose texts have at most limit bytes.
@@ -90,16 +90,16 @@ func newMessage(m llm.Message, limit int) message {
 	out := message{Role: string(m.Role), Parts: []part{}}
 	switch {
 	case m.Role == llm.ToolRole:
-		out.Parts = append(out.Parts, part{Type: "tool_call_response", ID: m.CallID, Response: cut(m.Text, limit)})
+		out.Parts = append(out.Parts, part{Type: "tool_call_response", ID: m.CallID, Response: truncateText(m.Text, limit)})
 	case m.Text != "":
-		out.Parts = append(out.Parts, part{Type: "text", Content: cut(m.Text, limit)})
+		out.Parts = append(out.Parts, part{Type: "text", Content: truncateText(m.Text, limit)})
 	}
 	for _, c := range m.Calls {
 		out.Parts = append(out.Parts, part{Type: "tool_call", ID: c.ID, Name: c.Name, Arguments: arguments(c.Arguments, limit)})
 	}
 	for _, file := range m.Media {
 		modality, _, _ := strings.Cut(file.MIME, "/")
-		out.Parts = append(out.Parts, part{Type: "file", Name: cut(file.Name, minText), MIMEType: file.MIME, Modality: modality})
+		out.Parts = append(out.Parts, part{Type: "file", Name: truncateText(file.Name, minText), MIMEType: file.MIME, Modality: modality})
 	}
 	return out
 }
@@ -107,7 +107,7 @@ func newMessage(m llm.Message, limit int) message {
 // arguments returns arguments as a value, or as text if they are not JSON or too long.
 func arguments(text string, limit int) any {
 	if len(text) > limit || !json.Valid([]byte(text)) {
-		return cut(text, limit)
+		return truncateText(text, limit)
 	}
 	return json.RawMessage(text)
 }
@@ -131,8 +131,8 @@ func encode(n int, build func(from, limit int) any) string {
 	}
 }
 
-// cut returns at most n bytes of a text, with a mark if some are missing.
-func cut(s string, n int) string {
+// truncateText returns at most n bytes of a text, with a mark if some are missing.
+func truncateText(s string, n int) string {
 	const mark = "…"
 	if len(s) <= n {
 		return s

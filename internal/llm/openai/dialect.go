@@ -271,8 +271,8 @@ func (s *modelRefusals) add(model string) {
 	s.refused[model] = time.Now()
 }
 
-// has reports whether it was refused for the model within refusalLifetime.
-func (s *modelRefusals) has(model string) bool {
+// wasRefused reports whether it was refused for the model within refusalLifetime.
+func (s *modelRefusals) wasRefused(model string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, known := s.refused[model]

@@ -108,8 +108,8 @@ func TestImagesAreKeptIfTheErrorIsAboutSomethingElse(t *testing.T) {
 		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"error":{"message":%q}}`, said)))
 		_, err := llmtest.Collect(t.Context(), m, r)
 		requireError(t, err, llm.ModelError)
-		if n := len(s.receivedRequests()); n != 1 || m.images.has("m") {
-			t.Errorf("%s: got %d requests and the images remembered as refused: %t, want 1 and false", said, n, m.images.has("m"))
+		if n := len(s.receivedRequests()); n != 1 || m.images.wasRefused("m") {
+			t.Errorf("%s: got %d requests and the images remembered as refused: %t, want 1 and false", said, n, m.images.wasRefused("m"))
 		}
 	}
 }
@@ -119,11 +119,11 @@ func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
 		var s modelRefusals
 		s.add("a")
 		<-time.After(refusalLifetime)
-		if !s.has("a") || s.has("b") {
-			t.Errorf("after an hour: got %t for a and %t for b, want true and false", s.has("a"), s.has("b"))
+		if !s.wasRefused("a") || s.wasRefused("b") {
+			t.Errorf("after an hour: got %t for a and %t for b, want true and false", s.wasRefused("a"), s.wasRefused("b"))
 		}
 		<-time.After(time.Second)
-		if s.has("a") {
+		if s.wasRefused("a") {
 			t.Error("after more than an hour: got a as refused, want it forgotten")
 		}
 	})
@@ -131,7 +131,7 @@ func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
 	for i := range maxRefusedModels + 100 {
 		s.add(fmt.Sprint(i))
 	}
-	if n := len(s.refused); n != maxRefusedModels || !s.has(fmt.Sprint(maxRefusedModels+99)) {
+	if n := len(s.refused); n != maxRefusedModels || !s.wasRefused(fmt.Sprint(maxRefusedModels+99)) {
 		t.Errorf("got %d models, want %d with the last one", n, maxRefusedModels)
 	}
 }

@@ -231,8 +231,8 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 // the dialect, and there are few.
 func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
-	dialect.noImages, dialect.noFormat = m.images.has(request.Model), m.formats.has(request.Model)
-	dialect.noStrict = m.strictTools.has(request.Model)
+	dialect.noImages, dialect.noFormat = m.images.wasRefused(request.Model), m.formats.wasRefused(request.Model)
+	dialect.noStrict = m.strictTools.wasRefused(request.Model)
 	body, err := m.encodeWithDialect(request, dialect)
 	if err != nil {
 		return err
@@ -271,15 +271,15 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 // rememberDialect remembers what an endpoint has refused of a request for the model.
 func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	m.dialect.Store(d.endpointPart())
-	if d.noImages && !m.images.has(model) {
+	if d.noImages && !m.images.wasRefused(model) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
 			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime), help.Images.Attr())
 	}
-	if d.noStrict && !d.toolRefused && !m.strictTools.has(model) {
+	if d.noStrict && !d.toolRefused && !m.strictTools.wasRefused(model) {
 		m.strictTools.add(model)
 	}
-	if d.noFormat && !d.schemaRefused && !m.formats.has(model) {
+	if d.noFormat && !d.schemaRefused && !m.formats.wasRefused(model) {
 		m.formats.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no response_format, so the schema of an answer is written into its prompt",
 			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime))
