@@ -102,7 +102,7 @@ func (m *servedModels) replaceEndpoints(ctx context.Context, cfg config) {
 func (m *servedModels) usedCertificates() []usedCertificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.certificates.used()
+	return m.certificates.inUse()
 }
 
 // startReloading reads MODELS_FILE again when it changes, until end is called. A file that cannot be

@@ -193,7 +193,7 @@ func (p *replayer) replay(ctx context.Context, file string) (report string, diff
 	if p.options.Model != nil {
 		return p.besideEachOther(file, doc, result), false, nil
 	}
-	lines := rerun.Compare(doc, p.present(doc))
+	lines := rerun.Compare(doc, p.presentState(doc))
 	for _, d := range result.Differences {
 		lines = append(lines, d.String())
 	}
@@ -203,8 +203,8 @@ func (p *replayer) replay(ctx context.Context, file string) (report string, diff
 	return fmt.Sprintf("%s: %d events, %d differences\n  %s\n", file, len(result.Events), len(lines), strings.Join(lines, "\n  ")), true, nil
 }
 
-// present returns what the run would begin with now, as far as the settings say.
-func (p *replayer) present(doc *export.Document) rerun.Present {
+// presentState returns what the run would begin with now, as far as the settings say.
+func (p *replayer) presentState(doc *export.Document) rerun.Present {
 	now := rerun.Present{Tools: p.tools}
 	if p.config == nil {
 		return now

@@ -93,7 +93,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 		return err
 	}
 	endExpiry, err := observeCertificates(ctx, tel, logger, func() []usedCertificate {
-		return slices.Concat(cfg.certificates.used(), models.usedCertificates(), usedByTools(tools.client))
+		return slices.Concat(cfg.certificates.inUse(), models.usedCertificates(), usedByTools(tools.client))
 	})
 	if err != nil {
 		return err

@@ -142,8 +142,8 @@ type usedCertificate struct {
 	expires    time.Time
 }
 
-// used returns the certificates in use whose expiry is known.
-func (k *certificates) used() []usedCertificate {
+// inUse returns the certificates in use whose expiry is known.
+func (k *certificates) inUse() []usedCertificate {
 	var out []usedCertificate
 	for _, certificate := range k.named {
 		expiry := certificate.Expiry()
