@@ -327,7 +327,7 @@ type modelStream struct {
 	output    *budget.Output           // what the model has written so far in this answer
 	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
 	added     extension                // from the hook pre_model_call
-	unheld    int                      // bytes of the answer that run.hold does not know yet
+	unheld    int                      // bytes of the answer that run.holdMemory does not know yet
 }
 
 // extension is what the hook pre_model_call adds to the requests of one step.

@@ -384,7 +384,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 			return true, err
 		}
 	}
-	r.hold(sizeOf(r.req.earlier))
+	r.holdMemory(sizeOf(r.req.earlier))
 	return true, nil
 }
 

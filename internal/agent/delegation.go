@@ -84,7 +84,7 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 		return nil, err
 	}
 	defer l.run.suspension.awaitsChild(child.id, false)
-	end, err := child.follow(ctx)
+	end, err := child.readToEnd(ctx)
 	if err != nil && l.run.relinquished() != nil {
 		return nil, err // another process continues here; the child is not affected
 	}
@@ -235,8 +235,8 @@ func (c *childRun) handOver() error {
 	return errHandedOver
 }
 
-// follow reads the child to its end, and returns its terminal event.
-func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
+// readToEnd reads the child to its end, and returns its terminal event.
+func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()
 	defer stop() // withdraws the questions that are still open
@@ -254,7 +254,7 @@ func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
 			if e.Terminal() {
 				return e, nil
 			}
-			if err := c.observe(ctx, e, reported); err != nil {
+			if err := c.relayEvent(ctx, e, reported); err != nil {
 				return event.Event{}, err
 			}
 		}
@@ -288,9 +288,9 @@ func interruptIDs(all []event.Interrupt) (ids []string) {
 	return ids
 }
 
-// observe notes the questions that the child waits for, and reports its progress as an event of the parent. If
+// relayEvent notes the questions that the child waits for, and reports its progress as an event of the parent. If
 // reported is true, it only counts the progress, because an earlier process has reported it.
-func (c *childRun) observe(ctx context.Context, e event.Event, reported bool) error {
+func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool) error {
 	if s, ok := e.Body.(event.Suspended); ok {
 		c.waiting = s.Interrupts
 	}

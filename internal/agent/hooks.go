@@ -27,30 +27,14 @@ func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 	if d := exec.recordedDecision(); exec.refusal == "" {
 		exec.hookResult = d.Result
 		if d.Args != nil {
-			exec.args = d.Args
-			exec.argsText = ""
-			exec.argsProblem = ""
+			exec.replaceArgs(d.Args)
 		}
 	}
 	if a.Hooks == nil || exec.refusal != "" {
 		return nil
 	}
-	var reply webhook.Reply
-	err := a.flush(ctx, exec.runID)
-	if err == nil {
-		reply, err = a.Hooks.Ask(ctx, exec.hookCall(webhook.PreToolCall))
-	}
-	changed := call{}
-	if err == nil && reply.Args != nil {
-		changed.parseArgs(string(reply.Args))
-		if changed.argsProblem != "" {
-			err = errors.New("the reply's args cannot be used: " + changed.argsProblem)
-		}
-	}
-	var given *content.Result
-	if err == nil {
-		given, err = a.hookResult(exec, reply)
-	}
+
+	reply, err := a.askPreHook(ctx, exec)
 	switch {
 	case ctx.Err() != nil:
 		return exec.canceledFailure(ctx)
@@ -59,20 +43,52 @@ func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 		exec.decision = decision{verdict: denied, why: "no reply from the hook"}
 		return exec.failure(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
-	a.logHookReply(ctx, exec, webhook.PreToolCall, reply)
+	a.logHookReply(ctx, exec, webhook.PreToolCall, reply.Reply)
 	switch {
 	case reply.Abort:
 		exec.abort = &abortError{reason: reply.Reason}
 		exec.decision = decision{verdict: denied, why: "refused by the hook"}
 		return exec.failure(mcp.Denied, withReason("A hook refused this call", reply.Reason))
 	case reply.Args != nil:
-		exec.args = changed.args
-		exec.argsText = ""
-		exec.argsProblem = ""
-	case given != nil:
-		exec.hookResult = given
+		exec.replaceArgs(reply.args)
+	case reply.result != nil:
+		exec.hookResult = reply.result
 	}
 	return nil
+}
+
+// preHookReply is a usable reply of the hook pre_tool_call.
+type preHookReply struct {
+	webhook.Reply
+	args   json.RawMessage // Args as the tool gets them
+	result *content.Result // in place of the tool's; nil for none
+}
+
+// askPreHook asks the hook pre_tool_call, after the events so far are stored, and checks its reply.
+func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply preHookReply, err error) {
+	if err := a.flush(ctx, exec.runID); err != nil {
+		return reply, err
+	}
+	if reply.Reply, err = a.Hooks.Ask(ctx, exec.hookCall(webhook.PreToolCall)); err != nil {
+		return reply, err
+	}
+	if reply.Args != nil {
+		var changed call
+		changed.parseArgs(string(reply.Args))
+		if changed.argsProblem != "" {
+			return reply, errors.New("the reply's args cannot be used: " + changed.argsProblem)
+		}
+		reply.args = changed.args
+	}
+	reply.result, err = a.hookResult(exec, reply.Reply)
+	return reply, err
+}
+
+// replaceArgs replaces the arguments of the call by valid ones.
+func (exec *toolExecution) replaceArgs(args json.RawMessage) {
+	exec.args = args
+	exec.argsText = ""
+	exec.argsProblem = ""
 }
 
 // callPostHook sends the result or the failure to the hook, and returns the hook's version of
@@ -323,10 +339,10 @@ func hookMessage(m *llm.Message) webhook.Message {
 	return out
 }
 
-// extend returns the messages of a request with what the hook pre_model_call adds. The conversation
+// extendMessages returns the messages of a request with what the hook pre_model_call adds. The conversation
 // does not change. If the result is too long for the model's window, it is trimmed like the
 // conversation.
-func (s *modelStream) extend(ctx context.Context, messages []llm.Message) ([]llm.Message, error) {
+func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message) ([]llm.Message, error) {
 	if s.added.isEmpty() {
 		return messages, nil
 	}

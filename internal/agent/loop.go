@@ -294,5 +294,5 @@ func (l *loop) holdConversation() {
 	for _, m := range l.messages[min(l.historyLen+2, len(l.messages)):] {
 		n += len(m.Text) + mediaSize(m.Media)
 	}
-	l.run.hold(n - int(l.run.textHeld.Load()))
+	l.run.holdMemory(n - int(l.run.textHeld.Load()))
 }

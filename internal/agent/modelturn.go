@@ -166,7 +166,7 @@ func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
 func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	request := s.modelRequest(turn, s.finalTurn)
 	var err error
-	if request.Messages, err = s.extend(ctx, request.Messages); err != nil {
+	if request.Messages, err = s.extendMessages(ctx, request.Messages); err != nil {
 		return err
 	}
 	s.recordRequest(ctx, request)
@@ -221,7 +221,7 @@ func (s *modelStream) countCutAnswer(ctx context.Context) {
 func (s *modelStream) holdPiece(piece string) {
 	s.unheld += len(piece)
 	if s.unheld >= holdStep {
-		s.run.hold(s.unheld)
+		s.run.holdMemory(s.unheld)
 		s.unheld = 0
 	}
 }

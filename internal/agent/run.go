@@ -93,9 +93,9 @@ func memoryOf(n int) int64 { return textCopies * int64(n) }
 // until its turn has ended, as it was received, decoded, and in its event.
 const textCopies = 3
 
-// hold counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
+// holdMemory counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
 // memory is left, the run ends.
-func (r *run) hold(n int) {
+func (r *run) holdMemory(n int) {
 	r.textHeld.Add(int64(n))
 	if !r.memory.Hold(memoryOf(n)) {
 		r.cancel(errNoMemory)

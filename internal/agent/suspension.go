@@ -101,8 +101,8 @@ func (s *suspension) recheck() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// hold records whether a call waits in recorded.Inputs.Charge.
-func (s *suspension) hold(callID string, waits bool) error {
+// recordWait records whether a call waits in recorded.Inputs.Charge.
+func (s *suspension) recordWait(callID string, waits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held == nil {
@@ -465,11 +465,11 @@ func (r *run) awaitCharge(callID, child string) error {
 	if r.agent.Repeat == nil {
 		return nil
 	}
-	if err := r.suspension.hold(callID, true); err != nil {
+	if err := r.suspension.recordWait(callID, true); err != nil {
 		return err
 	}
 	kept, stop := r.keptContext()
 	defer stop()
 	r.agent.Repeat.Charge(kept, r.ID, callID, child)
-	return r.suspension.hold(callID, false)
+	return r.suspension.recordWait(callID, false)
 }

@@ -214,7 +214,7 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	var result *content.Result
 	if exec.loop != nil {
 		if result, err = exec.loop.sendCall(ctx, exec, request); err == nil {
-			exec.loop.run.hold(result.Size())
+			exec.loop.run.holdMemory(result.Size())
 		}
 	} else {
 		result, err = a.Tools.Call(ctx, request)

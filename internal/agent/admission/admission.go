@@ -244,13 +244,13 @@ func (g *Gate) Close() {
 
 // Release frees the slot, for the next in the queue if there is one. A nil slot may be released
 // too.
-func (p *Slot) Release() { p.free(true) }
+func (p *Slot) Release() { p.freeOnce(true) }
 
 // Discard is Release for a slot whose run did not begin. It does not count as one of its caller's starts.
-func (p *Slot) Discard() { p.free(false) }
+func (p *Slot) Discard() { p.freeOnce(false) }
 
-// free frees the slot, once.
-func (p *Slot) free(began bool) {
+// freeOnce frees the slot, once.
+func (p *Slot) freeOnce(began bool) {
 	if p == nil {
 		return
 	}

@@ -45,8 +45,8 @@ type Reservation struct {
 	released bool
 }
 
-// part returns the bytes that count as taken.
-func (r *Reservation) part() int64 { return max(r.reserved, r.held) }
+// countedBytes returns the bytes that count as taken.
+func (r *Reservation) countedBytes() int64 { return max(r.reserved, r.held) }
 
 // Open returns an empty Reservation, for what is held outside of a run, such as a request that is
 // being read. Release it. It reports false if the bytes that are expected are not left.
@@ -67,7 +67,7 @@ func (m *Memory) newReservationLocked(request int64) *Reservation {
 
 // hasRoomLocked reports whether a reservation can be added. While nothing is taken any run can.
 func (m *Memory) hasRoomLocked(r *Reservation) bool {
-	return m.taken == 0 || m.taken+r.part() <= m.capacity
+	return m.taken == 0 || m.taken+r.countedBytes() <= m.capacity
 }
 
 // hasRoom reports whether a run whose request holds that many bytes would be admitted now.
@@ -92,7 +92,7 @@ func (m *Memory) reserve(request int64, force bool) (*Reservation, bool) {
 	if !force && !m.hasRoomLocked(r) {
 		return nil, false
 	}
-	m.taken += r.part()
+	m.taken += r.countedBytes()
 	return r, true
 }
 
@@ -108,10 +108,10 @@ func (r *Reservation) Hold(n int64) bool {
 	if r.released {
 		return true // it ends already
 	}
-	before := r.part()
+	before := r.countedBytes()
 	r.held += n
-	m.taken += r.part() - before
-	if r.part() <= before || m.taken <= m.capacity {
+	m.taken += r.countedBytes() - before
+	if r.countedBytes() <= before || m.taken <= m.capacity {
 		return true
 	}
 	r.releaseLocked()
@@ -126,9 +126,9 @@ func (r *Reservation) HoldOnly() {
 	}
 	r.memory.mu.Lock()
 	defer r.memory.mu.Unlock()
-	before := r.part()
+	before := r.countedBytes()
 	r.reserved = 0
-	r.memory.taken -= before - r.part()
+	r.memory.taken -= before - r.countedBytes()
 }
 
 // Release gives back everything; once is enough.
@@ -145,7 +145,7 @@ func (r *Reservation) Release() {
 
 func (r *Reservation) releaseLocked() {
 	m := r.memory
-	m.taken -= r.part()
+	m.taken -= r.countedBytes()
 	if r.ofRun {
 		m.average += (r.held - m.average) / averagedRuns
 	}

@@ -43,13 +43,13 @@ type Limits struct {
 // Within returns the limits with every field lowered to that of limit.
 func (l Limits) Within(limit Limits) Limits {
 	return Limits{
-		ToolCalls:    lower(l.ToolCalls, limit.ToolCalls),
-		InputTokens:  lower(l.InputTokens, limit.InputTokens),
-		OutputTokens: lower(l.OutputTokens, limit.OutputTokens),
-		TotalTokens:  lower(l.TotalTokens, limit.TotalTokens),
-		Seconds:      lower(l.Seconds, limit.Seconds),
-		ResultBytes:  lower(l.ResultBytes, limit.ResultBytes),
-		Cost:         lower(l.Cost, limit.Cost),
+		ToolCalls:    lowerLimit(l.ToolCalls, limit.ToolCalls),
+		InputTokens:  lowerLimit(l.InputTokens, limit.InputTokens),
+		OutputTokens: lowerLimit(l.OutputTokens, limit.OutputTokens),
+		TotalTokens:  lowerLimit(l.TotalTokens, limit.TotalTokens),
+		Seconds:      lowerLimit(l.Seconds, limit.Seconds),
+		ResultBytes:  lowerLimit(l.ResultBytes, limit.ResultBytes),
+		Cost:         lowerLimit(l.Cost, limit.Cost),
 	}
 }
 
@@ -61,8 +61,8 @@ func (l Limits) ByName() map[string]float64 {
 	}
 }
 
-// lower returns the lower of two limits, where 0 is no limit.
-func lower[N int | int64 | float64](a, b N) N {
+// lowerLimit returns the lower of two limits, where 0 is no limit.
+func lowerLimit[N int | int64 | float64](a, b N) N {
 	if a <= 0 || b > 0 && b < a {
 		return b
 	}

@@ -29,7 +29,7 @@ func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 }
 
 // LowerTokens returns the lower of two numbers of tokens, where 0 is no limit.
-func LowerTokens(a, b int64) int64 { return lower(a, b) }
+func LowerTokens(a, b int64) int64 { return lowerLimit(a, b) }
 
 // Output measures an answer while it is written and says when to cut it. Endpoints count tokens
 // only at the end of an answer, and some ignore the limit that a request asks for.
@@ -73,7 +73,7 @@ func (o *Output) Add(piece string) (kept string, cut bool) {
 		}
 		o.count(rest[:n])
 		rest = rest[n:]
-		if o.limit > 0 && o.Tokens() > o.limit+outputSlack || o.loops() {
+		if o.limit > 0 && o.Tokens() > o.limit+outputSlack || o.repeatsItself() {
 			return piece[:len(piece)-len(rest)], true
 		}
 	}
@@ -96,8 +96,8 @@ func (o *Output) count(part string) {
 	}
 }
 
-// loops reports whether the answer repeats itself. It looks only now and then.
-func (o *Output) loops() bool {
+// repeatsItself reports whether the answer repeats itself. It looks only now and then.
+func (o *Output) repeatsItself() bool {
 	if o.bytes < o.next {
 		return false
 	}

@@ -11,10 +11,10 @@ import (
 	"answerd/internal/help"
 )
 
-// begin makes an attempt in its own goroutine, unless too many go on. It takes over the job: however the attempt
+// startAttempt makes an attempt in its own goroutine, unless too many go on. It takes over the job: however the attempt
 // ends, the job is parked, released or done. While too many attempts go on, the delivery is parked for 1 to 4
 // seconds, so that the goroutine that claimed it can claim other runs.
-func (d *Deliverer) begin(job event.Job, rec record) {
+func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	target := d.urlOf(rec)
 	if target == "" {
 		d.giveUp(d.ctx, rec, "its receiver is no longer configured")
@@ -155,7 +155,7 @@ func (d *Deliverer) park(job event.Job, delay time.Duration) {
 		// The lease will end, and another process will find the job.
 		d.Logger.Warn("a delivery could not be stored for its next attempt", "error", err)
 	}
-	d.forget(job, d.Local)
+	d.removeDelivery(job, d.Local)
 }
 
 // release leaves the next attempt to whoever claims the delivery.
@@ -171,7 +171,7 @@ func (d *Deliverer) release(job event.Job) {
 	if err := job.Release(ctx); err != nil {
 		d.Logger.Warn("a delivery could not be released", "error", err)
 	}
-	d.forget(job, d.Local)
+	d.removeDelivery(job, d.Local)
 }
 
 // remove removes a delivery that needs no further attempt.
@@ -183,11 +183,11 @@ func (d *Deliverer) remove(job event.Job, rec record) {
 		d.Logger.Warn("a delivery could not be removed; it may be sent again", "run_id", rec.Body.RunID, "error", err)
 	}
 	d.removed(int64(len(job.Request())))
-	d.forget(job, false)
+	d.removeDelivery(job, false)
 }
 
-// forget removes a delivery from those of this process, unless it still waits here.
-func (d *Deliverer) forget(job event.Job, waits bool) {
+// removeDelivery removes a delivery from those of this process, unless it still waits here.
+func (d *Deliverer) removeDelivery(job event.Job, waits bool) {
 	if waits {
 		return
 	}

@@ -70,7 +70,7 @@ func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	}
 	if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
 		b.Output = nil
-		answer = cut(answer)
+		answer = truncateText(answer)
 	}
 	if len(b.Metadata) > maxBody/2 { // the names of very many tools
 		b.Metadata = nil
@@ -82,14 +82,14 @@ func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 func (b *body) setError(end event.RunError) (err error) {
 	if len(end.PartialAnswer) > maxAnswer {
 		b.Truncated = true
-		end.PartialAnswer = cut(end.PartialAnswer)
+		end.PartialAnswer = truncateText(end.PartialAnswer)
 	}
 	b.Error, err = json.Marshal(end)
 	return err
 }
 
-// cut returns the beginning of a text.
-func cut(text string) string {
+// truncateText returns the beginning of a text.
+func truncateText(text string) string {
 	if len(text) <= maxAnswer {
 		return text
 	}

@@ -118,7 +118,7 @@ func (p *Prepared) Send() {
 		return
 	}
 	for _, x := range p.jobs {
-		p.d.begin(x.job, x.rec)
+		p.d.startAttempt(x.job, x.rec)
 	}
 }
 
@@ -160,5 +160,5 @@ func (d *Deliverer) Resume(job event.Job) {
 	d.mu.Lock()
 	d.local[job.Run()] = true
 	d.mu.Unlock()
-	d.begin(job, rec)
+	d.startAttempt(job, rec)
 }

@@ -33,7 +33,7 @@ func (f *Fence) Add(piece string) string {
 	if f.state == atStart && !f.open() {
 		return ""
 	}
-	return f.release(len(f.held) - f.tail())
+	return f.release(len(f.held) - f.possibleFenceBytes())
 }
 
 // End returns the rest of the text, without a closing fence. The Fence is then ready for another
@@ -70,8 +70,8 @@ func (f *Fence) open() bool {
 	return true
 }
 
-// tail returns how many bytes at the end of the held text may be the closing fence.
-func (f *Fence) tail() int {
+// possibleFenceBytes returns how many bytes at the end of the held text may be the closing fence.
+func (f *Fence) possibleFenceBytes() int {
 	if f.state == outside {
 		return 0
 	}

@@ -185,14 +185,14 @@ func describeMedia(text string, media []llm.Media) (string, []llm.Media) {
 		case attachment.IsText(m):
 			text = strings.TrimPrefix(text+"\n\n"+attachment.Inline(m), "\n\n")
 		default:
-			text = strings.TrimPrefix(text+"\n"+omitted(m), "\n")
+			text = strings.TrimPrefix(text+"\n"+omittedFileLine(m), "\n")
 		}
 	}
 	return text, kept
 }
 
-// omitted returns the line that remains of a file that is too large for the thread.
-func omitted(m llm.Media) string {
+// omittedFileLine returns the line that remains of a file that is too large for the thread.
+func omittedFileLine(m llm.Media) string {
 	return fmt.Sprintf("[The file %q of type %s and %d bytes was here. It is too large to be kept with the conversation.]",
 		m.Name, m.MIME, base64.StdEncoding.DecodedLen(len(m.Data)))
 }
