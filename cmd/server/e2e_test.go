@@ -309,7 +309,7 @@ func TestDemoAtAllAddressesPrintsOneThatCanBeOpened(t *testing.T) {
 
 // Many people have OPENAI_API_KEY in their environment, and want the demo that needs no key.
 func TestDemoWithAKeySaysHowToGetTheStandIn(t *testing.T) {
-	err := run(t.Context(), []string{"demo"}, envOf("OPENAI_API_KEY", "canary"), io.Discard, io.Discard)
+	err := run(t.Context(), []string{"demo"}, newTestEnvironment("OPENAI_API_KEY", "canary"), io.Discard, io.Discard)
 	if exitCode(err, io.Discard) != 2 || !strings.Contains(err.Error(), "without OPENAI_API_KEY the demo uses its stand-in") {
 		t.Errorf("got %v, want an error that names OPENAI_API_KEY, exit code 2", err)
 	}

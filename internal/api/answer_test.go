@@ -157,14 +157,14 @@ func TestAnswerWithoutItsCallsIsGone(t *testing.T) {
 	for i := range calls {
 		calls[i] = llmtest.Call{ID: fmt.Sprint("c", i), Name: "colour", Args: `{"a":"` + strings.Repeat("x", 200) + `"}`}
 	}
-	s := serve(t, llmtest.Turns(llmtest.Calls(calls...)), func(o *agent.Options) { o.Log = log }, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(calls...)), func(o *agent.Options) { o.Log = log }, nil)
 	bodies := map[string]string{
-		"/v1/chat/completions": ask("x", `,"tools":[{"type":"function","function":{"name":"colour"}}]`),
-		"/v1/responses":        respond("x", `,"tools":[{"type":"function","name":"colour"}]`),
+		"/v1/chat/completions": chatCompletionBody("x", `,"tools":[{"type":"function","function":{"name":"colour"}}]`),
+		"/v1/responses":        responsesBody("x", `,"tools":[{"type":"function","name":"colour"}]`),
 	}
 	for path, body := range bodies {
 		s.do(t, "POST", path, body, "Idempotency-Key", path)
-		if e := decode[openAIError](t, s.do(t, "POST", path, body, "Idempotency-Key", path), 410); e.Error.Code != "gone" {
+		if e := decodeResponse[openAIError](t, s.do(t, "POST", path, body, "Idempotency-Key", path), 410); e.Error.Code != "gone" {
 			t.Errorf("%s: got the code %s, want gone", path, e.Error.Code)
 		}
 	}

@@ -73,30 +73,30 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 // the call is sent once more with the new headers.
 func TestHeaderMismatchHasTheToolsListedAgain(t *testing.T) {
 	var lists, calls atomic.Int64
-	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var m message
 		_ = json.NewDecoder(r.Body).Decode(&m)
 		switch {
 		case m.Method == methodDiscover:
-			reply(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
 		case m.Method == "tools/list" && lists.Add(1) == 1:
-			reply(w, m.ID, `{"resultType":"complete","tools":[{"name":"where","inputSchema":{"type":"object","properties":{"region":{"type":"string"}}}}]}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"where","inputSchema":{"type":"object","properties":{"region":{"type":"string"}}}}]}`)
 		case m.Method == "tools/list":
-			reply(w, m.ID, `{"resultType":"complete","tools":[{"name":"where","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}]}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"where","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}]}`)
 		case calls.Add(1) > 0 && r.Header.Get("Mcp-Param-Region") != "eu":
-			rpcStatus(http.StatusBadRequest, -32020)(w, r, m)
+			rpcErrorReply(http.StatusBadRequest, -32020)(w, r, m)
 		default:
-			reply(w, m.ID, `{"resultType":"complete","content":[]}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","content":[]}`)
 		}
 	}))
-	client := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	client := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	client.Tools(t.Context())
 	if _, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"eu"}`)}); err != nil || calls.Load() != 2 {
 		t.Errorf("got %v after %d calls, want success after 2", err, calls.Load())
 	}
 	// A list that does not help is asked for once.
 	_, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"us"}`)})
-	if e := kind(t, err); e.Kind != Execution || calls.Load() != 4 || lists.Load() != 3 {
+	if e := mustFail(t, err); e.Kind != Execution || calls.Load() != 4 || lists.Load() != 3 {
 		t.Errorf("got %v after %d calls and %d lists, want Kind Execution after 4 and 3", e, calls.Load(), lists.Load())
 	}
 }

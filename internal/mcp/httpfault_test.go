@@ -297,16 +297,16 @@ func TestUnknownOutcomeIsRepeatedOnlyIfAllowed(t *testing.T) {
 // A call that may have run is not reported as unavailable because the server was busy when it was sent again.
 func TestUnknownOutcomeStaysIfTheRepetitionIsRefused(t *testing.T) {
 	var asked atomic.Int64
-	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 		if asked.Add(1) == 1 {
 			badReplies["cut"].answer(w, r, m)
 			return
 		}
 		w.WriteHeader(http.StatusTooManyRequests)
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, IdempotentTools: []string{"t"}})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, IdempotentTools: []string{"t"}})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != UnknownOutcome || asked.Load() != 2 {
+	if e := mustFail(t, err); e.Kind != UnknownOutcome || asked.Load() != 2 {
 		t.Errorf("%v after %d requests, want UnknownOutcome after 2", err, asked.Load())
 	}
 }

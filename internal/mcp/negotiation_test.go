@@ -160,7 +160,7 @@ func (w noSessionID) Write(data []byte) (int, error) {
 // initialize: the next connection begins with that.
 func TestNegotiatorAsksAServerThatEndsAfterDiscover(t *testing.T) {
 	for _, reads := range []bool{false, true} { // whether the server still reads initialize
-		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
+		c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
 			in := bufio.NewReader(conn)
 			first, err := in.ReadBytes('\n')
 			var m message
@@ -174,7 +174,7 @@ func TestNegotiatorAsksAServerThatEndsAfterDiscover(t *testing.T) {
 				}
 				return
 			}
-			lines(nil)(again{conn, io.MultiReader(bytes.NewReader(first), in)})
+			scriptedPeer(nil)(again{conn, io.MultiReader(bytes.NewReader(first), in)})
 		})
 		if st := c.Servers()[0]; st.State != Connected || st.Protocol != "2025-11-25" {
 			t.Errorf("reads initialize %t: got the status %+v, want it connected with 2025-11-25", reads, st)
