@@ -211,10 +211,6 @@ func newID(prefix string) string {
 // MaxClientTools limits the tools in one request.
 const MaxClientTools = 128
 
-// MaxCallID limits the id of a call in a request, in bytes. It is above the ids that model endpoints give to
-// calls: some have a signature of several kilobytes.
-const MaxCallID = 16 << 10
-
 // AddClientTool adds a tool that the caller executes. A missing or null schema means no
 // arguments. The error points at /name or /parameters, because each API format has its own
 // layout for tools.

@@ -32,6 +32,8 @@ const (
 	maxResume   = 256
 	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
 	maxID       = 128
+	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
+	maxCallID = 16 << 10
 )
 
 // Invalid is the error for a request that cannot be used.

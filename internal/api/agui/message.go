@@ -57,7 +57,7 @@ func (p part) toMedia() (agent.Media, error) {
 }
 
 // callIDLength is the error of an id that no call can have.
-var callIDLength = fmt.Sprintf("must be 1 to %d bytes", agent.MaxCallID)
+var callIDLength = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
 
 // readMessage adds a message to the history, or to the instructions if its role is system or
 // developer.
@@ -78,7 +78,7 @@ func (q *Request) readMessage(field string, msg message) error {
 		for i, c := range msg.ToolCalls {
 			at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
 			switch {
-			case c.ID == "" || len(c.ID) > agent.MaxCallID:
+			case c.ID == "" || len(c.ID) > maxCallID:
 				return &Invalid{at + ".id", callIDLength}
 			case c.Function.Name == "" || len(c.Function.Name) > maxID:
 				return &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
@@ -87,7 +87,7 @@ func (q *Request) readMessage(field string, msg message) error {
 		}
 	case "tool":
 		out.CallID = msg.ToolCallID
-		if out.CallID == "" || len(out.CallID) > agent.MaxCallID {
+		if out.CallID == "" || len(out.CallID) > maxCallID {
 			return &Invalid{field + ".toolCallId", callIDLength}
 		}
 		if msg.Error != "" {

@@ -51,6 +51,8 @@ const (
 	maxMedia    = 32
 	maxID       = 128
 	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
+	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
+	maxCallID = 16 << 10
 )
 
 // Invalid is the error for a request that cannot be used.

@@ -132,8 +132,8 @@ func (q *Request) readSteps(field string, parts []part) error {
 		case name == "" || name == ElicitationTool || p.ProviderExecuted || p.State != "output-available" && p.State != "output-error":
 		case !agent.IsToolName(name):
 			return &Invalid{fmt.Sprintf("%s.parts[%d]", field, i), "must have the name of a tool"}
-		case p.ToolCallID == "" || len(p.ToolCallID) > agent.MaxCallID:
-			return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", field, i), fmt.Sprintf("must be 1 to %d bytes", agent.MaxCallID)}
+		case p.ToolCallID == "" || len(p.ToolCallID) > maxCallID:
+			return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", field, i), fmt.Sprintf("must be 1 to %d bytes", maxCallID)}
 		default:
 			said.Calls = append(said.Calls, agent.ClientCall{Index: len(said.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)})
 			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.resultText()})
