@@ -202,10 +202,10 @@ func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 	return limiter.Unknown
 }
 
-// callWithRetry sends the call, and sends it again only while that is safe: if the session was lost
-// and the call provably did not run, or if the outcome is unknown and the tool is repeatable. If the server
-// requires that the person visits pages first (URL elicitation), it asks them once and then sends the call again. If
-// the server refuses the headers of the call, it has the tools listed once and sends the call again.
+// callWithRetry sends the call, and again only while that is safe: if the session was lost and the call provably did
+// not run, or if the outcome is unknown and the tool is repeatable. It also sends the call again, once, after the
+// person has visited the pages that the server requires (URL elicitation), and after listing the tools if the server
+// refuses its headers.
 func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends, asked, listed := 0, false, false
@@ -253,21 +253,6 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 			mayHaveRun = failure
 		}
 	}
-}
-
-// elicitAll asks the person to visit each of the pages in turn, and reports whether they accepted
-// all.
-func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) bool {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(s.life, func() { stop(context.Cause(s.life)) })()
-	for _, page := range pages {
-		res, err := call.Elicit(ctx, page)
-		if err != nil || res.Action != Accept || ctx.Err() != nil {
-			return false
-		}
-	}
-	return true
 }
 
 // routeFor returns the session pool and the credentials for requests of the user. Call leave when they
