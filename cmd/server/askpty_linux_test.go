@@ -74,6 +74,30 @@ func TestAskIsInterruptedAtAQuestion(t *testing.T) {
 	}
 }
 
+// At the prompt of a conversation no run is in progress: Ctrl-C ends it as Ctrl-D does, and a signal as everywhere else.
+func TestChatIsEndedAtItsPrompt(t *testing.T) {
+	t.Parallel()
+	url := startDemo(t)
+	for _, c := range []struct {
+		keys string
+		code int
+	}{{"\x03", 0}, {"\x04", 0}, {"", 130}} {
+		person, program := openTerminal(t, 80)
+		p := newAskCommand(t.Context(), nil, "chat", "-url", url)
+		p.Stdin, p.Stderr = program, program
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		readUntil(t, person, "> ")
+		if person.WriteString(c.keys); c.keys == "" {
+			_ = p.Process.Signal(syscall.SIGINT) // the exit code is checked
+		}
+		if err := p.Wait(); p.ProcessState.ExitCode() != c.code {
+			t.Errorf("%q: got %v, want exit code %d", c.keys, err, c.code)
+		}
+	}
+}
+
 // Without colours the text is not rendered, but what the model says must not control the terminal either.
 func TestAskWithoutColorsWritesNoControlCharacters(t *testing.T) {
 	t.Parallel()

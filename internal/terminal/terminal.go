@@ -69,7 +69,7 @@ func (s *Session) Ask(ctx context.Context, text string) error {
 }
 
 // Chat reads questions from In, one a line, and asks them as one conversation. It returns nil at
-// the end of In, or when the person types /quit or Ctrl-C. A question that fails is reported, and the
+// the end of In, or when the person types /quit or Ctrl-C, and ErrInterrupted if ctx ends. A question that fails is reported, and the
 // conversation continues.
 func (s *Session) Chat(ctx context.Context) error {
 	for {
@@ -77,6 +77,8 @@ func (s *Session) Chat(ctx context.Context) error {
 		switch {
 		case err == io.EOF, err == ErrInterrupted: // no run is in progress
 			return nil
+		case ctx.Err() != nil:
+			return ErrInterrupted
 		case err != nil:
 			return err
 		}
