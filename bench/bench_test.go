@@ -24,6 +24,7 @@ func TestFloorAnswersEveryRow(t *testing.T) {
 		modelServer.Close()
 		toolServer.Close()
 	})
+
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -39,6 +39,7 @@ func TestPageOfSeveralAgentsRuns(t *testing.T) {
 	})
 	path := filepath.Join(t.TempDir(), "agents.yaml")
 	writeFile(t, path, file)
+
 	s := startAnswerd(t, w.environment("AGENTS_FILE", path))
 	ran := 0
 	for _, part := range exampleBlock.FindAllStringSubmatch(page, -1) {
@@ -54,6 +55,7 @@ func TestPageOfSeveralAgentsRuns(t *testing.T) {
 	if ran < 3 {
 		t.Errorf("got %d examples, want 3", ran)
 	}
+
 	for args, want := range map[string]string{"": "Example Ltd", "research": "from the tools alone"} {
 		command := newAskCommand(t.Context(), nil, "ask", "-url", s.url, "-agent", args, "Who are you?")
 		if args == "" {

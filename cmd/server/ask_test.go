@@ -62,6 +62,7 @@ func TestAskPrintsTheAnswerDocument(t *testing.T) {
 	if err != nil {
 		t.Fatalf("ask -json: got %v, want exit code 0", err)
 	}
+
 	var doc struct {
 		Answer, RunID, ThreadID, TraceID string
 		Metadata                         struct{ Steps int }
@@ -87,12 +88,14 @@ func TestAskReadsTheQuestionFromStdin(t *testing.T) {
 func TestAskRunsInItsOwnProcessWithoutAServer(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
+
 	env := w.environ()
 	for i, variable := range env {
 		if strings.HasPrefix(variable, "ADDR=") {
 			env[i] = "ADDR=127.0.0.1:1" // no server can listen there without privileges, and none does
 		}
 	}
+
 	var stderr bytes.Buffer
 	cmd := newAskCommand(t.Context(), env, "ask", "question")
 	cmd.Stderr = &stderr
@@ -183,6 +186,7 @@ func TestAskFindsTheServiceAtPort(t *testing.T) {
 func TestAskCancelsItsRunWhenInterrupted(t *testing.T) {
 	url := startDemo(t)
 	p := spawnCommand(t, exec.Command(os.Args[0], "ask", "-url", url, "Write a slow report about tea in 10 steps of 2000 ms"), nil)
+
 	client := newClient(t)
 	latestRun := func() (id, status string) {
 		resp, err := client.Get(url + "/runs?limit=1")
@@ -201,16 +205,19 @@ func TestAskCancelsItsRunWhenInterrupted(t *testing.T) {
 		}
 		return list.Runs[0].RunID, list.Runs[0].Status
 	}
+
 	for _, status := latestRun(); status != "running"; _, status = latestRun() {
 		if t.Context().Err() != nil {
 			t.Fatal("got no running run, want one")
 		}
 	}
+
 	p.signal(t, syscall.SIGINT)
 	_ = p.wait() // the exit code is checked
 	if code := p.cmd.ProcessState.ExitCode(); code != 130 {
 		t.Errorf("got exit code %d, %s, want 130", code, p.log)
 	}
+
 	id, status := latestRun()
 	for ; status == "running" && t.Context().Err() == nil; id, status = latestRun() {
 		// The command has asked for it. The run's terminal event follows within moments.
@@ -270,6 +277,7 @@ func TestAskResumesAStreamThatWasCut(t *testing.T) {
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = -1
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		if requests.Add(1) == 1 {
 			resp.Body = struct {

@@ -77,6 +77,7 @@ func BenchmarkOpenStreams(b *testing.B) {
 	w := newTestWorld(b, newWaitingScript(release))
 	p := spawnAnswerd(b, append(w.environ(), "MAX_CONCURRENT_RUNS=100000", "DISCONNECT_GRACE=0s"))
 	url, c := p.url(b), newClient(b)
+
 	// Only the first round finds a process that has not held so many before.
 	for first := true; b.Loop(); first = false {
 		before := readMetrics(b, c, url)
@@ -103,6 +104,7 @@ func BenchmarkOpenStreams(b *testing.B) {
 			resp.Body.Close()
 		}
 	}
+
 	close(release)
 	p.signal(b, syscall.SIGTERM)
 	p.signal(b, syscall.SIGTERM)
@@ -156,6 +158,7 @@ func BenchmarkTokens(b *testing.B) {
 			p := spawnAnswerd(b, append(w.environ(), "EVENTS_URL="+eventsURL(b), "EVENTS_MAX_BYTES=4GiB"))
 			url, c := p.url(b), newClient(b)
 			before := readMetrics(b, c, url)
+
 			rounds := 0
 			for b.Loop() {
 				rounds++
@@ -169,6 +172,7 @@ func BenchmarkTokens(b *testing.B) {
 				}
 				wg.Wait()
 			}
+
 			after := readMetrics(b, c, url)
 			b.ReportMetric((after["process_cpu_seconds_total"]-before["process_cpu_seconds_total"])*1e6/float64(rounds*streams*tokens), "cpu-µs/token")
 		})

@@ -80,6 +80,7 @@ func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 	if code := exitCode(err, io.Discard); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
+
 	report, log, _ := strings.Cut(out.String(), `{"time"`)
 	for _, want := range []string{
 		"endpoint        " + w.model.URL + ", with a key", "model           scripted, tool calling auto", "agents          default, at most 10 turns",
@@ -90,6 +91,7 @@ func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 			t.Errorf("got\n%s\nwant %q before the log", out, want)
 		}
 	}
+
 	if log == "" || strings.Contains(log, "SERVER") {
 		t.Errorf("got\n%s\nwant the log after the report", out)
 	}
@@ -103,6 +105,7 @@ func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name, Args: `{}`})
 	})
+
 	out := &syncBuffer{}
 	if err := run(t.Context(), []string{"check", "-ask"}, w.environment(), out, io.Discard); err != nil {
 		t.Fatalf("got %v, want no error:\n%s", err, out)
@@ -112,6 +115,7 @@ func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
 			t.Errorf("got\n%s\nwant %q in it", out, want)
 		}
 	}
+
 	if n := len(w.model.Requests()[0].Tools); n != 1 {
 		t.Errorf("got %d tools in the request, want 1", n)
 	}
@@ -126,6 +130,7 @@ func TestCheckAskCallsNoToolThatMayChangeSomething(t *testing.T) {
 		}
 		return llmtest.Says("ready")
 	})
+
 	server := sdk.NewServer(&sdk.Implementation{Name: "files"}, nil)
 	var calls atomic.Int32
 	for name, annotations := range map[string]*sdk.ToolAnnotations{
@@ -136,6 +141,7 @@ func TestCheckAskCallsNoToolThatMayChangeSomething(t *testing.T) {
 			return &sdk.CallToolResult{}, nil
 		})
 	}
+
 	tools := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	t.Cleanup(tools.Close)
 	out := &syncBuffer{}
@@ -145,6 +151,7 @@ func TestCheckAskCallsNoToolThatMayChangeSomething(t *testing.T) {
 	if n := calls.Load(); n != 0 {
 		t.Errorf("got %d calls of tools that may change something, want 0:\n%s", n, out)
 	}
+
 	for _, want := range []string{"\nthe model gets no tool: ", "\nanswer: ready\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant %q in it", out, want)

@@ -139,6 +139,7 @@ func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 		"headers": {"A": "${env:LLM_OF_CURSOR}", "B": "$AUTH_OF_GEMINI", "C": "${input:secret-of-code}"}}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", file,
 		"LLM_APIKEY", "canary", "MAX_TURN", "3", "TIMEOUT_", "9", "OTEL_SERVICENAME", "x", // misspelt
 		"LLM_OF_CURSOR", "canary", "AUTH_OF_GEMINI", "canary", "SECRET_OF_CODE", "canary", // in the forms of other hosts
@@ -148,10 +149,12 @@ func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for _, w := range c.warnings {
 		got = append(got, w.name+" → "+w.reason[strings.LastIndex(w.reason, " ")+1:])
 	}
+
 	want := "LLM_APIKEY → LLM_API_KEY, MAX_TURN → MAX_TURNS, OTEL_SERVICENAME → OTEL_SERVICE_NAME"
 	if strings.Join(got, ", ") != want {
 		t.Errorf("warnings %s\nwant     %s", strings.Join(got, ", "), want)

@@ -71,6 +71,7 @@ func TestProviderContextWindowIsLearnedFromItsError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var refused atomic.Int64
 			w := newTestWorld(t, scriptWithWindow(newTwoCallScript(), window, refusal, &refused))
+
 			s := startAnswerd(t, w.environment())
 			c := newClient(t)
 			for i := range 2 {
@@ -81,6 +82,7 @@ func TestProviderContextWindowIsLearnedFromItsError(t *testing.T) {
 					t.Errorf("question %d: got %d refused requests, want 1", i+1, n)
 				}
 			}
+
 			requests := w.model.Requests()
 			if last := requests[len(requests)-1]; len(last.Messages) < 6 {
 				t.Errorf("got %d messages in the last request, want some of the history", len(last.Messages))
@@ -96,6 +98,7 @@ func TestProviderContextWindowIsLearnedFromItsError(t *testing.T) {
 func TestProviderWithASmallWindowSearchesTools(t *testing.T) {
 	t.Parallel()
 	found := false
+
 	var refused atomic.Int64
 	w := newTestWorld(t, scriptWithWindow(llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "search_tools", Args: `{"query":"calculate an arithmetic expression"}`}),
@@ -110,6 +113,7 @@ func TestProviderWithASmallWindowSearchesTools(t *testing.T) {
 	if err := json.Unmarshal(a.Metadata, &metadata); err != nil || a.Answer != "100." || strings.Join(metadata.ToolNames, " ") != "search_tools calculate" {
 		t.Errorf("got %q with %s, want 100. after search_tools and calculate", a.Answer, a.Metadata)
 	}
+
 	for _, r := range w.model.Requests()[1:] {
 		for _, tool := range r.Tools {
 			found = found || tool.Function.Name == "calculate"
@@ -140,15 +144,18 @@ func TestProviderThatClosesIdleConnectionsCausesNoWarning(t *testing.T) {
 			}
 		}
 	})
+
 	s := startAnswerd(t, w.environment("LLM_MAX_RETRIES", "0"))
 	for range 3 {
 		if a := postQuestion(t, newClient(t), s.url, e2eQuestion); a.Answer != "100 and 16 km." {
 			t.Errorf(`got %q, want "100 and 16 km."`, a.Answer)
 		}
 	}
+
 	if n := closed.Load(); n != 5 { // of six requests, all but the first
 		t.Errorf("got %d closed connections, want 5", n)
 	}
+
 	for line := range strings.Lines(s.log.String()) {
 		if strings.Contains(line, "model") && (strings.Contains(line, `"level":"WARN"`) || strings.Contains(line, `"level":"ERROR"`)) {
 			t.Errorf("got %s, want no warning about the model", line)

@@ -103,6 +103,7 @@ func (r *runReceiver) waitForRuns(t *testing.T, enough func([]deliveredRun) bool
 func TestRunsAreDelivered(t *testing.T) {
 	t.Parallel()
 	r := newRunReceiver(t)
+
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
 		switch q.Messages[len(q.Messages)-1].Content {
 		case "Fail.":
@@ -112,11 +113,13 @@ func TestRunsAreDelivered(t *testing.T) {
 		}
 		return llmtest.Says("Yes.")
 	})
+
 	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "LLM_API_KEY", "canary-api-key", "DEFAULT_MODEL_ID", "scripted",
 		"HOOKS_SECRET", deliverySecret, "RUN_WEBHOOK_URL", r.url+"/all?key=canary-url-key", "CALLBACK_ORIGINS", r.url, "DEBUG", "true"))
 	c := newClient(t)
 	post(t, c, s.url+"/answer", `{"question":"Fail."}`)
 	post(t, c, s.url+"/answer", `{"question":"JSON.","output_schema":{"type":"object"},"thread_id":"thr_1","metadata":{"k":"v"},"callback":"`+r.url+`/mine/1"}`)
+
 	got := r.waitForRuns(t, func(got []deliveredRun) bool { return len(got) == 3 })
 	for _, a := range got {
 		switch {
@@ -131,6 +134,7 @@ func TestRunsAreDelivered(t *testing.T) {
 			t.Errorf("body = %s, want no secret", a.Raw)
 		}
 	}
+
 	paths := make(map[string]string)
 	for _, a := range got {
 		if a.Status == "completed" {
@@ -140,6 +144,7 @@ func TestRunsAreDelivered(t *testing.T) {
 	if paths["/all"] == "" || paths["/mine/1"] == "" || paths["/all"] == paths["/mine/1"] {
 		t.Errorf("webhook-ids of the completed run by path = %v, want one of each receiver", paths)
 	}
+
 	for _, other := range []string{"https://other.example/x", "http://127.0.0.1:1/", r.url + "@other.example/", "file:///etc/passwd", "", "7"} {
 		resp := post(t, c, s.url+"/answer", fmt.Sprintf(`{"question":"?","callback":%q}`, other))
 		body, err := io.ReadAll(resp.Body)
@@ -147,6 +152,7 @@ func TestRunsAreDelivered(t *testing.T) {
 			t.Errorf("callback %q: %d %s, %v, want 400 with the pointer /callback", other, resp.StatusCode, body, err)
 		}
 	}
+
 	_, metrics := getBody(t, c, s.url+"/metrics")
 	if want := `answerd_deliveries_total{outcome="delivered"} `; !strings.Contains(metrics, want) || !strings.Contains(metrics, "answerd_deliveries_waiting ") {
 		t.Errorf("/metrics has no %sor no answerd_deliveries_waiting", want)
@@ -165,15 +171,18 @@ func TestDeliveriesSurviveAKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "events")
 	env := []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=scripted", "EVENTS_URL=file:" + dir, "HOOKS_SECRET=" + deliverySecret, "RUN_WEBHOOK_URL=" + r.url}
 	p := spawnAnswerd(t, env)
+
 	url, c := p.url(t), newClient(t)
 	const runs = 5
 	asked := make(map[string]string)
 	for range runs {
 		asked[postQuestion(t, c, url, `{"question":"?"}`).RunID] = ""
 	}
+
 	for _, a := range r.waitForRuns(t, func(got []deliveredRun) bool { return len(got) >= runs }) {
 		asked[a.RunID] = a.ID
 	}
+
 	_ = p.cmd.Process.Kill()
 	_ = p.wait()
 	r.mu.Lock()
@@ -181,6 +190,7 @@ func TestDeliveriesSurviveAKill(t *testing.T) {
 	r.down = false
 	r.mu.Unlock()
 	spawnAnswerd(t, env).url(t)
+
 	delivered := make(map[string]bool)
 	r.waitForRuns(t, func(got []deliveredRun) bool {
 		for _, a := range got[before:] {
@@ -204,11 +214,13 @@ func TestReplicasShareDeliveries(t *testing.T) {
 	a, b := spawnAnswerd(t, env), spawnAnswerd(t, env)
 	c := newClient(t)
 	b.url(t)
+
 	url := a.url(t)
 	const runs = 5
 	for range runs {
 		postQuestion(t, c, url, `{"question":"?"}`)
 	}
+
 	r.waitForRuns(t, func(got []deliveredRun) bool { return len(got) >= runs })
 	_ = a.cmd.Process.Kill()
 	_ = a.wait()
@@ -216,6 +228,7 @@ func TestReplicasShareDeliveries(t *testing.T) {
 	before := len(r.got)
 	r.down = false
 	r.mu.Unlock()
+
 	ids := make(map[string]string)
 	r.waitForRuns(t, func(got []deliveredRun) bool {
 		for _, x := range got[before:] {

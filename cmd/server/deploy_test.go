@@ -73,6 +73,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	t.Parallel()
 	hooks := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	collector := newRecordingServer(t, http.StatusOK, "")
+
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		switch last := r.Messages[len(r.Messages)-1]; {
 		case last.Content == "Fail.":
@@ -82,18 +83,22 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"1/0"}`})
 	})
+
 	p := spawnAnswerd(t, append(w.environ(), "HOOKS_URL="+hooks.URL, "HOOKS_SECRET="+webhooktest.Secret.Reveal(),
 		"RUN_WEBHOOK_URL="+collector.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))
+
 	url := p.url(t)
 	for _, question := range []string{"?", "Fail."} {
 		resp := post(t, newClient(t), url+"/answer", `{"question":"`+question+`"}`)
 		resp.Body.Close()
 	}
+
 	_, page := getBody(t, newClient(t), url+"/metrics")
 	there := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`(?m)^(?:# TYPE )?(\w+)`).FindAllStringSubmatch(page, -1) {
 		there[m[1]] = true
 	}
+
 	requireMetricsAreDocumented(t, page)
 	_, exprs := readAlerts(t)
 	var dashboard struct {
@@ -106,6 +111,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {
 			exprs = append(exprs, target.Expr)
@@ -114,6 +120,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	if len(exprs) < 30 {
 		t.Fatalf("%d expressions: nothing was proved, want at least 30", len(exprs))
 	}
+
 	named := regexp.MustCompile(`\b(answerd|mcp_client|gen_ai_client|go|process)_\w+`)
 	for _, expr := range exprs {
 		for _, metric := range named.FindAllString(expr, -1) {
@@ -244,15 +251,18 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 		}
 		settings[name] = example
 	}
+
 	settings["ALLOWED_HOSTS"] += ",127.0.0.1" // how the test asks
 	var env []string
 	for name, value := range settings {
 		env = append(env, name+"="+value)
 	}
+
 	begun := time.Now()
 	url := spawnAnswerd(t, env).url(t)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+
 	for {
 		status, body := getBody(t, newClient(t), url+"/readyz")
 		if status == http.StatusOK {
@@ -263,6 +273,7 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 		}
 		<-tick.C
 	}
+
 	t.Logf("chart to ready: %d ms", time.Since(begun).Milliseconds())
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/answer", strings.NewReader(`{"question":"question","tool_choice":"none"}`))
 	if err != nil {

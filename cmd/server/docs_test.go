@@ -36,12 +36,14 @@ func readSettings(t *testing.T) []setting {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	sections := map[int]string{} // by the line of the comment
 	for _, group := range file.Comments {
 		if m := sectionComment.FindStringSubmatch(group.Text()); m != nil {
 			sections[fset.Position(group.End()).Line] = m[1]
 		}
 	}
+
 	var out []setting
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.TypeSpec)

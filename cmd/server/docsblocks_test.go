@@ -89,6 +89,7 @@ func TestModelsOfTheCostPageHaveAPrice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	environ := newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1")
 	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
 		if m[1] == "json" {
@@ -100,6 +101,7 @@ func TestModelsOfTheCostPageHaveAPrice(t *testing.T) {
 			environ[name] = value
 		}
 	}
+
 	c, err := loadConfig(environ)
 	if err != nil || c.BudgetCost != 0.05 || c.BudgetToolCalls != 20 || c.BudgetSeconds != 120 || c.MaxOutputTokens != 2000 {
 		t.Errorf("got %v, budget %+v, %d tokens, want the limits of the page", err, c.budget(), c.MaxOutputTokens)
@@ -116,6 +118,7 @@ func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
 	}
 	iam := authtest.NewIAM(t)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+
 	environ := newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "AUTH_ISSUER", iam.URL, "AUTH_AUDIENCE", "answerd", "AUTH_JWKS_URL", iam.URL+"/jwks")
 	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
 		switch m[1] {
@@ -128,12 +131,15 @@ func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
 			}
 		}
 	}
+
 	environ["BUDGET_PER_CALLER"] = strings.Replace(environ["BUDGET_PER_CALLER"], "=2000000/", "=1/", 1)
 	s, c := startAnswerd(t, environ), newClient(t)
+
 	bearer := func(subject, team string) string {
 		claims := authtest.JSON{"sub": subject, "aud": "answerd", "team": team}
 		return "Bearer " + authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), iam.ClaimsJSON(claims))
 	}
+
 	for _, q := range []struct {
 		subject, team string
 		want          int
@@ -144,12 +150,14 @@ func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
 			t.Errorf("%s of %s: got %d %s, %v, want %d", q.subject, q.team, resp.StatusCode, body, err, q.want)
 		}
 	}
+
 	_, metrics := getBody(t, c, s.url+"/metrics", "Authorization", bearer("ann", "blue"))
 	for _, team := range []string{"blue", "red"} {
 		if want := `answerd_cost_total{agent="default",claim="` + team + `",model="fast"} 1.25e-05`; !strings.Contains(metrics, want) {
 			t.Errorf("got\n%s\nwant %s", metrics, want)
 		}
 	}
+
 	if want := `answerd_runs_refused_total{reason="caller_budget"} 2`; !strings.Contains(metrics, want) {
 		t.Errorf("/metrics has no %s", want)
 	}
@@ -164,6 +172,7 @@ func TestReceiverOfTheWebhooksPageGetsTheRun(t *testing.T) {
 	}
 	address := strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+
 	environ := newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted")
 	var receiver string
 	_, port, _ := strings.Cut(address, ":")
@@ -179,6 +188,7 @@ func TestReceiverOfTheWebhooksPageGetsTheRun(t *testing.T) {
 			}
 		}
 	}
+
 	p := spawnCommand(t, runPython(t, receiver), os.Environ())
 	eventtest.Await(t, "the receiver to listen", func() bool { // or the delivery would be repeated much later
 		conn, err := net.Dial("tcp", address)
@@ -187,6 +197,7 @@ func TestReceiverOfTheWebhooksPageGetsTheRun(t *testing.T) {
 		}
 		return err == nil
 	})
+
 	s, c := startAnswerd(t, environ), newClient(t)
 	post(t, c, s.url+"/answer", `{"question":"?","callback":"http://`+address+`/tickets/4711"}`)
 	seen := p.waitForLine(t, " completed Yes.") + p.waitForLine(t, " completed Yes.")

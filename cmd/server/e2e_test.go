@@ -160,6 +160,7 @@ func TestHundredQuestionsShareOneTokenAndOneSession(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	if n := w.tokens.Load(); n != 1 {
 		t.Errorf("%d tokens were fetched, want 1", n)
@@ -280,6 +281,7 @@ func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	frames := readStream(t, post(t, newClient(t), url+"/answer/stream", `{"question":"`+demoQuestion+`"}`))
+
 	var end struct {
 		Answer   string
 		Metadata struct {

@@ -44,10 +44,12 @@ func TestEvalDemoSuitePasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	blocks := map[string]string{} // the first of each language
 	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
 		blocks[m[1]] = cmp.Or(blocks[m[1]], m[2])
 	}
+
 	if suite, err := eval.Parse([]byte(blocks["yaml"]), eval.FileOptions{}); err != nil || len(suite.Cases) != 2 {
 		t.Errorf("got %v, %d cases, want the suite of the page with two cases", err, len(suite.Cases))
 	}
@@ -91,6 +93,7 @@ func answersByQuestion(answers map[string]llmtest.Answer) llmtest.Script {
 func TestEvalExitsWithOneBelowThePassRate(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, answersByQuestion(map[string]llmtest.Answer{"capital": llmtest.Says("Paris."), "broken": llmtest.Fails(400, "no")}))
+
 	// The event log of the service is not used: it would fail here.
 	log := writeCodeFile(t, t.TempDir(), "events", "nats://127.0.0.1:1")
 	out, report, code := evaluate(t, w.environment("EVENTS_URL_FILE", log, "EVENTS_CREDENTIALS_FILE", "/nonexistent", "TOKENS_KEY_FILE", "/nonexistent"), `
@@ -162,6 +165,7 @@ func TestEvalJudgesAnswersByARubric(t *testing.T) {
 		`"answer":"Go away."`:  llmtest.Says(`{"reason": "It is rude.", "pass": false}`),
 		"Be nice":              llmtest.Says("Good day."), "Be rude": llmtest.Says("Go away."),
 	}))
+
 	out, report, code := evaluate(t, w.environment(), `
 judge: {model: judge-model}
 cases:
@@ -178,6 +182,7 @@ cases:
 	if v := report.Cases[2].Results[0].Judge; v != nil {
 		t.Errorf("got the verdict %+v, want none, because the answer does not contain Hello", v)
 	}
+
 	judged := 0
 	for _, r := range w.model.Requests() {
 		if r.Model == "judge-model" {
@@ -200,6 +205,7 @@ func TestEvalComparesTwoConfigurations(t *testing.T) {
 		}
 		return llmtest.Says("no")
 	})
+
 	other := writeCodeFile(t, t.TempDir(), "other.env", "# another model\nexport DEFAULT_MODEL_ID='other'\nLLM_API_KEY=key\n")
 	// The key of the file replaces the one that is read from another file.
 	environ := w.environment("LLM_API_KEY", "", "LLM_API_KEY_FILE", writeCodeFile(t, t.TempDir(), "key", "canary-api-key"))
@@ -212,11 +218,13 @@ cases:
 	if code != 1 || report.Against == nil || len(report.Comparison) != 2 {
 		t.Fatalf("got exit code %d, %+v, want 1 and a comparison:\n%s", code, report, out)
 	}
+
 	for _, r := range w.model.Requests() {
 		if got, want := r.Header.Get("Authorization"), map[string]string{"scripted": "Bearer canary-api-key", "other": "Bearer key"}[r.Model]; got != want {
 			t.Errorf("%s was asked with %q, want %q", r.Model, got, want)
 		}
 	}
+
 	if c := report.Comparison[0]; c.Change != "improved" || !c.Significant || c.Difference != 1 || c.Interval[0] <= 0 {
 		t.Errorf("got %+v, want the case improved, and not by chance", c)
 	}
@@ -234,6 +242,7 @@ func TestEvalPrintsWhatIsDoneWhenInterrupted(t *testing.T) {
 	url := startDemo(t)
 	dir := t.TempDir()
 	out := filepath.Join(dir, "report.json")
+
 	suite := writeCodeFile(t, dir, "suite.yaml", `
 cases:
   - {name: quick, question: What is 12.5 * 8, expect: {contains: "100"}}

@@ -73,6 +73,7 @@ func TestServeLeavesNoAgentBehindAFailedStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer occupied.Close()
+
 	addr, noKey := occupied.Addr().String(), filepath.Join(t.TempDir(), "no-key.pem")
 	for setting, value := range map[string]string{"ADDR": addr, "METRICS_ADDR": addr, "RECEIPT_KEY_FILE": noKey} {
 		t.Run(setting, func(t *testing.T) {

@@ -37,6 +37,7 @@ func TestDocumentExamplesRun(t *testing.T) {
 	}
 	t.Parallel()
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
+
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	for page, atLeast := range map[string]int{
 		"README.md": 2, "docs/http-api.md": 5, "docs/quickstart.md": 1,
@@ -59,6 +60,7 @@ func runExamples(t *testing.T, page string, atLeast int, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	title, ran := "", 0
 	for _, part := range exampleBlock.FindAllStringSubmatch(string(doc), -1) {
 		if part[1] != "" {

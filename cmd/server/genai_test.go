@@ -75,6 +75,7 @@ func TestSpansFollowTheGenAIConventions(t *testing.T) {
 	if err := json.Unmarshal(data, &c); err != nil || c.Source == "" || c.Version == "" || c.Licence == "" {
 		t.Fatalf("got %v, %+v, want the table with its source, version and licence", err, c)
 	}
+
 	for _, content := range []string{"false", "true"} {
 		spans := traceRun(t, "TRACE_CONTENT", content)
 		for operation, count := range map[string]int{"chat": 2, "invoke_agent": 1, "execute_tool": 2} {
@@ -120,6 +121,7 @@ func TestSpansHaveContentAndUsersOnlyIfEnabled(t *testing.T) {
 		}
 		return b.String()
 	}
+
 	texts := []string{"canary-question", "12.5 * 8", "16 km."}
 	off := joinSpans(traceRun(t))
 	for _, text := range append(texts, "user.id", "enduser.id") {
@@ -127,12 +129,14 @@ func TestSpansHaveContentAndUsersOnlyIfEnabled(t *testing.T) {
 			t.Errorf("got %q in the spans, want it only if it is enabled:\n%s", text, off)
 		}
 	}
+
 	on := joinSpans(traceRun(t, "TRACE_CONTENT", "true", "TRACE_USERS", "true"))
 	for _, text := range append(texts, "enduser.id="+demoClient, "user.id="+demoClient) {
 		if !strings.Contains(on, text) {
 			t.Errorf("got no %q in the spans, want it:\n%s", text, on)
 		}
 	}
+
 	for _, secret := range []string{clientSecret, "canary-api-key", "Bearer", "eyJ"} {
 		if strings.Contains(on, secret) {
 			t.Errorf("got %q in the spans with content, want no secret:\n%s", secret, on)
@@ -319,6 +323,7 @@ func TestMetricsAndLogAreExported(t *testing.T) {
 	if i < 0 || records[i].TraceID != answer.TraceID || records[i].Attributes["run_id"] != answer.RunID {
 		t.Errorf("got records %+v, want run ended with the trace %s and the run %s", records, answer.TraceID, answer.RunID)
 	}
+
 	for _, r := range records {
 		if text := fmt.Sprint(r); strings.Contains(text, clientSecret) || strings.Contains(text, "canary-api-key") {
 			t.Errorf("got the record %s, want it without a secret", text)

@@ -117,6 +117,7 @@ func TestHookRefusesAModelRequest(t *testing.T) {
 		}
 		return `{}`
 	})
+
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment(allHooks(hooks)...))
 	resp := post(t, newClient(t), s.url+"/answer", e2eQuestion)
@@ -141,18 +142,21 @@ func TestInvalidRepliesOfHooksAreLoggedAndIgnored(t *testing.T) {
 		"pre_model_call": `{"instructions":7,"x":"canary"}`, "model_result": `{"content":"canary"}`, "run_end": `{"abort":true,"reason":"canary"}`,
 		"tool_result": `{"content":[{"type":"image","data":"canary!","mimeType":"image/png"}]}`,
 	}
+
 	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		if reply, ok := replies[q.Hook]; ok {
 			return reply
 		}
 		return `{}`
 	})
+
 	w := newTestWorld(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}), llmtest.Says("100.")))
 	s := startAnswerd(t, w.environment(allHooks(hooks)...))
 	a := postQuestion(t, newClient(t), s.url, `{"question":"What is 12.5 * 8?"}`)
 	if a.Answer != "100." || !strings.Contains(string(a.Metadata), `"result":100`) {
 		t.Errorf("got %+v, want the answer 100. and the tool's own result", a)
 	}
+
 	for hook := range replies {
 		want := `"hook":"` + hook + `"`
 		if !slices.ContainsFunc(strings.Split(s.log.String(), "\n"), func(line string) bool {
@@ -161,6 +165,7 @@ func TestInvalidRepliesOfHooksAreLoggedAndIgnored(t *testing.T) {
 			t.Errorf("got log %s, want hook failed with %s", s.log, want)
 		}
 	}
+
 	if strings.Contains(s.log.String(), "canary!") || strings.Contains(s.log.String(), `"canary"`) {
 		t.Errorf("got log %s, want nothing of the replies", s.log)
 	}
@@ -178,12 +183,14 @@ func TestHookRunEndIsAskedAgainAfterAKilledProcess(t *testing.T) {
 		}
 		return `{}`
 	})
+
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Hello.")))
 	var env []string
 	all := append(allHooks(hooks), "EVENTS_URL", "file:"+t.TempDir())
 	for i := 0; i < len(all); i += 2 {
 		env = append(env, all[i]+"="+all[i+1])
 	}
+
 	env = append(w.environ(), env...)
 	first := spawnAnswerd(t, env)
 	c := newClient(t)

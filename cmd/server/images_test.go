@@ -39,6 +39,7 @@ func TestProviderThatRefusesImagesGetsText(t *testing.T) {
 				}
 				return llmtest.Says("I cannot see it.")
 			})
+
 			s := startAnswerd(t, w.environment("LLM_MAX_RETRIES", "0"))
 			for range 2 {
 				resp := post(t, newClient(t), s.url+"/v1/chat/completions", question)
@@ -47,6 +48,7 @@ func TestProviderThatRefusesImagesGetsText(t *testing.T) {
 					t.Errorf("got %s %s, %v, want I cannot see it.", resp.Status, body, err)
 				}
 			}
+
 			requests := w.model.Requests()
 			if n := refused.Load(); n != 1 || len(requests) != 3 {
 				t.Errorf("got %d refused of %d requests, want 1 of 3", n, len(requests))

@@ -57,11 +57,13 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 			t.Errorf("%s, and everybody may: %v", addr, err)
 		}
 	}
+
 	// The name localhost may be anything; what counts is what was bound.
 	c, err := loadConfig(newTestEnvironment(append(here, "ADDR", "localhost:0")...))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for ip, open := range map[string]bool{"127.0.0.1": false, "::1": false, "10.0.0.1": true, "::": true, "0.0.0.0": true} {
 		if err := c.checkBoundAddr(&net.TCPAddr{IP: net.ParseIP(ip)}); (err != nil) != open {
 			t.Errorf("bound to %s: %v, want it refused: %t", ip, err, open)
@@ -89,12 +91,14 @@ func TestPortIsUsedWithoutAnAddress(t *testing.T) {
 			t.Errorf("%s: got %s, %v, want %s", settings, c.Addr, err, want)
 		}
 	}
+
 	for _, port := range []string{"0", "65536", "-1", "http", "127.0.0.1:80"} {
 		_, err := loadConfig(newTestEnvironment(append(here, "PORT", port)...))
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" {
 			t.Errorf("PORT=%s: got %v, want an error about PORT", port, err)
 		}
 	}
+
 	_, err := loadConfig(newTestEnvironment(append(here[:2:2], "PORT", "9000")...))
 	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" || !strings.Contains(bad.reason, "ADDR=127.0.0.1:9000") || exitCode(err, io.Discard) != 2 {
 		t.Errorf("without authentication: got %v, want an error about PORT that names ADDR=127.0.0.1:9000", err)
@@ -144,6 +148,7 @@ func TestAllowedHostsIncludeThePublicURL(t *testing.T) {
 func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.json")
 	writeFile(t, path, "{\"rules\": [{\"tools\": [\"a\"]},\n {\"tool\": [\"b\"]}]}")
+
 	on := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", "127.0.0.1:0", "AUTH_ISSUER", "https://iam.example", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example/jwks"}
 	for settings, want := range map[[2]string]string{
 		{"AUTH_ALGORITHMS", "RS256, HS256"}:          `AUTH_ALGORITHMS: "HS256" is not a supported signature algorithm`,
@@ -164,18 +169,21 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 			}
 		}
 	}
+
 	for _, issuer := range []string{"https", "http://iam.example", "iam"} {
 		_, err := loadConfig(newTestEnvironment(append(on, "AUTH_JWKS_URL", "", "AUTH_ISSUER", issuer)...))
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_JWKS_URL" {
 			t.Errorf("issuer %s without the address of its keys: got %v, want an error about AUTH_JWKS_URL", issuer, err)
 		}
 	}
+
 	for _, more := range [][]string{{"AUTH_ISSUER", "iam"}, {"AUTH_CLIENTS", "web, cli"}, {"AUTH_ISSUER", "", "AUTH_AUDIENCE", "", "AUTH_JWKS_URL", ""}} {
 		_, err := loadConfig(newTestEnvironment(append(append(on, "CONSOLE_OIDC_CLIENT_ID", "console"), more...)...))
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "CONSOLE_OIDC_CLIENT_ID" {
 			t.Errorf("sign-in of the console with %v: got %v, want an error about CONSOLE_OIDC_CLIENT_ID", more, err)
 		}
 	}
+
 	if _, err := loadConfig(newTestEnvironment(append(on, "CONSOLE_OIDC_CLIENT_ID", "console", "AUTH_CLIENTS", "web, console")...)); err != nil {
 		t.Errorf("sign-in of the console as one of AUTH_CLIENTS: got %v, want no error", err)
 	}
@@ -198,6 +206,7 @@ func TestProtectedResourceMetadataNamesTheIssuer(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %s", path, status, body, want)
 		}
 	}
+
 	if status, _ := getBody(t, c, s.url+"/tools"); status != 401 {
 		t.Errorf("without a token: %d, want 401", status)
 	}
@@ -223,10 +232,12 @@ func TestRulesAreReloaded(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "rules.json")
 	writeFile(t, path, `{"rules": [{"subjects": ["*"], "tools": ["calculate"]}]}`)
+
 	env := w.environ()
 	for more := w.withInboundAuth("AUTH_RULES_FILE", path); len(more) > 0; more = more[2:] {
 		env = append(env, more[0]+"="+more[1])
 	}
+
 	p := spawnAnswerd(t, env)
 	url, c, bearer := p.url(t), newClient(t), w.callerToken(t)
 	listTools := func() (names []string) {
@@ -237,6 +248,7 @@ func TestRulesAreReloaded(t *testing.T) {
 		}
 		return names
 	}
+
 	if got := fmt.Sprint(listTools()); got != "[calculate]" {
 		t.Errorf("got %q, want [calculate]", got)
 	}

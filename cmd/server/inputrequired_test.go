@@ -21,6 +21,7 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			otlp := newRecordingServer(t, http.StatusOK, "")
+
 			f, ctx := startReplicas(t, where.replicas, where.log, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+otlp.URL), longContext(t)
 			const runs = 6
 			readers := make([]*runReader, runs)
@@ -28,11 +29,13 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 				readers[i] = f.newRunReader(fmt.Sprintf("ask%d", i), "ask", 0)
 				return readers[i].readUntil(ctx, 0, "suspended")
 			})
+
 			f.requireNoCanary(t, readers) // while the runs wait, too
 			f.killReplica(0)
 			if where.replicas == 1 {
 				f.startReplica(t, 0)
 			}
+
 			last := where.replicas - 1
 			forEach(t, runs, func(i int) error {
 				j := readers[i]
@@ -49,6 +52,7 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 				}
 				return j.checkFrames(ctx)
 			})
+
 			f.requireNoCanary(t, readers)
 			f.stopReplica(t, last) // which exports its traces
 			if traces := otlp.receivedText(); !strings.Contains(traces, "tool_call") || strings.Contains(traces, stateCanary) {
@@ -63,6 +67,7 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 func TestInputRequiredIsSentOnceWhenReplicasAreKilled(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
+
 	over := f.killAtRandom(t, countFromEnv("ANSWERD_TEST_KILLS", 3), 600*time.Millisecond)
 	var mu sync.Mutex // guards readers
 	var readers []*runReader
@@ -98,6 +103,7 @@ func TestInputRequiredIsSentOnceWhenReplicasAreKilled(t *testing.T) {
 		}
 		return nil
 	})
+
 	f.ledger.checkCalls(t)
 	f.requireNoCanary(t, readers)
 	f.logPauses(t, "taken over", readers)

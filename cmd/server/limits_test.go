@@ -73,6 +73,7 @@ func (c rawConn) get(path string) (status int, closes bool, _ error) {
 func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
+
 	s := startAnswerd(t, w.environment("MAX_CONNECTIONS", "3"))
 	var held []rawConn
 	for range 3 {
@@ -82,17 +83,20 @@ func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
 		}
 		held = append(held, c)
 	}
+
 	for path, want := range map[string]int{"/tools": 503, "/": 503, "/healthz": 200, "/metrics": 200, "/nothing": 503} {
 		if status, closes, err := dialRaw(t, s.url).get(path); status != want || !closes || err != nil {
 			t.Errorf("%s: %d %v %v, want %d, true and no error", path, status, closes, err, want)
 		}
 	}
+
 	// The others are served as before.
 	for _, c := range held {
 		if status, _, err := c.get("/tools"); status != 200 || err != nil {
 			t.Errorf("status %d, %v, want 200 and no error", status, err)
 		}
 	}
+
 	for _, c := range held {
 		c.Close()
 	}
@@ -142,6 +146,7 @@ func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 	p := spawnWithFiles(t, 256, w.environ())
 	url, c := p.url(t), newClient(t)
 	stream := post(t, c, url+"/answer/stream", `{"question":"?"}`)
+
 	var conns []rawConn
 	taken, refused := 0, 0
 	for range 400 {
@@ -156,6 +161,7 @@ func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 			refused++
 		}
 	}
+
 	t.Logf("%d connections taken, %d refused", taken, refused)
 	if taken < 50 || refused < 250 || taken+refused != 400 {
 		t.Errorf("%d connections taken, %d refused, want at least 50 and 250, 400 in all", taken, refused)
@@ -164,6 +170,7 @@ func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 	if seen := readStream(t, stream); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
 		t.Errorf("the stream ended with %d events, want seen non-zero, [last].Event final_answer", len(seen))
 	}
+
 	for _, conn := range conns {
 		conn.Close()
 	}
@@ -178,15 +185,19 @@ func TestFilesThatAreUsedUpAreSurvived(t *testing.T) {
 	url, c := p.url(t), newClient(t)
 	getUntilOK(t, c, url)
 	c.CloseIdleConnections()
+
 	var conns []rawConn
 	for range 100 { // the kernel takes those that answerd cannot
 		conns = append(conns, dialRaw(t, url))
 	}
+
 	last := conns[len(conns)-1]
 	p.waitForLine(t, "too many open files")
+
 	for _, conn := range conns[:90] {
 		conn.Close()
 	}
+
 	if status, _, err := last.get("/healthz"); status != 200 || err != nil {
 		t.Errorf("the last in the line: %d %v, want 200 and no error", status, err)
 	}
@@ -199,6 +210,7 @@ func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 	release := make(chan struct{})
 	w := newTestWorld(t, newWaitingScript(release))
 	p := spawnAnswerd(t, append(w.environ(), "GOMEMLIMIT=96MiB", "MAX_CONCURRENT_RUNS=1000", "EVENTS_MAX_BYTES=64MiB", "WRITE_TIMEOUT=5m")) // the streams are read in the end
+
 	url, c := p.url(t), newClient(t)
 	question := fmt.Sprintf(`{"question":%q}`, strings.Repeat("why ", 220_000))
 	var streams []*http.Response
@@ -216,11 +228,13 @@ func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 		}
 		streams = append(streams, resp)
 	}
+
 	t.Logf("memory was short with %d runs", len(streams))
 	if n := len(streams); n < 3 || n == 300 {
 		t.Errorf("got %d runs, want at least 3 and fewer than 300", n)
 	}
 	close(release)
+
 	for _, resp := range streams {
 		if seen := readStream(t, resp); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
 			t.Errorf("a run did not end well: %d seen, want seen non-zero, [last].Event final_answer", len(seen))

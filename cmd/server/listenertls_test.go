@@ -160,6 +160,7 @@ func TestConnectionsOverTLSAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
+
 	c, _ := newTLSClient(t, ca, false)
 	for path, want := range map[string]int{"/tools": http.StatusServiceUnavailable, "/healthz": http.StatusOK} {
 		if status, body := getBody(t, c, "https://"+addr+path); status != want {
@@ -173,12 +174,14 @@ func TestStalledReaderOverHTTP2IsDisconnected(t *testing.T) {
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
+
 	text := make([]string, 64)
 	for i := range text {
 		b := make([]byte, 16<<10)
 		_, _ = rand.Read(b) // never fails
 		text[i] = hex.EncodeToString(b)
 	}
+
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says(text...)))
 	s := startAnswerd(t, w.environment("TLS_CERT_FILE", files.CertFile, "TLS_KEY_FILE", files.KeyFile, "WRITE_TIMEOUT", "200ms"))
 	url := strings.Replace(s.url, "http://", "https://", 1)
@@ -188,6 +191,7 @@ func TestStalledReaderOverHTTP2IsDisconnected(t *testing.T) {
 	if resp.ProtoMajor != 2 {
 		t.Fatalf("got %s, want HTTP/2", resp.Proto)
 	}
+
 	// Nothing is read until the server has given up.
 	other, _ := newTLSClient(t, ca, false)
 	for ctx := t.Context(); ; {
@@ -200,6 +204,7 @@ func TestStalledReaderOverHTTP2IsDisconnected(t *testing.T) {
 			t.Fatal("the server still writes to a reader that takes nothing, want it to give up")
 		}
 	}
+
 	if n, err := io.Copy(io.Discard, resp.Body); err == nil || n > 1<<20 {
 		t.Errorf("got %d bytes, %v, want some and a stream that was reset", n, err)
 	}

@@ -96,6 +96,7 @@ func TestThreeTimesTheLoadIsRefusedOrAnswered(t *testing.T) {
 	} else {
 		t.Parallel()
 	}
+
 	clients := []*http.Client{newClientFrom(t, "127.0.0.1"), newClientFrom(t, "127.0.0.2")}
 	w := newTestWorld(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -104,10 +105,12 @@ func TestThreeTimesTheLoadIsRefusedOrAnswered(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}))
+
 	p := spawnAnswerd(t, append(w.environ(), "MAX_CONCURRENT_RUNS="+strconv.Itoa(places)))
 	url := p.url(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds+30)*time.Second)
 	defer cancel()
+
 	var noisy, quiet loadCounter
 	var all sync.WaitGroup
 	began := time.Now()
@@ -119,11 +122,13 @@ func TestThreeTimesTheLoadIsRefusedOrAnswered(t *testing.T) {
 		}
 		all.Go(func() { c.ask(ctx, t, client, url) })
 	}
+
 	all.Wait()
 	for name, c := range map[string]*loadCounter{"noisy": &noisy, "quiet": &quiet} {
 		t.Logf("%s: %d answered (p50 %s, p99 %s), %d refused (p50 %s, p99 %s)", name,
 			c.answered, percentile(c.waits, 0.5), percentile(c.waits, 0.99), len(c.refusals), percentile(c.refusals, 0.5), percentile(c.refusals, 0.99))
 	}
+
 	refusals := slices.Concat(noisy.refusals, quiet.refusals)
 	t.Logf("refusals: %d, p50 %s, p99 %s", len(refusals), percentile(refusals, 0.5), percentile(refusals, 0.99))
 	if noisy.answered == 0 || quiet.answered == 0 || len(noisy.refusals) == 0 {

@@ -166,6 +166,7 @@ func TestSpanAttributesAreBounded(t *testing.T) {
 	otlp := newTraceReceiver(t)
 	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted",
 		"ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", otlp.url))
+
 	c := newClient(t)
 	for _, r := range []struct{ method, path, body string }{
 		{"POST", "/answer", `{"question":"?","model":"m` + long[:20_000] + `"}`},
@@ -177,6 +178,7 @@ func TestSpanAttributesAreBounded(t *testing.T) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
+
 	s.stop()
 	if err := <-s.done; err != nil { // the last spans are sent at the end
 		t.Fatal(err)
@@ -186,6 +188,7 @@ func TestSpanAttributesAreBounded(t *testing.T) {
 	if i := slices.IndexFunc(otlp.spans, func(sp otlptest.Span) bool { return sp.Name == "tool_call" }); i < 0 {
 		t.Errorf("got %d spans, want one of a tool call among them", len(otlp.spans))
 	}
+
 	for _, sp := range otlp.spans {
 		if len(sp.Name) > 128 {
 			t.Errorf("a span has a name of %d bytes, want at most 128", len(sp.Name))

@@ -25,10 +25,12 @@ func TestModelKeyFileIsReadAgainWhenItChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	now := time.Now()
 	writeKey("first-key", now)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Hello.")))
 	file := modelsFile(t, fmt.Sprintf(`[{"id":"m","base_url":%q,"api_key_file":%q}]`, model.URL, key))
+
 	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:1", "LLM_API_KEY", "key-of-the-setting", "MODELS_FILE", file))
 	c := newClient(t)
 	ask := func() {
@@ -38,9 +40,11 @@ func TestModelKeyFileIsReadAgainWhenItChanges(t *testing.T) {
 			t.Fatalf("got %s %s, want 200", resp.Status, body)
 		}
 	}
+
 	ask()
 	writeKey("second-key", now.Add(2*time.Second))
 	ask()
+
 	for i, want := range []string{"Bearer first-key", "Bearer second-key"} {
 		if got := model.Requests()[i].Header.Get("Authorization"); got != want {
 			t.Errorf("request %d: got Authorization %q, want %q", i, got, want)

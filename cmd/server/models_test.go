@@ -60,6 +60,7 @@ func TestModelsFileIsServed(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	file := modelsFile(t, `[{"id":"scripted","upstream":"vendor/scripted-1"},{"id":"wordy","tool_calling":"text","max_output_tokens":99}]`)
+
 	s := startAnswerd(t, w.environment("MODELS_FILE", file))
 	c := newClient(t)
 	for _, body := range []string{`{"question":"Q"}`, `{"question":"Q","model":"wordy"}`} {
@@ -68,6 +69,7 @@ func TestModelsFileIsServed(t *testing.T) {
 			t.Errorf("%s: %s, want 200", body, resp.Status)
 		}
 	}
+
 	for _, r := range w.model.Requests() {
 		switch r.Model {
 		case "vendor/scripted-1":
@@ -82,8 +84,10 @@ func TestModelsFileIsServed(t *testing.T) {
 			t.Errorf("model %s was asked, want one of the configured models", r.Model)
 		}
 	}
+
 	asked := len(w.model.Requests())
 	resp := post(t, c, s.url+"/answer", `{"question":"Q","model":"vendor/scripted-1"}`)
+
 	var p struct {
 		Code   string
 		Errors []struct{ Pointer string }
@@ -180,6 +184,7 @@ func TestModelsFileReloadIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for content, want := range map[string]string{
 		`[{"id":"b"}]`: "DEFAULT_MODEL_ID: is not one of the models of MODELS_FILE",
 		`[{"id":"a"}]`: "BUDGET_COST: needs the price of the default model, in MODELS_FILE",
@@ -190,6 +195,7 @@ func TestModelsFileReloadIsChecked(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", content, err, want)
 		}
 	}
+
 	if len(c.models) != 1 || c.models[0].ID != "a" || c.models[0].Price == nil {
 		t.Errorf("got the models %+v after refused files, want those of the start", c.models)
 	}

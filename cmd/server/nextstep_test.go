@@ -80,6 +80,7 @@ func TestConfigurationIsLoggedOnOneLine(t *testing.T) {
 		"AUTH_ISSUER", "https://user:canary@iam.example.com", "AUTH_AUDIENCE", "answerd", "AUTH_JWKS_URL", "https://iam.example.com/jwks",
 		"MCP_URL", w.environment()["MCP_URL"], "EVENTS_URL", "file:"+t.TempDir(),
 	))
+
 	var found []string
 	for line := range strings.Lines(s.log.String()) {
 		if strings.Contains(line, `"msg":"configuration"`) {
@@ -89,6 +90,7 @@ func TestConfigurationIsLoggedOnOneLine(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("got %d lines, want 1", len(found))
 	}
+
 	var line struct {
 		Endpoint       string `json:"model_endpoint"`
 		Model          string `json:"default_model"`
@@ -105,11 +107,13 @@ func TestConfigurationIsLoggedOnOneLine(t *testing.T) {
 	if err := json.Unmarshal([]byte(found[0]), &line); err != nil {
 		t.Fatal(err)
 	}
+
 	if line.Model != "m" || len(line.Agents) != 1 || line.Limits.Runs != 512 || line.Limits.Rate != "60 per 1m0s" || line.Limits.Connections == 0 ||
 		line.Authentication != "bearer JWT of https://iam.example.com for answerd" || !strings.HasPrefix(line.EventLog, "on this disk") ||
 		line.Console != s.url+"/" || !strings.HasPrefix(line.Endpoint, "http://127.0.0.1:") {
 		t.Errorf("got %+v, want the settings and the console's address %s/", line, s.url)
 	}
+
 	if strings.Contains(s.log.String(), "canary") {
 		t.Errorf("got %s, want no secret", s.log.String())
 	}

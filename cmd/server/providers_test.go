@@ -183,12 +183,14 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	var calls wireMessages
 	for _, m := range request.Messages {
 		if m["tool_calls"] != nil {
 			calls = append(calls, m)
 		}
 	}
+
 	if e.refuse != nil {
 		if why := e.refuse(r, string(body), calls); why != "" {
 			e.refused.Add(1)
@@ -201,10 +203,12 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+
 	round := len(calls)
 	if e.begin != nil {
 		e.begin(round)
 	}
+
 	if e.release != nil && round == 1 {
 		select {
 		case <-e.release:
@@ -212,6 +216,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+
 	w.Header().Set("Content-Type", "text/event-stream")
 	deltas, finish := []string{`{"content":"Done."}`}, "stop"
 	if round < len(e.rounds) {
@@ -224,6 +229,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			deltas = append(deltas, `{"tool_calls":[{`+call+`}]}`)
 		}
 	}
+
 	for _, d := range deltas {
 		fmt.Fprintf(w, "data: {\"model\":\"upstream-1\",\"choices\":[{\"index\":0,\"delta\":%s}]}\n\n", d)
 	}
@@ -244,6 +250,7 @@ func TestProviderAnswersAfterTwoRoundsOfCalls(t *testing.T) {
 			s := startAnswerd(t, w.environment("MODELS_FILE", modelsFile(t, "["+profile+"}]"), "DEFAULT_MODEL_ID", "m", "AZURE_KEY", "canary-azure"))
 			c := newClient(t)
 			a := postQuestion(t, c, s.url, `{"question":"Q"}`)
+
 			var metadata struct {
 				ToolNames []string `json:"tool_names"`
 				Model     string   `json:"model"`
@@ -252,17 +259,20 @@ func TestProviderAnswersAfterTwoRoundsOfCalls(t *testing.T) {
 			if err := json.Unmarshal(a.Metadata, &metadata); err != nil || a.Answer != "Done." || len(metadata.ToolNames) != 2 || metadata.Model != "m" || metadata.Upstream != "upstream-1" {
 				t.Errorf("got %q with %s, want Done. after two calls by upstream-1", a.Answer, a.Metadata)
 			}
+
 			if strings.Contains(strings.Join(p.deltas, ""), "Wh") {
 				if frames := readStream(t, get(t, c, s.url+"/runs/"+a.RunID+"/events")); reasoningOf(frames) != "Why?Why?" {
 					t.Errorf("got reasoning %q, want Why? twice", reasoningOf(frames))
 				}
 			}
+
 			_, events := getBody(t, c, s.url+"/runs/"+a.RunID+"/events")
 			for _, secret := range []string{"extra_content", "reasoning_content", "reasoning_details", "CrICAdHtim", "x_state", "x_call", "s==", "canary"} {
 				if strings.Contains(events, secret) {
 					t.Errorf("got %s in the events, want nothing of it", secret)
 				}
 			}
+
 			if n := len(w.model.Requests()); n > 0 {
 				t.Errorf("got %d requests at LLM_BASE_URL, want none", n)
 			}

@@ -16,6 +16,7 @@ import (
 func TestProviderMembersSurvive(t *testing.T) {
 	t.Parallel()
 	file := func(t *testing.T) string { return "file:" + t.TempDir() }
+
 	cluster := func(*testing.T) string { return "" }
 	kill := func(_ *testing.T, f *replicas) { f.killReplica(0) }
 	stop := func(t *testing.T, f *replicas) { f.stopReplica(t, 0) }

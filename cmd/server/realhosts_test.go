@@ -39,10 +39,12 @@ func TestRealServerOfClaudeDesktop(t *testing.T) {
 					t.Skip("npx is not in a directory of containerPath")
 				}
 			}
+
 			server := map[string]any{"toolPrefix": "real"}
 			if err := json.Unmarshal([]byte(strings.ReplaceAll(c.server, "DIR", dir)), &server); err != nil {
 				t.Fatal(err)
 			}
+
 			// What reaches a package registry from here, which each host has to be given under env.
 			env := map[string]string{}
 			for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "UV_DEFAULT_INDEX", "NPM_CONFIG_REGISTRY", "HTTPS_PROXY"} {
@@ -50,6 +52,7 @@ func TestRealServerOfClaudeDesktop(t *testing.T) {
 					env[name] = v
 				}
 			}
+
 			server["env"], server["workDir"] = env, filepath.Dir(modules)
 			text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"real": server}})
 			if err != nil {

@@ -71,6 +71,7 @@ func TestRealModelAnswersTheDemosQuestions(t *testing.T) {
 				t.Fatal(err)
 			}
 			resp := post(t, c, s.url+"/answer", string(body))
+
 			var got struct {
 				Answer   string
 				Metadata struct {
@@ -83,11 +84,13 @@ func TestRealModelAnswersTheDemosQuestions(t *testing.T) {
 			if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
 				t.Fatal(err)
 			}
+
 			if resp.StatusCode == http.StatusOK {
 				answered++
 			} else if resp.StatusCode != http.StatusUnprocessableEntity { // the model repeated itself until the budget was used up
 				t.Errorf("%s, %q: got status %d (%s), want 200 or 422", mode, q.question, resp.StatusCode, got.Detail)
 			}
+
 			if len(got.Metadata.ToolNames) > 0 && got.Metadata.ToolNames[0] == q.tool {
 				called++
 			}

@@ -73,6 +73,7 @@ func startPythonServer(t *testing.T, interpreter, script, transport string, opti
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	listening, ended := make(chan struct{}), make(chan struct{})
 	var output strings.Builder // written by the goroutine until ended is closed
 	go func() {
@@ -89,15 +90,18 @@ func startPythonServer(t *testing.T, interpreter, script, transport string, opti
 		}
 		_ = cmd.Wait()
 	}()
+
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		<-ended
 	})
+
 	select {
 	case <-listening:
 	case <-ended:
 		t.Fatalf("%s ended, want it to listen:\n%s", script, &output)
 	}
+
 	if transport == "sse" {
 		return "http://127.0.0.1:" + port + "/sse"
 	}
@@ -122,6 +126,7 @@ func TestRealServersInPython(t *testing.T) {
 					url, connections = countConnections(t, startPythonServer(t, interpreter, script, transport, strings.Fields(options)...))
 					config = map[string]any{"type": transport, "url": url}
 				}
+
 				s := startWithServer(t, config, server.calls)
 				c := newClient(t)
 				for _, call := range server.calls {
@@ -130,10 +135,12 @@ func TestRealServersInPython(t *testing.T) {
 						t.Errorf("POST /tools/real_%s/call with %s: got %d %.2000s, want %d with %s", call.tool, call.args, status, body, want, call.want)
 					}
 				}
+
 				checkInARun(t, c, s, server.calls)
 				if connections != nil {
 					checkConnectionReuse(t, c, s.url, server.calls[0], connections)
 				}
+
 				// FastMCP 2 announces nothing without a session, and FastMCP 4 nothing in a JSON reply.
 				silent := map[string]string{"fastmcp2": "stateless", "fastmcp4": "json"}[server.requirements]
 				if server.script == "fastmcp_server.py" && !strings.Contains(mode, silent) {
@@ -154,6 +161,7 @@ func countConnections(t *testing.T, url string) (relayed string, accepted *atomi
 		t.Fatal(err)
 	}
 	accepted = new(atomic.Int64)
+
 	var relays sync.WaitGroup
 	relays.Go(func() {
 		for {
@@ -178,6 +186,7 @@ func countConnections(t *testing.T, url string) (relayed string, accepted *atomi
 			relays.Go(func() { relay(client, server) })
 		}
 	})
+
 	t.Cleanup(func() {
 		listener.Close()
 		relays.Wait()
@@ -231,10 +240,12 @@ func TestRealServerAsksTheUser(t *testing.T) {
 			}
 			s := startWithServer(t, config, []realCall{{tool: "greet", args: `{}`}})
 			c := newClient(t)
+
 			var interrupt struct {
 				ID  string `json:"interrupt_id"`
 				Run string `json:"run_id"`
 			}
+
 			for _, f := range readStream(t, post(t, c, s.url+"/answer/stream", `{"question":"?"}`)) {
 				if f.Event == "elicitation" {
 					if err := json.Unmarshal(f.Data, &interrupt); err != nil {
@@ -242,9 +253,11 @@ func TestRealServerAsksTheUser(t *testing.T) {
 					}
 				}
 			}
+
 			if interrupt.ID == "" {
 				t.Fatalf("got no elicitation\n%s, ID %q, want non-empty", s.log, interrupt.ID)
 			}
+
 			answer := fmt.Sprintf(`{"id":%q,"action":"accept","content":{"value":"Ada"}}`, interrupt.ID)
 			result := ""
 			for _, f := range readStream(t, post(t, c, s.url+"/runs/"+interrupt.Run+"/input", answer, "Accept", "text/event-stream")) {

@@ -163,6 +163,7 @@ func TestRealServers(t *testing.T) {
 				c.args = strings.ReplaceAll(c.args, "DIR", dir)
 				calls[i] = c
 			}
+
 			s := startWithServer(t, server.config(t, modules, dir), calls)
 			c := newClient(t)
 			for _, call := range calls {
@@ -225,6 +226,7 @@ func TestRealServerRestartLosesNoCall(t *testing.T) {
 			}
 		}
 	}
+
 	if ids := regexp.MustCompile(`(?i)mcp-session-id|No valid session`).FindString(s.log.String()); ids != "" {
 		t.Errorf("the log says %q, want empty", ids)
 	}
@@ -265,10 +267,12 @@ func startEverything(t *testing.T, modules, port, transport string) everythingSe
 		t.Fatal(err)
 	}
 	listening, gone := make(chan struct{}), make(chan struct{})
+
 	go func() {
 		_ = cmd.Wait()
 		write.Close() // the end of what is read below
 	}()
+
 	go func() {
 		defer close(gone)
 		told := false
@@ -279,16 +283,19 @@ func startEverything(t *testing.T, modules, port, transport string) everythingSe
 			}
 		}
 	}()
+
 	stop := func() {
 		_ = cmd.Process.Kill() // it has nothing to clean up
 		<-gone
 	}
 	t.Cleanup(stop)
+
 	select {
 	case <-listening:
 	case <-gone:
 		t.Fatal("the server ended, want it to listen")
 	}
+
 	path := map[string]string{"streamableHttp": "/mcp", "sse": "/sse"}[transport]
 	return everythingServer{"http://127.0.0.1:" + port + path, port, stop}
 }

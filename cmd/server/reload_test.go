@@ -39,6 +39,7 @@ func TestFileWatchNoticesEveryChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	w := newFileWatch(path, "")
 	for _, step := range []struct {
 		what    string
@@ -163,11 +164,13 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 		!strings.Contains(out.String(), "disabled until you accept them with answerd check -accept: 10") {
 		t.Errorf("error %v\n%s\nwant exit code 1, book_table of crm as new, disabled until it is accepted", err, out)
 	}
+
 	for _, args := range [][]string{{"check", "-accept"}, {"check"}} {
 		if err := run(t.Context(), args, settings, out, io.Discard); err != nil {
 			t.Errorf("%v: %v\n%s, want no error", args, err, out)
 		}
 	}
+
 	pins := filepath.Join(filepath.Dir(path), "mcp.pins.json")
 	data, err := os.ReadFile(pins)
 	if err != nil {
@@ -178,6 +181,7 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	if err := run(t.Context(), []string{"check"}, settings, out, io.Discard); err != nil {
 		t.Errorf("the digests decide: %v\n%s, want no error", err, out)
 	}
+
 	for _, args := range [][]string{{"check", "now"}, {"check", "-x"}} {
 		if err := run(t.Context(), args, settings, io.Discard, io.Discard); exitCode(err, io.Discard) != 2 {
 			t.Errorf("%v: %v, want exit code 2", args, err)
@@ -236,12 +240,14 @@ func TestReloadTurnsAPanicIntoARefusal(t *testing.T) {
 			return slog.Int("rules", 1), nil
 		})
 	}()
+
 	for _, want := range []string{"rules refused", "rules read again"} {
 		hangup <- syscall.SIGHUP
 		if line := <-lines; !strings.Contains(line, want) {
 			t.Errorf("line %q, want it to contain %q", line, want)
 		}
 	}
+
 	end()
 	<-over
 }
@@ -252,6 +258,7 @@ func TestRefusedFileIsReadAgainWithoutAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		hangup, log := make(chan os.Signal), new(syncBuffer)
+
 		var readings atomic.Int64
 		var complete atomic.Bool // the mcp.json has been replaced too
 		var follower sync.WaitGroup
@@ -263,6 +270,7 @@ func TestRefusedFileIsReadAgainWithoutAChange(t *testing.T) {
 				return slog.Int("agents", 1), nil
 			})
 		})
+
 		hangup <- syscall.SIGHUP
 		<-time.After(2 * (retryInterval + watchInterval))
 		synctest.Wait()

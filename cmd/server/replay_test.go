@@ -89,6 +89,7 @@ func TestReplayRunsAnExportAgain(t *testing.T) {
 func TestReplayAsksAnotherModel(t *testing.T) {
 	t.Parallel()
 	file := exportDemo(t)
+
 	model := llmtest.New(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}, llmtest.Call{Name: "calculate", Args: `{"expression":"1 + 1"}`}),
 		llmtest.Says("A hundred."),
@@ -97,6 +98,7 @@ func TestReplayAsksAnotherModel(t *testing.T) {
 	if err != nil || !strings.Contains(out, "now: other") || !strings.Contains(out, "| A hundred.") || !strings.Contains(out, "12.5 * 8 = 100") {
 		t.Errorf("replay -model = %q, %v, want both answers", out, err)
 	}
+
 	var results []string
 	for _, r := range model.Requests() {
 		for _, m := range r.Messages {

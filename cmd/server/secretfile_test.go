@@ -50,6 +50,7 @@ func TestSecretFileNoticesAReplacementWithTheSameTime(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		setTime()
 		file := &secretFile{path: path, what: "a test", logger: slog.New(slog.DiscardHandler)}
 		if got := file.read(); got != "first" {
@@ -91,6 +92,7 @@ func TestHooksSecretFileIsReadAgainWhenItChanges(t *testing.T) {
 	t.Cleanup(hooks.Close)
 	path, replace := newSecretInFile(t, "first\n")
 	w := newTestWorld(t, newTwoCallScript())
+
 	s := startAnswerd(t, w.environment("HOOKS_URL", hooks.URL, "HOOKS_SECRET_FILE", path))
 	ask := func() {
 		t.Helper()
@@ -98,6 +100,7 @@ func TestHooksSecretFileIsReadAgainWhenItChanges(t *testing.T) {
 			t.Fatalf("got %d %s, want 200", status, body)
 		}
 	}
+
 	ask()
 	replace("second\n")
 	ask()
@@ -109,6 +112,7 @@ func TestHooksSecretFileIsReadAgainWhenItChanges(t *testing.T) {
 	ask()
 	mu.Lock()
 	defer mu.Unlock()
+
 	// Before the call and after it.
 	if got, want := strings.Join(signedWith, " "), "first first second second second second second second"; got != want {
 		t.Errorf("got questions signed with %s, want %s", got, want)

@@ -80,12 +80,14 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 func TestSignInAtAProcessOfAsk(t *testing.T) {
 	t.Parallel()
 	as, config := newSignInServer(t)
+
 	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "tool" {
 			return llmtest.Says("Done.")
 		}
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
 	})
+
 	service, err := startLocalService(t.Context(), newTestEnvironment("ADDR", "127.0.0.1:1", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config), io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -104,6 +106,7 @@ func TestSignInAtAProcessOfAsk(t *testing.T) {
 func TestSignInDuringARun(t *testing.T) {
 	t.Parallel()
 	as, config := newSignInServer(t)
+
 	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer { // it calls the one tool that it is offered
 		for _, m := range r.Messages {
 			if m.Role == "tool" {
@@ -112,8 +115,10 @@ func TestSignInDuringARun(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
 	})
+
 	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config, "LOG_LEVEL", "debug"))
 	c := newClient(t)
+
 	frames, query := signIn(t, c, s.url)
 	var names []string
 	var wire strings.Builder
@@ -121,6 +126,7 @@ func TestSignInDuringARun(t *testing.T) {
 		names = append(names, f.Event)
 		wire.Write(f.Data)
 	}
+
 	if got := strings.Join(names, " "); !strings.Contains(got, "elicitation suspended elicitation_resolved tool_result") || !strings.HasSuffix(got, "final_answer") {
 		t.Errorf(`events %s, want got containing "elicitation suspended elicitation_resolved tool_result", got ending in final_answer`, got)
 	}
@@ -130,6 +136,7 @@ func TestSignInDuringARun(t *testing.T) {
 	if a := postQuestion(t, c, s.url, `{"question":"Who am I at the CRM?"}`); a.Answer != "You are ann" || !strings.Contains(string(a.Metadata), `"tool_results":["ann"]`) {
 		t.Errorf(`whole answer %+v %s, want Answer "You are ann", Metadata containing "tool_results":["ann"]`, a, a.Metadata)
 	}
+
 	// A browser's history, or somebody who looked over a shoulder.
 	if status, page := getBody(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not valid any more") {
 		t.Errorf(`replayed: %d %s, want status 400, page containing "not valid any more"`, status, page)
@@ -137,6 +144,7 @@ func TestSignInDuringARun(t *testing.T) {
 	if n := len(as.Granted("authorization_code")); n != 1 {
 		t.Errorf("%d codes were redeemed, want 1", n)
 	}
+
 	for _, secret := range []string{"canary", "code-", "state=", "registered-"} {
 		if strings.Contains(s.log.String(), secret) || secret != "state=" && strings.Contains(wire.String(), secret) {
 			t.Errorf("%q is in the log or the stream, want it in neither", secret)
@@ -194,6 +202,7 @@ func TestPublicURL(t *testing.T) {
 			t.Errorf("%s: hosts %s, want ask.example.com among them", settings, c.AllowedHosts)
 		}
 	}
+
 	_, config := newSignInServer(t)
 	var errs strings.Builder
 	err := run(t.Context(), nil, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "MCP_CONFIG_PATH", config), io.Discard, &errs)

@@ -165,17 +165,21 @@ func (f *replicas) requireUnreadable(t *testing.T, dir string, readers []*runRea
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	if files == 0 {
 		t.Error("no file of the log has a value, want the sign-ins in one")
 	}
+
 	for _, j := range readers {
 		for _, e := range j.frames {
 			places["an event of "+j.run] += string(e.Data)
 		}
 	}
+
 	for n, p := range f.all {
 		places[fmt.Sprintf("the log lines of process %d", n)] = p.log.String()
 	}
+
 	for place, text := range places {
 		for _, s := range secrets {
 			if s == "" || strings.Contains(text, s) {
@@ -206,6 +210,7 @@ func TestSignInsInMemoryAreLoggedOnce(t *testing.T) {
 	if n := strings.Count(f.all[0].log.String(), said); n != 1 {
 		t.Errorf("%d lines say that sign-ins are in memory, want 1", n)
 	}
+
 	for line := range f.all[0].lines {
 		if strings.Contains(line, said) {
 			t.Errorf("%s is logged after a reload, want it logged once", line)
@@ -214,6 +219,7 @@ func TestSignInsInMemoryAreLoggedOnce(t *testing.T) {
 			break
 		}
 	}
+
 	f.killReplica(0)
 	f.startReplica(t, 0)
 	if err := j.readUntil(ctx, 0, "suspended"); err != nil {
@@ -247,9 +253,11 @@ func TestToolNameStaysAfterARestartWithItsServerDown(t *testing.T) {
 		t.Cleanup(web.Close)
 		return web
 	}
+
 	first, second := newServer(), newServer()
 	config := filepath.Join(t.TempDir(), "mcp.json")
 	writeFile(t, config, fmt.Sprintf(`{"mcpServers": {"first": {"url": %q}, "second": {"url": %q}}}`, first.URL, second.URL))
+
 	f := startReplicas(t, 1, "file:"+t.TempDir(), "MCP_CONFIG_PATH="+config)
 	toolNames := func() string {
 		t.Helper()
@@ -266,6 +274,7 @@ func TestToolNameStaysAfterARestartWithItsServerDown(t *testing.T) {
 		}
 		return strings.Join(all, " ")
 	}
+
 	if got, want := toolNames(), "first:search second:second_search"; got != want {
 		t.Fatalf("tools %q, want %q", got, want)
 	}

@@ -157,10 +157,12 @@ func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
 		readers[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
 		return readers[i].readUntil(ctx, 0, "text_delta")
 	})
+
 	go func() {
 		f.stopReplica(t, 0)
 		close(f.gate) // so that each of them was in the middle of its step
 	}()
+
 	forEach(t, 2*runs, func(i int) error {
 		j := f.newRunReader(fmt.Sprintf("late%d", i), "work", 0)
 		if i < runs {
@@ -190,8 +192,10 @@ func TestTakeoverByAnotherReplica(t *testing.T) {
 		readers[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
 		return readers[i].readUntil(ctx, 0, "text_delta")
 	})
+
 	f.killReplica(0)
 	close(f.gate)
+
 	forEach(t, runs, func(i int) error {
 		if err := readers[i].readUntil(ctx, 1, ""); err != nil {
 			return err
@@ -316,6 +320,7 @@ func TestTakeoverOfAKilledProcessFromTheFileLog(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 1, "file:"+t.TempDir()), longContext(t)
 	kills, clients := countFromEnv("ANSWERD_TEST_DISK_KILLS", 3), 6
+
 	over := f.killAtRandom(t, kills, 600*time.Millisecond)
 	var mu sync.Mutex // guards readers
 	var readers []*runReader
@@ -334,6 +339,7 @@ func TestTakeoverOfAKilledProcessFromTheFileLog(t *testing.T) {
 		}
 		return nil
 	})
+
 	f.ledger.checkCalls(t)
 	f.logPauses(t, "went on from disk, while kills went on", readers)
 	t.Logf("%d kills, runs that ended: %v", kills, countEnds(readers))
@@ -348,6 +354,7 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 	f, ctx := newReplicas(t, nats), longContext(t)
 	f.own[0] = []string{"EVENTS_URL=" + gate.URL()}
 	f.startAll(t, 2)
+
 	const runs = 12
 	readers := make([]*runReader, runs)
 	forEach(t, runs, func(i int) error {
@@ -359,11 +366,13 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 		readers[i] = f.newRunReader(fmt.Sprintf("cut%d", i), tools, 0) // wherever it is then
 		return readers[i].readUntil(ctx, 0, "tool_call")
 	})
+
 	f.mu.Lock()
 	f.kills = append(f.kills, time.Now())
 	f.mu.Unlock()
 	gate.Stop()
 	close(f.gate) // and its models go on talking to it
+
 	forEach(t, runs, func(i int) error {
 		readers[i].stays = true
 		if err := readers[i].readUntil(ctx, 1, ""); err != nil {
@@ -374,6 +383,7 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 		}
 		return nil
 	})
+
 	gate.Resume()
 	// What was held back gets through now, and what it repeats; then it knows.
 	forEach(t, runs, func(i int) error {
@@ -387,6 +397,7 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 		}
 		return readers[i].checkFrames(ctx)
 	})
+
 	f.ledger.checkCalls(t)
 	f.logPauses(t, "taken over", readers)
 }
@@ -395,6 +406,7 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 func TestNATSServerKilledLosesNoRun(t *testing.T) {
 	t.Parallel()
 	nats := spawnNATS(t)
+
 	f, ctx := startReplicas(t, 2, nats.url), longContext(t)
 	const runs = 20
 	readers := make([]*runReader, runs)
@@ -402,12 +414,14 @@ func TestNATSServerKilledLosesNoRun(t *testing.T) {
 		readers[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
 		return readers[i].readUntil(ctx, i%2, "text_delta")
 	})
+
 	f.mu.Lock()
 	f.kills = append(f.kills, time.Now())
 	f.mu.Unlock()
 	nats.kill()
 	close(f.gate) // the runs go on meanwhile, as far as they can
 	nats.start(t)
+
 	forEach(t, runs, func(i int) error {
 		if err := readers[i].readUntil(ctx, i%2, ""); err != nil {
 			return err
@@ -417,6 +431,7 @@ func TestNATSServerKilledLosesNoRun(t *testing.T) {
 		}
 		return readers[i].checkFrames(ctx)
 	})
+
 	f.ledger.checkCalls(t)
 	f.logPauses(t, "stood still", readers)
 }

@@ -52,6 +52,7 @@ func TestThreadSurvivesKilledReplicas(t *testing.T) {
 	f := startReplicas(t, 2, "", "LLM_BASE_URL="+model.URL)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
+
 	const questions = 5
 	for n := range questions {
 		body, err := json.Marshal(map[string]string{"question": fmt.Sprintf("Question %d", n+1), "thread_id": "thr_killed", "on_busy": "queue"})
@@ -59,6 +60,7 @@ func TestThreadSurvivesKilledReplicas(t *testing.T) {
 			t.Fatal(err)
 		}
 		reader := &runReader{fleet: f, name: fmt.Sprintf("key-%d", n+1), body: string(body)}
+
 		killed := make(chan struct{})
 		go func() { // at any moment: before the run begins, during its steps, at its end
 			defer close(killed)
@@ -68,6 +70,7 @@ func TestThreadSurvivesKilledReplicas(t *testing.T) {
 			}
 			f.killReplica(n % 2)
 		}()
+
 		err = reader.readUntil(ctx, -1, "")
 		<-killed
 		f.startReplica(t, n%2)
@@ -78,22 +81,26 @@ func TestThreadSurvivesKilledReplicas(t *testing.T) {
 			t.Fatalf("question %d ended with %s %s, want final_answer", n+1, end.Event, end.Data)
 		}
 	}
+
 	page := decodeBody[native.ThreadMessages](t, get(t, f.client, f.url(-1)+"/threads/thr_killed"))
 	var got, want []string
 	for _, m := range page.Messages {
 		got = append(got, strings.Trim(m.Content, ". "))
 	}
+
 	for n := range questions {
 		want = append(want, fmt.Sprintf("Question %d", n+1), fmt.Sprintf("Answer %d", n+1))
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || page.Status != "completed" || page.Runs != questions {
 		t.Errorf("messages %q, status %s, %d runs, want %q, completed, %d", got, page.Status, page.Runs, want, questions)
 	}
+
 	last := model.Requests()[len(model.Requests())-1]
 	said := ""
 	for _, m := range last.Messages[1:] {
 		said += m.Role + " " + m.Content + "\n"
 	}
+
 	for _, text := range want[:len(want)-1] {
 		if !strings.Contains(said, text) {
 			t.Errorf("the last request of the model is\n%s, want it to contain %q", said, text)

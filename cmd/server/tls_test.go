@@ -143,6 +143,7 @@ func TestTLSFilesThatCannotBeUsedAreExitCode2(t *testing.T) {
 	missing := files.CAFile + ".missing"
 	mcpFile := filepath.Join(t.TempDir(), "mcp.json")
 	writeFile(t, mcpFile, fmt.Sprintf(`{"mcpServers": {"crm": {"url": "https://crm.example", "tls": {"caFile": %q}}}}`, missing))
+
 	for want, settings := range map[string][]string{
 		"LLM_TLS_CA_FILE: " + missing + ": cannot be read: no such file or directory":                                 {"LLM_TLS_CA_FILE", missing},
 		"IAM_TLS_KEY_FILE: must be set, since the client certificate is":                                              {"IAM_TLS_CERT_FILE", files.CertFile},
@@ -164,6 +165,7 @@ func TestExpiryOfCertificatesIsLoggedOnceADay(t *testing.T) {
 		const day = 24 * time.Hour
 		start := time.Now()
 		current := usedCertificate{"mcp", "crm", "client", start.Add(15*day + time.Minute)}
+
 		log := &syncBuffer{}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -173,6 +175,7 @@ func TestExpiryOfCertificatesIsLoggedOnceADay(t *testing.T) {
 				return []usedCertificate{current, {"llm", "", "client", start.Add(365 * day)}}
 			})
 		}()
+
 		for _, step := range []struct {
 			after time.Duration
 			soon  int
@@ -185,6 +188,7 @@ func TestExpiryOfCertificatesIsLoggedOnceADay(t *testing.T) {
 				t.Errorf("after %s: got %d warnings before the expiry and %d after it, want %d and %d", time.Since(start), soon, over, step.soon, step.over)
 			}
 		}
+
 		if text := log.String(); !strings.Contains(text, "connection=mcp name=crm role=client") || !strings.Contains(text, "days_left=13") {
 			t.Errorf("log %s, want the client certificate of crm with 13 days left", text)
 		}

@@ -41,6 +41,7 @@ func TestToolCallWithoutAModelHasATrace(t *testing.T) {
 	if err := <-s.done; err != nil { // the last spans are sent at the end
 		t.Fatal(err)
 	}
+
 	tree := otlp.spanTree(traceID)
 	for _, branch := range []string{"? > POST /tools/{name}/call", "POST /tools/{name}/call > tool_call", "tool_call > POST"} {
 		if tree[branch] != 1 {
@@ -66,6 +67,7 @@ func TestLoopOfAnAgentThatAsksItselfEnds(t *testing.T) {
 		refused = refused || strings.Contains(last.Content, "passed through 3 agents")
 		return llmtest.Says("Well.")
 	})
+
 	addr := "127.0.0.1:" + freePort(t)
 	p := spawnAnswerd(t, []string{"ADDR=" + addr, "MCP_URL=http://" + addr + "/mcp", "LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=scripted"})
 	p.waitForLine(t, "listening")
@@ -97,6 +99,7 @@ func TestHooksAreCalledInTheTraceOfTheRun(t *testing.T) {
 			return `{}`
 		}
 	})
+
 	w, otlp := newTestWorld(t, newTwoCallScript()), newTraceReceiver(t)
 	s := startAnswerd(t, w.environment("ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", otlp.url,
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "LOG_LEVEL", "debug"))

@@ -93,6 +93,7 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 	if a.TraceID != traceID {
 		t.Errorf("the answer has trace %s, want %s", a.TraceID, traceID)
 	}
+
 	tree := otlp.spanTree(traceID)
 	for branch, n := range map[string]int{
 		"? > POST /answer":                 1,
@@ -106,6 +107,7 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 			t.Errorf("got %d of %q, want %d in %v", tree[branch], branch, n, tree)
 		}
 	}
+
 	for span, wanted := range map[string][]string{
 		"llm_invoke": {"model", "gen_ai.operation.name", "gen_ai.request.model", "gen_ai.usage.input_tokens"},
 		"tool_call":  {"tool", "gen_ai.tool.name", "gen_ai.tool.call.id", "mcp.method.name"},
@@ -117,11 +119,13 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 			}
 		}
 	}
+
 	for i, r := range w.model.Requests() {
 		if want := "00-" + traceID + "-"; !strings.HasPrefix(r.Header.Get("Traceparent"), want) {
 			t.Errorf("model request %d has traceparent %q, want it to start with %q", i, r.Header.Get("Traceparent"), want)
 		}
 	}
+
 	if got := otlp.headers.Get("Authorization"); got != "dataKey canary-data-key" {
 		t.Errorf(`the collector got authorization %q, want "dataKey canary-data-key"`, got)
 	}

@@ -184,6 +184,7 @@ func TestTroubleshootingSymptomsAreReal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	documented := map[string]bool{}
 	for _, m := range symptomHeading.FindAllStringSubmatch(string(page), -1) {
 		documented[m[1]] = true
@@ -191,6 +192,7 @@ func TestTroubleshootingSymptomsAreReal(t *testing.T) {
 			t.Errorf("no test produces %q, want one", m[1])
 		}
 	}
+
 	for text, produce := range symptoms {
 		t.Run(text, func(t *testing.T) {
 			got := produce(t)
@@ -202,6 +204,7 @@ func TestTroubleshootingSymptomsAreReal(t *testing.T) {
 			}
 		})
 	}
+
 	if len(documented) < 40 {
 		t.Errorf("got %d symptoms, want at least 40", len(documented))
 	}

@@ -61,12 +61,14 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 	if got, want := joinRaw(meta.ToolResults), `"a" {"error":"the tool is out of order"} "c"`; got != want {
 		t.Errorf("results %s, want %s", got, want) // S2.8
 	}
+
 	var answered []string
 	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" {
 			answered = append(answered, m.ToolCallID+"="+m.Content)
 		}
 	}
+
 	if got, want := strings.Join(answered, " "), `call_1=a call_2={"error":"the tool is out of order"} call_3=c`; got != want {
 		t.Errorf("the model was told %s, want %s", got, want)
 	}
@@ -86,17 +88,21 @@ func TestInvalidCallsAreReportedAndNotGuessed(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	var kinds []string
+
 	byID := make(map[string]string)
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		byID[e.CallID] = e.Kind
 	}
+
 	for i := range bad {
 		kinds = append(kinds, byID[fmt.Sprintf("call_%d", i+1)])
 	}
+
 	want := "unknown_tool invalid_arguments invalid_arguments invalid_arguments execution invalid_arguments"
 	if got := strings.Join(kinds, " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+
 	for _, m := range h.Model.Requests()[1].Messages {
 		for _, c := range m.ToolCalls {
 			if !json.Valid([]byte(c.Function.Arguments)) {
@@ -139,6 +145,7 @@ func TestRunAtItsLimitOfTurnsSumsUp(t *testing.T) {
 			for range c.calls {
 				answers = append(answers, llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}))
 			}
+
 			script := llmtest.Turns(append(answers, llmtest.Says("Enough."))...)
 			h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 				if len(r.Tools) == 0 {
@@ -146,6 +153,7 @@ func TestRunAtItsLimitOfTurnsSumsUp(t *testing.T) {
 				}
 				return script(r)
 			}, func(o *agent.Options) { o.MaxTurns = 4 })
+
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, c.req).ID))
 			if end.FinishReason != c.finish || end.Metadata.FinishReason != c.finish {
 				t.Errorf("finish reason %s, Metadata.FinishReason %q, want %s and %s", end.FinishReason, end.Metadata.FinishReason, c.finish, c.finish)
@@ -333,6 +341,7 @@ func TestRunsAboveTheLimitAreRefused(t *testing.T) {
 	h.StartRun(t, agent.Request{})
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
+
 	const callers = 101
 	refusals := make(chan error, callers)
 	for range callers {
@@ -341,6 +350,7 @@ func TestRunsAboveTheLimitAreRefused(t *testing.T) {
 			refusals <- err
 		}()
 	}
+
 	for n := range callers {
 		if err := <-refusals; !errors.Is(err, agent.ErrOverloaded) {
 			t.Errorf("refusal %d: error %v, want ErrOverloaded", n, err)
@@ -359,6 +369,7 @@ func TestIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if again, err := startWithKey(ada, 1); err != nil || again.ID != first.ID {
 		t.Errorf("the same again: %s, %v, want %s and no error", again.ID, err, first.ID)
 	}
@@ -409,10 +420,12 @@ func TestSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	prompt, err := prompt.New(prompt.Options{Template: "{{.username}}|{{.today_long}}|{{.today_iso}}|{{.tools}}", Username: "Ada", Location: rome})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hello.")), func(o *agent.Options) { o.Prompt = prompt })
 	before := time.Now().In(rome)
 	h.Events(t, h.StartRun(t, agent.Request{Tools: []string{"add"}}).ID)

@@ -132,6 +132,7 @@ func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 			t.Errorf("%.20s: %v, want a ContentError, Fields[0].Pointer starting with %q", args, err, pointer)
 		}
 	}
+
 	// What fits without loss is taken, as from a model (S1.5).
 	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"b":5,"a":"40"}`)})
 	events := h.Events(t, run)
@@ -173,15 +174,18 @@ func TestApprovalIsGoodForOneCall(t *testing.T) {
 		t.Fatalf("first %+v, want 2", first)
 	}
 	answerInterrupt(t, h, run, agent.Input{ID: first[1].ID, Approved: new(true)})
+
 	// One stretch ends with each time that nothing goes on.
 	if rest := waitUntilSuspended(t, h, run, 2); len(rest) != 1 || rest[0].ID != first[0].ID {
 		t.Errorf("rest %+v, want 1 with ID %q", rest, first[0].ID)
 	}
+
 	for _, in := range []agent.Input{{ID: first[1].ID, Approved: new(true)}, {ID: first[1].ID, Approved: new(false)}} {
 		if err := h.Answer(t.Context(), auth.Identity{}, run, in); !errors.Is(err, agent.ErrAnswered) {
 			t.Errorf("error %v, want ErrAnswered", err)
 		}
 	}
+
 	answerInterrupt(t, h, run, agent.Input{ID: first[0].ID, Approved: new(false)})
 	again := waitUntilSuspended(t, h, run, 3)
 	if len(again) != 1 || again[0].ID == first[0].ID || again[0].ID == first[1].ID {
@@ -204,6 +208,7 @@ func TestAnswerIsForTheOwnerOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := waitUntilSuspended(t, h, r.ID, 1)[0]
+
 	in := agent.Input{ID: i.ID, Approved: new(true)}
 	strangers := []auth.Identity{{}, {Issuer: "iss", Subject: "bob"}, {Issuer: "other", Subject: "ada"}}
 	for _, who := range strangers {
@@ -211,12 +216,14 @@ func TestAnswerIsForTheOwnerOnly(t *testing.T) {
 			t.Errorf("%+v: %v, want ErrNotFound", who, err)
 		}
 	}
+
 	if err := h.Answer(t.Context(), ada, r.ID, in); err != nil {
 		t.Error(err)
 	}
 	if by := agenttest.EventsOf[event.ApprovalResolved](h.Events(t, r.ID))[0].By; by != "ada" {
 		t.Errorf("by %q, want ada", by)
 	}
+
 	for _, who := range strangers {
 		if err := h.Answer(t.Context(), who, r.ID, in); !errors.Is(err, event.ErrNotFound) {
 			t.Errorf("%+v: %v, want ErrNotFound", who, err)
@@ -258,6 +265,7 @@ func TestRunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 	h := newAddFixture(t, nil, onePlusTwo, llmtest.Call{Name: "meet", Args: `{"text":"me"}`}, llmtest.Call{Name: "ask", Args: `{}`})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	<-h.Tools.Entered
+
 	asked := 0
 	events := h.EventsUntil(t, run, func(e event.Event) bool {
 		switch e.Body.(type) {
@@ -266,6 +274,7 @@ func TestRunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 		}
 		return asked == 2
 	})
+
 	if n := len(agenttest.EventsOf[event.Suspended](events)); n != 0 {
 		t.Errorf("suspended %d times while a call was in flight, want 0: %s", n, agenttest.TypesOf(events))
 	}
@@ -274,6 +283,7 @@ func TestRunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 	if len(waits) != 2 {
 		t.Fatalf("waits %+v, want 2", waits)
 	}
+
 	for _, i := range waits {
 		in := agent.Input{ID: i.ID, Approved: new(true)}
 		if i.Kind == "elicitation" {
@@ -284,6 +294,7 @@ func TestRunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 		}
 		answerInterrupt(t, h, run, in)
 	}
+
 	if worked := agenttest.EventsOf[event.ToolResult](h.Events(t, run)); len(worked) != 3 {
 		t.Errorf("%d calls worked, want 3", len(worked))
 	}
@@ -327,6 +338,7 @@ func TestApprovalIsInvalidForAnotherDefinition(t *testing.T) {
 				return &sdk.CallToolResult{}, nil
 			})
 	}
+
 	offerTool("sends a postcard")
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer func() {
@@ -336,6 +348,7 @@ func TestApprovalIsInvalidForAnotherDefinition(t *testing.T) {
 			s.Close()
 		}
 	}()
+
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "send"}), llmtest.Says("Done.")), nil,
 		func(s *config.Server) { s.URL, s.Approval = web.URL, config.ApproveDestructive })
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
@@ -397,6 +410,7 @@ func TestChangedArgumentsAreSentToTheHookAgain(t *testing.T) {
 			}
 			return `{}`
 		})
+
 		hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret})
 		if err != nil {
 			t.Fatal(err)
@@ -407,6 +421,7 @@ func TestChangedArgumentsAreSentToTheHookAgain(t *testing.T) {
 		answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"a":40,"b":5}`)})
 		events := h.Events(t, run)
 		hooks.Close()
+
 		failed, worked := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)
 		if want == "" {
 			if len(worked) != 1 || string(worked[0].Payload) != `{"sum":45}` {

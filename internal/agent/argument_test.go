@@ -96,6 +96,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 	if failed.Kind != "invalid_arguments" || len(failed.Errors) != 3 || string(failed.Args) != `{"count":2.5,"itm":"x"}` {
 		t.Errorf(`failed %+v, want Kind invalid_arguments, 3 Errors, Args {"count":2.5,"itm":"x"}`, failed)
 	}
+
 	for _, want := range []string{
 		"missing required field: item", "/count: expected integer, got number 2.5", `unexpected field: itm; did you mean "item"?`,
 		"\nTry again with the correct arguments. The tool's input schema: " + orderSchema,
@@ -104,6 +105,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 			t.Errorf("%q does not say %q", failed.Payload, want)
 		}
 	}
+
 	if got := firstToolMessage(h); !strings.Contains(got, "did you mean") {
 		t.Errorf(`the model was told %s, want it to contain "did you mean"`, got)
 	}
@@ -155,12 +157,14 @@ func TestViolationOfTheOutputSchemaIsReported(t *testing.T) {
 func TestToolThatChangedIsExplainedAsItIs(t *testing.T) {
 	var schema atomic.Value
 	schema.Store(`{"type":"object"}`)
+
 	server := sdk.NewServer(&sdk.Implementation{Name: "shop", Version: "1"}, nil)
 	offerTool := func() {
 		server.AddTool(&sdk.Tool{Name: "order", InputSchema: json.RawMessage(schema.Load().(string))}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return orderResult(1), nil
 		})
 	}
+
 	offerTool()
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)

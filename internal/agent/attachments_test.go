@@ -76,11 +76,13 @@ func TestAttachmentsSurviveATakeover(t *testing.T) {
 			withProfile(llm.Profile{PDF: true})(o)
 		})
 	}
+
 	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Question: "?", Background: true, Media: []agent.Media{newAttachment(t, "a.pdf", "application/pdf", "%PDF-1")}})
 	first.Events(t, run.ID)
 	second := newProcess(origin.diedAfter(t, run, 1))
 	second.Events(t, run.ID)
+
 	for name, h := range map[string]*agenttest.Fixture{"first": first, "second": second} {
 		messages := h.Model.Requests()[0].Messages
 		if got, want := string(messages[len(messages)-1].Parts), `"file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,JVBERi0x"}`; !strings.Contains(got, want) {

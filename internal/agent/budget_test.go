@@ -117,15 +117,18 @@ func TestResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 	h := agenttest.NewFixture(t, callWhileOffered(long, long), nil)
 	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 13}})
 	events := h.Events(t, run.ID)
+
 	var got []string
 	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" {
 			got = append(got, m.Content)
 		}
 	}
+
 	if want := "ééééé|é\n[cut here: 2 of 10 bytes are shown; the whole result is at /runs/" + run.ID + "/results/call_2]"; strings.Join(got, "|") != want {
 		t.Errorf("the model was told %q, want %q", strings.Join(got, "|"), want)
 	}
+
 	for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 		if string(r.Payload) != `"ééééé"` {
 			t.Errorf(`payload %s, want "ééééé"`, r.Payload)
@@ -142,6 +145,7 @@ func TestLimitRefusesTheLastCallsOfATurn(t *testing.T) {
 	for i := range len(calls) + 1 {
 		asked[fmt.Sprintf("call_%d", i+1)] = make(chan struct{})
 	}
+
 	h, _ := newHookedFixture(t, callWhileOffered(calls...), func(q webhooktest.Question) string {
 		if q.Hook != "pre_tool_call" {
 			return `{}`
@@ -158,10 +162,12 @@ func TestLimitRefusesTheLastCallsOfATurn(t *testing.T) {
 		}
 		return `{}`
 	}, nil)
+
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 2}}).ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" {
 		t.Errorf("end %+v, want FinishReason budget_exceeded", end)
 	}
+
 	ends := make(map[string]string)
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		ends[e.CallID] = e.Kind
@@ -169,9 +175,11 @@ func TestLimitRefusesTheLastCallsOfATurn(t *testing.T) {
 			t.Errorf(`payload %q, want "The run's budget is used up (tool_calls)."`, e.Payload)
 		}
 	}
+
 	for _, e := range agenttest.EventsOf[event.ToolResult](events) {
 		ends[e.CallID] = "made"
 	}
+
 	for i, want := range []string{"unknown_tool", "denied", "made", "invalid_arguments", "made", "denied", "denied"} {
 		if id := fmt.Sprintf("call_%d", i+1); ends[id] != want {
 			t.Errorf("%s: %s, want %s", id, ends[id], want)
@@ -188,6 +196,7 @@ func TestCostLimitNeedsAPrice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for pointer, ask := range map[string]func() error{
 		"/budget/cost": func() error {
 			_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Budget: agent.Budget{Cost: 1}})
@@ -313,6 +322,7 @@ func TestRunawayAnswerIsCutAtTheBudget(t *testing.T) {
 	for i := range words {
 		words[i] = fmt.Sprintf(" word%d", i)
 	}
+
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says(words...)), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{OutputTokens: 400}}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)

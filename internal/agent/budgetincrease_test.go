@@ -135,12 +135,14 @@ func TestLimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 			t.Errorf("%s: %v, want a ContentError, Fields[0].Pointer %s", args, err, at)
 		}
 	}
+
 	for _, in := range []agent.Input{{}, {Action: "accept"}, {Approved: new(false), Args: rawJSON(`{"max":2}`)}, {Approved: new(true), Content: rawJSON(`{}`)}} {
 		in.ID = i.ID
 		if _, ok := errors.AsType[*agent.InvalidError](h.Answer(t.Context(), auth.Identity{}, run, in)); !ok {
 			t.Errorf("%+v was taken, want an InvalidError", in)
 		}
 	}
+
 	if err := h.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":2}`)}); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("a stranger: %v, want ErrNotFound", err)
 	}
@@ -164,6 +166,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		h := &agenttest.Fixture{Agent: a}
 		began := time.Now()
 		run := h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 10}, AskAtLimit: true, Interactive: true}).ID
@@ -249,6 +252,7 @@ func TestRaisedLimitStaysWithinThatOfTheRunsAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":8}`)})
 	events := h.Events(t, run)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)

@@ -39,10 +39,12 @@ func TestClientToolCallEndsTheRunAfterServerCalls(t *testing.T) {
 	if string(results) != `[null,{"sum":3},null]` {
 		t.Errorf(`tool_results %s, want [null,{"sum":3},null]`, results)
 	}
+
 	var written []string
 	for _, c := range agenttest.EventsOf[event.ToolCall](events) {
 		written = append(written, c.CallID+" "+string(c.Executor)+" "+string(c.Args)+c.ArgsText)
 	}
+
 	if got, want := strings.Join(written, ", "), `c1 client {"of":"sky"}, s1  {"a":1,"b":2}, c2 client not json`; got != want {
 		t.Errorf("calls: %s, want %s", got, want)
 	}
@@ -104,6 +106,7 @@ func TestForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
 			}
 		})
 	}
+
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("done")), inTextMode)
 	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: "add"}).ID)
 	if s, want := h.Model.Requests()[0].Messages[0].Content, "You must call the tool add now."; !strings.Contains(s, want) {
@@ -121,6 +124,7 @@ func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 		profiles := map[string]llm.Profile{"scripted": {ID: "scripted", MaxOutputTokens: 100}}
 		o.Profiles, o.Model = profiles, llm.NewRouter(texttool.Models(o.Model), llm.NativeCalling, profiles)
 	})
+
 	h.Events(t, h.StartRun(t, agent.Request{MaxTokens: 500, Instructions: "Rhyme.", Sampling: agent.Sampling{
 		Temperature: &warm, Seed: &seed, Stop: []string{"END"}, ReasoningEffort: "low", ResponseFormat: json.RawMessage(`{"type":"json_object"}`),
 	}}).ID)
@@ -129,6 +133,7 @@ func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 	if err := json.Unmarshal(r.Body, &got); err != nil {
 		t.Fatal(err)
 	}
+
 	for name, want := range map[string]string{
 		"temperature": "0.5", "seed": "7", "stop": `["END"]`, "reasoning_effort": `"low"`,
 		"response_format": `{"type":"json_object"}`, "max_completion_tokens": "100",
@@ -137,6 +142,7 @@ func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got[name], want)
 		}
 	}
+
 	if _, given := got["top_p"]; given {
 		t.Errorf("request has top_p %s, want none", got["top_p"])
 	}

@@ -93,12 +93,14 @@ func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
 		}
 		history = append([]agent.Message{userMessage("older")}, history...)
 	}
+
 	history = append(history, userMessage("q3"))
 	for i := range 5 {
 		id := fmt.Sprint("r", i)
 		history = append(history, callMessage(id), toolMessage(id, "R"))
 		want += " | assistant:<" + id + "> | tool:R@" + id
 	}
+
 	run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{History: history})
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +160,7 @@ func TestPicturesOfTheQuestionReachModelsThatTakeThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, images := range []bool{true, false} {
 		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("yes")), func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: images}}

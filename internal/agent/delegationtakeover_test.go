@@ -114,6 +114,7 @@ func TestHookChangesTheQuestionOfAChildThatIsStartedAgain(t *testing.T) {
 		}), replyOnlyTo("pre_tool_call", `{"args":{"question":"nothing"}}`), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }))
 		return h
 	}
+
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	first.Events(t, run.ID)
@@ -136,13 +137,16 @@ func TestRunThatIsGivenUpCancelsItsChild(t *testing.T) {
 			"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Yes.")),
 		}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }), approveTools("add"))
 	}
+
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Background: true, Interactive: true})
 	child := waitUntilSuspended(t, first, run.ID, 1)[0].ChildRunID
+
 	operations := origin.recordedOperations()
 	for range 5 {
 		operations = append(operations, operation{"note taken", func(ctx context.Context, log event.Log) error { return log.AddNote(ctx, run.ID, []byte("taken")) }})
 	}
+
 	h := newFixture(replayOperations(t, operations))
 	agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID))
 	agenttest.TerminalEvent[event.Cancelled](t, h.Events(t, child))
@@ -182,15 +186,18 @@ func TestParentIsHandedOverBeforeItsChildBegins(t *testing.T) {
 	}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }))
 	run := h.StartRun(t, agent.Request{Background: true})
 	<-log.noted
+
 	for range others {
 		h.StartRun(t, agent.Request{Background: true, Agent: "e"})
 		<-log.appending
 	}
+
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
 		drainAtOnce(h)
 	}()
+
 	<-h.HandingOver()
 	<-time.After(20 * time.Millisecond) // for the hand-over to reach the runs
 	close(log.goOn)

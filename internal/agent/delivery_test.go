@@ -123,6 +123,7 @@ func TestDeliveriesWaitForAProcessThatMakesThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	run := event.Run{ID: log.NewID(), Created: time.Now()}
 	if err := log.Create(t.Context(), run); err != nil {
 		t.Fatal(err)
@@ -131,6 +132,7 @@ func TestDeliveriesWaitForAProcessThatMakesThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ready.Release()
 	d.Drain(t.Context())
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Log, o.Durable = log, true })

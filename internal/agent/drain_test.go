@@ -22,6 +22,7 @@ func TestDrainDoesNotWaitForAPerson(t *testing.T) {
 		}
 		return asks
 	}, nil)
+
 	waits := h.StartRun(t, agent.Request{Question: "waits", Interactive: true})
 	h.EventsUntil(t, waits.ID, func(e event.Event) bool { _, ok := e.Body.(event.Suspended); return ok })
 	goes := h.StartRun(t, agent.Request{Question: "goes on"})

@@ -55,9 +55,11 @@ func TestEndedRunLeavesNothingButItsEvents(t *testing.T) {
 	if _, answered := end.Last.Body.(event.FinalAnswer); err != nil || !answered {
 		t.Fatalf("the run ended with %+v, %v, want a final answer", end.Last.Body, err)
 	}
+
 	for range 3 {
 		runtime.GC()
 	}
+
 	if run.Value() != nil {
 		t.Error("the run that has ended is still in memory, want only its events there")
 	}

@@ -76,6 +76,7 @@ func TestCallFailuresReachTheHook(t *testing.T) {
 		"breaks":   func(*http.Request) (string, error) { return "", errors.New("reset") },
 		"hesitate": neverReply,
 	}
+
 	calls := []llmtest.Call{{Name: "works"}, {Name: "fails"}, {Name: "babbles"}, {Name: "refuses"}, {Name: "breaks"}, {Name: "s_hesitate"}, {Name: "unknown"}, {Name: "works", Args: "{"}}
 	tools := server.client(t, config.Server{Name: "m"}, config.Server{Name: "slow", ToolPrefix: "s", Timeout: 10 * time.Millisecond})
 	defer tools.Close()
@@ -87,6 +88,7 @@ func TestCallFailuresReachTheHook(t *testing.T) {
 	}
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+
 	got := questionsByCall(s)
 	for i, want := range []string{
 		"pre_tool_call tool_result",
@@ -102,10 +104,12 @@ func TestCallFailuresReachTheHook(t *testing.T) {
 			t.Errorf("%s: %s, want %s", calls[i].Name, got[id], want)
 		}
 	}
+
 	told := make(map[string]string)
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		told[e.CallID] = e.Payload
 	}
+
 	for _, q := range s.Questions() {
 		if q.RunID != run.ID || q.Subject != "ada" || q.Error != nil && q.Error.Message != told[q.CallID] {
 			t.Errorf("question %+v, want run %s, subject ada and the error that the model was told: %q", q, run.ID, told[q.CallID])
@@ -197,10 +201,12 @@ func TestBrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 				func(o *agent.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
+
 			got := ""
 			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				got += e.Kind
 			}
+
 			for _, e := range agenttest.EventsOf[event.ToolResult](events) {
 				got += strings.Trim(string(e.Payload), `"`)
 			}
@@ -244,16 +250,19 @@ func TestHookCanReplaceAResult(t *testing.T) {
 			}
 			return `{}`
 		}, nil)
+
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if got := joinRaw(end.Metadata.ToolResults); got != `"a sum" ""` {
 		t.Errorf(`metadata %s, want "a sum" ""`, got)
 	}
+
 	for _, e := range events {
 		if bytes.Contains(e.AppendJSON(nil), []byte(":4321")) { // the digits alone are in a time now and then
 			t.Errorf("append JSON %s, want no :4321", e.AppendJSON(nil))
 		}
 	}
+
 	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" && m.Content != "a sum" && m.Content != "(no content)" {
 			t.Errorf(`the model was told %q, want "a sum" or "(no content)"`, m.Content)
@@ -279,6 +288,7 @@ func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 					}
 					return `{}`
 				}, nil)
+
 			run := h.StartRun(t, agent.Request{})
 			<-h.Tools.Entered
 			close(underWay)
@@ -288,16 +298,19 @@ func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 				t.Errorf(`end %+v, want Code tool_aborted, Message "A hook ended the run: not today", Retryable false`, end)
 			}
 			<-h.Tools.Canceled
+
 			byTool := make(map[string]event.ToolError)
 			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				byTool[e.Tool] = e
 			}
+
 			if e := byTool[c.tool]; e.Kind != c.kind || e.Payload != c.says {
 				t.Errorf("the call: %+v, want Kind %q, Payload %q", e, c.kind, c.says)
 			}
 			if e := byTool["wait"]; e.Kind != "cancelled" {
 				t.Errorf("the other call: %+v, want Kind cancelled", e)
 			}
+
 			for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 				t.Errorf("result %s, want none", r.Payload)
 			}
@@ -326,11 +339,13 @@ func TestResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 	if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != "tool_aborted" || end.Message != "A hook ended the run." {
 		t.Errorf(`end %+v, want Code tool_aborted, Message "A hook ended the run."`, end)
 	}
+
 	for _, e := range events {
 		if bytes.Contains(e.AppendJSON(nil), []byte("4321")) {
 			t.Errorf("append JSON %s, want no 4321", e.AppendJSON(nil))
 		}
 	}
+
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		if e.Tool == "add" && e.Kind != "cancelled" {
 			t.Errorf("tool error %+v, want Kind cancelled", e)
@@ -366,6 +381,7 @@ func TestDirectCallsCallTheHooks(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %s, %v, want %s", name, got, err, c.want)
 		}
+
 		for _, q := range s.Questions() {
 			if q.RunID != "" || q.Subject != "ada" || !strings.HasPrefix(q.CallID, "call_") {
 				t.Errorf("%s: asked %+v, want RunID empty, Subject ada, CallID starting with call_", name, q)
@@ -385,10 +401,12 @@ func TestHooksOfATurnAreAskedTogether(t *testing.T) {
 		}
 		return `{}`
 	}, nil)
+
 	run := h.StartRun(t, agent.Request{})
 	for range 3 {
 		<-arrived
 	}
+
 	close(all)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)); len(end.Metadata.ToolNames) != 3 {
 		t.Errorf("end %+v, want 3 Metadata.ToolNames", end)

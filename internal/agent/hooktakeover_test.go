@@ -33,6 +33,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 	if got := strings.Count(hooksOf(asked), "interrupt"); got != 1 {
 		t.Fatalf("got %d questions interrupt without a death, want 1: %s", got, hooksOf(asked))
 	}
+
 	for n, a := range origin.recordedOperations() { // before each operation; the last one is the terminal event
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
@@ -41,6 +42,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 				kept[before.what] = true
 				told = told || before.what == "note told"
 			}
+
 			heard := make(chan struct{}, 10)
 			h, s := newWatchedFixture(t, script, func(q webhooktest.Question) string {
 				if q.Hook == "interrupt" {
@@ -48,6 +50,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 				}
 				return `{}`
 			}, withDurableLog(log), approveTools("add"), withToolsOf(first))
+
 			events := h.EventsUntil(t, run.ID, func(e event.Event) bool { return e.Body.Type() == "suspended" && !kept["give"] })
 			if !kept["give"] && len(agenttest.EventsOf[event.ApprovalResolved](events)) == 0 {
 				if !told { // or the question would be answered before a process has it
@@ -59,6 +62,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 				open := agenttest.EventsOf[event.Suspended](events)[0].Interrupts[0]
 				answerInterrupt(t, h, run.ID, agent.Input{ID: open.ID, Approved: new(true)})
 			}
+
 			agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 			h.Drain(t.Context())
 			got := hooksOf(s)
@@ -71,6 +75,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 			if told && strings.Contains(got, "interrupt") {
 				t.Errorf("got %s, want no interrupt, which the hook knows of", got)
 			}
+
 			for _, q := range s.Questions() {
 				if q.Hook == "interrupt" && kept["approval_required"] && q.Interrupt.ID != i.ID {
 					t.Errorf("got interrupt %s, want %s", q.Interrupt.ID, i.ID)
@@ -130,6 +135,7 @@ func TestPreModelCallExtensionIsTheSameAfterATakeover(t *testing.T) {
 			return `{"messages":[{"role":"user","content":"Speak ` + word + `."}]}`
 		}
 	}
+
 	stored := countParts(len(`{"instructions":""}`) + len(long))
 	if stored < 2 {
 		t.Fatalf("got an extension of %d notes, want several", stored)
@@ -142,6 +148,7 @@ func TestPreModelCallExtensionIsTheSameAfterATakeover(t *testing.T) {
 	if got, want := origin.countOperations("note extended"), 2*stored; got != want {
 		t.Fatalf("got %d notes of two extensions, want %d", got, want)
 	}
+
 	continueAfterEachOperation(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
 		h, s := newWatchedFixture(t, script, extend("Greek"), withDurableLog(log), withToolsOf(first))
 		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
@@ -172,6 +179,7 @@ func TestHookAbortIsTheSameAfterATakeover(t *testing.T) {
 			if hook == "interrupt" {
 				configure = append(configure, approveTools("add"))
 			}
+
 			withHookReply := func(log event.Log, reply string) (func(*agent.Options), *webhooktest.Service) { // asks this hook and not run_end
 				s := webhooktest.New(t, replyOnlyTo(hook, reply))
 				return func(o *agent.Options) {
@@ -179,6 +187,7 @@ func TestHookAbortIsTheSameAfterATakeover(t *testing.T) {
 					o.Hooks = newHooks(t, s.URL, webhook.Event(hook))
 				}, s
 			}
+
 			options, _ := withHookReply(origin, `{"abort":true,"reason":"not today"}`)
 			first := agenttest.NewFixture(t, script, options, configure...)
 			run := first.StartRun(t, agent.Request{Background: true, Interactive: hook == "interrupt"})
@@ -186,6 +195,7 @@ func TestHookAbortIsTheSameAfterATakeover(t *testing.T) {
 			if got := origin.countOperations("note aborted"); got != 1 {
 				t.Fatalf("got %d notes of the abort, want 1", got)
 			}
+
 			continueAfterEachOperation(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
 				if kept["note aborted"] == 0 {
 					if kept["tool_error"] > 0 {
@@ -216,6 +226,7 @@ func TestRunEndIsTheSameAfterATakeover(t *testing.T) {
 			run := first.StartRun(t, agent.Request{Background: true})
 			first.Events(t, run.ID)
 			all := asked.Questions()
+
 			want := all[len(all)-1]
 			continueAfterEachOperation(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
 				if name == "failed" && kept["note end"] == 0 || name == "completed" && kept["step_end"] == 0 {

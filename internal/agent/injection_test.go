@@ -45,6 +45,7 @@ type vault struct {
 func newVault(t *testing.T, texts []string) *vault {
 	v := &vault{served: make(map[string]int)}
 	open, other := sdk.NewServer(&sdk.Implementation{Name: "open", Version: "1"}, nil), sdk.NewServer(&sdk.Implementation{Name: "other", Version: "1"}, nil)
+
 	add := func(s *sdk.Server, name, description string, does func(args string) *sdk.CallToolResult) {
 		s.AddTool(&sdk.Tool{Name: name, Description: description, InputSchema: json.RawMessage(`{"type":"object"}`)},
 			func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -53,16 +54,19 @@ func newVault(t *testing.T, texts []string) *vault {
 				return does(string(r.Params.Arguments)), nil
 			})
 	}
+
 	for i, name := range forbidden {
 		add([]*sdk.Server{open, open, other}[i], name, "does harm", func(args string) *sdk.CallToolResult {
 			v.harm = append(v.harm, name+" "+args)
 			return &sdk.CallToolResult{}
 		})
 	}
+
 	add(open, "transfer", "moves money", func(args string) *sdk.CallToolResult {
 		v.spent = append(v.spent, args)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}
 	})
+
 	for i, text := range texts {
 		add(open, fmt.Sprintf("page_%d", i), text, func(string) *sdk.CallToolResult {
 			v.served["result"]++
@@ -75,6 +79,7 @@ func newVault(t *testing.T, texts []string) *vault {
 			return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: fmt.Sprintf("doc://%d", i), Text: text}}}, nil
 		})
 	}
+
 	for s, url := range map[*sdk.Server]*string{open: &v.open, other: &v.other} {
 		web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, nil))
 		*url = web.URL

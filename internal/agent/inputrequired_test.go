@@ -39,6 +39,7 @@ func TestInputRequiredIsAnsweredInAnotherProcess(t *testing.T) {
 		withDurableLog(log)(o)
 		o.Logger = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
+
 	a := agenttest.NewFixture(t, askScript(), withLogger, agenttest.Stateless)
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
 	waits := waitUntilSuspended(t, a, run, 1)
@@ -66,11 +67,13 @@ func TestInputRequiredIsAnsweredInAnotherProcess(t *testing.T) {
 	if n := a.Tools.CallCounts()["ask"]; n != 2 {
 		t.Errorf("ask got %d requests, want the first one and the one with the answer", n)
 	}
+
 	for _, e := range events {
 		if bytes.Contains(e.AppendJSON(nil), []byte(agenttest.RequestState)) {
 			t.Errorf("the event %s has the requestState, want it without", e.AppendJSON(nil))
 		}
 	}
+
 	if strings.Contains(lines.String(), agenttest.RequestState) {
 		t.Error("the requestState is in the log, want it without")
 	}
@@ -96,6 +99,7 @@ func TestInputRequiredWithSeveralQuestionsAndRoundTrips(t *testing.T) {
 	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "interview"}), llmtest.Says("Thanks."))
 	h := agenttest.NewFixture(t, script, withDurableLog(log), agenttest.Stateless)
+
 	origin := h
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	said := 0
@@ -109,16 +113,19 @@ func TestInputRequiredWithSeveralQuestionsAndRoundTrips(t *testing.T) {
 		said++
 		answerInterrupt(t, h, run, agent.Input{ID: waits[len(waits)-1].ID, Action: "accept", Content: rawJSON(fmt.Sprintf(`{"answer":"%d"}`, said))})
 	}
+
 	events := h.Events(t, run)
 	r := agenttest.EventsOf[event.ToolResult](events)
 	if len(r) != 1 {
 		t.Fatalf("results %+v, want one: %s", r, agenttest.TypesOf(events))
 	}
+
 	for _, want := range []string{`{\\\"answer\\\":\\\"1\\\"}`, `{\\\"answer\\\":\\\"2\\\"}`, `{\\\"answer\\\":\\\"3\\\"}`} {
 		if text := string(r[0].Payload); !strings.Contains(strings.ReplaceAll(text, `\\\"`, `\"`), strings.ReplaceAll(want, `\\\"`, `\"`)) {
 			t.Errorf("the result %s has no %s", text, want)
 		}
 	}
+
 	if n := origin.Tools.CallCounts()["interview"]; n != 3 {
 		t.Errorf("interview got %d requests, want 3", n)
 	}

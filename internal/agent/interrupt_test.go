@@ -63,6 +63,7 @@ func TestFirstAnswerWins(t *testing.T) {
 			errs[i] = h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "decline"})
 		})
 	}
+
 	wg.Wait()
 	taken := 0
 	for _, err := range errs {
@@ -73,10 +74,12 @@ func TestFirstAnswerWins(t *testing.T) {
 			t.Error(err)
 		}
 	}
+
 	events := h.Events(t, run)
 	if taken != 1 || len(agenttest.EventsOf[event.ElicitationResolved](events)) != 1 {
 		t.Errorf("%d answers were taken: %s, want taken 1, 1 elicitation resolved events", taken, agenttest.TypesOf(events))
 	}
+
 	// And when the run has ended.
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept"}); !errors.Is(err, agent.ErrAnswered) {
 		t.Errorf("error %v, want ErrAnswered", err)
@@ -98,6 +101,7 @@ func TestAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 			t.Errorf("%s: %v, want a ContentError, Fields[0].Pointer starting with /content", in.Content, err)
 		}
 	}
+
 	err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "decline", Content: rawJSON(`{"people":1}`)})
 	if _, ok := errors.AsType[*agent.InvalidError](err); !ok {
 		t.Errorf("error %v, want an InvalidError", err)

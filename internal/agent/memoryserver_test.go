@@ -31,10 +31,12 @@ func (s memoryServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		_ = json.NewDecoder(r.Body).Decode(&m)
 		_ = r.Body.Close()
 	}
+
 	resp := &http.Response{
 		StatusCode: http.StatusOK, Request: r, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"Content-Type": {"application/json"}}, Body: http.NoBody,
 	}
+
 	body, err := "", error(nil)
 	switch {
 	case m.Method == "server/discover":

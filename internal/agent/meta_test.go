@@ -27,10 +27,12 @@ func TestMetaNamesTheRunOfACall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		ids := make(map[any]bool)
 		for _, e := range agenttest.EventsOf[event.ToolResult](h.Events(t, run.ID)) {
 			ids[e.CallID] = true
 		}
+
 		if _, err := h.CallTool(t.Context(), auth.Identity{Subject: "ada"}, agent.ToolCall{Tool: "echo", Args: rawJSON(`{"text":"x"}`)}); err != nil {
 			t.Fatal(err)
 		}
@@ -38,6 +40,7 @@ func TestMetaNamesTheRunOfACall(t *testing.T) {
 		if len(metas) != 3 {
 			t.Fatalf("got %d calls, want 3", len(metas))
 		}
+
 		for i, m := range metas {
 			want := map[string]any{"io.answerd/run_id": run.ID, "io.answerd/thread_id": run.ThreadID, "io.answerd/subject": "ada"}
 			if i == 2 { // no run

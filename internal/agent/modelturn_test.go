@@ -114,6 +114,7 @@ func TestConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
 	if steps := len(agenttest.EventsOf[event.StepStart](events)); steps != 10 {
 		t.Errorf("%d steps, want 10", steps)
 	}
+
 	told := 0
 	for _, b := range agenttest.EventsOf[event.Budget](events) {
 		if b.Limit == "context_tokens" {

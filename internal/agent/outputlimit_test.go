@@ -113,8 +113,10 @@ func TestOutputLoopEndsWithLength(t *testing.T) {
 				}
 				return answerInChunks(member, chunks)
 			}, nil)
+
 			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+
 			size := 0
 			for _, e := range events {
 				switch d := e.Body.(type) {

@@ -59,6 +59,7 @@ func TestOutputSchemaThatTheAnswerMeets(t *testing.T) {
 		if start := events[0].Body.(event.Start); !start.StructuredOutput {
 			t.Errorf("%s: start is %+v, want StructuredOutput", name, start)
 		}
+
 		for _, r := range h.Model.Requests() {
 			want := `"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":` + sumSchema + `,"strict":true}}`
 			if !strings.Contains(string(r.Body), want) {
@@ -81,11 +82,13 @@ func TestOutputSchemaIsMetAfterARepair(t *testing.T) {
 	if len(requests) != 2 || said.Role != "assistant" || said.Content != `{"sum":"three","more":1}` || asked.Role != "user" {
 		t.Fatalf("%d requests, the last with %+v and %+v, want 2, the first answer and a message of the user", len(requests), said, asked)
 	}
+
 	for _, want := range []string{"- /sum: expected integer", "- /more: "} {
 		if !strings.Contains(asked.Content, want) {
 			t.Errorf("the model was asked %q, want %q in it", asked.Content, want)
 		}
 	}
+
 	if len(requests[1].Tools) != 0 || len(requests[0].Tools) == 0 {
 		t.Errorf("%d tools were offered and %d for the repair, want some and none", len(requests[0].Tools), len(requests[1].Tools))
 	}
@@ -151,9 +154,11 @@ func TestOutputSchemaSurvivesATakeover(t *testing.T) {
 			return agenttest.NewFixture(t, answersInTurn(
 				llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("```json\n{}\n", "```"), llmtest.Says(second)), func(o *agent.Options) { o.Log, o.Durable = log, true })
 		}
+
 		first := newProcess(origin)
 		run := first.StartRun(t, agent.Request{Question: "1 + 2?", Background: true, OutputSchema: json.RawMessage(sumSchema)})
 		whole := first.Events(t, run.ID)
+
 		want, wantSaid := endJSON(t, whole), lastConversation(first)
 		operations := origin.recordedOperations()
 		for n := range operations {

@@ -72,6 +72,7 @@ func TestPanicAnywhereEndsOneRun(t *testing.T) {
 				log.Log, log.done = o.Log, make(chan struct{})
 				o.Log = log
 			})
+
 			const series = "code=internal,outcome=run_error"
 			if got, there := metrics.metricValues(t, "answerd.runs")[series]; !there || got != 0 {
 				t.Errorf("answerd.runs{%s} at the start = %v (there: %t), want 0: an alert needs a zero to rise from", series, got, there)

@@ -42,22 +42,26 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 	), func(o *agent.Options) {
 		o.Rules, o.Logger = newRules(t, clerksAdd), slog.New(slog.NewJSONHandler(log, nil))
 	})
+
 	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+
 	var kinds []string
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		kinds = append(kinds, e.Tool+" "+e.Kind)
 	}
+
 	if got := strings.Join(kinds, ", "); got != "meet denied, made_up unknown_tool" && got != "made_up unknown_tool, meet denied" {
 		t.Errorf(`got %q, want "meet denied, made_up unknown_tool" or "made_up unknown_tool, meet denied"`, got)
 	}
 	if n := len(agenttest.EventsOf[event.ToolResult](events)); n != 1 || len(h.Tools.Entered) != 0 {
 		t.Errorf("%d results, %d calls of meet, want 1 and 0", n, len(h.Tools.Entered))
 	}
+
 	for _, r := range h.Model.Requests() {
 		var offered []string
 		for _, tool := range r.Tools {
@@ -67,6 +71,7 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 			t.Errorf(`offered %s, want "add give"`, got)
 		}
 	}
+
 	said := make(map[string]string)
 	for _, line := range log.callLines(t) {
 		said[fmt.Sprint(line["tool"])] = fmt.Sprint(line["decision"], " ", line["rule"], " ", line["reason"], " ", line["server"], " ", line["subject"])
@@ -91,6 +96,7 @@ func TestCallerWithoutARuleMayUseNothing(t *testing.T) {
 			t.Errorf("%s: %v, want ErrForbidden", name, err)
 		}
 	}
+
 	if len(h.Model.Requests()) != 0 || len(h.ToolsFor(t.Context(), stranger)) != 0 || len(h.ServersFor(stranger)) != 0 {
 		t.Errorf("a caller without rights: %d model requests, %d tools, %d servers, want 0, 0 and 0", len(h.Model.Requests()), len(h.ToolsFor(t.Context(), stranger)), len(h.ServersFor(stranger)))
 	}
@@ -150,6 +156,7 @@ func TestResumedRunKeepsItsPermissions(t *testing.T) {
 			o.Rules = newRules(t, clerksAdd)
 		}
 	}
+
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, script, with(origin))
 	token := clerk

@@ -38,6 +38,7 @@ func TestReaderThatLeavesAtTheEndOfAGracePeriodStartsAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		h := &agenttest.Fixture{Agent: a}
 		run := h.StartRun(t, agent.Request{}).ID
 		h.OpenReader(run).Close()

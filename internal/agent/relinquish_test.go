@@ -47,11 +47,13 @@ func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 	drainAtOnce(a)
 	reader.Close()
 	<-gone
+
 	select {
 	case <-a.HandingOver():
 	default:
 		t.Error("HandingOver is open, want readers to be told that the run leaves")
 	}
+
 	if r, err := log.Run(t.Context(), run); err != nil || r.Status() != event.StatusRunning {
 		t.Fatalf("JSON %s, %v, want status StatusRunning, no error", r.Last.AppendJSON(nil), err)
 	}
@@ -121,12 +123,14 @@ func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
 	a := agenttest.NewFixture(t, script, withDurableLog(log), approveTools("add"))
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
+
 	waits := waitUntilSuspended(t, a, run, 1)
 	for _, i := range waits {
 		if i.HeldOpen != (i.Kind == event.KindElicitation) {
 			t.Errorf("interrupt %+v, want HeldOpen only for an elicitation", i)
 		}
 	}
+
 	drainAtOnce(a)
 	asked := a.Tools.CallCounts()["ask"]
 	b := agenttest.NewFixture(t, script, withDurableLog(log), approveTools("add"), withToolsOf(a))
@@ -151,10 +155,12 @@ func TestRunIsCancelledFromAnyProcess(t *testing.T) {
 	a := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), withDurableLog(log))
 	run := a.StartRun(t, agent.Request{}).ID
 	<-g.reached
+
 	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("No.")), withDurableLog(log))
 	for range 2 { // asked for twice, it ends once
 		cancelRun(t, b, run)
 	}
+
 	<-gone
 	if end := agenttest.TerminalEvent[event.Cancelled](t, b.Events(t, run)); end.Reason != "requested" {
 		t.Errorf("end %+v, want Reason requested", end)
@@ -181,17 +187,20 @@ func TestRunThatWasInterruptedTooOftenFails(t *testing.T) {
 	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), withDurableLog(origin))
 	run := first.StartRun(t, agent.Request{})
 	first.Events(t, run.ID)
+
 	for deaths, given := range map[int]bool{4: false, 5: true} {
 		log := origin.diedAfter(t, run, 3)
 		job, err := log.Claim(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for range deaths - 1 { // the first one needs no note
 			if err := log.AddNote(t.Context(), run.ID, []byte("taken")); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -216,11 +225,13 @@ func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, b := range []event.Body{event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}} {
 			if _, err := log.Append(t.Context(), "run_a", b); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -253,11 +264,13 @@ func TestInputIsAcceptedWhileItsRunIsParked(t *testing.T) {
 func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
+
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
 	newProcess := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {
 		more = append(more, approveTools("add"), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), withDurableLog(log), more...)
 	}
+
 	approve := func(h *agenttest.Fixture, run string) {
 		i := waitUntilSuspended(t, h, run, 1)[0]
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"a":40,"b":2}`)})
@@ -265,9 +278,11 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 			t.Errorf("error %v, want no error or ErrAnswered", err)
 		}
 	}
+
 	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Interactive: true})
 	approve(first, run.ID)
+
 	wantEnd, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)), lastConversation(first)
 	for n, a := range origin.recordedOperations() {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
@@ -280,12 +295,14 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			checkOneEndPerCall(t, events)
 			made = first.Tools.CallCounts()["add"] - made
+
 			if sent["add"] > before["add"] { // under way
 				if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_outcome" || made != 0 {
 					t.Errorf("%+v, %d calls, want 1 failed, failed[0].Kind unknown_outcome, made 0", failed, made)
 				}
 				return
 			}
+
 			if made != 1-before["add"] || withoutUniqueIDs(joinRaw(end.Metadata.ToolResults)) != withoutUniqueIDs(joinRaw(wantEnd.Metadata.ToolResults)) {
 				t.Errorf("%d calls, results %s, want %d calls, results %s", made, end.Metadata.ToolResults, 1-before["add"], wantEnd.Metadata.ToolResults)
 			}
@@ -380,11 +397,13 @@ func TestRunThatEndsWhileItsProcessIsDrainedHasEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		h := &agenttest.Fixture{Agent: a}
 		log.drain = func() {
 			go func() { drainAtOnce(h); close(drained) }()
 			synctest.Wait() // all runs are handed over; Drain waits for this one
 		}
+
 		parent := h.StartRun(t, agent.Request{}).ID
 		<-drained
 		child := log.done
@@ -439,6 +458,7 @@ func TestCallThatEndsInASuspendedRunWaitsForTheAnswer(t *testing.T) {
 		heard <- struct{}{}
 		return `{"content":"No."}`
 	}, withDurableLog(log), approveTools("add"), withToolsOf(first))
+
 	<-heard
 	answerInterrupt(t, h, run.ID, agent.Input{ID: waitUntilSuspended(t, h, run.ID, 1)[0].ID, Approved: new(true)})
 	events := h.Events(t, run.ID)
@@ -460,6 +480,7 @@ func TestTimeOfASuspendedRunDoesNotPassDuringATakeover(t *testing.T) {
 		}
 		return `{}`
 	}, withDurableLog(log), approveTools("add"), withToolsOf(first))
+
 	<-replied
 	i := waitUntilSuspended(t, h, run.ID, 1)[0]
 	answerInterrupt(t, h, run.ID, agent.Input{ID: i.ID, Approved: new(true)})

@@ -75,6 +75,7 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 		{"native, takes images and audio", agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Profiles = takes })},
 		{"text dialect", agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Model, o.Profiles = texttool.New(o.Model), takes })},
 	}
+
 	var out bytes.Buffer
 	for _, k := range resultKinds {
 		fmt.Fprintf(&out, "== %s\nresult\n\t%s\n", k.name, abbreviate(k.result))
@@ -89,6 +90,7 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 			if i > 0 {
 				continue
 			}
+
 			for _, e := range events {
 				switch e.Body.(type) {
 				case event.ToolResult, event.ToolError:
@@ -99,6 +101,7 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 					}
 				}
 			}
+
 			fmt.Fprintf(&out, "metadata\n\t%s\n", hide.Replace(abbreviate(string(end.Metadata.ToolResults[0]))))
 			checkWholeResult(t, h.fixture, run.ID, k.name, k.result)
 		}
@@ -211,16 +214,19 @@ func TestPicturesFollowAllResultsOfTheirTurn(t *testing.T) {
 	for i := range 3 {
 		calls = append(calls, llmtest.Call{ID: fmt.Sprintf("c%d", i), Name: "give", Args: `{"name":"four"}`})
 	}
+
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Calls(llmtest.Call{ID: "c3", Name: "give", Args: `{"name":"four"}`}), llmtest.Says("Seen.")),
 		func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
 	block := `{"type":"image","mimeType":"image/png","data":"` + pngOfSize(12) + `"}`
 	h.Tools.SetResult("four", `{"content":[`+strings.Repeat(block+",", 3)+block+`]}`)
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
+
 	requests := h.Model.Requests()
 	var roles []string
 	for _, m := range requests[len(requests)-1].Messages {
 		roles = append(roles, m.Role)
 	}
+
 	if got, want := strings.Join(roles, " "), "system user assistant tool tool tool user assistant tool user"; got != want {
 		t.Fatalf("got %q, want %q", got, want)
 	}
@@ -300,6 +306,7 @@ func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 	if len(m.ToolNames) != 21 || len(m.ToolParams) != 21 || len(m.ToolResults) != 21 {
 		t.Fatalf("%d names, %d params, %d results, want 21, 21 and 21", len(m.ToolNames), len(m.ToolParams), len(m.ToolResults))
 	}
+
 	total := 0
 	for i, r := range m.ToolResults {
 		total += len(r)

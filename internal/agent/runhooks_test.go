@@ -64,12 +64,14 @@ func TestRunHooksAreAskedInOrderWithWhatHappened(t *testing.T) {
 	if got, want := hooksOf(s), "pre_model_call model_result pre_tool_call tool_result pre_model_call model_result run_end"; got != want {
 		t.Fatalf("got %s, want %s", got, want)
 	}
+
 	q := s.Questions()
 	for _, i := range []int{0, 1, 4, 5, 6} {
 		if q[i].RunID != run.ID || q[i].ThreadID != run.ThreadID || q[i].Subject != "ada" || q[i].Timestamp == 0 {
 			t.Errorf("%s: got %+v, want run, thread and subject", q[i].Hook, q[i])
 		}
 	}
+
 	if r := q[0].Request; q[0].Step != 1 || r.Model != "scripted" || len(r.Messages) != 2 || r.Messages[0].Role != "system" || r.Messages[1].Content != "What is 1 + 2?" || !slices.Contains(r.Tools, "add") {
 		t.Errorf("first pre_model_call: got step %d, %+v, want step 1, the question and the tool add", q[0].Step, r)
 	}
@@ -187,6 +189,7 @@ func TestInterruptHookHasTheQuestion(t *testing.T) {
 	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 	h.Drain(t.Context()) // the question to the hook is independent of the answer
+
 	for _, q := range s.Questions() {
 		if q.Hook != "interrupt" {
 			continue
@@ -303,10 +306,12 @@ func TestHookCanGiveContentBlocks(t *testing.T) {
 			if hook == "tool_error" {
 				call = llmtest.Call{Name: "fail"}
 			}
+
 			h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(call), llmtest.Says("Done.")), replyOnlyTo(hook, `{"content":`+blocks+`,"structured":{"points":[1,2]}}`),
 				func(o *agent.Options) {
 					o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 				})
+
 			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			results := agenttest.EventsOf[event.ToolResult](events)
@@ -317,6 +322,7 @@ func TestHookCanGiveContentBlocks(t *testing.T) {
 			if err := json.Unmarshal(results[0].Content[0], &text); err != nil || text.Text != "A chart <b>" {
 				t.Errorf("got %s, want the text", results[0].Content[0])
 			}
+
 			sent := string(h.Model.Requests()[1].Body)
 			for want, is := range map[string]bool{png: true, wav: false, "https://docs.example/a": true, "[audio audio/wav": true} {
 				if strings.Contains(sent, want) != is {

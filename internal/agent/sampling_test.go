@@ -29,6 +29,7 @@ func TestServerSamplesFromTheModelOfTheRun(t *testing.T) {
 	if len(results) != 1 || !strings.Contains(string(results[0].Payload), "Word.") {
 		t.Fatalf("results %+v in %s, want 1 with Payload containing Word.", results, agenttest.TypesOf(events))
 	}
+
 	var asked llmtest.Request
 	for _, r := range h.Model.Requests() {
 		if r.Messages[0].Content == "Be brief." {
@@ -38,10 +39,12 @@ func TestServerSamplesFromTheModelOfTheRun(t *testing.T) {
 	if len(asked.Messages) != 2 || asked.Messages[1].Content != "A word?" || len(asked.Tools) != 0 || asked.MaxTokens != 100 || asked.Model != "scripted" {
 		t.Errorf(`the model was asked %+v, want 2 Messages, Messages[1].Content "A word?", 0 Tools, MaxTokens 100, Model scripted`, asked)
 	}
+
 	said := int64(0)
 	for _, s := range agenttest.EventsOf[event.StepEnd](events) {
 		said += s.Usage.TotalTokens
 	}
+
 	if used := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.Usage.TotalTokens; used <= said {
 		t.Errorf("%d tokens in all, %d of them in the steps, want more than %d", used, said, said)
 	}

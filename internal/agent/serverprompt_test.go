@@ -25,6 +25,7 @@ func TestPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
 	if len(got) != len(want) {
 		t.Fatalf("messages %+v, want %d", got, len(want))
 	}
+
 	for i := range want {
 		if got[i].Role != want[i].Role || got[i].Content != want[i].Content {
 			t.Errorf("message %d is %+v, want Role %q, Content %q", i, got[i], want[i].Role, want[i].Content)

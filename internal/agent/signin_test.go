@@ -225,6 +225,7 @@ func TestSignInThatIsRefusedEndsItsCall(t *testing.T) {
 					c.set(o)
 				}
 			})
+
 			crm.listTools(t, h)
 			run := h.StartRun(t, agent.Request{Interactive: true}).ID
 			c.refuse(t, crm, h, run, waitUntilSuspended(t, h, run, 1)[0])
@@ -278,11 +279,13 @@ func TestSignInContinuesWhereverItsProcessDied(t *testing.T) {
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
 	crm.visitPage(t, first, waitUntilSuspended(t, first, run.ID, 1)[0].URL)
 	first.Events(t, run.ID)
+
 	sent, required := 0, 0
 	for n, operation := range origin.recordedOperations() {
 		t.Run(fmt.Sprintf("%02d_%s", n, operation.what), func(t *testing.T) {
 			log, before := origin.diedAfter(t, run, n), crm.toolCalls.Load()
 			ended, _ := toolCallsSoFar(t, log, run.ID)
+
 			h := crm.newProcess(t, whoScript(), signIns, withDurableLog(log))
 			asked := make(map[string]bool)
 			events := h.EventsUntil(t, run.ID, func(e event.Event) bool {
@@ -296,8 +299,10 @@ func TestSignInContinuesWhereverItsProcessDied(t *testing.T) {
 				}
 				return e.Terminal()
 			})
+
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			checkOneEndPerCall(t, events)
+
 			made := crm.toolCalls.Load() - before
 			failed, results := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)
 			switch {
@@ -312,6 +317,7 @@ func TestSignInContinuesWhereverItsProcessDied(t *testing.T) {
 			case made != 1 || len(results) != 1:
 				t.Errorf("%d calls and results %+v, want one and one: %s", made, results, agenttest.TypesOf(events))
 			}
+
 			if len(asked) > 1 {
 				t.Errorf("the person was asked %d times, want at most once", len(asked))
 			}

@@ -219,10 +219,12 @@ func TestToolsAreSearchedIfTheyTakeMoreThanAThirdOfTheWindow(t *testing.T) {
 			t.Errorf("%s: got %d requests, want %d", name, got, len(c.want)+refused)
 		}
 	}
+
 	h := agenttest.NewFixture(t, script, func(o *agent.Options) {
 		withContextTokens(8000)(o)
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
 	})
+
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if got := offeredTools(h.Model.Requests()[0]); got != "search_tools" {
 		t.Errorf("declared window: got the tools %s, want search_tools", got)
@@ -237,11 +239,13 @@ func TestToolsAreSearchedFromTheMiddleOfARun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	script := smallEndpoint(map[string]int{"scripted": 3000}, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "a", Name: "task_3", Args: `{}`}),
 		llmtest.Calls(searchCall("file an invoice")),
 		llmtest.Says("Done."),
 	))
+
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if len(r.Messages) == 2 {
 			return llmtest.Calls(llmtest.Call{ID: "a", Name: "task_3", Args: `{}`})
@@ -250,6 +254,7 @@ func TestToolsAreSearchedFromTheMiddleOfARun(t *testing.T) {
 	}, func(o *agent.Options) {
 		o.Tools, o.ToolSearch, o.Prompt = tools, agent.ToolSearch{MinTools: 64}, prompt
 	})
+
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := agenttest.TerminalEvent[event.FinalAnswer](t, events); got.Answer != "Done." || strings.Join(got.Metadata.ToolNames, " ") != "task_3 search_tools" {
 		t.Errorf("got %q after %v, want Done. after task_3 and search_tools", got.Answer, got.Metadata.ToolNames)
@@ -280,13 +285,16 @@ func TestFoundToolsFitAThirdOfTheWindow(t *testing.T) {
 		withContextTokens(2400)(o)
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
 	})
+
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+
 	for i, r := range h.Model.Requests()[1:] {
 		if got := len(r.Tools); got < 4 || got > 8 {
 			t.Errorf("request %d: got %d tools, want 4 to 8: %s", i+2, got, offeredTools(r))
 		}
 	}
+
 	for i, best := range []string{"file_invoice", "task_17"} {
 		if got := offeredTools(h.Model.Requests()[i+1]); !strings.Contains(got, best) {
 			t.Errorf("after search %d: got the tools %s, want %s among them", i+1, got, best)
@@ -299,6 +307,7 @@ func TestFoundToolsFitAThirdOfTheWindow(t *testing.T) {
 func TestToolSearchOfASmallWindowContinuesAfterATakeover(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
+
 	tools := newClientWithTools(t, 30)
 	newProcess := func(log event.Log) *agenttest.Fixture {
 		script := smallEndpoint(map[string]int{"scripted": 2000}, llmtest.Turns(
@@ -310,9 +319,11 @@ func TestToolSearchOfASmallWindowContinuesAfterATakeover(t *testing.T) {
 			o.Log, o.Durable, o.Tools, o.ToolSearch = log, true, tools, agent.ToolSearch{MinTools: 64}
 		})
 	}
+
 	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
+
 	operations := origin.recordedOperations()
 	for n := range operations {
 		h := newProcess(origin.diedAfter(t, run, n))

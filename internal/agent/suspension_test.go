@@ -56,11 +56,13 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		l.run.clock.Start(l.run.ctx, 60, l.run.out, l.run.runGuarded)
 		defer l.run.clock.Stop()
 		<-time.After(30 * time.Second)
+
 		done := make(chan resolution)
 		go func() {
 			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
 			done <- v
 		}()
+
 		synctest.Wait()
 		<-time.After(14 * time.Minute)
 		s, ok := l.lastEvent(t).Body.(event.Suspended)
@@ -94,6 +96,7 @@ func TestInputTimeoutEndsWhenTheEventSaysSo(t *testing.T) {
 			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
 			done <- v
 		}()
+
 		synctest.Wait()
 		i := l.lastEvent(t).Body.(event.Suspended).Interrupts[0]
 		if i.ExpiresAt != time.Now().Add(15*time.Minute).UnixMilli() {
@@ -119,12 +122,14 @@ func TestSuspendedRunSendsNothing(t *testing.T) {
 			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c})
 			asked <- v
 		}()
+
 		synctest.Wait()
 		s := &notificationSink{run: l.run, call: c}
 		go func() {
 			s.appendProgress(l.run.ctx, mcp.Progress{Progress: 1})
 			told <- s.err
 		}()
+
 		if err := budgetOfOneToken(l).SpendTokens(t.Context(), l.run.out, event.Usage{TotalTokens: 1}); err != nil {
 			t.Error(err)
 		}
@@ -162,16 +167,19 @@ func TestQuestionsOfARunAreBounded(t *testing.T) {
 				results <- v
 			}()
 		}
+
 		synctest.Wait()
 		if v, err := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}); err != nil || v.elicitationAction() != mcp.Cancel {
 			t.Errorf("resolution %+v, %v, want elicitationAction Cancel, no error", v, err)
 		}
 		stop()
+
 		for range maxElicitations {
 			if v := <-results; !errors.Is(v.unanswered, errWithdrawn) {
 				t.Errorf("resolution %+v, want unanswered %v", v, errWithdrawn)
 			}
 		}
+
 		if n := l.run.suspension.openCount.Load(); n != 0 || len(l.run.suspension.open) != 0 {
 			t.Errorf("open count %d, open %v, want 0 and none", n, l.run.suspension.open)
 		}

@@ -338,6 +338,7 @@ func TestNewProcessDoesNotClaimRunsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := job.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -356,6 +357,7 @@ func TestExportHasTheRequestsOfTheLastTimeOfAStep(t *testing.T) {
 		withDurableLog(log)(o)
 		o.Budget, o.MaxHistory, o.RecordModelRequests = agent.Budget{}, 100, true
 	}
+
 	heldScript := func(llmtest.Request) llmtest.Answer { return g.hold(nil) }
 	a := agenttest.NewFixture(t, smallEndpoint(map[string]int{"scripted": 2048}, heldScript), options)
 	run := a.StartRun(t, agent.Request{History: longHistory(40), Background: true}).ID

@@ -47,13 +47,16 @@ func TestTextModelGetsErrorsUntilItsCallIsValid(t *testing.T) {
 	if end.Answer != "It is 3." || strings.Join(end.Metadata.ToolNames, " ") != "add add add nosuch fail add echo" {
 		t.Errorf(`end %+v, want Answer "It is 3.", Metadata.ToolNames "add add add nosuch fail add echo"`, end)
 	}
+
 	var kinds []string
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		kinds = append(kinds, e.Kind)
 	}
+
 	if got, want := strings.Join(kinds, " "), "invalid_arguments invalid_arguments invalid_arguments unknown_tool execution"; got != want {
 		t.Errorf("kinds %s, want %s", got, want)
 	}
+
 	requests := h.Model.Requests()
 	for i, r := range requests {
 		if s := r.Messages[0].Content; !strings.Contains(s, "TOOL: tool_name\nPARAMETERS: {") || !strings.Contains(s, "- add: adds two numbers") || len(r.Tools) > 0 {
@@ -65,6 +68,7 @@ func TestTextModelGetsErrorsUntilItsCallIsValid(t *testing.T) {
 			t.Errorf("request %d ends with %s, want the format told in requests 1 to 3, a tool error in 1 to 5", i, last.Content)
 		}
 	}
+
 	if got, want := requests[6].Messages[len(requests[6].Messages)-1].Content, "TOOL RESULT: add\n{\"sum\":3}\n\nTOOL RESULT: echo\nx}y"; got != want {
 		t.Errorf("the results come back as %q, want %q", got, want)
 	}

@@ -79,8 +79,10 @@ func TestThreadContinuesWhereverItsProcessDied(t *testing.T) {
 		addTurn(t, log, "run_1", answeredTurn("What is it?", "A number."))
 		addTurn(t, log, "run_2", thread.Turn{Question: "Which?", Status: event.StatusFailed, Steps: []thread.Step{{Calls: []thread.Call{{CallID: "call_1", Tool: "echo", Args: []byte(`{}`), Payload: []byte(`"one"`)}}}}})
 	}
+
 	origin := &recordingLog{Log: memory.New(memory.Options{}), seed: seed}
 	seed(origin.Log)
+
 	newFixture := func(log event.Log) *agenttest.Fixture {
 		script := func(r llmtest.Request) llmtest.Answer {
 			if r.Messages[len(r.Messages)-1].Role == "user" {
@@ -90,6 +92,7 @@ func TestThreadContinuesWhereverItsProcessDied(t *testing.T) {
 		}
 		return agenttest.NewFixture(t, script, withDurableLog(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 	}
+
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", ThreadID: "t", Background: true})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
@@ -97,6 +100,7 @@ func TestThreadContinuesWhereverItsProcessDied(t *testing.T) {
 	if want := 3; len(wantTurns) != want || !strings.Contains(wantSaid, "A number.") || !strings.HasSuffix(wantTurns[2], "assistant:It is 3.") {
 		t.Fatalf("turns %q, the model got %s, want %d turns and the earlier answer", wantTurns, wantSaid, want)
 	}
+
 	operations := origin.recordedOperations()
 	for n := range operations {
 		what := "nothing"
@@ -142,6 +146,7 @@ func TestNewThreadGetsTheTurnOfARunWhoseProcessDiedAtTheBeginning(t *testing.T) 
 	ended := func(ctx context.Context, log event.Log) error { // as a run that is cancelled at once
 		return errors.Join(begin(ctx, log), log.EndTurn(ctx, run.Owner, run.ThreadID, run.ID, turn.Encode()))
 	}
+
 	for _, c := range []struct {
 		name   string
 		begin  func(context.Context, event.Log) error
@@ -177,6 +182,7 @@ func TestNextQuestionRepairsTheTurnOfAnEndedRun(t *testing.T) {
 		}
 		return llmtest.Says("It is 3.")
 	}
+
 	h := agenttest.NewFixture(t, script, func(o *agent.Options) { o.Log = log })
 	log.fails = true
 	run := h.StartRun(t, agent.Request{Question: "What is 1 + 2?", ThreadID: "t"})
@@ -224,17 +230,20 @@ func TestQueuedQuestionWaitsForItsTurn(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Done.")), func(o *agent.Options) { o.InputTimeout = 50 * time.Millisecond })
 	first := h.StartRun(t, agent.Request{Question: "one", ThreadID: "t", Background: true})
 	<-h.Tools.Entered
+
 	// It waits no longer than a run waits for a person.
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "two", ThreadID: "t", OnBusy: agent.BusyQueue})
 	if busy, ok := errors.AsType[*event.BusyError](err); !ok || busy.Run != first.ID {
 		t.Errorf("error %v, want that %s is active", err, first.ID)
 	}
+
 	// Nor longer than its caller.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err = h.Start(ctx, auth.Identity{}, agent.Request{Question: "two", ThreadID: "t", OnBusy: agent.BusyQueue}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want %v", err, context.Canceled)
 	}
+
 	// Nor longer than the process takes questions.
 	h.StopAccepting()
 	if _, err = h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "two", ThreadID: "t", OnBusy: agent.BusyQueue}); !errors.Is(err, agent.ErrDraining) {
@@ -258,11 +267,13 @@ func TestKeyOfAnActiveRunAttachesToIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-h.Tools.Entered
+
 	for _, busy := range []agent.OnBusy{agent.BusyRefuse, agent.BusyQueue, agent.BusyCancel} {
 		if again, err := ask("k", busy); err != nil || again.ID != first.ID {
 			t.Errorf("on_busy %q: run %s, %v, want %s", busy, again.ID, err, first.ID)
 		}
 	}
+
 	// Two requests of one key that wait together become one run.
 	got := make(chan event.Run, 2)
 	for range 2 {
@@ -274,6 +285,7 @@ func TestKeyOfAnActiveRunAttachesToIt(t *testing.T) {
 			got <- run
 		}()
 	}
+
 	close(h.Tools.ReleaseMeet)
 	if a, b := <-got, <-got; a.ID != b.ID || a.ID == first.ID {
 		t.Errorf("runs %s and %s, want one that is not %s", a.ID, b.ID, first.ID)
@@ -292,23 +304,28 @@ func TestQueuedQuestionsAreAnsweredOneByOne(t *testing.T) {
 			done <- err
 		}()
 	}
+
 	for range questions {
 		if err := <-done; err != nil {
 			t.Errorf("Start: got %v, want nil", err)
 		}
 	}
+
 	runs, err := h.Log.Runs(t.Context(), event.Filter{ThreadID: "t"})
 	if err != nil || len(runs.Runs) != questions {
 		t.Fatalf("%d runs, %v, want %d", len(runs.Runs), err, questions)
 	}
+
 	for _, run := range runs.Runs {
 		h.Events(t, run.ID)
 	}
+
 	for i, r := range h.Model.Requests() {
 		if got, want := len(r.Messages), 2+2*i; got != want {
 			t.Errorf("request %d has %d messages, want %d", i, got, want)
 		}
 	}
+
 	if got := len(turnsOf(t, h.Log)); got != questions {
 		t.Errorf("%d turns, want %d", got, questions)
 	}
@@ -325,6 +342,7 @@ func TestFailedRunContributesWhatItDid(t *testing.T) {
 		}
 		return llmtest.Fails(400, "no")
 	}
+
 	h := agenttest.NewFixture(t, script, nil)
 	failed := h.StartRun(t, agent.Request{Question: "fail", ThreadID: "t"})
 	agenttest.TerminalEvent[event.RunError](t, h.Events(t, failed.ID))
@@ -353,10 +371,12 @@ func TestNextRunOfAThreadHasNoMembersOfAProvider(t *testing.T) {
 			llmtest.Stream(w, "stop", map[string]any{"content": "Yes.", "reasoning_details": []any{map[string]any{"type": "reasoning.encrypted", "data": "canary"}}})
 		}
 	}
+
 	h := agenttest.NewFixture(t, script, nil)
 	for _, question := range []string{"one", "two"} {
 		h.Events(t, h.StartRun(t, agent.Request{Question: question, ThreadID: "t"}).ID)
 	}
+
 	last := h.Model.Requests()[1]
 	if strings.Contains(string(last.Body), "canary") || len(last.Messages) != 4 {
 		t.Errorf("request %s, want it to have the turn before, and not canary", last.Body)
@@ -372,15 +392,19 @@ func TestLongThreadIsTrimmedToTheWindow(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", ContextTokens: 3000, MaxOutputTokens: 500}}
 	})
+
 	for i := range 40 {
 		addTurn(t, h.Log, fmt.Sprintf("run_%d", i), answeredTurn(fmt.Sprintf("Question %d?", i), strings.Repeat("long ", 200)))
 	}
+
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: "Last?", ThreadID: "t"}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+
 	trimmed := false
 	for _, b := range agenttest.EventsOf[event.Budget](events) {
 		trimmed = trimmed || b.Limit == "context_tokens"
 	}
+
 	body := string(h.Model.Requests()[0].Body)
 	if !trimmed || strings.Contains(body, "Question 0?") || !strings.Contains(body, "Question 39?") || !strings.Contains(body, "Last?") {
 		t.Errorf("trimmed %t, the request has %d bytes, want it trimmed, with the newest turns and not the oldest", trimmed, len(body))
@@ -395,14 +419,17 @@ func TestQueuedQuestionsAreCountedOnce(t *testing.T) {
 	g := newGate()
 	answers := make(chan llmtest.Answer, queued+1)
 	answers <- g.hold(nil)
+
 	for range queued {
 		answers <- llmtest.Says("Yes.")
 	}
+
 	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return <-answers }, func(o *agent.Options) {
 		o.Rate = admission.Rate{N: queued + 1, Per: time.Hour}
 	})
 	first := h.StartRun(t, agent.Request{ThreadID: "t", Background: true})
 	<-g.reached
+
 	var wg sync.WaitGroup
 	for range queued {
 		wg.Go(func() {
@@ -414,6 +441,7 @@ func TestQueuedQuestionsAreCountedOnce(t *testing.T) {
 			h.Events(t, run.ID)
 		})
 	}
+
 	<-time.After(100 * time.Millisecond)
 	close(g.open)
 	wg.Wait()

@@ -32,10 +32,12 @@ func TestToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	res, err := a.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "h_add", Args: json.RawMessage(`{"a":1,"b":2}`)})
 	if err != nil || string(res.Payload) != `{"sum":3}` || res.Server != "hidden" {
 		t.Errorf(`tool result %+v, %v, want Payload {"sum":3}, Server hidden, no error`, res, err)
 	}
+
 	h.Agent = a
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_tool" {
@@ -47,14 +49,17 @@ func TestToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 func TestDirectCallEndsLikeTheCallOfARun(t *testing.T) {
 	calls := []llmtest.Call{{Name: "echo", Args: `{"text":"x"}`}, {Name: "fail", Args: `{}`}, {Name: "add", Args: `{"a":"x"}`}, {Name: "nope", Args: `{}`}}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), nil)
+
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	worked, failed := make(map[string]event.ToolResult), make(map[string]event.ToolError)
 	for _, e := range agenttest.EventsOf[event.ToolResult](events) {
 		worked[e.Tool] = e
 	}
+
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		failed[e.Tool] = e
 	}
+
 	for _, c := range calls {
 		res, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: c.Name, Args: json.RawMessage(c.Args)})
 		var bad *agent.ToolCallError
@@ -68,6 +73,7 @@ func TestDirectCallEndsLikeTheCallOfARun(t *testing.T) {
 			t.Errorf("%s: directly %+v, %v, in a run %+v", c.Name, res, err, want)
 		}
 	}
+
 	if len(worked) != 1 || len(failed) != 3 {
 		t.Errorf("%d calls worked, %d failed, want 1 and 3", len(worked), len(failed))
 	}

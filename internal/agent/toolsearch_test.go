@@ -96,11 +96,13 @@ func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
 	if got, want := string(meta.ToolResults[0]), `{"tools":[{"name":"file_invoice","server":"default","description":"Files an invoice with accounting."}`; !strings.Contains(got, want) {
 		t.Errorf("found %s, want it to contain %s", got, want)
 	}
+
 	for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 		if (r.Tool == "search_tools") != (r.Server == "") {
 			t.Errorf("%s is of server %q, want none for search_tools only", r.Tool, r.Server)
 		}
 	}
+
 	requests := h.Model.Requests()
 	if got := offeredTools(requests[0]); got != "search_tools" {
 		t.Errorf("at first the model is shown %s, want search_tools", got)
@@ -108,12 +110,14 @@ func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
 	if d, want := requests[0].Tools[0].Function.Description, "100 tools can be used, of the servers default;"; !strings.Contains(d, want) {
 		t.Errorf("the search says %s, want it to contain %s", d, want)
 	}
+
 	// In the order of the calls, whichever of the two was done first.
 	for _, r := range requests[1:] {
 		if got, want := offeredTools(r), "search_tools file_invoice task_17"; !strings.HasPrefix(got, want) {
 			t.Errorf("then %s, want it to start with %s", got, want)
 		}
 	}
+
 	if first, last := requests[1], requests[2]; offeredTools(first) != offeredTools(last) {
 		t.Errorf("offered %s after a turn that found nothing new, want %s", offeredTools(last), offeredTools(first))
 	}
@@ -135,6 +139,7 @@ func TestSearchKeepsTheCallersOwnTools(t *testing.T) {
 	if got, want := offeredTools(requests[0]), "mine search_tools"; got != want {
 		t.Errorf("first turn offers %s, want %s", got, want)
 	}
+
 	for i, want := range []string{"mine search_tools file_invoice", "mine search_tools file_invoice task_17"} {
 		if got := offeredTools(requests[i+1]); !strings.HasPrefix(got, want) {
 			t.Errorf("turn %d offers %s, want %s first", i+2, got, want)
@@ -256,6 +261,7 @@ func TestSearchTakesNoNameFromATool(t *testing.T) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "theirs"}}}, nil
 		})
 	}
+
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer web.Close()
 	cfg, _ := config.SingleServer(web.URL)
@@ -289,15 +295,18 @@ func TestSearchWorksInTextMode(t *testing.T) {
 			llmtest.Says("TOOL: file_invoice\nPARAMETERS: {}"), llmtest.Says("Filed."),
 		}[min(results-1, 2)]
 	}
+
 	h := agenttest.NewFixture(t, script, func(o *agent.Options) {
 		o.Model = texttool.New(o.Model)
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
 	})
+
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "Filed." || strings.Join(end.Metadata.ToolNames, " ") != "search_tools file_invoice" {
 		t.Errorf(`end %+v, want Answer Filed., Metadata.ToolNames "search_tools file_invoice"`, end)
 	}
+
 	for i, r := range h.Model.Requests() {
 		system := r.Messages[0].Content
 		if !strings.Contains(system, "- search_tools: ") || strings.Contains(system, "- task_5:") || strings.Contains(system, "- file_invoice: ") != (i > 0) {
@@ -367,12 +376,14 @@ func TestFailedSearchCountsAfterATakeover(t *testing.T) {
 			o.Log, o.Durable, o.Tools, o.ToolSearch, o.Budget = log, true, tools, agent.ToolSearch{MinTools: 5}, agent.Budget{ToolCalls: 2}
 		})
 	}
+
 	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	want := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)).FinishReason
 	if want != "budget_exceeded" {
 		t.Fatalf("the first process ended the run with %s, want budget_exceeded", want)
 	}
+
 	for n, operation := range origin.recordedOperations() {
 		end := agenttest.TerminalEvent[event.FinalAnswer](t, newProcess(origin.diedAfter(t, run, n)).Events(t, run.ID))
 		if got := end.FinishReason; got != want {
@@ -390,6 +401,7 @@ func TestInventedSearchStartsNoneAfterATakeover(t *testing.T) {
 	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	first.Events(t, run.ID)
+
 	want := offeredTools(first.Model.Requests()[1])
 	for _, last := range []string{"tool_call", "tool_error"} {
 		n := slices.IndexFunc(origin.recordedOperations(), func(o operation) bool { return o.what == last })

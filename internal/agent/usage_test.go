@@ -156,6 +156,7 @@ func TestUsageKeepsItsClaimAfterATakeover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	<-h.Tools.Entered
 	before := sumValues(first.metricValues(t, "answerd.tokens"))
 	drainAtOnce(h)
@@ -182,6 +183,7 @@ func TestDurationOfARunCountsTheTimeBeforeATakeover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := job.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -222,11 +224,13 @@ func TestRunSumsUpWhenTheBudgetOfItsCallerEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	h := agenttest.NewFixture(t, callWhileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.CallerBudgets = limits })
 	run, err := h.Start(t.Context(), callerOfTenant("blue"), agent.Request{Question: "?", AskAtLimit: true, Interactive: true})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	events := h.Events(t, run.ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.FinishReason != "budget_exceeded" || end.Metadata.Usage.TotalTokens != 45 { // 15 a turn: two with tools, one without
@@ -256,6 +260,7 @@ func TestRunSumsUpAfterATakeoverWhenTheBudgetOfItsCallerEnded(t *testing.T) {
 		return agenttest.NewFixture(t, callWhileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.Log, o.Durable, o.CallerBudgets = log, true, limits })
 	}
 	first := newProcess(origin)
+
 	run := first.StartRun(t, agent.Request{Background: true})
 	want := budgetEvents(first.Events(t, run.ID))
 	isTold := false

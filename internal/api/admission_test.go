@@ -86,12 +86,14 @@ func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
 			runs[i] = a.RunID
 		})
 	}
+
 	all.Wait()
 	for _, run := range runs {
 		if run != runs[0] || run == "" {
 			t.Errorf("%s beside %s, want run %s, run non-empty", run, runs[0], runs[0])
 		}
 	}
+
 	if n := len(s.Model.Requests()); n != 2 {
 		t.Errorf("%d model requests, want 2", n)
 	}
@@ -203,8 +205,10 @@ func TestRunsAreBoundedPerCaller(t *testing.T) {
 		set(o)
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
+
 	ada, bob := bearer("ada"), bearer("bob")
 	s.startUntilFirstText(t, "Authorization", ada)
+
 	for _, path := range []string{"/answer", "/answer/stream", "/tools/add/call"} {
 		body := question
 		if path == "/tools/add/call" {
@@ -214,6 +218,7 @@ func TestRunsAreBoundedPerCaller(t *testing.T) {
 		wantProblem(t, resp, 429, "rate_limited")
 		checkRetryAfter(t, resp)
 	}
+
 	if got := strings.Count(log.String(), `msg="request rejected" cause="This caller has too many runs in progress." subject=ada`); got != 1 {
 		t.Errorf("%d lines name the subject, want 1:\n%s", got, &log)
 	}
@@ -287,18 +292,22 @@ func TestOpenRequestsAreBoundedAndProbesAreNot(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
 	defer close(open)
+
 	s := newService(t, waitingModel(open), nil, func(o *api.Options) {
 		o.MaxStreams = 2
 		o.Metrics = http.NotFoundHandler()
 	})
+
 	run := s.startUntilFirstText(t)
 	again := s.do(t, "GET", "/runs/"+run+"/events", "")
 	readFrames(t, again, "text_delta")
+
 	for _, path := range []string{"/runs/" + run + "/events", "/tools", "/runs"} {
 		resp := s.do(t, "GET", path, "")
 		wantProblem(t, resp, 503, "overloaded")
 		checkRetryAfter(t, resp)
 	}
+
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if resp := s.do(t, "GET", path, ""); resp.StatusCode != 200 {
 			t.Errorf("%s: %s, want 200", path, resp.Status)

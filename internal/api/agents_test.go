@@ -54,6 +54,7 @@ func TestEveryFormatSelectsAnAgent(t *testing.T) {
 				}
 				return resp.StatusCode, string(b)
 			}
+
 			if status, body := ask("b"); status != 200 || !strings.Contains(body, "You are b.") && !strings.Contains(body, "are b") {
 				t.Errorf("b: got %d %s, want 200 and its prompt", status, body)
 			}
@@ -64,6 +65,7 @@ func TestEveryFormatSelectsAnAgent(t *testing.T) {
 			if n := len(s.Model.Requests()); n != before {
 				t.Errorf("c: got %d model requests, want none", n-before)
 			}
+
 			if !strings.HasPrefix(f.path, "/v1/") || strings.Contains(f.body, "answerd") { // there, another name is a model's
 				if status, body := ask("unknown"); status != 404 {
 					t.Errorf("an unknown agent: got %d %s, want 404", status, body)
@@ -92,6 +94,7 @@ func TestTwoAgentsInOneRequestAreRefused(t *testing.T) {
 			}
 		}
 	}
+
 	c := newMessageStream(t, s.postMCP(boundedContext(t), t, "tools/call", strings.Replace(callParams(`{"question":"?","agent":"b"}`, ""), `"answer"`, `"a"`, 1),
 		"Mcp-Protocol-Version", protocolVersions[0], "Mcp-Method", "tools/call", "Mcp-Name", "a"))
 	if m := c.readResult(); !m.Result.IsError || !strings.Contains(fmt.Sprint(m.Result), "/agent") {
@@ -107,6 +110,7 @@ func TestAgentsAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, want := range []string{
 		`{"id":"a","description":"","model":"scripted","default":true,"tools":["add",`,
 		`{"id":"b","description":"Adds.","model":"scripted","default":false,"tools":["add","ask_a"],"output_schema":{"type":"object"},"examples":["1 + 2?"]}`,
@@ -115,6 +119,7 @@ func TestAgentsAreListed(t *testing.T) {
 			t.Errorf("GET /agents: got %s, want %s in it", got, want)
 		}
 	}
+
 	if strings.Contains(string(got), `"id":"c"`) {
 		t.Errorf("GET /agents: got %s, want no c, which the caller may not use", got)
 	}
@@ -122,11 +127,13 @@ func TestAgentsAreListed(t *testing.T) {
 		t.Errorf("GET /agents/b: got %d, want 200", resp.StatusCode)
 	}
 	wantProblem(t, s.do(t, "GET", "/agents/c", ""), 404, "not_found")
+
 	models := decodeResponse[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
 	var ids []string
 	for _, m := range models.Data {
 		ids = append(ids, m.ID)
 	}
+
 	if got := strings.ReplaceAll(strings.Join(ids, " "), ":no-tools", "+"); got != "scripted scripted+ a a+ b b+" {
 		t.Errorf("GET /v1/models: got %s, want the model and both agents, with and without tools (+)", got)
 	}
@@ -151,6 +158,7 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var names []string
 			for _, tool := range list.Tools {
 				names = append(names, tool.Name)
@@ -158,9 +166,11 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 					t.Errorf("b: got output schema %s, want that of the agent", schema)
 				}
 			}
+
 			if got := strings.Join(names, " "); got != "answer a b" {
 				t.Errorf("tools: got %s, want answer a b", got)
 			}
+
 			for tool, want := range map[string]string{"answer": "You are a.", "a": "You are a.", "b": "You are b."} {
 				res, err := host.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: json.RawMessage(`{"question":"?"}`)})
 				if err != nil {
@@ -171,6 +181,7 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 					t.Errorf("%s: got %s, want %q, and of b the output alone", tool, structured, want)
 				}
 			}
+
 			if res, err := host.CallTool(t.Context(), &sdk.CallToolParams{Name: "c", Arguments: json.RawMessage(`{"question":"?"}`)}); err == nil {
 				t.Errorf("c, which the rules hide: got %+v, want an error", res)
 			}
@@ -191,6 +202,7 @@ func TestDeletedRunDeletesItsChildren(t *testing.T) {
 			withAgents(o)
 			o.Agents[1].Tools = nil
 		}, nil)
+
 		route := map[string]string{"/runs/": "/answer", "/v1/responses/": "/v1/responses"}[path]
 		answer := decodeResponse[map[string]any](t, s.do(t, "POST", route, body), 200)
 		id, _ := cmp.Or(answer["run_id"], answer["id"]).(string)

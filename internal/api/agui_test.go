@@ -47,10 +47,12 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 	if !strings.HasPrefix(types, "RUN_STARTED CUSTOM STEP_STARTED ") || end.Outcome.Type != "interrupt" || len(end.Outcome.Interrupts) != 2 {
 		t.Fatalf(`types %s %+v, want types starting with "RUN_STARTED CUSTOM STEP_STARTED ", end.Outcome.Type interrupt, 2 end.Outcome.Interrupts`, types, end)
 	}
+
 	answers := make(map[string]string)
 	for _, i := range end.Outcome.Interrupts {
 		answers[i.Reason] = `{"interruptId":"` + i.ID + `","status":"resolved","payload":`
 	}
+
 	yes, form := answers["tool_call"]+`{"approved":true}}`, answers["input_required"]+`{"people":2}}`
 	resume := func(list ...string) string { return aguiInput("r2", `,"resume":[`+strings.Join(list, ",")+`]`) }
 	for body, pointer := range map[string]string{
@@ -60,6 +62,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
 		}
 	}
+
 	// Where one does not fit, none is taken.
 	for pointer, body := range map[string]string{
 		"/resume/1/payload/people":          resume(yes, answers["input_required"]+`{"people":"x"}}`),
@@ -69,6 +72,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
 		}
 	}
+
 	rest, types := readAGUIRun(t, s.do(t, "POST", "/agui", resume(yes, form)))
 	if strings.Contains(types, "TOOL_CALL_START") || rest[len(rest)-1].Outcome.Type != "success" {
 		t.Errorf("types %s %+v, want types without TOOL_CALL_START, rest[last].Outcome.Type success", types, rest[len(rest)-1])

@@ -83,6 +83,7 @@ func TestUIChatIsAThreadAndItsMessageARun(t *testing.T) {
 	if !strings.HasPrefix(chunkTypes(got), want[:len(want)-len(" finish-step")]) || got[len(got)-1].Type != "finish" {
 		t.Errorf("types %q, want %q first, finish last", chunkTypes(got), want)
 	}
+
 	run := decodeResponse[struct {
 		Status   string
 		ThreadID string `json:"thread_id"`
@@ -90,6 +91,7 @@ func TestUIChatIsAThreadAndItsMessageARun(t *testing.T) {
 	if run.Status != "completed" || run.ThreadID != "c" {
 		t.Errorf("run %+v, want Status completed, ThreadID c", run)
 	}
+
 	// Nothing goes on, and nobody missed the end.
 	for path, method := range map[string]string{"/api/chat/c/stream": "GET", "/api/chat/none/stream": "GET", "/api/chat/c/stop": "POST"} {
 		if resp := s.do(t, method, path, ""); resp.StatusCode != http.StatusNoContent {
@@ -148,6 +150,7 @@ func TestUIChatResumeKeepsTheCallBeforeTheRun(t *testing.T) {
 func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
+
 	s := newService(t, waitingModel(open), nil, nil)
 	left := make(chan string, 8)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -166,6 +169,7 @@ func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
+
 	r := sse.NewReader(resp.Body, 1<<20)
 	var run string
 	for {
@@ -179,10 +183,12 @@ func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
 			break
 		}
 	}
+
 	cut()
 	<-left
 	close(open)
 	readFrames(t, s.do(t, "GET", "/runs/"+run+"/events", ""), "final_answer")
+
 	got := decodeUIChunks(t, readFrames(t, s.do(t, "GET", "/api/chat/c/stream", ""), ""))
 	text := ""
 	for _, c := range got {
@@ -245,6 +251,7 @@ func TestUIChatTakesNativeFieldsInAnswerd(t *testing.T) {
 	chatBodyWith := func(answerd string) string {
 		return strings.TrimSuffix(chatBody("c", "1 + 2?"), "}") + `,"answerd":` + answerd + `}`
 	}
+
 	for answerd, pointer := range map[string]string{
 		`{"servers":["nosuch"]}`: "/answerd/servers/0", `{"thread_id":"x"}`: "/answerd/thread_id", `{"x":1}`: "/answerd/x", `7`: "/answerd",
 	} {
@@ -252,6 +259,7 @@ func TestUIChatTakesNativeFieldsInAnswerd(t *testing.T) {
 			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", answerd, p, pointer)
 		}
 	}
+
 	got := decodeUIChunks(t, readFrames(t, s.do(t, "POST", "/api/chat", chatBodyWith(`{"tools":["echo"]}`)), ""))
 	if !strings.Contains(chunkTypes(got), "tool-output-error") {
 		t.Errorf("the tool could be used: %q, want it to contain tool-output-error", chunkTypes(got))

@@ -46,16 +46,19 @@ func TestAllowedToolsAreOfTheirServer(t *testing.T) {
 	} {
 		before := len(s.Model.Requests())
 		r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("?", `,"tools":[`+tools+`]`)), 200)
+
 		var offered []string
 		for _, tool := range s.Model.Requests()[before].Tools {
 			if name := tool.Function.Name; strings.HasSuffix(name, "add") || strings.HasSuffix(name, "echo") {
 				offered = append(offered, name)
 			}
 		}
+
 		slices.Sort(offered)
 		if !slices.Equal(offered, want) {
 			t.Errorf("tools %s: the model is offered %v, want %v", tools, offered, want)
 		}
+
 		again, err := io.ReadAll(s.do(t, "GET", "/v1/responses/"+r.ID, "").Body)
 		for _, name := range []string{"add", "echo", "two_add", "two_echo"} {
 			if listed := strings.Contains(string(again), `{"name":"`+name+`"`); err != nil || !strings.Contains(tools, "answerd") && listed != slices.Contains(want, name) {

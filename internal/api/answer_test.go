@@ -46,11 +46,13 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 	if end.Answer != whole.Answer || fmt.Sprint(end.Metadata) != fmt.Sprint(whole.Metadata) {
 		t.Errorf("the stream ends with %+v, want Answer %q, Metadata %q", end, whole.Answer, fmt.Sprint(whole.Metadata))
 	}
+
 	for i, f := range got {
 		if want := end.RunID + ":" + strconv.Itoa(i+1); f.ID != want {
 			t.Errorf("frame %d has id %s, want %s", i, f.ID, want)
 		}
 	}
+
 	for name, want := range map[string]string{"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"} {
 		if resp.Header.Get(name) != want {
 			t.Errorf("%s: %s, want %s", name, resp.Header.Get(name), want)
@@ -75,6 +77,7 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 	all := readFrames(t, s.do(t, "POST", "/answer/stream", question), "")
 	run, _, _ := strings.Cut(all[0].ID, ":")
 	asked := len(s.Model.Requests())
+
 	for i := range all[:len(all)-1] {
 		for _, resp := range []*http.Response{
 			s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", all[i].ID),
@@ -88,9 +91,11 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 			}
 		}
 	}
+
 	if whole := readFrames(t, s.do(t, "GET", "/runs/"+run+"/events", ""), ""); eventNames(whole) != eventNames(all) {
 		t.Errorf("from the start: %s, want %s", eventNames(whole), eventNames(all))
 	}
+
 	end := all[len(all)-1].ID
 	for _, resp := range []*http.Response{
 		s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", end),
@@ -101,6 +106,7 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 			t.Errorf("caught up: %s, want 204", resp.Status)
 		}
 	}
+
 	if now := len(s.Model.Requests()); now != asked {
 		t.Errorf("the question was asked again: %d model requests, want 0", now-asked)
 	}
@@ -194,6 +200,7 @@ func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
 		<-r.Context().Done()
 		close(gone)
 	}), nil, nil)
+
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -205,6 +212,7 @@ func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
 		}
 		done <- err
 	}()
+
 	<-asked
 	leave()
 	<-gone
@@ -331,12 +339,14 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 		<-r.Context().Done()
 		cancelled <- struct{}{}
 	}
+
 	answers := []llmtest.Answer{waitForCancel, waitForCancel, llmtest.Says("Yes.")}
 	s := newService(t, func(llmtest.Request) llmtest.Answer {
 		next := answers[0]
 		answers = answers[1:]
 		return next
 	}, nil, nil)
+
 	for range 2 { // a second caller may leave as well
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan struct{})
@@ -353,11 +363,13 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 				t.Errorf("the caller who left got %s, want an error", resp.Status)
 			}
 		}()
+
 		<-asked
 		leave()
 		<-left
 		<-cancelled
 	}
+
 	first := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
 	if again := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200); again.RunID != first.RunID {
 		t.Errorf("a run with an answer was started again: %s, then %s, want %s", first.RunID, again.RunID, first.RunID)
@@ -454,6 +466,7 @@ func TestToolsAndServersAreListed(t *testing.T) {
 	if len(tools) != 10 || tools[0].Name != "add" || tools[0].Server != "default" || tools[0].InputSchema["type"] != "object" {
 		t.Errorf(`tools %+v, want 10, [0].Name add, [0].Server default, [0].InputSchema["type"] object`, tools)
 	}
+
 	type server struct {
 		Name, State string
 		Tools       int
@@ -462,6 +475,7 @@ func TestToolsAndServersAreListed(t *testing.T) {
 	if len(list) != 1 || list[0] != (server{"default", "connected", 10}) {
 		t.Errorf("servers %+v, want default, connected, with 10 tools", list)
 	}
+
 	// S2.12
 	if again := decodeResponse[server](t, s.do(t, "POST", "/servers/default/refresh", ""), 200); again != list[0] {
 		t.Errorf("refreshed %+v, want %+v", again, list[0])

@@ -35,6 +35,7 @@ func TestRoutesNeedAToken(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
 	v := iam.newVerifier(t, nil)
+
 	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = v })
 	good := iam.bearerToken("ada")
 	_, bare, _ := strings.Cut(good, " ")
@@ -65,6 +66,7 @@ func TestRoutesNeedAToken(t *testing.T) {
 			}
 		}
 	}
+
 	wantProblem(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer a b"), 400, "invalid_request")
 	wantProblem(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+strings.Repeat("a", 9000)), 400, "invalid_request")
 	if len(s.Model.Requests()) != 0 || len(s.Tools.Entered) != 0 {
@@ -84,12 +86,14 @@ func TestAuthenticationMatrix(t *testing.T) {
 	s := newService(t, addingModel(), nil, func(o *api.Options) {
 		o.Verifier = m.newVerifier(t, func(c *auth.VerifierConfig) { c.Clients, c.MaxLifetime = []string{"web"}, time.Hour })
 	})
+
 	webToken := func(header, claims fields) string {
 		if _, given := claims["azp"]; !given {
 			claims = mergeFields(fields{"azp": "web"}, claims)
 		}
 		return m.validToken(header, claims)
 	}
+
 	signedToken := func(method jwt.SigningMethod, key crypto.PrivateKey, header fields) string {
 		return m.sign(method, key, header, fields{"azp": "web"})
 	}
@@ -100,6 +104,7 @@ func TestAuthenticationMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	evil := m.attacker.URL
 	rows := []struct {
 		name  string
@@ -151,6 +156,7 @@ func TestAuthenticationMatrix(t *testing.T) {
 	challenge := func(attributes string) string {
 		return `Bearer realm="answerd"` + attributes + `, resource_metadata="` + s.URL + `/.well-known/oauth-protected-resource"`
 	}
+
 	for _, row := range rows {
 		header, isHeader := strings.CutPrefix(row.token, "=")
 		if !isHeader {
@@ -161,6 +167,7 @@ func TestAuthenticationMatrix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		want := map[int]string{
 			400: challenge(`, error="invalid_request"`), 401: challenge(`, error="invalid_token"`), 403: challenge(`, error="insufficient_scope", scope="ask"`),
 		}[row.want]
@@ -179,9 +186,11 @@ func TestAuthenticationMatrix(t *testing.T) {
 		}
 		said[row.want] = string(body)
 	}
+
 	if n := m.attacked.Load(); n != 0 {
 		t.Errorf("%d requests to an address in a token, want 0", n)
 	}
+
 	// F28: all those keys that there are not, within 30 s of the first fetch.
 	if n := m.fetched.Load(); n > 1+int64(time.Since(begin)/(30*time.Second)) {
 		t.Errorf("%d fetches of the keys, want at most %d", n, 1+int64(time.Since(begin)/(30*time.Second)))
@@ -203,6 +212,7 @@ func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
 	web.Config.MaxHeaderBytes = api.MaxHeaderBytes
 	web.Start()
 	defer web.Close()
+
 	bearer := "Authorization: Bearer " + m.validToken(nil, nil) + "\r\n"
 	for name, c := range map[string]struct {
 		headers string
@@ -217,9 +227,11 @@ func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+
 		go func() {
 			_, _ = fmt.Fprintf(conn, "GET /tools HTTP/1.1\r\nHost: 127.0.0.1\r\n%sConnection: close\r\n\r\n", c.headers)
 		}()
+
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -338,6 +350,7 @@ func newExchangeFixture(t *testing.T) *exchangeFixture {
 		fmt.Fprintf(w, `{"access_token":"exchanged-%d","token_type":"Bearer","expires_in":3600}`, len(e.subjects))
 	}))
 	t.Cleanup(iam.Close)
+
 	server := sdk.NewServer(&sdk.Implementation{Name: "crm", Version: "1"}, nil)
 	sdk.AddTool(server, &sdk.Tool{Name: "add"}, func(context.Context, *sdk.CallToolRequest, struct {
 		A int `json:"a"`
@@ -345,6 +358,7 @@ func newExchangeFixture(t *testing.T) *exchangeFixture {
 	}) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "3"}}}, nil, nil
 	})
+
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil)
 	crm := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -376,6 +390,7 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 	iam := newMint(t)
 	v := iam.newVerifier(t, nil)
 	e := newExchangeFixture(t)
+
 	s := newService(t, addingModel(), func(o *agent.Options) { o.Tools = e.tools }, func(o *api.Options) { o.Verifier = v })
 	var brought []string
 	for n, name := range []string{"ada", "bob"} {
@@ -388,6 +403,7 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 			t.Errorf("error %v\n%s, want events containing tool_result, events without brought[n], no error", err, events)
 		}
 	}
+
 	// A call without a model is made on behalf of its caller, too.
 	eve := iam.bearerToken("eve")
 	decodeResponse[map[string]any](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`, "Authorization", eve), 200)
@@ -400,6 +416,7 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 	if got, want := strings.Join(e.called, ", "), "Bearer exchanged-1, Bearer exchanged-2, Bearer exchanged-3"; got != want {
 		t.Errorf("called with %s, want %s", got, want)
 	}
+
 	for _, token := range brought {
 		if strings.Contains(e.received, token) {
 			t.Errorf("the MCP server got the caller's own token: received %q, want no %q", e.received, token)

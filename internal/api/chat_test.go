@@ -68,6 +68,7 @@ func TestChatChunksSatisfyStrictClients(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, nil)
 	resp := s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("What is 1 + 2?", `,"stream":true,"stream_options":{"include_usage":true}`), "Accept", "application/json")
+
 	all := readFrames(t, resp, "")
 	var text, reasons []string
 	for i, f := range all[:len(all)-1] {
@@ -75,6 +76,7 @@ func TestChatChunksSatisfyStrictClients(t *testing.T) {
 		if err := json.Unmarshal(f.Data, &chunk); err != nil {
 			t.Fatal(err)
 		}
+
 		var choices []struct {
 			Delta struct {
 				Role, Content string
@@ -89,6 +91,7 @@ func TestChatChunksSatisfyStrictClients(t *testing.T) {
 		if (string(chunk["usage"]) == "null") == last || last != (len(choices) == 0) {
 			t.Errorf("usage %s and %d choices in chunk %d, want usage without choices in the last one only", chunk["usage"], len(choices), i)
 		}
+
 		for _, c := range choices {
 			if (c.Delta.Role == "assistant") != (i == 0) {
 				t.Errorf("role %q in chunk %d, want assistant in chunk 0 only", c.Delta.Role, i)
@@ -126,6 +129,7 @@ func TestChatClientToolCallAndResult(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	page, err := s.Log.After(t.Context(), r.ID, 0)
 	if err != nil || page.Events[0].Body.(event.Start).Question != "The sky?" {
 		t.Errorf(`the run is about %s, %v, want the question "The sky?"`, page.Events[0].AppendJSON(nil), err)
@@ -220,12 +224,14 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 			}
 		})
 	}
+
 	s := newService(t, func(llmtest.Request) llmtest.Answer { return llmtest.Fails(404, "model 'm' not found") }, nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", responsesBody("x"))
 	if e := decodeResponse[openAIError](t, resp, 404); e.Error.Code != "model_not_found" || resp.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("responses: %+v, x-should-retry %q, want e.Error.Code model_not_found, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
 	}
 	wantProblem(t, s.do(t, "POST", "/answer", question), 502, "model_error")
+
 	for _, c := range []struct{ path, body string }{{"/v1/chat/completions", chatCompletionBody("x", `,"stream":true`)}, {"/v1/responses", responsesBody("x", `,"stream":true`)}} {
 		b, err := io.ReadAll(s.do(t, "POST", c.path, c.body).Body)
 		if err != nil || !strings.Contains(string(b), `"code":"model_not_found"`) {
@@ -312,15 +318,18 @@ func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 			if first.Model != "scripted" || len(first.Tools) > 0 != c.tools {
 				t.Errorf("%s with %d tools, want scripted with tools: %t", first.Model, len(first.Tools), c.tools)
 			}
+
 			for _, tool := range first.Tools {
 				if tool.Function.Name == "add" && tool.Function.Description == "theirs" {
 					t.Errorf("the caller's tool stands in the place of the service's: Function.Description %q, want other than theirs", tool.Function.Description)
 				}
 			}
+
 			if !strings.Contains(c.body, `"stream":true`) {
 				decodeJSON[completion](t, said)
 				return
 			}
+
 			// LobeChat loses the content of a delta that has both.
 			for _, line := range strings.Split(said, "\n") {
 				if strings.Contains(line, `"reasoning_content":"`) && strings.Contains(line, `"content":"`) {
@@ -329,6 +338,7 @@ func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 			}
 		})
 	}
+
 	// Each verifies a connection, and fetches the models, by this.
 	s := newService(t, addingModel(), nil, nil)
 	readBody(t, s.do(t, "GET", "/v1/models", "", "Authorization", "Bearer none", "Accept", "application/json"))

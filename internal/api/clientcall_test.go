@@ -61,6 +61,7 @@ func TestChatStreamHasTheArgumentsOfACallWithoutAny(t *testing.T) {
 			}
 		}
 	}
+
 	if want := "{}"; got != want {
 		t.Errorf("got the arguments %q, want %q", got, want)
 	}

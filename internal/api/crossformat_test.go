@@ -36,6 +36,7 @@ func (s *service) startInFormat(t *testing.T, path, body string, asked <-chan st
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { stop(); wg.Wait() })
+
 	done := make(chan struct{})
 	if body == "" {
 		host := s.connectHost(t, "2025-11-25", nil, nil)
@@ -58,6 +59,7 @@ func (s *service) startInFormat(t *testing.T, path, body string, asked <-chan st
 			}
 		})
 	}
+
 	select {
 	case <-asked:
 	case <-done:
@@ -252,6 +254,7 @@ func TestRunsThatAFormatCannotRepresentAreNotFoundWithTheReason(t *testing.T) {
 	t.Parallel()
 	const noItem, noPart = "404 The run waits for input that a response has no item for", "404 The run waits for a person to raise one of its limits"
 	add := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
+
 	limited := llmtest.Turns(llmtest.Calls(add), llmtest.Calls(add), llmtest.Says("It is 3."))
 	for _, f := range startFormats {
 		form, limit := f.name != "Chat Completions" && f.name != "Responses", f.name == "native" || f.name == "AG-UI"
@@ -307,16 +310,20 @@ func TestStreamsContinueAfterAQuestionThatTheFormatLacks(t *testing.T) {
 			script(r)(w, req)
 		}
 	}, nil, nil)
+
 	run := decodeResponse[struct {
 		ID string `json:"run_id"`
 	}](t, s.do(t, "POST", "/answer", `{"question":"?","thread_id":"t","background":true,"budget":{"tool_calls":1,"on_limit":"ask"}}`), 202).ID
+
 	readers := make(map[string]*http.Response)
 	for _, path := range []string{"/v1/responses/" + run + "?stream=true", "/api/chat/t/stream", "/api/chat/" + run + "/stream"} {
 		readers[path] = s.doContext(boundedContext(t), t, "GET", path, "")
 	}
+
 	close(open)
 	s.waitUntilSettled(t, run)
 	s.answerInterrupt(t, run, `"approved":true,"args":{"max":5}`)
+
 	for path, resp := range readers {
 		list := readFrames(t, resp, "")
 		var all strings.Builder
@@ -348,6 +355,7 @@ func TestResponsesSayWhyARunIsNotReadable(t *testing.T) {
 			t.Errorf("%s %s: %+v, want the parameter %s and a message that begins with %q", c.method, c.path, e.Error, c.param, c.reason)
 		}
 	}
+
 	if status := decodeResponse[output](t, s.do(t, "GET", "/runs/"+strings.Replace(unkept, "resp_", "run_", 1), ""), 200).Status; status != "completed" {
 		t.Errorf("the run of the response that is not kept is %s, want completed", status)
 	}

@@ -15,10 +15,12 @@ func TestProblemsOfDepartedCallersAreTheirOwn(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
 	defer close(open)
+
 	s := newService(t, waitingModel(open), nil, func(o *api.Options) {
 		o.PublicURL = "http://127.0.0.1/base"
 		o.TraceID = func(context.Context) string { return rand.Text() }
 	})
+
 	seen := map[string]bool{}
 	for _, path := range []string{"/base/answer", "/answer"} {
 		resp := s.sendBytes(t, rawPost(path, question), true)

@@ -84,11 +84,13 @@ func (e routeRequest) badRequests(methods []string) (out []badRequest) {
 	add := func(status int, name, bytes string) {
 		out = append(out, badRequest{e.method + " " + e.path + ": " + name, bytes, status})
 	}
+
 	for _, m := range []string{"PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND", "SING", "GETS", "get", "PRI", "POST"} {
 		if !slices.Contains(methods, m) {
 			add(0, "method "+m, e.rawRequest(m, e.path, ""))
 		}
 	}
+
 	if e.path != "/" {
 		last := e.path[strings.LastIndex(e.path, "/")+1:]
 		base := strings.TrimSuffix(e.path, last)
@@ -99,29 +101,35 @@ func (e routeRequest) badRequests(methods []string) (out []badRequest) {
 			add(0, "path "+p, e.rawRequest(e.method, p, ""))
 		}
 	}
+
 	for _, p := range []string{"%zz", "/%", "/a b", "/\x01"} {
 		add(400, "target "+fmt.Sprintf("%q", p), e.rawRequest(e.method, p, ""))
 	}
+
 	for _, name := range singleValueHeaders {
 		add(0, "two of "+name, e.rawRequest(e.method, e.path, "", name+": a", name+": b"))
 	}
+
 	for name, header := range map[string]string{
 		"a NUL": "X: a\x00b", "no colon": "nothing", "a space before the colon": "X : a", "an empty name": ": a", "a name of bytes": "X\xff: a", "two hosts": "Host: 127.0.0.1",
 		"a length with a sign": "Content-Length: +5", "a length of words": "Content-Length: five", "a hexadecimal length": "Content-Length: 0x10", "two lengths": "Content-Length: 5\r\nContent-Length: 6",
 	} {
 		add(400, name, e.rawRequest(e.method, e.path, "", header))
 	}
+
 	add(417, "an unknown expectation", e.rawRequest(e.method, e.path, "", "Expect: the-unexpected"))
 	add(431, "one long header", e.rawRequest(e.method, e.path, "", "X: "+strings.Repeat("a", 64<<10)))
 	add(431, "10,000 headers", e.rawRequest(e.method, e.path, "", strings.TrimSuffix(strings.Repeat("X: a\r\n", 10_000), "\r\n")))
 	add(431, "a long target", e.rawRequest(e.method, e.path+"?"+strings.Repeat("a", 64<<10), ""))
 	add(400, "HTTP/0.9", e.method+" "+e.path+"\r\n\r\n")
 	add(400, "no host", e.method+" "+e.path+" HTTP/1.1\r\n\r\n")
+
 	if !slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, e.path) {
 		for _, host := range []string{"evil.example", "127.0.0.1.evil.example", "127.0.0.2", "0x7f000001", "[::ffff:127.0.0.1]"} {
 			add(0, "host "+host, strings.Replace(e.rawRequest(e.method, e.path, ""), "Host: 127.0.0.1", "Host: "+host, 1))
 		}
 	}
+
 	if e.guarded {
 		for _, query := range []string{"%zz", "a=%", "a;b", "a=%ff", "%fe=a", "a=%00", "a=%ed%a0%80", "a=%c0%af"} {
 			add(0, "query "+query, e.rawRequest(e.method, e.path+"?"+query, ""))
@@ -130,6 +138,7 @@ func (e routeRequest) badRequests(methods []string) (out []badRequest) {
 			add(0, header, e.rawRequest(e.method, e.path, "", header))
 		}
 	}
+
 	if e.body != "" {
 		out = append(out, e.badBodies()...)
 	}
@@ -223,6 +232,7 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 			if took := time.Since(began); took > slowest {
 				slowest, slow = took, c.name
 			}
+
 			if c.status != 0 {
 				if resp.StatusCode != c.status {
 					t.Errorf("%s: %s, want %d", c.name, resp.Status, c.status)

@@ -82,6 +82,7 @@ func TestExportHasTheWholeRun(t *testing.T) {
 	if doc.SystemPrompt == nil || !strings.Contains(doc.SystemPrompt.Text, "assistant") {
 		t.Errorf("system prompt = %+v, want the rendered text", doc.SystemPrompt)
 	}
+
 	var add *export.Tool
 	for i, tool := range doc.Tools {
 		if tool.Name == "add" {
@@ -126,6 +127,7 @@ func TestRunsStoreLittleMoreThanTheirEvents(t *testing.T) {
 			more += len(n.Data)
 		}
 	}
+
 	t.Logf("events: %d bytes a run; for exports: %d bytes a run", events/5, more/5)
 	if more/5 > 300 {
 		t.Errorf("%d bytes a run are stored for exports, want at most 300", more/5)
@@ -143,6 +145,7 @@ func TestExportHasChildRuns(t *testing.T) {
 		withAgents(o)
 		o.Agents[1].Tools = nil
 	}, nil)
+
 	run := s.StartRun(t, agent.Request{Agent: "b"})
 	agentEvents := s.Events(t, run.ID)
 	doc := getExport(t, s, run.ID)
@@ -219,8 +222,10 @@ func TestDocumentsEndQuietlyWhenTheCallerHasLeft(t *testing.T) {
 		configure(o)
 		o.OpenAPI, o.Logger = contract.OpenAPI, slog.New(slog.NewTextHandler(&log, nil))
 	})
+
 	run := s.StartRun(t, agent.Request{})
 	s.Events(t, run.ID)
+
 	for path, contentType := range map[string]string{
 		"/runs/" + run.ID + "/export": "application/json", "/runs/" + run.ID + "/receipt": "application/jose",
 		"/.well-known/jwks.json": "application/jwk-set+json", "/openapi.yaml": "application/yaml",
@@ -231,6 +236,7 @@ func TestDocumentsEndQuietlyWhenTheCallerHasLeft(t *testing.T) {
 			t.Errorf("GET %s = %d with content type %q, want 200 with %q and no problem document after it", path, w.Code, got, contentType)
 		}
 	}
+
 	if log.Len() > 0 {
 		t.Errorf("the log has\n%s\nwant nothing", &log)
 	}

@@ -92,6 +92,7 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
 	v := iam.newVerifier(t, nil)
+
 	const page = "https://ui.example"
 	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier, o.CORSOrigins, o.MaxBody = v, []string{page}, 4<<10 })
 	ada, eve := iam.bearerToken("ada"), iam.bearerToken("eve")
@@ -195,11 +196,13 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 				b, _ := io.ReadAll(resp.Body)
 				told <- resp.Status + " " + string(b)
 			}()
+
 			select {
 			case <-s.Tools.Entered:
 			case <-boundedContext(t).Done():
 				t.Fatal("the tool was not called, want one call")
 			}
+
 			run := newestRun(t, s)
 			reader := s.doContext(boundedContext(t), t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", run+":2")
 			seen := readFrames(t, reader, "tool_call")
@@ -211,6 +214,7 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 				t.Errorf("%s, and then %s, want Status cancelled, rest ending in cancelled", status.Status, rest)
 			}
 			got := <-told
+
 			want := map[string]string{
 				"native": "409", "native stream": "event: cancelled", "chat": "409", "chat stream": "data: [DONE]", "responses": `"status":"cancelled"`,
 				"responses stream": `"status":"cancelled"`, "AI SDK": `{"type":"abort"}`, "AG-UI": `"code":"cancelled"`,
@@ -407,6 +411,7 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 			if strings.HasPrefix(f.path, "/v1/") {
 				kind = "application/json"
 			}
+
 			for name, body := range bodies {
 				req, err := http.NewRequestWithContext(boundedContext(t), "POST", s.URL+f.path, strings.NewReader(body))
 				if err != nil {
@@ -423,6 +428,7 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 					t.Errorf("%s: %s %.200s %v, want 400 as %s\n%.300s", name, resp.Status, b, err, kind, body)
 				}
 			}
+
 			if n := len(s.Model.Requests()); n != 0 {
 				t.Errorf("%d model requests, want 0", n)
 			}

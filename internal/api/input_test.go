@@ -95,6 +95,7 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 				headers = append(headers, c.header, strings.TrimPrefix(run, "/runs/")+":"+"0")
 				want = "start step_start tool_call_start tool_call_args tool_call step_end approval_required suspended " + want
 			}
+
 			// Somebody else waits at the same place, with an EventSource's request.
 			other := s.do(t, "GET", run+"/events", "", "Last-Event-ID", position)
 			stream := s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","approved":true}`, headers...)
@@ -104,6 +105,7 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 			if got := eventNames(readFrames(t, other, "")); !strings.HasPrefix(got, "approval_resolved") || !strings.HasSuffix(got, "final_answer") {
 				t.Errorf("elsewhere came %s, want got starting with approval_resolved, got ending in final_answer", got)
 			}
+
 			// Who reads it all later is not stopped at what is past.
 			if got := eventNames(readFrames(t, s.do(t, "GET", run+"/events", ""), "")); !strings.Contains(got, "suspended approval_resolved") || !strings.HasSuffix(got, "final_answer") {
 				t.Errorf(`later %s, want got containing "suspended approval_resolved", got ending in final_answer`, got)
@@ -125,6 +127,7 @@ func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 		t.Errorf("problem %+v, want 1 Errors with Pointer /args/a", p)
 	}
 	wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"`+strings.Repeat("x", 64<<10)+`"}}`), 422, "unprocessable")
+
 	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"b":5,"a":40},"reason":"more"}`, "Accept", "text/event-stream")
 	for _, f := range readFrames(t, stream, "") {
 		if f.Event == "tool_result" && !strings.Contains(string(f.Data), `"args":{"b":5,"a":40},"payload":{"sum":45}`) {
@@ -196,10 +199,12 @@ func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+
 	type reply struct {
 		resp *http.Response
 		err  error
 	}
+
 	done := make(chan reply, 1)
 	go func() {
 		req, _ := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/answer", strings.NewReader(question))
@@ -207,6 +212,7 @@ func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 		resp, err := s.Client().Do(req)
 		done <- reply{resp, err}
 	}()
+
 	// The same question without patience tells the run and what it waits for.
 	a := decodeResponse[suspension](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 202)
 	select {
@@ -214,6 +220,7 @@ func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 		t.Fatalf("answered %+v before the input, want it to wait", r)
 	default:
 	}
+
 	decodeResponse[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":false}`), 200)
 	r := <-done
 	if r.err != nil {
@@ -256,6 +263,7 @@ func TestInputRevealsNothingToOtherCallers(t *testing.T) {
 	v := iam.newVerifier(t, nil)
 	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = v }, addNeedsApproval)
 	ada, eve := iam.bearerToken("ada"), iam.bearerToken("eve")
+
 	run, position, i := readInterrupt(t, s.do(t, "POST", "/answer/stream", question, "Authorization", ada))
 	id, _, _ := strings.Cut(position, ":")
 	good := `{"id":"` + i.ID + `","approved":true}`
@@ -264,9 +272,11 @@ func TestInputRevealsNothingToOtherCallers(t *testing.T) {
 			wantProblem(t, s.do(t, "POST", run+"/input", body, append(header, "Authorization", eve)...), 404, "not_found")
 		}
 	}
+
 	for _, last := range []string{position, id + ":999"} {
 		wantProblem(t, s.do(t, "GET", run+"/events", "", "Last-Event-ID", last, "Authorization", eve), 404, "not_found")
 	}
+
 	wantProblem(t, s.do(t, "GET", run, "", "Authorization", eve), 404, "not_found")
 	stream := s.do(t, "POST", run+"/input", good, "Authorization", ada, "Accept", "text/event-stream")
 	list := readFrames(t, stream, "")

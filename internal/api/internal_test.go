@@ -69,6 +69,7 @@ func TestStreamLimiterBoundsTheReadersOfARun(t *testing.T) {
 			t.Fatalf("reader %d: got %v, want no problem", n, refused)
 		}
 	}
+
 	if _, got := l.acquireReader("run"); got == nil || got.Code != "rate_limited" {
 		t.Errorf("reader %d: got %v, want rate_limited", maxReaders, got)
 	}
@@ -90,6 +91,7 @@ func TestDeliveryTrackerKnowsWhoMissedTheEnd(t *testing.T) {
 	tracker.record("cut", false)
 	tracker.record("delivered", false)
 	tracker.record("delivered", true)
+
 	for _, c := range []struct {
 		run  event.Run
 		want bool
@@ -113,6 +115,7 @@ func TestDeliveryTrackerDropsTheOldestRun(t *testing.T) {
 	for i := range maxTracked + 2 {
 		tracker.record(fmt.Sprint(i), false)
 	}
+
 	missed := func(id string) bool {
 		return tracker.missedEnd(event.Run{ID: id, Last: event.Event{Body: event.FinalAnswer{}}}, time.Now())
 	}
@@ -120,11 +123,13 @@ func TestDeliveryTrackerDropsTheOldestRun(t *testing.T) {
 	if got := len(tracker.runs); got != maxTracked || len(tracker.delivered) != maxTracked {
 		t.Errorf("got %d runs and %d deliveries, want %d of both", got, len(tracker.delivered), maxTracked)
 	}
+
 	for id, want := range map[string]bool{"0": false, "1": false, "2": true, fmt.Sprint(maxTracked + 1): true} {
 		if got := missed(id); got != want {
 			t.Errorf("missedEnd of run %s: got %t, want %t", id, got, want)
 		}
 	}
+
 	tracker.record("more", false)
 	if missed("2") || !missed("5") {
 		t.Errorf("after one more run: got missedEnd %t for run 2 and %t for run 5, want false and true", missed("2"), missed("5"))

@@ -134,11 +134,13 @@ func (s *service) fillQueue(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	const questions = 101
 	answers := make(chan *http.Response, questions)
+
 	var asking sync.WaitGroup
 	t.Cleanup(func() {
 		leave()
 		asking.Wait()
 	})
+
 	for range questions {
 		asking.Go(func() {
 			req, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/answer", strings.NewReader(question))
@@ -155,6 +157,7 @@ func (s *service) fillQueue(t *testing.T) {
 			answers <- resp
 		})
 	}
+
 	select {
 	case resp := <-answers:
 		if resp.StatusCode != http.StatusServiceUnavailable {

@@ -170,6 +170,7 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 			h.Close() // and every notification was handled
 			h.mu.Lock()
 			defer h.mu.Unlock()
+
 			last, all := 0.0, ""
 			for _, p := range h.progress {
 				if p.Progress <= last || p.ProgressToken != "p" {
@@ -177,6 +178,7 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 				}
 				last, all = p.Progress, all+p.Message+"\n"
 			}
+
 			for _, part := range []string{"Run " + out.RunID + " starts.", "Step 1", "add is called.", "add has answered", "Step 2"} {
 				if !strings.Contains(all, part) {
 					t.Errorf("nothing says %q:\n%s, want it to contain %q", part, all, part)
@@ -284,6 +286,7 @@ func TestMCPRefusesInvalidMessages(t *testing.T) {
 			t.Errorf("%s: %s, want %d", name, resp.Status, c.status)
 		}
 	}
+
 	if m := s.callModern(t, callParams(`{"question":"?"}`, "")); m.Result.StructuredContent.Answer != "It is 3." {
 		t.Errorf(`after all that: %+v, want Result.StructuredContent.Answer "It is 3."`, m)
 	}
@@ -300,17 +303,20 @@ func TestMCPRunBelongsToItsCaller(t *testing.T) {
 	v := iam.newVerifier(t, nil)
 	s := newService(t, echoToolModel(), nil, func(o *api.Options) { o.Verifier = v }, echoNeedsApproval)
 	ada, eve := []string{"Authorization", iam.bearerToken("ada")}, []string{"Authorization", iam.bearerToken("eve")}
+
 	first := s.callModern(t, callParams(`{"question":"Do it."}`, ""), ada...)
 	given := `,"requestState":"` + first.Result.RequestState + `","inputResponses":{`
 	for id := range first.Result.InputRequests {
 		given += `"` + id + `":{"action":"accept","content":{"approved":true}}}`
 	}
+
 	if m := s.callModern(t, callParams(`{"question":"Do it."}`, given), eve...); m.Result.StructuredContent.Error.Code != "not_found" {
 		t.Errorf("another goes on: %+v, want Result.StructuredContent.Error.Code not_found", m)
 	}
 	if m := s.callModern(t, callParams(`{"question":"Do it."}`, given), ada...); m.Result.StructuredContent.Answer != "Well." {
 		t.Errorf("the owner goes on: %+v, want Result.StructuredContent.Answer Well.", m)
 	}
+
 	session := s.startSession(t, ada...)
 	for _, header := range [][]string{append(session[:4:4], eve...), session[:4]} {
 		resp := s.postMCP(boundedContext(t), t, "tools/list", `{}`, header...)
@@ -318,6 +324,7 @@ func TestMCPRunBelongsToItsCaller(t *testing.T) {
 			t.Errorf("another's session: %s, want 404 or 401", resp.Status)
 		}
 	}
+
 	// Nor does the answer reveal that the session exists.
 	unknown := append([]string{"Mcp-Session-Id", "none", "Mcp-Protocol-Version", "2025-11-25"}, eve...)
 	foreign := wantProblem(t, s.postMCP(boundedContext(t), t, "tools/list", `{}`, append(session[:4:4], eve...)...), 404, "not_found")

@@ -216,11 +216,13 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 	for id = range first.Result.InputRequests {
 	}
 	state := `,"requestState":"` + first.Result.RequestState + `"`
+
 	// Without an answer it is asked again.
 	again := s.callModern(t, callParams(`{"question":"Do it."}`, state))
 	if _, same := again.Result.InputRequests[id]; !same || again.Result.RequestState != first.Result.RequestState {
 		t.Errorf("asked again: %+v, want same true, again.Result.RequestState %q", again, first.Result.RequestState)
 	}
+
 	given := state + `,"inputResponses":{"` + id + `":{"action":"accept","content":{"approved":true}},"other":{"action":"accept"}}`
 	for range 2 {
 		m := s.callModern(t, callParams(`{"question":"Do it."}`, given))
@@ -228,6 +230,7 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 			t.Errorf("answer %+v, Result.RequestState %q, want m.Result.StructuredContent.Answer Well., Result.RequestState starting with %q", m, first.Result.RequestState, m.Result.StructuredContent.RunID+":")
 		}
 	}
+
 	for _, bad := range []string{"nonsense", "run_x:3", strings.Split(first.Result.RequestState, ":")[0] + ":1", strings.Split(first.Result.RequestState, ":")[0] + ":999"} {
 		if m := s.callModern(t, callParams(`{"question":"Do it."}`, `,"requestState":"`+bad+`"`)); !m.Result.IsError || m.Result.StructuredContent.Error.Code == "internal" {
 			t.Errorf("%s: %+v, want IsError true, StructuredContent.Error.Code other than internal", bad, m.Result)
@@ -281,10 +284,12 @@ func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 		}
 		llmtest.Says("Well.")(w, r)
 	}), nil, nil, echoNeedsApproval)
+
 	header := s.startSession(t)
 	c := newMessageStream(t, s.postMCP(boundedContext(t), t, "tools/call", sessionCallParams, header...))
 	run := c.readRunID()
 	c.readUntil(func(m message) bool { return m.Method == "elicitation/create" })
+
 	var interrupt string
 	s.EventsUntil(t, run, func(e event.Event) bool {
 		if b, ok := e.Body.(event.Suspended); ok {
@@ -292,6 +297,7 @@ func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 		}
 		return interrupt != ""
 	})
+
 	decodeResponse[output](t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+interrupt+`","approved":true}`), http.StatusOK)
 	c.readUntil(func(m message) bool { return m.Method == "notifications/cancelled" })
 	close(open)

@@ -74,12 +74,14 @@ func TestOAuthCallbackWithUnknownStateDoesNothing(t *testing.T) {
 			}
 		}
 	}
+
 	// A link that is looked at is not used up, and nothing is posted here.
 	for _, method := range []string{"HEAD", "POST"} {
 		if resp := s.do(t, method, "/oauth/callback?state=x", ""); resp.StatusCode != http.StatusMethodNotAllowed {
 			t.Errorf("%s: %d, want 405", method, resp.StatusCode)
 		}
 	}
+
 	if resp := s.do(t, "GET", "/oauth/callback?state=x", "", "Host", "evil.example"); resp.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("another host: %d, want 421", resp.StatusCode)
 	}
@@ -161,6 +163,7 @@ func TestSignOutRemovesTheTokensOfTheCaller(t *testing.T) {
 	if found, err := s.FinishSignIn(t.Context(), oauthtest.Browse(t, s.signInPage(t))); !found || err != nil {
 		t.Fatalf("FinishSignIn = %v, %v, want true and no error", found, err)
 	}
+
 	call := func() *content.Result {
 		t.Helper()
 		res, err := s.Agent.Tools.Call(t.Context(), mcp.Call{Tool: "crm_who", Server: "crm", Waiter: "run_1 int_1"})
@@ -169,6 +172,7 @@ func TestSignOutRemovesTheTokensOfTheCaller(t *testing.T) {
 		}
 		return res
 	}
+
 	store.down.Store(true)
 	if resp := s.do(t, "DELETE", "/servers/crm/sign-in", ""); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a sign-out while the log is away is answered with %d, want 503", resp.StatusCode)
@@ -177,11 +181,13 @@ func TestSignOutRemovesTheTokensOfTheCaller(t *testing.T) {
 	if res := call(); res.SignIn != nil {
 		t.Errorf("the result is %+v, want none of a sign-in: the caller has signed in", res)
 	}
+
 	for range 2 { // it may be repeated
 		if resp := s.do(t, "DELETE", "/servers/crm/sign-in", ""); resp.StatusCode != http.StatusNoContent {
 			t.Errorf("the sign-out is answered with %d, want 204", resp.StatusCode)
 		}
 	}
+
 	if res := call(); res.SignIn == nil {
 		t.Errorf("the result is %+v, want that the caller has to sign in", res)
 	}

@@ -127,11 +127,13 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 	s := newService(t, addingModel(), nil, func(o *api.Options) {
 		o.Metrics, o.Console = http.NotFoundHandler(), http.NotFoundHandler()
 	})
+
 	public := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/oauth/callback", "/", "/console/*", "/.well-known/jwks.json", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"}
 	open := make(map[string]bool)
 	for _, path := range public {
 		open["GET "+path] = true
 	}
+
 	for _, route := range allRoutes(t, s) {
 		method, path, _ := strings.Cut(route, " ")
 		for name, header := range map[string][]string{
@@ -148,6 +150,7 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 			}
 		}
 	}
+
 	if len(s.Model.Requests()) != 0 {
 		t.Errorf("a question was asked: %d requests, want 0", len(s.Model.Requests()))
 	}
@@ -157,6 +160,7 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 func TestThreadOfAnotherCallerIsAnotherThread(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
+
 	s := newService(t, countingModel, nil, func(o *api.Options) { o.Verifier = m.newVerifier(t, nil) })
 	ada, eve := []string{"Authorization", "Bearer " + m.validToken(nil, nil)}, []string{"Authorization", "Bearer " + m.validToken(nil, fields{"sub": "eve"})}
 	for _, f := range threadFormats {
@@ -172,11 +176,13 @@ func TestThreadOfAnotherCallerIsAnotherThread(t *testing.T) {
 			t.Errorf("%s: conversation of the other caller %s, want %s", f.name, got, want)
 		}
 	}
+
 	for _, th := range s.threadList(t, "", eve...).Threads {
 		if th.Title != "What did I ask?" || th.Runs != 1 {
 			t.Errorf("the other caller's thread %+v, want their own question only", th)
 		}
 	}
+
 	if resp := s.do(t, "DELETE", "/threads/native", "", eve...); resp.StatusCode != http.StatusNoContent {
 		t.Errorf("DELETE of their own: %s, want 204", resp.Status)
 	}

@@ -18,17 +18,20 @@ func TestPathParametersAreUnescaped(t *testing.T) {
 	if resp := s.do(t, "POST", "/api/chat/ann%40example.com%2F1/stop", ""); resp.StatusCode != http.StatusNoContent {
 		t.Fatalf("stop a chat: got %s, want 204", resp.Status)
 	}
+
 	select {
 	case <-s.Tools.Canceled:
 	case <-boundedContext(t).Done():
 		t.Fatal("the run of the chat goes on, want it cancelled")
 	}
+
 	readFrames(t, stream, "")
 	for _, path := range []string{"/servers/example.com%2Ftools%20(test)/refresh", "/servers/example.com%2ftools%20%28test%29/refresh", "/tools/%61dd/call"} {
 		if resp := s.do(t, "POST", path, `{"args":{"a":1,"b":2}}`); resp.StatusCode != http.StatusOK {
 			t.Errorf("POST %s: got %s, want 200", path, resp.Status)
 		}
 	}
+
 	resp := s.do(t, "PUT", "/threads/ann%40example.com%2F1", "")
 	wantProblem(t, resp, http.StatusMethodNotAllowed, "method_not_allowed")
 	if got := resp.Header.Get("Allow"); got != "GET, PATCH, DELETE" {

@@ -63,6 +63,7 @@ func TestRequestsAreRefusedByTheirDefect(t *testing.T) {
 			}
 		})
 	}
+
 	if n := len(s.Model.Requests()); n != 0 {
 		t.Errorf("%d model requests: a bad request started a run, want 0", n)
 	}
@@ -139,11 +140,13 @@ func TestProbesAnswerForEveryHost(t *testing.T) {
 	if resp := s.do(t, "HEAD", "/answer/stream?question=a", ""); resp.StatusCode != 405 || len(s.Model.Requests()) != 0 {
 		t.Errorf("HEAD of a stream is %s, want status 405, 0 requests", resp.Status)
 	}
+
 	for _, path := range []string{"/openapi.yaml", "/openapi/aisdk.yaml"} {
 		if resp := s.do(t, "GET", path, ""); resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/yaml" {
 			t.Errorf("%s: %s, content type %s, want 200 and application/yaml", path, resp.Status, resp.Header.Get("Content-Type"))
 		}
 	}
+
 	for _, path := range []string{"/openapi/none.yaml", "/openapi/..%2fopenapi.yaml", "/openapi/"} {
 		wantProblem(t, s.do(t, "GET", path, ""), 404, "not_found")
 	}
@@ -163,6 +166,7 @@ func TestCORSAllowsConfiguredOriginsOnly(t *testing.T) {
 	if got := strings.ToLower(firefox.Header.Get("Access-Control-Allow-Headers")); !strings.Contains(got, "user-agent") || !strings.Contains(got, "x-stainless-lang") {
 		t.Errorf("preflight of OpenAI's client in Firefox: got Access-Control-Allow-Headers %q, want its headers", got)
 	}
+
 	for _, other := range []string{"https://app.example.evil", "http://app.example", "https://APP.example", "null"} {
 		resp := s.do(t, "OPTIONS", "/answer/stream", "", append(pre, "Origin", other)...)
 		wantProblem(t, resp, 403, "forbidden")

@@ -67,9 +67,11 @@ func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 	if string(one) != string(two) {
 		t.Errorf("retrieved:\n%s\n%s, want %s", one, two, string(two))
 	}
+
 	for _, id := range []string{"resp_none", "nope", r.ID + "_99", r.ID + "_-1", strings.Replace(r.ID, "resp", "run", 1) + "_1"} {
 		decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+id, ""), 404)
 	}
+
 	// The id of a chat completion is that of its run, which can be read as a response.
 	c := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x")), 200)
 	if of := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+c.ID, ""), 200); of.ID != strings.Replace(c.ID, "chatcmpl-run", "resp", 1) || of.Status != "completed" {
@@ -85,6 +87,7 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 	if string(all[len(all)-1].Data) != "[DONE]" || all[0].Event != "response.created" || all[len(all)-2].Event != "response.completed" {
 		t.Fatalf("events %s, want [last].Data [DONE], [0].Event response.created, [len-2].Event response.completed", eventNames(all))
 	}
+
 	open := make(map[string]bool)
 	var id string
 	for i, f := range all[:len(all)-1] {
@@ -119,6 +122,7 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 	if len(open) > 0 {
 		t.Errorf("open: %v, want 0", open)
 	}
+
 	for n := range len(all) - 1 {
 		rest := readFrames(t, s.do(t, "GET", fmt.Sprintf("/v1/responses/%s?stream=true&starting_after=%d", id, n), ""), "")
 		if len(rest) != len(all)-n-1 {
@@ -130,6 +134,7 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 			}
 		}
 	}
+
 	for _, query := range []string{"stream=perhaps", "starting_after=1", "stream=true&starting_after=-1", "stream=true&starting_after=x", "stream=%zz"} {
 		decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+id+"?"+query, ""), 400)
 	}
@@ -144,14 +149,17 @@ func TestResponseContinuesPreviousResponses(t *testing.T) {
 		}
 		return llmtest.Says("said " + last.Content)
 	}, nil, nil)
+
 	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("first")), 200)
 	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
 	three := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
+
 	requests := s.Model.Requests()
 	var got []string
 	for _, m := range requests[len(requests)-1].Messages[1:] {
 		got = append(got, m.Role+":"+m.Content)
 	}
+
 	want := `user:first assistant: tool:{"sum":3} assistant:said {"sum":3} user:second assistant:said second user:third`
 	if strings.Join(got, " ") != want || three.Previous == nil || *three.Previous != two.ID {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
@@ -168,20 +176,24 @@ func TestResponseContinuesPreviousResponses(t *testing.T) {
 func TestResponseResolvesItemReferences(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, nil)
+
 	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
 	input := `[{"role":"user","content":"What is 1 + 2?"}`
 	for _, o := range one.Output {
 		input += `,{"type":"item_reference","id":"` + o.ID + `"}`
 	}
+
 	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(input+`,{"role":"user","content":[{"type":"input_text","text":"And?"}]}]`)), 200)
 	requests := s.Model.Requests()
 	var got []string
 	for _, m := range requests[2].Messages[1:] {
 		got = append(got, m.Role+":"+m.Content)
 	}
+
 	if want := `user:What is 1 + 2? assistant: tool:{"sum":3} assistant:It is 3. user:And?`; strings.Join(got, " ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
 	}
+
 	for _, c := range []struct {
 		id     string
 		status int
@@ -215,12 +227,14 @@ func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 		if two.Usage.TotalTokens != 15 || one.Usage.TotalTokens != 15 {
 			t.Errorf("usage %d and %d, want Usage.TotalTokens 15, Usage.TotalTokens 15", one.Usage.TotalTokens, two.Usage.TotalTokens)
 		}
+
 		// A client that lost the answer asks again, and gets the same.
 		again := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", answer), 200)
 		first := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+one.ID, ""), 200)
 		if again.outputShape() != two.outputShape() || again.ID != two.ID || first.outputShape() != one.outputShape() {
 			t.Errorf("again %s, first %s, want %s and %s", again.outputShape(), first.outputShape(), two.outputShape(), one.outputShape())
 		}
+
 		// The other answer comes too late.
 		late := strings.Replace(answer, fmt.Sprintf(`"approve":%t`, approve), fmt.Sprintf(`"approve":%t`, !approve), 1)
 		if e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", late), 409); e.Error.Code != "conflict" {
@@ -240,6 +254,7 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.outputShape() != "mcp_approval_request" {
 		t.Fatalf("%s: %v, want shape mcp_approval_request, no error", eventNames(all), err)
 	}
+
 	// Neither the history that comes along nor earlier answers matter.
 	answer := responsesBody(`[{"role":"user","content":"What is 1 + 2?"},{"type":"item_reference","id":"`+end.Response.Output[0].ID+`"},
 		{"type":"mcp_approval_response","approval_request_id":"`+end.Response.Output[0].ID+`","approve":true}]`, `,"stream":true`)
@@ -306,6 +321,7 @@ func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 	if err != nil || !strings.Contains(string(rest), "event: response.incomplete\n") || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
 		t.Errorf(`rest %s, %v, want rest containing "event: response.incomplete\n", rest ending in "data: [DONE]\n\n", no error`, rest, err)
 	}
+
 	again := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
 	if again.Status != "cancelled" {
 		t.Errorf("again %s, want cancelled", again.Status)
@@ -340,6 +356,7 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 	if err != nil || strings.Contains(string(b), "s3cret") || !strings.Contains(string(b), `"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"]}]`) {
 		t.Errorf("read all %s, want b without s3cret, b containing %s, no error", b, `"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"]}]`)
 	}
+
 	for field, body := range map[string]string{
 		"tools[0].server_url":       `,"tools":[{"type":"mcp","server_label":"x","server_url":"http://169.254.169.254/"}]`,
 		"tools[0].require_approval": `,"tools":[{"type":"mcp","server_label":"default","require_approval":"always"}]`,
@@ -368,12 +385,14 @@ func TestResponseFunctionCallAndOutput(t *testing.T) {
 	whole := `[{"role":"user","content":"The sky?"},{"type":"function_call","call_id":"c1","name":"colour","arguments":"{}"},` + output + `]`
 	three := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(whole, tools)), 200)
 	referred := `[{"role":"user","content":"The sky?"},{"type":"item_reference","id":"` + one.Output[0].ID + `"},` + output + `]`
+
 	four := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(referred, tools)), 200)
 	for _, r := range []responseObject{two, three, four} {
 		if r.outputShape() != "message:completed(Blue.)" {
 			t.Errorf("shape %q, want message:completed(Blue.)", r.outputShape())
 		}
 	}
+
 	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody(`[`+output+`]`, tools)), 400)
 	if e.Error.Param == nil || *e.Error.Param != "input" {
 		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param input", e)
@@ -399,6 +418,7 @@ func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
 	v := iam.newVerifier(t, nil)
 	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = v }, addNeedsApproval)
 	ada, eve := iam.bearerToken("ada"), iam.bearerToken("eve")
+
 	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x"), "Authorization", ada), 200)
 	request := one.Output[0].ID
 	approval := responsesBody(`[{"type":"mcp_approval_response","approval_request_id":"` + request + `","approve":true}]`)
@@ -415,6 +435,7 @@ func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
 			t.Errorf("method %s %s: %+v, want Error.Code not_found", c.method, c.path, e)
 		}
 	}
+
 	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", approval), 401)
 	if e.Error.Type != "authentication_error" {
 		t.Errorf("open AI Error %+v, want Error.Type authentication_error", e)

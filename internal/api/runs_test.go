@@ -57,6 +57,7 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 			ended = append([]string{run}, ended...)
 		}
 	}
+
 	for query, want := range map[string][]string{
 		"": all, "&status=cancelled": ended, "&status=running": all[:2], "&status=failed": nil, "&thread_id=thr_b": {all[1], all[3]},
 		"&thread_id=thr_b&status=running": {all[1]}, "&thread_id=thr_c": nil,
@@ -109,6 +110,7 @@ func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 	run := s.StartRun(t, agent.Request{}).ID
 	stream := s.do(t, "GET", "/runs/"+run+"/events", "")
 	<-s.Tools.Entered
+
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -116,6 +118,7 @@ func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 		stop()
 		s.Drain(over)
 	}()
+
 	_, cut := io.Copy(io.Discard, stream.Body)
 	<-drained
 	if cut == nil {
@@ -203,6 +206,7 @@ func TestResultEndpointHasTheWholeResult(t *testing.T) {
 	t.Parallel()
 	s := newService(t, giveToolModel(), nil, nil)
 	setGiveResults(s.Tools)
+
 	stream := readFrames(t, s.do(t, "POST", "/answer/stream", question), "")
 	var seen int
 	for _, f := range stream {

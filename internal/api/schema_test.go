@@ -335,6 +335,7 @@ func sampleBodies() []event.Body {
 		ToolNames: []string{"t", "u"}, ToolParams: []json.RawMessage{raw(`{"a":1}`), raw(`{}`)},
 		ToolResults: []json.RawMessage{raw(`[0]`), raw(`{"error":"x"}`)}, UpstreamModel: "u", Model: "m", Steps: 2, FinishReason: "stop", Usage: usage,
 	}
+
 	return []event.Body{
 		event.Start{Question: "q", Model: "m", ThreadID: "t", TraceID: strings.Repeat("0a", 16), Metadata: map[string]string{"k": "v"}, UnavailableServers: []string{"crm"}, StructuredOutput: true, Agent: "a", ParentRunID: "run_p"},
 		event.StepStart{Step: 1},
@@ -383,10 +384,12 @@ func storeEvent(t *testing.T, b event.Body) event.Event {
 func TestEventTypesHaveOneSchemaEach(t *testing.T) {
 	d := document()
 	mapping := d.objectAt("components", "schemas", "Event", "discriminator", "mapping")
+
 	listed := make(map[string]bool)
 	for _, s := range d.objectAt("components", "schemas", "Event")["oneOf"].([]any) {
 		listed[s.(object)["$ref"].(string)] = true
 	}
+
 	for _, typ := range event.Types() {
 		ref, _ := mapping[string(typ)].(string)
 		s := d.flatten(object{"$ref": ref})
@@ -395,6 +398,7 @@ func TestEventTypesHaveOneSchemaEach(t *testing.T) {
 			t.Errorf(`%s has no schema of its own, got["const"] %v, want got["const"] %s, listed[ref] true`, typ, got["const"], string(typ))
 		}
 	}
+
 	if n := len(event.Types()); len(mapping) != n || len(listed) != n {
 		t.Errorf("%d schemas, %d in the mapping, for %d types, want mapping %d, listed %d", len(listed), len(mapping), n, n, n)
 	}
@@ -409,12 +413,14 @@ func TestEventsMatchTheirSchemasFieldByField(t *testing.T) {
 		types = append(types, b.Type())
 		schema := object{"$ref": d.objectAt("components", "schemas", "Event", "discriminator", "mapping")[name]}
 		d.checkShape(t, name, reflect.TypeOf(b), schema, "type", "run_id", "seq", "ts")
+
 		line := storeEvent(t, b).AppendJSON(nil)
 		for _, s := range []object{schema, componentRef("Event")} {
 			if err := d.validate(s, json.RawMessage(line)); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
 		}
+
 		var members object
 		if err := json.Unmarshal(line, &members); err != nil {
 			t.Fatal(err)

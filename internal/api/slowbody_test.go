@@ -18,11 +18,13 @@ func TestRefusedCallersWithASlowBodyGetTheResponse(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := serveOverPipes(t, newHandlerOver(t, memory.New(memory.Options{})))()
 			defer c.Close()
+
 			go func() {
 				_, _ = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
 				<-time.After(12 * time.Second)
 				_, _ = io.WriteString(c, "}")
 			}()
+
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				t.Fatalf("%s: got no response, %v, want a problem", path, err)

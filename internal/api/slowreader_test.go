@@ -278,17 +278,20 @@ func TestStreamCutsAStalledReader(t *testing.T) {
 		stalled, reading := dial(), dial()
 		defer stalled.Close()
 		defer reading.Close()
+
 		for _, c := range []net.Conn{stalled, reading} {
 			if err := requestEvents(c); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		began := time.Now()
 		for range 100 {
 			if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: strings.Repeat("x", 1000)}); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
 			t.Fatal(err)
 		}
@@ -297,6 +300,7 @@ func TestStreamCutsAStalledReader(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the other reader waited %s, want 0", took)
 		}
+
 		// The server closes its end; until then a read would have got what it wrote.
 		<-time.After(10 * time.Second)
 		synctest.Wait()

@@ -72,12 +72,14 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 		}
 		after = *page.Last
 	}
+
 	slices.Reverse(ids)
 	for i, item := range all.Data {
 		if ids[i] != item.ID || len(ids) != len(all.Data) {
 			t.Fatalf("pages %v, want [i] %q, %d", ids, item.ID, len(all.Data))
 		}
 	}
+
 	for query, param := range map[string]string{"limit=0": "limit", "limit=101": "limit", "limit=x": "limit", "order=up": "order", "after=msg_none": "after", "a=%zz": ""} {
 		e := decodeResponse[openAIError](t, s.do(t, "GET", path+"?"+query, ""), 400)
 		if (e.Error.Param == nil) != (param == "") || e.Error.Param != nil && *e.Error.Param != param {
@@ -103,6 +105,7 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 	s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("first")), 200)
 	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
+
 	said := decodeResponse[struct {
 		ID, Object string
 		Deleted    bool
@@ -110,6 +113,7 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 	if said.ID != one.ID || said.Object != "response" || !said.Deleted {
 		t.Errorf("said %+v, want ID %q, Object response, Deleted true", said, one.ID)
 	}
+
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", "/v1/responses/" + one.ID, ""}, {"DELETE", "/v1/responses/" + one.ID, ""}, {"GET", "/v1/responses/" + one.ID + "/input_items", ""},
 		{"POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"`+one.ID+`"`)},
@@ -118,6 +122,7 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 			t.Errorf("%s %s: code %s, want not_found", c.method, c.path, e.Error.Code)
 		}
 	}
+
 	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
 	requests := s.Model.Requests()
 	if n := len(requests[len(requests)-1].Messages); n != 6 {
@@ -161,6 +166,7 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 	if want := "mcp_approval_request mcp_approval_request"; one.outputShape() != want {
 		t.Fatalf("shape %q, want %q", one.outputShape(), want)
 	}
+
 	approve := func(ids ...string) string {
 		var items []string
 		for _, id := range ids {
@@ -168,6 +174,7 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 		}
 		return responsesBody("[" + strings.Join(items, ",") + "]")
 	}
+
 	first, second := one.Output[0].ID, one.Output[1].ID
 	unknown := first[:strings.LastIndex(first, "_")] + "_none"
 	for _, body := range []string{approve(first, unknown), approve(first, first)} {
@@ -176,6 +183,7 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 			t.Errorf("%s: %s, resp.StatusCode/100 %d, want 4", body, resp.Status, resp.StatusCode/100)
 		}
 	}
+
 	run := "/runs/" + strings.Replace(one.ID, "resp_", "run_", 1)
 	if now := decodeResponse[native.Status](t, s.do(t, "GET", run, ""), 200); len(now.Interrupts) != 2 {
 		t.Errorf("%d things are still asked, want 2", len(now.Interrupts))
@@ -205,6 +213,7 @@ func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
 	if three.Status != "completed" || !strings.HasSuffix(three.outputShape(), "mcp_call:completed message:completed(Done.)") || three.ID == two.ID {
 		t.Errorf(`ID %s %s, Status %q, want Status completed, shape ending in "mcp_call:completed message:completed(Done.)", ID other than %s`, three.ID, three.outputShape(), three.Status, two.ID)
 	}
+
 	for _, r := range []responseObject{one, two, three} {
 		if again := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); again.outputShape() != r.outputShape() {
 			t.Errorf("%s: %s, want %s", r.ID, again.outputShape(), r.outputShape())
@@ -235,6 +244,7 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 	s := newService(t, addingModel(), nil, nil)
 	body := responsesBody("x", `,"tools":[{"type":"function","name":"colour"}],"text":{"verbosity":"low"},"reasoning":{"effort":"low"},"truncation":"auto","parallel_tool_calls":false,
 		"safety_identifier":"s","prompt_cache_key":"p","user":"u","max_tool_calls":3,"include":["reasoning.encrypted_content"],"stream_options":{"include_obfuscation":false},"metadata":{"k":"v"}`)
+
 	got := decodeResponse[map[string]json.RawMessage](t, s.do(t, "POST", "/v1/responses", body), 200)
 	for member, want := range map[string]string{
 		"tools": `[{"description":null,"name":"colour","parameters":null,"strict":null,"type":"function"}]`, "text": `{"format":{"type":"text"},"verbosity":"low"}`,
@@ -250,6 +260,7 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 			t.Errorf("got the request %s to the model, want %s in it", got, want)
 		}
 	}
+
 	for param, more := range map[string]string{
 		"top_logprobs": `,"top_logprobs":1`, "include[1]": `,"include":["x","message.output_text.logprobs"]`, "truncation": `,"truncation":"head"`,
 		"user": `,"user":"` + strings.Repeat("u", 513) + `"`, "include": `,"include":"x"`, "stream_options": `,"stream_options":1`,

@@ -41,6 +41,7 @@ func BenchmarkReaders(b *testing.B) {
 				if err := log.Create(b.Context(), event.Run{ID: "run_a", ThreadID: "c", Request: []byte(face.record)}); err != nil {
 					b.Fatal(err)
 				}
+
 				var writes, all sync.WaitGroup
 				appendAll := func(bodies ...event.Body) {
 					writes.Add(readers)
@@ -50,21 +51,26 @@ func BenchmarkReaders(b *testing.B) {
 						}
 					}
 				}
+
 				h := newHandlerOver(b, log)
 				ctx, leave := context.WithCancel(b.Context())
 				defer leave()
 				appendAll(event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"})
+
 				for range readers {
 					all.Go(func() {
 						h.ServeHTTP(countingWriter{httptest.NewRecorder(), &writes}, httptest.NewRequestWithContext(ctx, "GET", face.path, nil))
 					})
 				}
+
 				writes.Wait()
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
+
 				for b.ResetTimer(); b.Loop(); writes.Wait() {
 					appendAll(event.TextDelta{PartID: "p", Delta: " word"})
 				}
+
 				runtime.ReadMemStats(&after)
 				each := float64(b.N * readers)
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/each, "ns/reader")

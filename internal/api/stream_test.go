@@ -239,11 +239,13 @@ func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 				}
 				return lone
 			}
+
 			waits := readTogether()
 			run := newestRun(t, s)
 			open := decodeResponse[struct{ Interrupts []struct{ ID string } }](t, s.do(t, "GET", "/runs/"+run, ""), 200).Interrupts
 			readBody(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+open[0].ID+`","approved":true}`))
 			readBody(t, s.doContext(ctx, t, "GET", "/runs/"+run+"/events", ""))
+
 			// A response ends where it came to wait; the others are told from the beginning.
 			if over := readTogether(); (over == waits) != (name == "responses") {
 				t.Errorf("after the run went on: %s, want what was told while it waited (%s) of responses only", over, waits)

@@ -48,6 +48,7 @@ func TestOutputIsAValueInAnswersEventsAndRuns(t *testing.T) {
 	if r := decodeResponse[structured](t, s.do(t, "GET", "/runs/"+a.RunID, ""), 200); string(r.Output) != `{"sum":3}` {
 		t.Errorf(`the run is %+v, want Output {"sum":3}`, r)
 	}
+
 	all := readFrames(t, s.do(t, "POST", "/answer/stream", body), "final_answer")
 	text, last := "", all[len(all)-1]
 	for _, f := range all {
@@ -62,6 +63,7 @@ func TestOutputIsAValueInAnswersEventsAndRuns(t *testing.T) {
 			text += e.Delta
 		}
 	}
+
 	var end structured
 	if err := json.Unmarshal(last.Data, &end); err != nil {
 		t.Fatal(err)
@@ -245,6 +247,7 @@ func TestOnlyImagesHaveHTTPSURLs(t *testing.T) {
 	agui := func(part string) string {
 		return `{"threadId":"t","runId":"r","messages":[{"id":"m","role":"user","content":[` + part + `]}]}`
 	}
+
 	const document, image = `https://files.example/a.pdf`, `https://files.example/a.png`
 	s := newService(t, modelWithAnswers("!"), nil, nil)
 	for _, c := range []struct{ path, body, where string }{

@@ -25,6 +25,7 @@ func BenchmarkThreads(b *testing.B) {
 		log := memory.New(memory.Options{MaxBytes: 4 << 30})
 		h := agenttest.NewFixture(b, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Log, o.MaxRuns = log, 1<<16 })
 		h.Model.Forget()
+
 		for n := range threads {
 			for i := range 50 {
 				turn := thread.Turn{Question: fmt.Sprintf("Question %d of %d?", i, n), Status: event.StatusCompleted, Steps: []thread.Step{{Text: strings.Repeat("An answer of some length. ", 10)}}}
@@ -37,6 +38,7 @@ func BenchmarkThreads(b *testing.B) {
 				}
 			}
 		}
+
 		handler := api.New(api.Options{Agent: h.Agent, Log: log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour})
 		server := httptest.NewServer(handler)
 		measure := func(name, method, path string, body func(i int) string) {
@@ -59,9 +61,11 @@ func BenchmarkThreads(b *testing.B) {
 				}
 			})
 		}
+
 		noBody := func(int) string { return "" }
 		measure("list", "GET", "/threads?limit=50", noBody)
 		measure("read", "GET", "/threads/thread-5?limit=50", noBody)
+
 		// Another one each time, so that they stay of about the same length.
 		measure("continue", "POST", "/answer", func(i int) string { return fmt.Sprintf(`{"question":"And?","thread_id":"thread-%d"}`, i%10) })
 		server.Close()

@@ -146,12 +146,14 @@ func TestHistoryReplacesTheThread(t *testing.T) {
 	} {
 		askers[0].ask(t, s, "t", "one")
 		before := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200).Runs
+
 		resp := s.do(t, "POST", body[0], body[1])
 		if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 			readFrames(t, resp, "")
 		} else {
 			decodeResponse[map[string]any](t, resp, 200)
 		}
+
 		if got, want := s.lastConversation(), "user:own|assistant:said|user:two"; got != want {
 			t.Errorf("%s: conversation %s, want %s", name, got, want)
 		}
@@ -306,10 +308,12 @@ func TestThreadPageWithARunInProgressKeepsItsLimit(t *testing.T) {
 		}
 		return llmtest.Says("One.")
 	}, nil, nil)
+
 	decodeResponse[answer](t, s.do(t, "POST", "/answer", `{"question":"1","thread_id":"t"}`), 200)
 	held.Store(true)
 	stream := s.do(t, "POST", "/answer/stream", `{"question":"2","thread_id":"t"}`)
 	readFrames(t, stream, "text_delta")
+
 	for _, limit := range []string{"1", "2"} {
 		newest := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit="+limit, ""), 200)
 		if len(newest.Messages) != 2 || newest.Messages[0].Content != "2" || newest.Next == "" {
@@ -321,6 +325,7 @@ func TestThreadPageWithARunInProgressKeepsItsLimit(t *testing.T) {
 			t.Errorf("limit %s: the page before is %+v, want the first run, and no next", limit, older)
 		}
 	}
+
 	if all := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit=4", ""), 200); len(all.Messages) != 4 || all.Next != "" {
 		t.Errorf("limit 4: got %+v, want both runs and no next", all)
 	}
@@ -332,9 +337,11 @@ func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	s := newService(t, countingModel, nil, nil)
 	askers[0].ask(t, s, "t", "one")
+
 	for _, path := range []string{"/threads?limit=0", "/threads?limit=101", "/threads?limit=x", "/threads?after=!", "/threads/t?limit=0", "/threads/t?limit=201", "/threads/t?before=0", "/threads/t?before=x"} {
 		wantProblem(t, s.do(t, "GET", path, ""), 400, "invalid_request")
 	}
+
 	for body, pointer := range map[string]string{
 		`{}`: "/title", `{"title":"  "}`: "/title", `{"title":5}`: "/title", `{"title":"` + strings.Repeat("x", event.MaxTitle+1) + `"}`: "/title", `{"title":"x","agent":"y"}`: "/agent", `[]`: "",
 	} {
@@ -343,12 +350,14 @@ func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
 			t.Errorf("%s: errors %+v, want the pointer %q", body, p.Errors, pointer)
 		}
 	}
+
 	for path, allow := range map[string]string{"/threads": "GET", "/threads/t": "GET, PATCH, DELETE"} {
 		resp := s.do(t, "POST", path, `{}`)
 		if wantProblem(t, resp, 405, "method_not_allowed"); resp.Header.Get("Allow") != allow {
 			t.Errorf("%s: Allow %q, want %q", path, resp.Header.Get("Allow"), allow)
 		}
 	}
+
 	wantProblem(t, s.do(t, "GET", "/threads", "", "Accept", "text/html"), 406, "not_acceptable")
 	p := wantProblem(t, s.do(t, "POST", "/answer", `{"question":"x","on_busy":"wait"}`), 400, "invalid_request")
 	if p.Errors[0].Pointer != "/on_busy" {
@@ -387,6 +396,7 @@ func TestDeletedThreadDeletesItsChildRuns(t *testing.T) {
 		}
 		return llmtest.Says(`{}`)
 	}
+
 	s := newService(t, script, withAgents, nil)
 	decodeResponse[output](t, s.do(t, "POST", "/answer", `{"question":"x","thread_id":"t","agent":"b"}`), 200)
 	runs, err := s.Log.Runs(t.Context(), event.Filter{ThreadID: "t", Children: true})
@@ -397,6 +407,7 @@ func TestDeletedThreadDeletesItsChildRuns(t *testing.T) {
 		t.Errorf("%d messages, %d runs, want 2 and 1: children are no turns", len(page.Messages), page.Runs)
 	}
 	s.do(t, "DELETE", "/threads/t", "")
+
 	for _, run := range runs.Runs {
 		wantProblem(t, s.do(t, "GET", "/runs/"+run.ID, ""), 410, "gone")
 	}
@@ -411,6 +422,7 @@ func TestThreadContinuesWithResultsOfTheCallersTools(t *testing.T) {
 		}
 		return llmtest.Says("It is.")
 	}
+
 	s := newService(t, script, nil, nil)
 	tools := `,"conversation":"c","tools":[{"type":"function","name":"colour"}]`
 	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("Which colour?", tools)), 200)

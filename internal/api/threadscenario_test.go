@@ -171,12 +171,14 @@ func TestOnBusyMatchesItsGoldenFiles(t *testing.T) {
 					close(open) // the active run ends while the question arrives, or right before
 				}
 				r := &recorder{names: make(map[string]string)}
+
 				if onBusy == "cancel" {
 					go func() {
 						_ = s.waitUntilEnded(active.RunID)
 						close(open)
 					}()
 				}
+
 				r.record(f.send(t, s, "thr_x", "two", onBusy))
 				if onBusy == "" {
 					close(open)

@@ -48,11 +48,13 @@ func TestToolCallArgumentsAreNotRewritten(t *testing.T) {
 func TestToolCallFailureIsAProblemOfItsKind(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, nil)
+
 	type failure struct {
 		problem
 		Kind   string
 		CallID string `json:"call_id"`
 	}
+
 	for _, c := range []struct {
 		path, body string
 		status     int
@@ -69,6 +71,7 @@ func TestToolCallFailureIsAProblemOfItsKind(t *testing.T) {
 			t.Errorf("%.40s: %+v, want Code %q, Kind %q, CallID non-empty, Detail non-empty, len(Detail) at most 2048", c.path, p, c.code, c.kind)
 		}
 	}
+
 	if p := decodeResponse[failure](t, s.do(t, "POST", "/tools/fail/call", `{}`), 502); p.Detail != "the tool is out of order" {
 		t.Errorf(`detail %q, want "the tool is out of order"`, p.Detail)
 	}
@@ -102,10 +105,12 @@ func TestToolCallRefusesInvalidBodies(t *testing.T) {
 			t.Errorf("%s: no errors, %d Errors, want non-zero", body, len(p.Errors))
 		}
 	}
+
 	wantProblem(t, s.do(t, "POST", "/tools/meet/call", `{}`, "Origin", "https://example.com"), 403, "forbidden")
 	wantProblem(t, s.do(t, "POST", "/tools/meet/call", `{}`, "Content-Type", "text/plain"), 415, "unsupported_media")
 	wantProblem(t, s.do(t, "POST", "/tools/meet/call", `{}`, "Accept", "text/html"), 406, "not_acceptable")
 	wantProblem(t, s.do(t, "GET", "/tools/meet/call", ""), 405, "method_not_allowed")
+
 	select {
 	case <-s.Tools.Entered:
 		t.Error("the tool was called, want it refused")
@@ -153,6 +158,7 @@ func TestToolCallCountsAsARun(t *testing.T) {
 		}
 		first <- resp
 	}()
+
 	<-s.Tools.Entered
 	s.fillQueue(t)
 	wantProblem(t, s.do(t, "POST", "/tools/add/call", `{}`), 503, "overloaded")

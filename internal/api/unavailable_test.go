@@ -100,12 +100,14 @@ func TestQuestionForUnavailableToolsAsksNoModel(t *testing.T) {
 		asked := len(s.Model.Requests())
 		resp := s.do(t, "POST", c.path, c.body)
 		asked = len(s.Model.Requests()) - asked
+
 		if !c.refused {
 			if resp.StatusCode != http.StatusOK {
 				t.Errorf("POST %s %s = %d, want 200", c.path, c.body, resp.StatusCode)
 			}
 			continue
 		}
+
 		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
 			t.Errorf("POST %s %s = %d with Retry-After %q, want 503 with one", c.path, c.body, resp.StatusCode, resp.Header.Get("Retry-After"))
 		}

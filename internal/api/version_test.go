@@ -29,6 +29,7 @@ func TestEventOfANewerVersionIsInTheNativeFormatOnly(t *testing.T) {
 	if got := string(native.AppendFrame(nil, moved)); !strings.Contains(got, "event: run_moved\n") || !strings.Contains(got, "data: "+line+"\n") {
 		t.Errorf("the native frame is %q, want the event as it was written", got)
 	}
+
 	for name, enc := range map[string]encoder{
 		"chat":      chat.NewEncoder(chat.Header{ID: "run_a", Created: time.UnixMilli(8)}, true),
 		"responses": responses.NewEncoder(responses.Header{ID: "run_a", Created: time.UnixMilli(8)}),
@@ -40,6 +41,7 @@ func TestEventOfANewerVersionIsInTheNativeFormatOnly(t *testing.T) {
 			t.Errorf("%s: the event adds %q, want nothing", name, got)
 		}
 	}
+
 	if got := mcptool.NewProgressReporter().MessageFor(moved); got != "" {
 		t.Errorf("MCP: the event is reported as %q, want nothing", got)
 	}

@@ -62,6 +62,7 @@ func TestKeySetIsDiscoveredFromTheIssuer(t *testing.T) {
 					delete(document, member)
 				}
 			}
+
 			publishMetadata(i, c.path, document)
 			v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.Issuer, cfg.JWKSURL = issuer, "" })
 			token := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf(issuer, nil))
@@ -138,6 +139,7 @@ func TestDiscoveredKeySetMayMove(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer v.Close()
+
 		checkFetches := func(last string) {
 			t.Helper()
 			if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
@@ -148,6 +150,7 @@ func TestDiscoveredKeySetMayMove(t *testing.T) {
 				t.Errorf("got the last request for %s, want %s", got, last)
 			}
 		}
+
 		checkFetches("/jwks")
 		m.keys.Store("/new")
 		authtest.Advance(keysRefresh)

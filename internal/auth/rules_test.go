@@ -34,6 +34,7 @@ func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
 		{"claims": {"/realm_access/roles": ["clerk"], "level": ["3"], "staff": ["true"]}, "tools": ["a~b_*"]},
 		{"claims": {"https://x.example/role": ["clerk"]}, "servers": ["wiki"]}
 	]}`)
+
 	for _, c := range []struct {
 		name    string
 		id      Identity
@@ -66,6 +67,7 @@ func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
 			t.Errorf("%s: %t by %q, the server %t, want %q, the server %t", c.name, ok, rule, access.AllowsServer(c.server), c.rule, !c.unknown)
 		}
 	}
+
 	models := r.Of(callerWithClaims(t, "svc/b", "crm read", `{}`))
 	if !models.AllowsModel("openai/gpt/x") || models.AllowsModel("xai.grok-4") || models.AllowsNothing() || models.AllowsEverything() {
 		t.Errorf("access %+v, want openai/gpt/x but not xai.grok-4, something, with a limit", models)

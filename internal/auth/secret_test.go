@@ -14,6 +14,7 @@ func TestSecretNeverPrints(t *testing.T) {
 		closed Secret
 		deep   []any
 	}{s, s, []any{s, &s}}
+
 	for _, verb := range []string{"%s", "%v", "%+v", "%#v", "%d", "%x", "%X", "%q", "%c", "%U", "%t", "%e", "%p", "%10.2s"} {
 		for _, value := range []any{s, &s, hidden, &hidden, []Secret{s}, map[Secret]Secret{s: s}} {
 			if text := fmt.Sprintf(verb, value); strings.Contains(text, "hush") || strings.Contains(text, "68757368") {
@@ -21,6 +22,7 @@ func TestSecretNeverPrints(t *testing.T) {
 			}
 		}
 	}
+
 	text, err := json.Marshal(hidden)
 	if err != nil || strings.Contains(string(text), "hush") {
 		t.Errorf("JSON %s, %v, want text without hush, no error", text, err)

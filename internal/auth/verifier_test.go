@@ -89,6 +89,7 @@ func TestVerifyMatrix(t *testing.T) {
 	i.PublishKeys(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey), authtest.ECJWK("e1", &authtest.ECKey().PublicKey), authtest.RSAJWK("small", &authtest.ShortRSAKey().PublicKey))
 	v, _ := newVerifier(t, i, nil)
 	begin := time.Now()
+
 	m := tokenBuilder{i, begin.Unix()}
 	challenges := map[int]string{200: "", 400: badRequest, 401: invalidToken, 403: scopeMissing}
 	for _, row := range slices.Concat(m.shapes(), m.keys(), m.confusions(t), m.addressees(), m.times(), m.subjects()) {
@@ -105,6 +106,7 @@ func TestVerifyMatrix(t *testing.T) {
 			t.Errorf("%s: got status %d for %+v, want a subject for 200 only", row.name, status, id)
 		}
 	}
+
 	// One fetch at the start. All those kids came within 30 s of it.
 	if n := i.KeyRequests.Load(); n > 1+int64(time.Since(begin)/keysCooldown) {
 		t.Errorf("%d fetches of the keys, want at most %d", n, 1+int64(time.Since(begin)/keysCooldown))
@@ -315,6 +317,7 @@ func TestClientAndUserOfTheSameNameAreDifferentOwners(t *testing.T) {
 		}
 		return id
 	}
+
 	for name, ids := range map[string][2]Identity{
 		"the client is named like the user":    {verify(authtest.JSON{"sub": "ann"}), verify(authtest.JSON{"sub": nil, "client_id": "ann"})},
 		"the user is named like a client":      {verify(authtest.JSON{"sub": "client:ann"}), verify(authtest.JSON{"sub": nil, "client_id": "ann"})},
@@ -324,6 +327,7 @@ func TestClientAndUserOfTheSameNameAreDifferentOwners(t *testing.T) {
 			t.Errorf("%s: got owners %q and %q, want different ones", name, a.Subject, b.Subject)
 		}
 	}
+
 	if got := verify(authtest.JSON{"sub": "ann", "client_id": "web"}).Subject; got != "ann" {
 		t.Errorf("got subject %q of a user's token with a client, want ann", got)
 	}
@@ -341,6 +345,7 @@ func TestVerifierConfigRestrictsTokens(t *testing.T) {
 	signed := func(header, claims authtest.JSON) string {
 		return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(header), i.ClaimsJSON(claims))
 	}
+
 	ed := text + "." + authtest.Base64(ed25519.Sign(edKey, []byte(text)))
 	now := time.Now().Unix()
 	for _, c := range []struct {
@@ -419,20 +424,24 @@ func FuzzVerify(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(v.Close)
+
 	minted := []string{
 		authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf(fakeIssuer, nil)),
 		authtest.SignES256(authtest.ECKey(), authtest.HeaderJSON(authtest.JSON{"alg": "ES256", "kid": "e1"}), authtest.ClaimsOf(fakeIssuer, nil)),
 	}
+
 	for _, token := range minted {
 		if _, err := v.Verify(f.Context(), token); err != nil {
 			f.Fatal(err)
 		}
 		f.Add(token)
 	}
+
 	f.Add(authtest.SignRS256(authtest.RSAKey(), `{"alg":"RS256","kid":"k1","crit":[]}`, `{"exp":1e300}`))
 	f.Add(authtest.Base64([]byte(`{"alg":"none"}`)) + ".e30.")
 	f.Add("a.b.c")
 	f.Add("....")
+
 	f.Fuzz(func(t *testing.T, token string) {
 		id, err := v.Verify(t.Context(), token)
 		if status, _ := Challenge(err, metadataURL); err != nil && (status < 400 || status > 401) {

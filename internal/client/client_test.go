@@ -189,6 +189,7 @@ func TestTokenIsReadForEachRequest(t *testing.T) {
 	got := make(chan string, 2)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Authorization") }))
 	defer server.Close()
+
 	n, failure := 0, errors.New("no file")
 	c := client.New(server.URL, func() (string, error) {
 		if n++; n > 2 {
@@ -197,6 +198,7 @@ func TestTokenIsReadForEachRequest(t *testing.T) {
 		return strings.Repeat("t", n), nil
 	}, 1)
 	defer c.Close()
+
 	for _, want := range []string{"Bearer t", "Bearer tt"} {
 		if _, err := c.Send(t.Context(), http.MethodGet, "/agents", nil, nil, nil); err != nil {
 			t.Fatal(err)
@@ -205,6 +207,7 @@ func TestTokenIsReadForEachRequest(t *testing.T) {
 			t.Errorf("Authorization = %q, want %q", token, want)
 		}
 	}
+
 	if _, err := c.Send(t.Context(), http.MethodGet, "/agents", nil, nil, nil); !errors.Is(err, failure) {
 		t.Errorf("error = %v, want %v", err, failure)
 	}
@@ -216,10 +219,12 @@ func TestStreamResumesAfterAnEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	first, err := stream.Next()
 	if err != nil || first.Event != "start" {
 		t.Fatalf("first event = %s, %v, want start", first.Event, err)
 	}
+
 	stream.Close()
 	run, _, _ := strings.Cut(first.ID, ":")
 	if stream, err = c.Stream(t.Context(), http.MethodGet, client.RunPath(run, "/events"), nil, http.Header{"Last-Event-ID": {first.ID}}); err != nil {

@@ -178,6 +178,7 @@ func TestPageIsServedWithoutItsIssuer(t *testing.T) {
 			}
 			return SignIn{TokenEndpoint: "https://iam.example/t"}, nil
 		}})
+
 		ask := func(etag string) *http.Response {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 			r.Header.Set("If-None-Match", etag)
@@ -185,6 +186,7 @@ func TestPageIsServedWithoutItsIssuer(t *testing.T) {
 			h.ServeHTTP(w, r)
 			return w.Result()
 		}
+
 		res := ask("")
 		if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(body), "You cannot sign in at this time") {
 			t.Errorf("got %s %.900s, %v, want the page, which says that nobody can sign in", res.Status, body, err)

@@ -64,6 +64,7 @@ func TestConnectCalendarNeedsItsPage(t *testing.T) {
 		}
 		return string(body)
 	}
+
 	action, visits := "accept", false
 	s, session := openSession(t, MCPConfig{URL: "http://127.0.0.1:1"}, newElicitingClient(func(p *sdk.ElicitParams) *sdk.ElicitResult {
 		if p.Mode != "url" || p.URL != "http://127.0.0.1:1"+calendarPath {
@@ -79,9 +80,11 @@ func TestConnectCalendarNeedsItsPage(t *testing.T) {
 		}
 		return &sdk.ElicitResult{Action: action}
 	}))
+
 	page := httptest.NewServer(s)
 	t.Cleanup(page.Close)
 	base = page.URL
+
 	for _, c := range []struct {
 		action string
 		visits bool

@@ -95,11 +95,13 @@ func TestIAMTokenVerifiesAgainstThePublishedKey(t *testing.T) {
 	if token.Header["typ"] != "at+jwt" || token.Header["kid"] == "" || token.Header["alg"] != "RS256" {
 		t.Errorf("the JWS header is %v, want the kid and typ at+jwt", token.Header)
 	}
+
 	for _, name := range []string{"iss", "aud", "sub", "client_id", "scope", "iat", "nbf", "exp", "jti"} {
 		if c[name] == nil {
 			t.Errorf("the claims are %v, want %s among them", c, name)
 		}
 	}
+
 	_, again, _ := requestToken(t, srv, testSecret, url.Values{"grant_type": {"client_credentials"}})
 	if again["access_token"] == raw {
 		t.Error("two requests got the same token, want two")
@@ -143,6 +145,7 @@ func TestIAMRefusesAsRFC6749Says(t *testing.T) {
 			}
 		})
 	}
+
 	req, _ := http.NewRequest(http.MethodPost, srv.URL+TokenPath, strings.NewReader(`{"grant_type":"client_credentials"}`))
 	req.Header.Set("Content-Type", "application/json")
 	req.SetBasicAuth(testClient, url.QueryEscape(testSecret))

@@ -174,12 +174,14 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 			if resp.StatusCode != c.status {
 				t.Errorf("status %d, want %d", resp.StatusCode, c.status)
 			}
+
 			if c.code == "-" {
 				if challenge != "" {
 					t.Errorf("a valid token got the challenge %s, want none", challenge)
 				}
 				return
 			}
+
 			if !strings.Contains(challenge, "resource_metadata=") || strings.Contains(challenge, "error=") != (c.code != "") ||
 				!strings.Contains(challenge, c.code) {
 				t.Errorf("challenge %q, want error %q", challenge, c.code)
@@ -210,6 +212,7 @@ func TestMCPServerWithoutIAMIsUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	away := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(away.Close)
 	_, srv := startMCP(t, MCPConfig{Issuer: "http://iam", JWKSURL: away.URL + JWKSPath})
@@ -218,12 +221,14 @@ func TestMCPServerWithoutIAMIsUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	req, _ := http.NewRequest(http.MethodGet, srv.URL+MCPPath, nil)
 	req.Header.Set("Authorization", "Bearer "+token)
 	resp, err := srv.Client().Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("got status %d and Retry-After %q, want 503 and some time", resp.StatusCode, resp.Header.Get("Retry-After"))

@@ -116,15 +116,18 @@ func TestModelStreamsToOpenAIsClient(t *testing.T) {
 				t.Fatalf("the client library refuses the chunk %s, want it accepted", stream.Current().RawJSON())
 			}
 		}
+
 		if err := stream.Err(); err != nil {
 			t.Fatal(err)
 		}
 		stream.Close()
+
 		choice := acc.Choices[0]
 		got := []string{}
 		for _, c := range choice.Message.ToolCalls {
 			got = append(got, c.Function.Name+" "+c.Function.Arguments)
 		}
+
 		finish := map[bool]string{true: "stop", false: "tool_calls"}[len(want) == 0]
 		if !reflect.DeepEqual(got, want) || choice.FinishReason != finish || acc.Usage.TotalTokens == 0 {
 			t.Errorf("%s: %v, %s, %+v, want got %s, FinishReason %s, acc.Usage.TotalTokens non-zero", question, got, choice.FinishReason, acc.Usage, want, finish)
@@ -148,6 +151,7 @@ func TestModelStreamFrames(t *testing.T) {
 			"stream": true, "stream_options": map[string]any{"include_usage": true}, "tools": wireTools([]string{"current_time", "calculate"}),
 			"messages": []any{map[string]any{"role": "user", "content": []any{map[string]any{"type": "text", "text": question}}}},
 		})))
+
 		var frames bytes.Buffer
 		lines := bufio.NewScanner(strings.NewReader(body))
 		for lines.Scan() {
@@ -159,12 +163,14 @@ func TestModelStreamFrames(t *testing.T) {
 			}
 			frames.WriteString(data + "\n")
 		}
+
 		golden := filepath.Join("testdata", "stream-"+name+".txt")
 		if *update {
 			if err := os.WriteFile(golden, frames.Bytes(), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		want, err := os.ReadFile(golden)
 		if err != nil {
 			t.Fatal(err)

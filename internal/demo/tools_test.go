@@ -85,6 +85,7 @@ func TestToolsDescribeThemselves(t *testing.T) {
 	if len(list.Tools) != 10 {
 		t.Errorf("%d tools, want 10", len(list.Tools))
 	}
+
 	for _, tool := range list.Tools {
 		if tool.Title == "" || len(tool.Description) < 20 || tool.Annotations == nil {
 			t.Errorf("%s says too little, want Title non-empty, len(Description) at least 20, Annotations non-nil", tool.Name)
@@ -103,6 +104,7 @@ func TestToolsDescribeThemselves(t *testing.T) {
 		if err := json.Unmarshal(b, &schema); err != nil {
 			t.Fatal(err)
 		}
+
 		for name, p := range schema.Properties {
 			if p.Description == "" {
 				t.Errorf("%s.%s has no description, Description %q, want non-empty", tool.Name, name, p.Description)
@@ -143,15 +145,18 @@ func TestSlowReportStopsWhenCancelled(t *testing.T) {
 			return next(ctx, method, req)
 		}
 	})
+
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-started
 		cancel()
 	}()
+
 	_, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "slow_report", Arguments: map[string]any{"topic": "x", "steps": 10, "step_ms": 2000}})
 	if err == nil {
 		t.Fatal("the call came to an end, want an error")
 	}
+
 	for line := range lines {
 		if strings.Contains(line, `msg="tool call"`) {
 			if !strings.Contains(line, "tool=slow_report") || !strings.Contains(line, "subject="+testClient) || !strings.Contains(line, "failed=true") {

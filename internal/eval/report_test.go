@@ -17,6 +17,7 @@ func newReport(configuration string, passed ...string) Report {
 		{Name: "nothing is deleted", Line: 9, Question: "Delete it.", Agent: "support", Runs: 2, Pass: 1},
 		{Name: "a name that is longer than the table is wide, so it is shortened", Line: 15, Question: "Hello?", Runs: 1, Pass: 1},
 	}}
+
 	r := Report{Suite: s.Name, Configuration: configuration, StartedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	for i, c := range s.Cases {
 		if i >= len(passed) {
@@ -42,6 +43,7 @@ func newReport(configuration string, passed ...string) Report {
 		one.summarize()
 		r.Cases = append(r.Cases, one)
 	}
+
 	r.summarize(12 * time.Second)
 	return r
 }
@@ -116,6 +118,7 @@ func TestCaseReportPassesAtItsRate(t *testing.T) {
 			}
 		}
 	}
+
 	c := CaseReport{Wanted: 5, Pass: 0.8, Results: []RunReport{{Passed: true}, {Passed: true}, {Passed: true}, {}, {}}}
 	if c.summarize(); c.Passed || c.Rate != 0.6 {
 		t.Errorf("3 of 5: got %v, %v, want a rate of 0.6, which is below 0.8", c.Passed, c.Rate)

@@ -54,6 +54,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if s.Name != "everything" || len(s.Cases) != 2 || *s.Judge != (Judge{Model: "big", Agent: "judge"}) {
 		t.Fatalf("got %+v, want the suite everything with a judge and two cases", s)
 	}
@@ -81,6 +82,7 @@ func TestParseRefusesBadSuites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, path := range names {
 		name := filepath.Base(path)
 		_, err := Parse(files[name], fileOptions)
@@ -109,6 +111,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, dir := range []string{"good", "bad"} {
 		for name, data := range readSuites(t, dir) {
 			if strings.HasPrefix(name, "yaml_") {
@@ -122,6 +125,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
+
 			if err := json.Unmarshal(raw, &value); err != nil {
 				t.Fatal(err)
 			}

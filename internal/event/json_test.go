@@ -40,6 +40,7 @@ func TestAppendFieldsWritesTheJSONOfEncodingJSON(t *testing.T) {
 		ToolResult{call, raw[0], raw[1], raw, raw[0], &Truncated{1 << 20, "/runs/a"}, 7, []FieldError{{"/a", "<b>"}, {"", "c"}}, "run_<1>"},
 		FinalAnswer{"<\n\u2028>\xff", raw[0], Metadata{[]string{"a", "<\">"}, raw, raw, "m", "u", 2, "stop", Usage{1, 2, 3}, new(2.5e-7), []string{"a<"}}, "stop"},
 	}
+
 	for _, b := range append(full,
 		ToolResult{}, ToolResult{Call: call, Content: []json.RawMessage{}, Truncated: &Truncated{}},
 		TextDelta{"p\"", "<\x01é\u2028\xff"}, ReasoningDelta{"p", "a\\"}, ToolCallArgs{call, "{\"a\""}, ToolCallArgs{},
@@ -48,6 +49,7 @@ func TestAppendFieldsWritesTheJSONOfEncodingJSON(t *testing.T) {
 	) {
 		checkSameJSON(t, b)
 	}
+
 	broken := encodeBody(t, ToolResult{Payload: json.RawMessage("{\n\"a\n\":")})
 	if !json.Valid(broken) || bytes.ContainsAny(broken, "\r\n") {
 		t.Errorf("Encode of a payload that is not JSON = %q, want JSON of one line", broken)

@@ -27,6 +27,7 @@ func childMain(kind, addr string) int {
 	case "probe":
 		return probeMain(addr)
 	}
+
 	if addr != "" {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -34,6 +35,7 @@ func childMain(kind, addr string) int {
 		}
 		fmt.Fprintln(conn, kind)
 	}
+
 	switch kind {
 	case "exit":
 		return 3
@@ -52,6 +54,7 @@ func childMain(kind, addr string) int {
 		signal.Ignore(syscall.SIGTERM)
 		select {}
 	}
+
 	answerStdin(kind)
 	return 0
 }
@@ -178,11 +181,13 @@ func TestF23MisbehavingChildFailsItsOwnCallsOnly(t *testing.T) {
 		if c.kind == "stubborn" {
 			receiveWithin(t, l.startedKinds, "its own child")
 		}
+
 		d := timeOf(func() {
 			if code := s.stop(t); code != 0 {
 				t.Errorf("%s: exit code %d\n%s, want 0", c.kind, code, s.out)
 			}
 		})
+
 		if c.kind == "stubborn" {
 			receiveWithin(t, l.endedKinds, "the end of one")
 			receiveWithin(t, l.endedKinds, "the end of the other")
@@ -194,12 +199,14 @@ func TestF23MisbehavingChildFailsItsOwnCallsOnly(t *testing.T) {
 func TestF24ChildrenDieWithAKilledProcess(t *testing.T) {
 	r := beginFault(t, "SIGKILL for us", "the stdio child is gone; clients see a cut, no terminal event")
 	l := newChildMonitor(t)
+
 	entered := make(chan struct{}, 1)
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
 		llmtest.Stream(w, "", textDelta("Well"))
 		entered <- struct{}{}
 		<-q.Context().Done()
 	}))
+
 	s := start(t, "LLM_BASE_URL="+model.URL, childConfig(t, "good", l.addr))
 	receiveWithin(t, l.startedKinds, "the child")
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)

@@ -38,6 +38,7 @@ func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 	var left atomic.Int64
 	model := llmtest.New(t, endlessModel(&left))
 	tool := newPeer(t, nil)
+
 	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url, "DISCONNECT_GRACE=0s", "MAX_CONCURRENT_RUNS=1")
 	slowest := time.Duration(0)
 	for point := 1; point <= 20; point++ {
@@ -49,6 +50,7 @@ func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 		resp.Body.Close()
 		slowest = max(slowest, timeOf(func() { s.waitUntilEnded(t, got.last().RunID) }))
 	}
+
 	ctx, leave := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer leave()
 	if resp, err := s.send(ctx, "POST", "/answer", question); err == nil {
@@ -110,6 +112,7 @@ func TestF30StallingClientIsDisconnected(t *testing.T) {
 	r := beginFault(t, "headers that never end; a body at 1 B/s", "closed after about 5 s; 408 or closed after about 15 s; others served meanwhile")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := start(t, "LLM_BASE_URL="+model.URL)
+
 	host := strings.TrimPrefix(s.url, "http://")
 	var all sync.WaitGroup
 	for _, c := range []struct {
@@ -153,6 +156,7 @@ func TestF30StallingClientIsDisconnected(t *testing.T) {
 			}
 		})
 	}
+
 	if a := s.ask(t); a.status != 200 {
 		t.Errorf("beside them: %+v, want status 200", a)
 	}
@@ -165,8 +169,10 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 	for i := range words {
 		words[i] = "word "
 	}
+
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says(words...)))
 	s := start(t, "LLM_BASE_URL="+model.URL)
+
 	const clients = 100
 	var all sync.WaitGroup
 	var broken atomic.Int64
@@ -197,6 +203,7 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if n := len(model.Requests()); n != clients {
 		t.Errorf("%d questions to the model, want %d", n, clients)
@@ -207,6 +214,7 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
 	r := beginFault(t, "50 requests with one Idempotency-Key, one with another body", "one run; 422")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+
 	s := start(t, "LLM_BASE_URL="+model.URL)
 	var all sync.WaitGroup
 	var runs sync.Map
@@ -219,6 +227,7 @@ func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
 			runs.Store(a.field("run_id"), true)
 		})
 	}
+
 	all.Wait()
 	n := 0
 	runs.Range(func(any, any) bool { n++; return true })

@@ -133,6 +133,7 @@ func TestF45ClockJumpsByAnHour(t *testing.T) {
 		}
 		f.waitUntilAllAnswer(t)
 		load := f.startLoad(t, 4, where)
+
 		for i, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 0} {
 			name := fmt.Sprintf("approve-%s-%d", where, i)
 			run, interrupt := f.startUntilApproval(t, name)
@@ -144,6 +145,7 @@ func TestF45ClockJumpsByAnHour(t *testing.T) {
 			}
 			f.approve(t, run, interrupt)
 		}
+
 		load.stop(t)
 		f.wantAnswers(t, where)
 		r.record("%s: %s", where, f.report(t))

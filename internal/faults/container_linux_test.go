@@ -39,6 +39,7 @@ func newMemoryCgroup(t *testing.T, limit int64) string {
 	if err != nil {
 		return ""
 	}
+
 	for line := range strings.Lines(string(text)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		root, file := "/sys/fs/cgroup", "memory.max"
@@ -47,6 +48,7 @@ func newMemoryCgroup(t *testing.T, limit int64) string {
 		} else if f[1] != "" {
 			continue
 		}
+
 		dir := filepath.Join(root, f[2], fmt.Sprintf("answerd-faults-%d-%d", os.Getpid(), closedPorts.Add(1)))
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
@@ -55,6 +57,7 @@ func newMemoryCgroup(t *testing.T, limit int64) string {
 			_ = os.Remove(dir)
 			continue
 		}
+
 		t.Cleanup(func() { // the process in it has ended; the kernel may need a moment to notice
 			for range 100 {
 				if os.Remove(dir) == nil {
@@ -174,6 +177,7 @@ func (l memoryLoad) measure(t *testing.T, d time.Duration) (f memoryFigures) {
 		t.Fatalf("got no answer before the load, want one\n%s", s.out)
 	}
 	endProbes, endIdle := startProbes(t, s.url), startProbes(t, start(t, "LLM_BASE_URL=http://"+closedPort(t)).url)
+
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -186,13 +190,16 @@ func (l memoryLoad) measure(t *testing.T, d time.Duration) (f memoryFigures) {
 			}
 		}
 	})
+
 	l.runCallers(t, s, d, &f)
 	f.probes, f.idle = endProbes(), endIdle()
+
 	f.recovery = timeOf(func() {
 		for began := time.Now(); !s.canAnswer(t, l.endless) && time.Since(began) < waitLimit; {
 			<-time.After(50 * time.Millisecond)
 		}
 	})
+
 	close(stop)
 	watching.Wait()
 	return f
@@ -206,6 +213,7 @@ func (l memoryLoad) runCallers(t *testing.T, s *service, d time.Duration, f *mem
 	if l.body > 0 {
 		body = fmt.Sprintf(`{"question":%q}`, randomText(l.body))
 	}
+
 	var all sync.WaitGroup
 	for range l.callers {
 		all.Go(func() {

@@ -181,6 +181,7 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 	var begun atomic.Int64
 	open := make(chan struct{})
 	model := llmtest.New(t, waitingModel(&begun, open))
+
 	s := start(t, "LLM_BASE_URL="+model.URL, "DRAIN_TIMEOUT=5s", fmt.Sprintf("MAX_CONCURRENT_RUNS=%d", n))
 	var all sync.WaitGroup
 	var finished, told, broken atomic.Int64
@@ -207,6 +208,7 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 			}
 		})
 	}
+
 	waitForCount(t, &begun, int64(n), "runs")
 	s.signal(t, syscall.SIGTERM)
 	began := time.Now()
@@ -282,23 +284,28 @@ func (p *balancedPair) ask() error {
 func TestRollingRestartFailsNoRequest(t *testing.T) {
 	skipUnlessLong(t)
 	restarts := countFromEnv(t, "RESTARTS", 3)
+
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
 		<-time.After(30 * time.Millisecond) // it thinks
 		llmtest.Says("Yes.")(w, q)
 	}))
+
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
 	p := &balancedPair{addr: [2]string{closedPort(t), closedPort(t)}, client: &http.Client{Transport: transport, Timeout: waitLimit}}
 	t.Cleanup(transport.CloseIdleConnections)
+
 	run := func(i int) *service {
 		s := start(t, "LLM_BASE_URL="+model.URL, "ADDR="+p.addr[i], "SHUTDOWN_DELAY=500ms")
 		p.ready[i].Store(true)
 		return s
 	}
+
 	both := [2]*service{run(0), run(1)}
 	over := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() { p.probeReadiness(over) })
+
 	var asked, refused, failed atomic.Int64
 	for i := range 10 { // 200 questions a second, and always some under way
 		all.Go(func() {
@@ -324,6 +331,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 			}
 		})
 	}
+
 	for n := range restarts {
 		waitForCount(t, &asked, asked.Load()+60, "requests")
 		i := n % 2
@@ -332,6 +340,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 		}
 		both[i] = run(i)
 	}
+
 	waitForCount(t, &asked, asked.Load()+60, "requests")
 	close(over)
 	all.Wait()

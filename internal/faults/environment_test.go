@@ -22,6 +22,7 @@ func TestF33HangingCollectorDelaysNoRun(t *testing.T) {
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	link := newProxy(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
 	link.disturb(stallConnection, forwardAll)
+
 	for _, endpoint := range []string{"http://" + closedPort(t), link.url} {
 		s := start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint)
 		slowest := time.Duration(0)
@@ -32,6 +33,7 @@ func TestF33HangingCollectorDelaysNoRun(t *testing.T) {
 				}
 			}))
 		}
+
 		code := 0
 		d := timeOf(func() { code = s.stop(t) })
 		if slowest > 10*time.Second || code != 0 || d > 15*time.Second {
@@ -138,6 +140,7 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 	model := llmtest.New(t, waitingModel(&begun, open))
 	s := start(t, "LLM_BASE_URL="+model.URL, "GOMEMLIMIT=96MiB", "EVENTS_MAX_BYTES=128MiB")
 	large := fmt.Sprintf(`{"question":%q}`, strings.Repeat("why ", 200<<10))
+
 	var asked, all sync.WaitGroup
 	var answered, shed atomic.Int64
 	turns := make(chan struct{}, 20)
@@ -162,18 +165,22 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 		}
 		answered.Add(1)
 	}
+
 	for range 200 {
 		asked.Add(1)
 		all.Go(askOnce)
 	}
+
 	asked.Wait()
 	close(open)
 	all.Wait()
 	peak := s.peakMemory(t)
+
 	// Of 96 MiB, runs have 18: a run reserves 2.5 MiB, and its request counts twice while it is held.
 	if answered.Load() < 3 || shed.Load() < 50 || answered.Load()+shed.Load() != 200 || peak > 256<<20 {
 		t.Errorf("%d answered, %d refused, peak %.0f MiB, want at least 3, at least 50, at most 256\n%s", answered.Load(), shed.Load(), peak/(1<<20), s.out)
 	}
+
 	a, again := s.ask(t), 0
 	for ; a.status == 503 && a.header.Get("Retry-After") != "" && again < 30; again++ {
 		<-time.After(time.Second)

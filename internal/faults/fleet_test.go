@@ -184,6 +184,7 @@ func (r *fleetRun) readOnce(ctx context.Context, s *service, isLast func(streamE
 		return nil, nil // the replica is gone
 	}
 	defer resp.Body.Close()
+
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case http.StatusNoContent: // there are no more events
@@ -200,6 +201,7 @@ func (r *fleetRun) readOnce(ctx context.Context, s *service, isLast func(streamE
 		b, _ := io.ReadAll(resp.Body)
 		return nil, fmt.Errorf("%s: %s %s, want 200 or 503", r.name, resp.Status, b)
 	}
+
 	// An error ends the stream early: the replica was killed, or has no log.
 	got, _ := readEvents(resp.Body, func(e streamEvent) bool {
 		now := time.Now()

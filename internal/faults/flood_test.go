@@ -82,6 +82,7 @@ func TestFloodsOfProgressDelayNoOtherAnswer(t *testing.T) {
 		t.Skip("skipped: it measures, so nothing else should run; make abuse runs it")
 	}
 	const floods = 4
+
 	each := 5 * time.Second
 	switch {
 	case os.Getenv("LONG") != "":
@@ -89,6 +90,7 @@ func TestFloodsOfProgressDelayNoOtherAnswer(t *testing.T) {
 	case testing.Short():
 		each = 2 * time.Second
 	}
+
 	t.Log("| log | plain answer, idle: p50, p99 | with four floods: p50, p99 | ratio of p50 | of another, idle process meanwhile | messages of the floods |")
 	for _, where := range []string{"memory", "file:", "NATS"} {
 		t.Run(where, func(t *testing.T) {
@@ -99,6 +101,7 @@ func TestFloodsOfProgressDelayNoOtherAnswer(t *testing.T) {
 			})
 			model := llmtest.New(t, floodModel)
 			model.Forget()
+
 			env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=120s", "DISCONNECT_GRACE=0s"}
 			switch where {
 			case "file:":
@@ -106,15 +109,18 @@ func TestFloodsOfProgressDelayNoOtherAnswer(t *testing.T) {
 			case "NATS":
 				env = append(env, "EVENTS_URL="+startNATS(t).ClientURL())
 			}
+
 			s, other := start(t, env...), start(t, env[0])
 			if a := s.ask(t); a.field("answer") != "Yes." {
 				t.Fatalf("got %+v before the floods, want an answer", a)
 			}
+
 			measure := func() (asked, idle probes) {
 				end, endIdle := startProbes(t, s.url), startProbes(t, other.url)
 				<-time.After(each)
 				return end(), endIdle()
 			}
+
 			alone, quiet := measure()
 			stop := s.keepFlooding(t, floods, &messages)
 			busy, idle := measure()
@@ -125,6 +131,7 @@ func TestFloodsOfProgressDelayNoOtherAnswer(t *testing.T) {
 			if n := busy.failed + len(busy.refusals) + busy.unhealthy; n > 0 || len(busy.answers) == 0 {
 				t.Errorf("%d of the other requests got no answer, and %d got one, want 0 and some", n, len(busy.answers))
 			}
+
 			if percentile(idle.answers, 0.5) > 2*percentile(quiet.answers, 0.5) {
 				t.Log("the machine is busy: the ratio is not judged")
 			} else if ratio > 2 {

@@ -64,6 +64,7 @@ func TestF12MCPServerDownIsUnavailableAndComesBack(t *testing.T) {
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 200 || !strings.Contains(a.body, `"failed"`) {
 		t.Errorf("got %+v, want status 200", a)
 	}
+
 	name := serverName(t, s)
 	restartPeer := func() {
 		link.start()
@@ -72,6 +73,7 @@ func TestF12MCPServerDownIsUnavailableAndComesBack(t *testing.T) {
 		}
 		r.wantCallSuccess(s)
 	}
+
 	restartPeer()
 	link.stop()
 	r.wantCallError(s, "unavailable")
@@ -117,6 +119,7 @@ func TestF14EndlessProgressEndsAtTheMaximumTime(t *testing.T) {
 			}
 		}
 	})
+
 	// Long enough that a busy machine's pauses are no silence of the server's.
 	s := startWithTool(t, tool.url, "TIMEOUT=800ms")
 	var got eventList
@@ -141,6 +144,7 @@ func TestF15StreamEndBeforeTheResultIsAnUnknownOutcome(t *testing.T) {
 func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 	r := beginFault(t, "garbage, HTML, wrong id, two responses, an unsolicited request", "that call fails; the call of another run beside it does not")
 	const js = "application/json"
+
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	var bad atomic.Pointer[replyFunc]
 	tool := newPeer(t, func(w http.ResponseWriter, q *http.Request, m message) {
@@ -152,6 +156,7 @@ func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 		}
 		(*bad.Load())(w, q, m)
 	})
+
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
 		args := "{}"
 		for _, m := range q.Messages {
@@ -161,6 +166,7 @@ func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 		}
 		return callingModel(args)(q)
 	})
+
 	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url)
 	waited := make(chan reply, 1)
 	go func() {
@@ -170,6 +176,7 @@ func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 		}
 		waited <- a
 	}()
+
 	receiveWithin(t, entered, "the call beside")
 	for _, c := range []struct {
 		name, kind string
@@ -186,6 +193,7 @@ func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 			t.Errorf("%s: the call failed as %q, want %q", c.name, got, c.kind)
 		}
 	}
+
 	close(release)
 	if a := receiveWithin(t, waited, "the run beside"); !strings.Contains(a.body, `"tool_results":["ok"]`) {
 		t.Errorf(`beside: %s, want it to contain "tool_results":["ok"]`, a.body)
@@ -205,6 +213,7 @@ func TestF17LostSessionIsReinitializedOnce(t *testing.T) {
 		}
 		resultReply(`{"content":[]}`)(w, q, m)
 	})
+
 	s := startWithTool(t, tool.url)
 	r.wantCallSuccess(s)
 	if tool.handshakes.Load() != 2 || tool.calls.Load() != 2 || !forgot.Load() {
@@ -245,12 +254,14 @@ func TestF18RefusedTokenIsRenewedOnce(t *testing.T) {
 			}
 			resultReply(`{"content":[]}`)(w, q, m)
 		})
+
 		s := startWithTool(t, tool.url, jwtSettings(url)...)
 		if always {
 			r.wantCallError(s, "unavailable")
 		} else {
 			r.wantCallSuccess(s)
 		}
+
 		if n := fetches.Load(); n > 2 {
 			t.Errorf("%d tokens, want at most 2", n)
 		}
@@ -261,6 +272,7 @@ func TestF18RefusedTokenIsRenewedOnce(t *testing.T) {
 func TestF19RedirectIsNotFollowed(t *testing.T) {
 	r := beginFault(t, "302, 307, 308 to another host, of MCP and model", "refused; the other host sees nothing")
 	var seen atomic.Int64
+
 	other := serveHTTP(t, func(w http.ResponseWriter, q *http.Request) { seen.Add(1) })
 	for _, status := range []int{302, 307, 308} {
 		redirect := func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, other, status) }
@@ -272,6 +284,7 @@ func TestF19RedirectIsNotFollowed(t *testing.T) {
 		}
 		r.wantProblem(start(t, "LLM_BASE_URL="+serveHTTP(t, redirect), "LLM_API_KEY=canary").ask(t), 502, "model_error")
 	}
+
 	if seen.Load() != 0 {
 		t.Errorf("%d requests at the other host, want 0", seen.Load())
 	}
@@ -288,11 +301,13 @@ func TestF20EndlessAnswerIsCut(t *testing.T) {
 			}
 		}
 	}
+
 	tool := newPeer(t, nil)
 	s := startWithTool(t, tool.url, "TIMEOUT=20s")
 	r.wantCallSuccess(s)
 	gzipBombOnce.Do(makeGzipBomb) // before the call's time runs
 	before := s.metric(t, "process_resident_memory_bytes")
+
 	for name, c := range map[string]replyFunc{
 		"JSON": func(w http.ResponseWriter, q *http.Request, m message) {
 			w.Header().Set("Content-Type", "application/json")
@@ -326,6 +341,7 @@ func TestF20EndlessAnswerIsCut(t *testing.T) {
 		}
 		r.record("%s: %s", name, kind)
 	}
+
 	if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
 		t.Errorf("%.0f MiB more, want at most 48", grown/(1<<20))
 	}
@@ -336,10 +352,12 @@ func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
 	var fetched atomic.Int64
 	away := serveHTTP(t, func(http.ResponseWriter, *http.Request) { fetched.Add(1) })
 	deep := strings.Repeat(`{"properties":{"a":`, 1000) + `{}` + strings.Repeat(`}}`, 1000)
+
 	many := make([]string, 10_000)
 	for i := range many {
 		many[i] = fmt.Sprintf(`{"name":"n%d","inputSchema":{"type":"object"}}`, i)
 	}
+
 	var list atomic.Pointer[replyFunc]
 	tool := (&peer{list: func(w http.ResponseWriter, q *http.Request, m message) { (*list.Load())(w, q, m) }}).serve(t, nil)
 	var page atomic.Int64
@@ -373,6 +391,7 @@ func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
 		}
 		r.record("%s: %d kept", c.name, n)
 	}
+
 	if fetched.Load() != 0 {
 		t.Errorf("%d schemas were fetched, want 0", fetched.Load())
 	}

@@ -79,6 +79,7 @@ func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
 			}
 		}
 	})
+
 	link := newProxy(t, model.URL)
 	s := start(t, "LLM_BASE_URL="+link.url, "LLM_IDLE_TIMEOUT=500ms")
 	got := s.stream(t, func(h streamEvent) bool {
@@ -88,6 +89,7 @@ func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
 		}
 		return true
 	})
+
 	r.wantRunError(got, "model_timeout")
 	if n := len(model.Requests()); n != 1 || got.orderError() != "" {
 		t.Errorf("%d requests, %s, want 1 and empty", n, got.orderError())
@@ -100,6 +102,7 @@ func TestF04ModelStreamCutIsNeverAnAnswer(t *testing.T) {
 	for i := range long {
 		long[i] = "word "
 	}
+
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says(long...)))
 	for name, how := range map[string]disturbance{"limit": cutAfter(4000), "reset": resetConnection} {
 		link := newProxy(t, model.URL)
@@ -148,12 +151,15 @@ func TestF06ModelGarbageIsATypedError(t *testing.T) {
 			}
 		}
 	}))
+
 	s := start(t, "LLM_BASE_URL="+model.URL)
 	before := s.metric(t, "process_resident_memory_bytes")
+
 	for _, k := range []string{"error object", "garbage", "2 MiB chunk", "endless line"} {
 		kind.Store(k)
 		r.wantRunError(s.stream(t, nil), "model_error")
 	}
+
 	if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
 		t.Errorf("%.0f MiB more, want at most 48", grown/(1<<20))
 	}
@@ -174,6 +180,7 @@ func TestF07ModelRetriesKeepToTheirBudget(t *testing.T) {
 			}
 			llmtest.Fails(c.status, "busy")(w, q)
 		}))
+
 		s := start(t, "LLM_BASE_URL="+model.URL)
 		var a reply
 		d := timeOf(func() { a = s.ask(t) })
@@ -204,10 +211,12 @@ func TestF08ModelCredentialsRejectedAreNotRetriedNorShown(t *testing.T) {
 func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
 	r := beginFault(t, "bad arguments, unknown tool, 200 calls, equal ids, calls with finish stop", "tool_error each, no network call for them; the run goes on")
 	tool := newPeer(t, nil)
+
 	many := make([]llmtest.Call, 200)
 	for i := range many {
 		many[i] = llmtest.Call{Name: "t", Args: "{}"}
 	}
+
 	for _, c := range []struct {
 		name  string
 		turn  llmtest.Answer
@@ -228,6 +237,7 @@ func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
 		got := s.stream(t, nil)
 		made := tool.calls.Load() - before
 		errs := got.ofType("tool_error")
+
 		bad := c.kinds != "" && (len(errs) != 1 || errs[0].Kind != c.kinds)
 		if c.name == "200 calls" {
 			// More calls than an answer may have may also be the end of the run.
@@ -235,6 +245,7 @@ func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
 		} else if got.last().Answer != "Done." || made != c.made {
 			bad = true
 		}
+
 		if bad {
 			t.Errorf("%s: %d calls made, errors %+v, end %+v, want what the case says", c.name, made, errs, got.last())
 		}
@@ -265,6 +276,7 @@ func TestF11AnswerIsTheSameHoweverBytesAreSplit(t *testing.T) {
 	quoted, _ := json.Marshal(text)
 	tool := newPeer(t, rawReply(200, "text/event-stream", `data: {"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":`+string(quoted)+`}]}}`+"\n\n"))
 	model := llmtest.New(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "t", Args: `{"a":"ü"}`}), llmtest.Says("Grüße ", "🙂", ".")))
+
 	eventShape := func(s *service) string {
 		var out strings.Builder
 		for _, h := range s.stream(t, nil) {
@@ -272,11 +284,13 @@ func TestF11AnswerIsTheSameHoweverBytesAreSplit(t *testing.T) {
 		}
 		return out.String()
 	}
+
 	whole := eventShape(start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url))
 	ways := []*proxy{newProxy(t, model.URL), newProxy(t, tool.url)}
 	for _, w := range ways {
 		w.disturb(sliceBytes, sliceBytes)
 	}
+
 	if sliced := eventShape(start(t, "LLM_BASE_URL="+ways[0].url, "MCP_URL="+ways[1].url)); sliced != whole || !strings.Contains(whole, text) {
 		t.Errorf("got in one piece:\n%s\nwant the same in small pieces:\n%s", whole, sliced)
 	}

@@ -87,6 +87,7 @@ func (p *peer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	switch m.Method {
 	case "server/discover":
 		http.Error(w, "what?", http.StatusBadRequest)

@@ -74,11 +74,13 @@ func startProbes(t testing.TB, url string) (stop func() probes) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	end := sync.OnceFunc(func() {
 		in.Close()
 		_ = cmd.Wait() // it has printed what counts
 	})
 	t.Cleanup(end)
+
 	return func() (p probes) {
 		end()
 		for lines := bufio.NewScanner(&out); lines.Scan(); {

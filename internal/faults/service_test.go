@@ -98,6 +98,7 @@ func startProcess(t testing.TB, cmd *exec.Cmd, env ...string) *service {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	read2 := make(chan struct{})
 	go func() {
 		defer close(read2)
@@ -111,15 +112,18 @@ func startProcess(t testing.TB, cmd *exec.Cmd, env ...string) *service {
 			}
 		}
 	}()
+
 	go func() {
 		_ = cmd.Wait() // the state says how
 		write.Close()
 		<-read2
 		close(s.exited)
 	}()
+
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 256
 	s.client = &http.Client{Transport: transport, Timeout: waitLimit}
+
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		_ = cmd.Process.Kill()

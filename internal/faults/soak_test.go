@@ -50,10 +50,12 @@ func soakModel(q llmtest.Request) llmtest.Answer {
 			turn++
 		}
 	}
+
 	words := make([]string, soakWords)
 	for i := range words {
 		words[i] = "word "
 	}
+
 	return func(w http.ResponseWriter, hq *http.Request) {
 		if turn < 2 {
 			llmtest.SaysAndCalls("Let me see. ", llmtest.Call{ID: fmt.Sprintf("call_%d", turn), Name: "t", Args: fmt.Sprintf(`{"do":%q}`, mishap)})(w, hq)
@@ -272,6 +274,7 @@ func TestSoak(t *testing.T) {
 		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=5s", "DISCONNECT_GRACE=1s", "MAX_CONCURRENT_CALLS=64", "GOGC=50",
 	})...)
 	s.bearer = keys.bearerHeader(t, "k1", "the operator", 2*length+time.Hour)
+
 	var header atomic.Pointer[string]
 	auth := func() []string {
 		if header.Load() == nil || rand.N(200) == 0 { // callers' tokens come and go, too
@@ -280,6 +283,7 @@ func TestSoak(t *testing.T) {
 		}
 		return []string{"Authorization", *header.Load()}
 	}
+
 	k := &soak{clients: clients, rate: rate, ends: map[string]map[string]int{}}
 	(&soak{clients: clients, rate: rate, ends: map[string]map[string]int{}}).runClients(t, s, max(length/10, time.Second), auth)
 	before := s.waitUntilAtRest(t, nil)
@@ -290,19 +294,23 @@ func TestSoak(t *testing.T) {
 	if leak := after.excessOver(before); leak != "" {
 		t.Errorf("too many %s, want empty", leak)
 	}
+
 	for _, f := range k.flaws {
 		t.Errorf("%s, want no such fault", f)
 	}
+
 	if k.sound.Load() == 0 {
 		t.Errorf("no run was sound: sound %d, want non-zero", k.sound.Load())
 	}
 	text := k.report(log, d, before, after, fetches.Load(), s.metric(t, "process_resident_memory_bytes"))
 	t.Log("\n" + text)
+
 	if *soakReport != "" {
 		if err := os.WriteFile(*soakReport, []byte(text), 0o644); err != nil {
 			t.Error(err)
 		}
 	}
+
 	if code := s.stop(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}

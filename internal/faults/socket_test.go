@@ -59,6 +59,7 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 	setting, _ := mcpConfig(t, fmt.Sprintf(`{"mcpServers":{"ws":{"type":"websocket","url":%q,"timeout":"5s"}}}`, strings.Replace(link.url, "http", "ws", 1)))
 	model := llmtest.New(t, callingModel())
 	s := start(t, "LLM_BASE_URL="+model.URL, setting)
+
 	writeEndlessly := func(conn *websocket.Conn) {
 		w, err := conn.Writer(context.Background(), websocket.MessageText)
 		if err != nil {
@@ -71,6 +72,7 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 		}
 		_ = w.Close() // the client has left by then
 	}
+
 	for _, c := range []struct {
 		name      string
 		replyFunc func(*websocket.Conn, message)
@@ -92,6 +94,7 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 		r.wantCallSuccess(s)
 		r.record("%s: %s", c.name, kind)
 	}
+
 	link.disturb(stallConnection, forwardAll)
 	if kind := r.callErrorKind(s); kind != "timeout" && kind != "unknown_outcome" {
 		t.Errorf("half-open: %q, want timeout or unknown_outcome", kind)

@@ -22,12 +22,14 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 	r := beginFault(t, "token endpoint: 503, hangs, HTML, expires_in 0, missing, negative, 1e12, a token of 1 MiB, 307", "the service runs; calls fail or work; at most 3 requests; the secret nowhere")
 	var seen atomic.Int64
 	other := serveHTTP(t, func(http.ResponseWriter, *http.Request) { seen.Add(1) })
+
 	grant := func(token, expires string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer"%s}`, token, expires)
 		}
 	}
+
 	tool := newPeer(t, nil)
 	for _, c := range []struct {
 		name  string
@@ -50,6 +52,7 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 			_ = q.ParseForm() // read to its end, so that a client that leaves is noticed
 			c.h(w, q)
 		})
+
 		s := startWithTool(t, tool.url, append(jwtSettings(url), "TIMEOUT=1s", "LOG_LEVEL=debug")...)
 		got := s.stream(t, nil)
 		if got.last().Answer != "Done." {
@@ -63,6 +66,7 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 		}
 		r.record("%s: %d", c.name, asked.Load())
 	}
+
 	if seen.Load() != 0 {
 		t.Errorf("the redirect was followed: seen %d, want 0", seen.Load())
 	}
@@ -81,6 +85,7 @@ func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","expires_in":2}`, token)
 	})
+
 	tool := (&peer{before: func(w http.ResponseWriter, q *http.Request) bool {
 		mu.Lock()
 		at, known := issuedAt[strings.TrimPrefix(q.Header.Get("Authorization"), "Bearer ")]
@@ -92,6 +97,7 @@ func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 		}
 		return false
 	}}).serve(t, nil)
+
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
 		turns := 0
 		for _, m := range q.Messages {
@@ -108,6 +114,7 @@ func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 			llmtest.Calls(llmtest.Call{ID: fmt.Sprintf("c%d", turns), Name: "t", Args: "{}"})(w, hq)
 		}
 	})
+
 	s := start(t, append(jwtSettings(url), "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url)...)
 	got := s.stream(t, nil)
 	if len(got.ofType("tool_result")) != 3 || late.Load() != 0 || n.Load() < 2 {
@@ -175,18 +182,22 @@ func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 		t.Errorf("cold: %+v, want cold.status 503, Retry-After non-empty", cold)
 	}
 	i.down.Store(false)
+
 	warm := 0
 	for deadline := time.Now().Add(waitLimit); warm != 200 && time.Now().Before(deadline); {
 		<-time.After(200 * time.Millisecond) // failures are not repeated at once
 		warm = s.request(t, "POST", "/answer", question, "Authorization", good).status
 	}
+
 	i.down.Store(true)
 	before := i.fetches.Load()
+
 	for n := range 200 {
 		if a := s.request(t, "POST", "/answer", question, "Authorization", i.bearerHeader(t, fmt.Sprintf("k%d", n+2), "eve", time.Hour)); a.status != 401 {
 			t.Fatalf("random key id: %+v, want status 401", a)
 		}
 	}
+
 	after := s.request(t, "POST", "/answer", question, "Authorization", good).status
 	if n := i.fetches.Load() - before; n > 1 || warm != 200 || after != 200 {
 		t.Errorf("%d fetches, warm %d, then %d, want n at most 1, warm 200, after 200", n, warm, after)

@@ -141,14 +141,18 @@ func TestF46VersionsShareALog(t *testing.T) {
 		} else {
 			replicas = 1
 		}
+
 		f := newFleet(t, events)
 		f.askForApprovals(t)
 		f.env = append(f.env, "EVENTS_BATCH=false") // docs/upgrading.md
+
 		for range replicas {
 			f.startVersion(t, older)
 		}
+
 		f.waitUntilAllAnswer(t)
 		load := f.startLoad(t, 4, where)
+
 		for step, version := range []string{binary, older} {
 			run, interrupt := f.startUntilApproval(t, fmt.Sprintf("approve-%s-%d", where, step))
 			for i := range replicas {
@@ -160,6 +164,7 @@ func TestF46VersionsShareALog(t *testing.T) {
 			}
 			f.approve(t, run, interrupt)
 		}
+
 		load.stop(t)
 		f.wantAnswers(t, where)
 		r.record("%s, with revision %s: %s", where, revision, f.report(t))

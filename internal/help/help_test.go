@@ -25,6 +25,7 @@ func TestPagesExist(t *testing.T) {
 		if anchor == "" {
 			continue
 		}
+
 		found := false
 		for line := range strings.Lines(string(text)) {
 			title := strings.ToLower(strings.TrimSpace(strings.TrimLeft(line, "#")))

@@ -113,6 +113,7 @@ func largestCycle(to map[string][]string) (largest []string) {
 			largest = component
 		}
 	}
+
 	for node := range to {
 		if number[node] == 0 {
 			visit(node)

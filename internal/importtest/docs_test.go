@@ -88,12 +88,14 @@ func TestArchitectureNamesEveryPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	named := map[string]bool{}
 	for _, m := range regexp.MustCompile("`((?:cmd|internal)/[\\w/]*)(?:\\{([\\w,]+)\\})?`").FindAllStringSubmatch(string(page), -1) {
 		for _, name := range strings.Split(m[2], ",") {
 			named[m[1]+name] = true
 		}
 	}
+
 	for _, dir := range []string{"cmd", "internal"} {
 		eachFile(t, dir, func(path string, file *ast.File) {
 			rel, err := filepath.Rel(root, filepath.Dir(path))

@@ -21,6 +21,7 @@ var (
 func TestDocumentsLinkToExistingPages(t *testing.T) {
 	anchors := map[string]map[string]bool{}
 	pagesOf(t, func(page, text string) { anchors[filepath.Clean(page)] = anchorsOf(text) })
+
 	count := 0
 	pagesOf(t, func(page, text string) {
 		text = inlineCode.ReplaceAllString(codeBlock.ReplaceAllString(text, ""), "")
@@ -34,6 +35,7 @@ func TestDocumentsLinkToExistingPages(t *testing.T) {
 			if path != "" {
 				target = filepath.Join(filepath.Dir(page), path)
 			}
+
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s, want a file that exists", page, m[1])
 			} else if anchor != "" && !anchors[target][anchor] {
@@ -41,6 +43,7 @@ func TestDocumentsLinkToExistingPages(t *testing.T) {
 			}
 		}
 	})
+
 	if count < 100 {
 		t.Errorf("found %d relative links, want at least 100", count)
 	}

@@ -26,6 +26,7 @@ func TestScriptsRunExistingTests(t *testing.T) {
 			}
 		})
 	}
+
 	patterns := 0
 	check := func(path string) {
 		text, err := os.ReadFile(path)
@@ -49,6 +50,7 @@ func TestScriptsRunExistingTests(t *testing.T) {
 			}
 		}
 	}
+
 	check(filepath.Join(root, "Makefile"))
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -15,6 +15,7 @@ func TestSecurityPageNamesExistingTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	existing := make(map[string]bool)
 	for _, dir := range []string{"internal", "cmd"} {
 		eachFile(t, dir, func(path string, file *ast.File) {
@@ -25,10 +26,12 @@ func TestSecurityPageNamesExistingTests(t *testing.T) {
 			}
 		})
 	}
+
 	named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(page), -1)
 	if len(named) < 50 {
 		t.Fatalf("got %d named tests, want at least 50", len(named))
 	}
+
 	for _, m := range named {
 		if !existing[m[1]] {
 			t.Errorf("docs/security.md names %s, want an existing test", m[1])

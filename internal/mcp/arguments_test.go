@@ -43,17 +43,20 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 	if e.Kind != InvalidArguments || len(e.Fields) != 3 || e.Err != nil || string(got) != string(given) {
 		t.Errorf("call error %+v, %s, want Kind InvalidArguments, 3 Fields, no Err, and the arguments %s", e, got, given)
 	}
+
 	for _, want := range []string{"\n- /city: missing required field: city", "\n- /days: expected integer, got string \"x\"", "\n- /town: unexpected field: town"} {
 		if !strings.Contains(e.Message, want) {
 			t.Errorf("message %q does not say %q", e.Message, want)
 		}
 	}
+
 	if got, err := c.CheckArgs("forecast", json.RawMessage(`{"city":"Rome","days":"3"}`)); err != nil || string(got) != `{"city":"Rome","days":3}` {
 		t.Errorf(`raw message %s, %v, want {"city":"Rome","days":3} and no error`, got, err)
 	}
 	if got, err := c.CheckArgs("nowhere", given); err != nil || string(got) != string(given) {
 		t.Errorf("a tool that isn't there: %s, %v, want %s and no error", got, err, string(given))
 	}
+
 	// Who calls without asking first gets no further.
 	_, err = c.Call(t.Context(), Call{Tool: "forecast", Args: given, Check: true})
 	if e := mustFail(t, err); e.Kind != InvalidArguments || len(e.Fields) != 3 || calls.Load() != 0 {
@@ -68,6 +71,7 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	var version atomic.Value
 	version.Store(`{"name":"forecast","inputSchema":{"type":"object","properties":{"city":{"type":"string"}}}}`)
+
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int64
 	s := &scriptedServer{
@@ -84,17 +88,20 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 			replyJSON(w, m.ID, textResult("done"))
 		},
 	}
+
 	c := newClient(t, Options{MaxConcurrentCalls: 1}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	args := json.RawMessage(`{"city":"Rome"}`)
 	if _, err := c.CheckArgs("forecast", args); err != nil {
 		t.Fatal(err)
 	}
+
 	var all sync.WaitGroup
 	all.Go(func() {
 		res, err := c.Call(t.Context(), Call{Tool: "slow"})
 		mustResult(t, res, err)
 	})
+
 	<-inside
 	all.Go(func() { // waits in the queue, while the tool becomes another one
 		_, err := c.Call(t.Context(), Call{Tool: "forecast", Args: args, Check: true})
@@ -102,6 +109,7 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 			t.Errorf("call error %+v, want Kind InvalidArguments, 2 Fields", e)
 		}
 	})
+
 	version.Store(strings.ReplaceAll(forecastTool, "city", "place"))
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Error(err)
@@ -147,12 +155,15 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 		`{"type":"object","required":true}`, `{"type":"object","properties":{"a":{"$ref":"http://localhost:1/x"}}}`,
 		`{"type":"object","allOf":[{"$ref":"#"}]}`, `{"type":"object","properties":{"a":{"pattern":"` + strings.Repeat("a{1000}", 30) + `"}}}`,
 	}
+
 	var list []string
 	for i, schema := range bad {
 		list = append(list, fmt.Sprintf(`{"name":"t%d","inputSchema":%s}`, i, schema))
 	}
+
 	s, calls := countCallsOf(scriptWithTools(list...))
 	log := &recordedLog{}
+
 	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	for _, tool := range c.Tools(t.Context()) {
 		if want := "the input schema cannot be used: "; !strings.HasPrefix(tool.Unchecked, want) {
@@ -164,6 +175,7 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 		res, err := c.Call(t.Context(), Call{Tool: tool.Name, Args: json.RawMessage(`{"x":"1"}`)})
 		mustResult(t, res, err)
 	}
+
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -181,15 +193,18 @@ func TestResultThatViolatesItsSchemaIsDeliveredAndReported(t *testing.T) {
 		"missing": `{"content":[{"type":"text","text":"3"}]}`,
 		"failed":  `{"content":[{"type":"text","text":"no"}],"isError":true}`,
 	}
+
 	var list []string
 	for name := range results {
 		list = append(list, `{"name":"`+name+`","outputSchema":{"type":"object","properties":{"sum":{"type":"number"}},"required":["sum"],"additionalProperties":false}}`)
 	}
+
 	s := scriptWithTools(list...)
 	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, results[m.Params.Name]) }
 	log := &recordedLog{}
 	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
+
 	for name, want := range map[string]string{
 		"fits":    "3\nStructured content: {\"sum\":3}",
 		"wrong":   "3\nStructured content: {\"sum\":\"sesame\",\"x\":1}\n[This result does not fit the tool's own output schema:\n- /sum: expected number, got string \"sesame\"\n- /x: unexpected field: x]",
@@ -205,6 +220,7 @@ func TestResultThatViolatesItsSchemaIsDeliveredAndReported(t *testing.T) {
 			t.Errorf("%s: violations %+v, want them only where the text tells of them: %q", name, res.Violations, want)
 		}
 	}
+
 	if log.countLinesWith("MCP result does not fit the tool's output schema") != 2 || log.countLinesWith("sesame") != 0 {
 		t.Errorf("log %q, want 2 results that do not fit, and no sesame", log.all)
 	}
@@ -251,6 +267,7 @@ func TestSDKRejectionIsKnown(t *testing.T) {
 			return res, err
 		}
 	})
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(server, nil)).URL})
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"tekst":"x"}`)})
@@ -266,6 +283,7 @@ func TestExcerptOfALargeSchema(t *testing.T) {
 	for i := range 500 {
 		fields = append(fields, fmt.Sprintf(`"field_%d":{"type":"string","description":"The field of that number."}`, i))
 	}
+
 	tool := catalog.Tool{InputSchema: json.RawMessage(`{"type":"object","properties":{` + strings.Join(fields, ",") + `},"required":["field_7"]}`)}
 	wrong := []ContentField{{Pointer: "/field_7"}, {Pointer: "/field_9/x"}}
 	if got := tool.SchemaExcerpt(wrong, 1<<20); got != string(tool.InputSchema) {

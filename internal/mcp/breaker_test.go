@@ -79,6 +79,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 		for range maxStreak {
 			reportOutcome(t, &b, fails)
 		}
+
 		begin, _, _ := b.currentState()
 		for _, trial := range []struct {
 			after time.Duration // of being refused
@@ -91,6 +92,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 				}
 				passTime(time.Nanosecond)
 			}
+
 			p, f := b.admitCall()
 			if f != nil {
 				t.Fatalf("failure %v, want nil", f)
@@ -103,6 +105,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 			}
 			b.recordOutcome(p, trial.found, 0)
 		}
+
 		for range maxStreak - 1 {
 			reportOutcome(t, &b, fails) // counted anew
 		}
@@ -114,9 +117,11 @@ func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
 		old, _ := b.admitCall()
+
 		for range maxStreak {
 			reportOutcome(t, &b, fails)
 		}
+
 		b.recordOutcome(old, works, 0)
 		if b.openFailure() == nil {
 			t.Error("openFailure() = nil after a success from before, want a failure")
@@ -148,21 +153,25 @@ func TestBreakerOpensWhileItsServerIsDown(t *testing.T) {
 				return textResult("ok"), nil
 			})
 		}
+
 		c := newClient(t, Options{Transport: flaky}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		down.Store(true)
+
 		for range maxStreak {
 			_, err := c.Call(t.Context(), Call{Tool: "t"})
 			if e := mustFail(t, err); e.Kind != Unavailable || strings.Contains(e.Message, "too often") {
 				t.Fatalf(`message %q, Kind %q, want Kind Unavailable, Message without "too often"`, e.Message, e.Kind)
 			}
 		}
+
 		for range 100 {
 			_, err := c.Call(t.Context(), Call{Tool: "t"})
 			if e := mustFail(t, err); e.Kind != Unavailable || !strings.HasPrefix(e.Message, "MCP server a: it failed too often; tried again in 5 s") {
 				t.Fatalf(`message %q, Kind %q, want Kind Unavailable, Message "MCP server a: it failed too often; tried again in 5 s"`, e.Message, e.Kind)
 			}
 		}
+
 		if n := tried.Load(); n != maxStreak {
 			t.Errorf("%d calls reached the server, want %d", n, maxStreak)
 		}
@@ -172,12 +181,14 @@ func TestBreakerOpensWhileItsServerIsDown(t *testing.T) {
 		}
 		down.Store(false)
 		begin := time.Now()
+
 		for {
 			if _, err := c.Call(t.Context(), Call{Tool: "t"}); err == nil {
 				break
 			}
 			passTime(time.Second)
 		}
+
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("recovered after %s, want at most 10 s", took)
 		}
@@ -200,25 +211,31 @@ func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
 			httpErrorReply(http.StatusServiceUnavailable, "later")(w, r, m)
 		}
 	}}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	callTool := func(ctx context.Context, what string) *CallError {
 		_, err := c.Call(ctx, Call{Tool: "t", Meta: map[string]any{"do": what}})
 		return mustFail(t, err)
 	}
+
 	for range 2 * minSample {
 		callTool(t.Context(), "execution")
 		callTool(t.Context(), "arguments")
 		callTool(gone, "busy")
 	}
+
 	if st := c.Servers()[0]; st.State != Connected {
 		t.Errorf("server status %+v, want State Connected", st)
 	}
+
 	for range maxStreak {
 		callTool(t.Context(), "busy")
 	}
+
 	if st := c.Servers()[0]; st.State != Degraded {
 		t.Errorf("server status %+v, want State Degraded", st)
 	}

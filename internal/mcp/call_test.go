@@ -41,10 +41,12 @@ func TestCallsThatAreNotSent(t *testing.T) {
 		asked.Add(1)
 		replyJSON(w, m.ID, textResult("ok"))
 	}}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	for _, test := range []struct {
 		ctx  context.Context
 		call Call
@@ -63,6 +65,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 			t.Errorf("%.40s %.20s: %s, want %s", test.call.Tool, test.call.Args, e.Kind, test.kind)
 		}
 	}
+
 	if asked.Load() != 0 {
 		t.Errorf("%d calls were sent, want 0", asked.Load())
 	}
@@ -82,14 +85,17 @@ func TestCancelReachesTheTool(t *testing.T) {
 					return nil, ctx.Err()
 				})
 			}), o))
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+
 			failed := make(chan error, 1)
 			go func() {
 				_, err := c.Call(ctx, Call{Tool: "slow"})
 				failed <- err
 			}()
+
 			<-begun
 			cancel()
 			if e := mustFail(t, <-failed); e.Kind != Cancelled {
@@ -117,9 +123,11 @@ func TestQueueingIsNotPartOfTheTimeOut(t *testing.T) {
 				return textResult("ok"), nil
 			})
 		}
+
 		c := newClient(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1})
 		c.Tools(t.Context())
 		begin := time.Now()
+
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
@@ -128,6 +136,7 @@ func TestQueueingIsNotPartOfTheTimeOut(t *testing.T) {
 				}
 			})
 		}
+
 		wg.Wait()
 		if took := time.Since(begin); took != 120*time.Second || most.Load() != 1 {
 			t.Errorf("took %s, %d at a time, want 120 s and 1", took, most.Load())
@@ -148,8 +157,10 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 				return textResult("ok"), nil
 			})
 		}
+
 		c := newClient(t, Options{Transport: hang}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1, Timeout: 7 * time.Second})
 		c.Tools(t.Context())
+
 		begin := time.Now()
 		done := make(chan time.Duration, 3)
 		for range 2 {
@@ -161,6 +172,7 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 				done <- time.Since(begin)
 			}()
 		}
+
 		synctest.Wait()
 		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -182,22 +194,26 @@ func TestSlowServerDelaysNoOther(t *testing.T) {
 		close(begun)
 		<-r.Context().Done()
 	}}
+
 	quick := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
 	c := newClient(t, Options{MaxConcurrentCalls: 1},
 		config.Server{Name: "slow", URL: serveHTTP(t, slow).URL, ToolPrefix: "s"},
 		config.Server{Name: "quick", URL: serveHTTP(t, quick).URL, ToolPrefix: "q"})
 	c.Tools(t.Context())
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_, _ = c.Call(ctx, Call{Tool: "s_t"})
 	}()
+
 	<-begun
 	for range 10 {
 		res, err := c.Call(t.Context(), Call{Tool: "q_t"})
 		mustResult(t, res, err)
 	}
+
 	cancel()
 	<-done
 }
@@ -212,6 +228,7 @@ func (f fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		_ = json.NewDecoder(r.Body).Decode(&m)
 		_ = r.Body.Close()
 	}
+
 	resp := emptyReply(r, http.StatusAccepted)
 	var result string
 	var err error

@@ -53,13 +53,16 @@ func TestCancellationThatOvertakesItsCallIsResent(t *testing.T) {
 			waitUntil(t, "the cancellation once more", told)
 		},
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", ProtocolVersion: "2025-11-25", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
+
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-arrived
 		cancel()
 	}()
+
 	if _, err := c.Call(ctx, Call{Tool: "t"}); mustFail(t, err).Kind != Cancelled {
 		t.Errorf("error %v, want Kind Cancelled", err)
 	}
@@ -94,6 +97,7 @@ func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 					return nil, context.Canceled
 				})
 			})
+
 			switch {
 			case cfg.Type == config.TypeWebSocket:
 				cfg.URL = wsServerConfig(t, newWSSDK(t, server)).URL
@@ -102,9 +106,11 @@ func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 			default:
 				cfg.URL = serveHTTP(t, streamableHandler(server, flavours["stateful sse"])).URL
 			}
+
 			cfg.Name = "a"
 			c := newClient(t, Options{}, cfg)
 			c.Tools(t.Context())
+
 			for i := range calls {
 				// From before the call is sent until the tool has it.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
@@ -112,6 +118,7 @@ func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 				cancel()
 				mustFail(t, err)
 			}
+
 			for n := len(begun); n > 0 && !t.Failed(); n-- {
 				waitUntil(t, "a call that began to end", over)
 			}

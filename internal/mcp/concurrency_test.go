@@ -72,10 +72,12 @@ func TestConcurrencyLimitIsSharedInTurn(t *testing.T) {
 		var tool slowTool
 		c := newClient(t, Options{Transport: tool.transport, MaxConcurrentCalls: 1}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
+
 		var wg sync.WaitGroup
 		for range 100 {
 			wg.Go(func() { _, _ = c.Call(t.Context(), Call{Tool: "t", Principal: auth.Identity{Subject: "noisy"}}) })
 		}
+
 		synctest.Wait()
 		began := time.Now()
 		res, err := c.Call(t.Context(), Call{Tool: "t", Principal: auth.Identity{Subject: "ada"}})
@@ -106,8 +108,10 @@ func TestConcurrencyLimitOfAnOverloadedServer(t *testing.T) {
 				<-time.After(5 * time.Millisecond)
 				replyJSON(w, m.ID, textResult("ok"))
 			}}
+
 			c := newClient(t, Options{Timeout: 300 * time.Millisecond}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 			c.Tools(t.Context())
+
 			server := c.allServers()[0]
 			for over := time.Now().Add(20 * time.Second); server.calls.Limit() == limiter.Min; {
 				if time.Now().After(over) {
@@ -115,6 +119,7 @@ func TestConcurrencyLimitOfAnOverloadedServer(t *testing.T) {
 				}
 				runCallers(c, 32, 100*time.Millisecond)
 			}
+
 			before := server.calls.Limit()
 			overloaded.Store(true)
 			_, _ = c.Call(t.Context(), Call{Tool: "t"})

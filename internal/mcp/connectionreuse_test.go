@@ -118,6 +118,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					counting := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 						ConnectStart: func(string, string) { dials.Add(1) },
 					})
+
 					trace, root := traces.Tracer("test").Start(counting, "calls")
 					call := func() {
 						ctx, cancel := context.WithCancel(trace)
@@ -125,6 +126,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 						res, err := c.Call(ctx, Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
 						mustResult(t, res, err)
 					}
+
 					// The session's requests at its begin run at the same time: one may dial and then be sent on a
 					// connection that another has left. This call may find that dial unfinished and dial too,
 					// and leaves an idle connection for the next ones.
@@ -145,6 +147,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 							break
 						}
 					}
+
 					root.End()
 					failed := 0
 					for _, s := range spans.Ended() {
@@ -166,17 +169,20 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 func TestCancelledCallReturnsAndTellsTheServer(t *testing.T) {
 	begun, told := make(chan struct{}), make(chan struct{}, 8)
 	var calls atomic.Int64
+
 	s := &scriptedServer{before: func(_ http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(peekBody(r), cancelled) {
 			told <- struct{}{}
 		}
 		return false
 	}}
+
 	s.call = func(_ http.ResponseWriter, r *http.Request, _ message) {
 		calls.Add(1)
 		close(begun)
 		<-r.Context().Done()
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	cancelBegunCall(t, c, "t", begun)
 	waitUntil(t, "the cancellation", told)

@@ -142,6 +142,7 @@ func TestConsentIsRequestedOnceAndItsCallsContinue(t *testing.T) {
 			if st := c.Servers()[0]; st.State != Connected {
 				t.Errorf("server status %+v, want State Connected", st)
 			}
+
 			for range 2 {
 				for _, who := range []string{"ann", "bob", "eve"} {
 					if got, err := c.callAs("crm_who", who); err != nil || got != who {
@@ -149,6 +150,7 @@ func TestConsentIsRequestedOnceAndItsCallsContinue(t *testing.T) {
 					}
 				}
 			}
+
 			if c.asked.Load() != 3 || c.runs.Load() != 6 || len(c.as.Granted("authorization_code")) != 3 {
 				t.Errorf("asked %d times, ran %d times, %d codes, want 3, 6 and 3", c.asked.Load(), c.runs.Load(), len(c.as.Granted("authorization_code")))
 			}
@@ -169,6 +171,7 @@ func TestConsentContinuesAllCallsOfACaller(t *testing.T) {
 	addresses := make(chan string, 64)
 	var all, questions sync.WaitGroup
 	questions.Add(20)
+
 	for range 20 {
 		all.Go(func() {
 			res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")}, func(in *content.SignIn) string {
@@ -181,16 +184,19 @@ func TestConsentContinuesAllCallsOfACaller(t *testing.T) {
 			}
 		})
 	}
+
 	questions.Wait() // none of them holds a permit
 	if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" {
 		t.Errorf("a call of another caller = %q, %v, want ann and no error", got, err)
 	}
+
 	address := <-addresses
 	for range 19 {
 		if other := <-addresses; other != address {
 			t.Errorf("%s and %s, want %s", address, other, address)
 		}
 	}
+
 	c.visit("bob", address)
 	all.Wait()
 	if n := len(c.as.Granted("authorization_code")) - before; n != 1 {
@@ -203,6 +209,7 @@ func TestConsentContinuesAllCallsOfACaller(t *testing.T) {
 func TestCallWithoutConsentIsDenied(t *testing.T) {
 	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
+
 	declined := func(*content.SignIn) string { return Decline }
 	for range 2 * maxStreak { // which would open the breaker
 		_, nobody := c.Call(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")})
@@ -213,9 +220,11 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 			}
 		}
 	}
+
 	if st := c.Servers()[0]; st.State != Connected || c.runs.Load() != 0 {
 		t.Errorf("%+v, ran %d times, want st.State Connected, runs 0", st, c.runs.Load())
 	}
+
 	// A person who has signed in after all is taken at that, not at what they say.
 	res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("eve")}, func(in *content.SignIn) string {
 		c.visit("eve", in.URL)
@@ -224,10 +233,12 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 	if err != nil || res.Text() != "eve" {
 		t.Errorf("result %+v, %v, want Text eve, no error", res, err)
 	}
+
 	// The authorization server says no.
 	c.as.Lock()
 	c.as.Response = func(q url.Values) { q.Del("code"); q.Set("error", "access_denied") }
 	c.as.Unlock()
+
 	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")}, func(in *content.SignIn) string {
 		waiters, found, err := c.Callback(t.Context(), oauthtest.Browse(t, in.URL))
 		if !found || err == nil || len(waiters) != 1 || waiters[0] != "run_1 int_1" {
@@ -235,6 +246,7 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 		}
 		return Accept
 	})
+
 	if e := mustFail(t, err); e.Kind != Denied || !strings.HasSuffix(e.Message, "signing in failed") {
 		t.Errorf(`%s: %s, want Kind Denied, Message ending in "signing in failed"`, e.Kind, e.Message)
 	}
@@ -249,11 +261,13 @@ func TestWaitForAPersonEndsWithTheCallerOrTheClient(t *testing.T) {
 	if e := mustFail(t, err); e.Kind != Cancelled {
 		t.Errorf("%s: %s, want %s", e.Kind, e.Message, Cancelled)
 	}
+
 	var closing sync.WaitGroup
 	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")}, func(*content.SignIn) string {
 		closing.Go(func() { _ = c.Close() })
 		return Accept
 	})
+
 	closing.Wait()
 	if e := mustFail(t, err); e.Kind != Cancelled {
 		t.Errorf("%s: %s, want %s", e.Kind, e.Message, Cancelled)
@@ -286,12 +300,14 @@ func TestToolWantsMoreRights(t *testing.T) {
 	c.signIn("ann")
 	var wants atomic.Pointer[string]
 	c.mcp.Lock()
+
 	c.mcp.Needs = func(r *http.Request) []string {
 		if w := wants.Load(); w != nil && strings.Contains(peekBody(r), "tools/call") {
 			return []string{*w}
 		}
 		return nil
 	}
+
 	c.mcp.Unlock()
 	write := "write"
 	wants.Store(&write)
@@ -320,6 +336,7 @@ func TestRevokedConsent(t *testing.T) {
 	c.signIn("ann")
 	c.as.Revoke(false)
 	asked := c.asked.Load()
+
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
@@ -328,10 +345,12 @@ func TestRevokedConsent(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if n := len(c.as.Granted("refresh_token")); n != 1 || c.asked.Load() != asked || c.runs.Load() != 50 {
 		t.Errorf("%d refreshes, asked %d times, ran %d times, want 1, 0 and 50", n, c.asked.Load()-asked, c.runs.Load())
 	}
+
 	// S2.2
 	if text := c.buf.String(); strings.Contains(text, "canary") || strings.Contains(text, "code-") || strings.Contains(text, "state=") {
 		t.Errorf("the log has %s, want text without canary, text without code-, text without state=", text)
@@ -413,13 +432,16 @@ func TestReloadKeepsConsent(t *testing.T) {
 func TestEnterpriseCallersShareNothing(t *testing.T) {
 	as := oauthtest.New(t) // of the server, and the identity provider too
 	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
+
 	c := newConsentFixtureAt(t, as, func(cfg *config.Server) {
 		secret := auth.NewSecret("client-s3cret")
 		cfg.Auth, cfg.Grant = config.AuthEnterprise, config.Grant{ClientID: "answerd", ClientSecret: secret, IdPTokenURL: as.URL + "/token", IdPClientID: "answerd", IdPClientSecret: secret}
 	}, nil)
+
 	if list := c.Tools(t.Context()); len(list) != 0 || c.Servers()[0].Reason != awaitCaller {
 		t.Errorf("tools without a caller: %v, %+v, want 0 list, c.Servers()[0].Reason %q", list, c.Servers(), awaitCaller)
 	}
+
 	for range 2 {
 		for _, who := range []string{"ann", "bob"} {
 			c.ToolsFor(t.Context(), callerNamed(who))
@@ -428,6 +450,7 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 			}
 		}
 	}
+
 	if n := len(as.Granted("urn:ietf:params:oauth:grant-type:token-exchange")); n != 2 || c.asked.Load() != 0 {
 		t.Errorf("%d exchanges, asked %d times, want 2 and 0", n, c.asked.Load())
 	}

@@ -63,6 +63,7 @@ func TestTokenIsOnEveryRequest(t *testing.T) {
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) },
 	}
+
 	c := newClient(t, Options{Service: newTokenSource()}, config.Server{
 		Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT,
 		Headers: map[string]auth.Secret{"authorization": auth.NewSecret("Basic no"), "X-Key": auth.NewSecret("k")},
@@ -114,8 +115,10 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 			replyJSON(w, m.ID, textResult("ok"))
 		},
 	}
+
 	c := newClient(t, Options{Service: source, MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT})
 	c.Tools(t.Context())
+
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
@@ -124,6 +127,7 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	if source.fetches.Load() != 2 || runs.Load() != 20 || s.initializes.Load() != 1 {
 		t.Errorf("%d fetches, %d runs, %d handshakes, want 2, 20 and 1", source.fetches.Load(), runs.Load(), s.initializes.Load())
@@ -196,11 +200,13 @@ func TestQueryAndContext(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]url.Values{}
 	var metas []map[string]any
+
 	recordQuery := func(what string, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		seen[what] = r.URL.Query()
 	}
+
 	s := &scriptedServer{
 		list: func(w http.ResponseWriter, r *http.Request, m message) {
 			recordQuery("list", r)
@@ -214,10 +220,12 @@ func TestQueryAndContext(t *testing.T) {
 			replyJSON(w, m.ID, textResult("ok"))
 		},
 	}
+
 	c := newClient(t, Options{}, config.Server{
 		Name: "a", URL: serveHTTP(t, s).URL + "/mcp?keep=1&over=url",
 		Query: map[string]string{"tenant": "a&b", "over": "static", "context_id": "static"},
 	})
+
 	res, err := c.Call(t.Context(), Call{
 		Tool: "t",
 		Context: map[string]string{
@@ -248,6 +256,7 @@ func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	logger := slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+
 	s := &scriptedServer{
 		call: func(w http.ResponseWriter, r *http.Request, _ message) {
 			http.Error(w, "upstream-body "+r.Header.Get("Authorization"), http.StatusBadRequest)
@@ -260,6 +269,7 @@ func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 			return false
 		},
 	}
+
 	c := newClient(t, Options{Service: newTokenSource(), Logger: logger}, config.Server{
 		Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT, Query: map[string]string{"key": "query-secret"},
 		Headers: map[string]auth.Secret{"X-Key": auth.NewSecret("header-secret")},
@@ -269,6 +279,7 @@ func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 	mu.Lock()
 	all += log.String()
 	mu.Unlock()
+
 	for _, secret := range []string{"token-", "session-1", "session-2", "query-secret", "header-secret", "context-secret", "upstream-body"} {
 		if strings.Contains(all, secret) {
 			t.Errorf("%q in %s, want no %q", secret, all, secret)

@@ -51,6 +51,7 @@ func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
 		t.Run(flavour, func(t *testing.T) {
 			c := newClient(t, Options{MaxConcurrentCalls: 100}, config.Server{Name: "a", URL: serveAskTool(t, flavour).URL})
 			c.Tools(t.Context())
+
 			var wg sync.WaitGroup
 			for i := range 100 {
 				wg.Go(func() {
@@ -86,6 +87,7 @@ func TestAcceptedFormWithoutFieldsHasContent(t *testing.T) {
 				return &sdk.CallToolResult{Content: []sdk.Content{}}, nil
 			})
 		}), flavours[flavour])
+
 		var hasContent atomic.Bool
 		w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(peekBody(r), `{"action":"accept","content":{}}`) {
@@ -93,6 +95,7 @@ func TestAcceptedFormWithoutFieldsHasContent(t *testing.T) {
 			}
 			h.ServeHTTP(w, r)
 		}))
+
 		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{}`)}, nil
@@ -142,6 +145,7 @@ func TestElicitationEndsWithItsCall(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveAskTool(t, flavour).URL})
 		c.Tools(t.Context())
+
 		ctx, leave := context.WithCancel(t.Context())
 		returned, over := false, make(chan struct{})
 		_, err := c.Call(ctx, Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
@@ -155,6 +159,7 @@ func TestElicitationEndsWithItsCall(t *testing.T) {
 			returned = true
 			return ElicitationResult{}, ctx.Err()
 		}})
+
 		close(over)
 		if k := mustFail(t, err); k.Kind != Cancelled || !returned {
 			t.Errorf("got %v and Elicit returned %t, want %s and true", k, returned, Cancelled)

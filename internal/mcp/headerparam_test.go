@@ -22,6 +22,7 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 	}
 	tool("good", `"a":{"type":"string","x-mcp-header":"Region"},"b":{"type":"object","properties":{"c":{"type":"boolean","x-mcp-header":"X-2"}}},"d":true`)
 	tool("mentioned", `"x-mcp-header":{"type":"string"}`) // a property of that name is none
+
 	for i, bad := range []string{
 		`{"type":"string","x-mcp-header":""}`,
 		`{"type":"string","x-mcp-header":7}`,
@@ -39,6 +40,7 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 	} {
 		tool(fmt.Sprintf("bad%d", i), `"p":`+bad)
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, scriptWithTools(list...)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "good mentioned" {
 		t.Errorf(`tools %s, want "good mentioned"`, got)
@@ -53,6 +55,7 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 		s := newToolServer(func(s *sdk.Server) {
 			s.AddTool(&sdk.Tool{Name: "where", InputSchema: json.RawMessage(schema)}, emptyToolResult)
 		})
+
 		next := streamableHandler(s, flavours[c.flavour])
 		got := make(chan string, 1)
 		w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,6 +64,7 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		}))
+
 		client := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		_, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"us-west1"}`)})
 		if header := <-got; err != nil || header != c.want {
@@ -107,11 +111,13 @@ func TestNameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 	want := map[string]string{
 		"plain": "plain", "größe": "=?base64?Z3LDtsOfZQ==?=", " a": "=?base64?IGE=?=", "=?base64?eA==?=": "=?base64?PT9iYXNlNjQ/ZUE9PT89?=",
 	}
+
 	s := newToolServer(func(s *sdk.Server) {
 		for name := range want {
 			addRawTool(s, name, emptyToolResult)
 		}
 	})
+
 	next := streamableHandler(s, flavours["stateless json"])
 	got := make(chan string, 1)
 	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -123,6 +129,7 @@ func TestNameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 		}
 		next.ServeHTTP(w, r)
 	}))
+
 	client := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	for _, tool := range client.Tools(t.Context()) {
 		if tool.Original == "echo" {

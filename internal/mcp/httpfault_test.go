@@ -127,10 +127,12 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 					replyJSON(w, m.ID, textResult("ok"))
 				}
 			}}
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 			callTool := func(what string) (*content.Result, error) {
 				return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 			}
+
 			waited := make(chan error, 1)
 			go func() {
 				res, err := callTool("wait")
@@ -139,11 +141,13 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 				}
 				waited <- err
 			}()
+
 			select {
 			case <-waiting:
 			case err := <-waited:
 				t.Fatalf("the call beside it: %v before it was to end, want none", err)
 			}
+
 			_, err := callTool("bad")
 			e := mustFail(t, err)
 			if e.Kind != bad.kind {
@@ -228,6 +232,7 @@ func TestServerThatStopsIsReported(t *testing.T) {
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) },
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	<-back
@@ -256,11 +261,13 @@ func TestHangingCallTimesOut(t *testing.T) {
 		<-r.Context().Done()
 		close(left)
 	}}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Timeout: 50 * time.Millisecond})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := mustFail(t, err); e.Kind != Timeout {
 		t.Errorf("call error %v, want Kind Timeout", e)
 	}
+
 	select {
 	case <-begun:
 		<-left
@@ -279,6 +286,7 @@ func TestUnknownOutcomeIsRepeatedOnlyIfAllowed(t *testing.T) {
 			}
 			replyJSON(w, m.ID, textResult("ok"))
 		}}
+
 		cfg := config.Server{Name: "a", URL: serveHTTP(t, s).URL}
 		if allowed {
 			cfg.IdempotentTools = []string{"get_*", "t"}

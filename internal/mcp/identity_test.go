@@ -171,6 +171,7 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 		_, _ = io.WriteString(w, `{"access_token":"x","expires_in":60}`)
 	}))
 	t.Cleanup(thief.Close)
+
 	i := newIAM(t)
 	for _, kind := range []config.AuthType{config.AuthClientCredentials, config.AuthExchange} {
 		var asked atomic.Int64
@@ -184,6 +185,7 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+evil.URL+`/.well-known/oauth-protected-resource"`)
 			w.WriteHeader(http.StatusUnauthorized)
 		}))
+
 		c := newClient(t, Options{}, i.serverConfig("evil", evil.URL, kind))
 		if err := c.RefreshFor(t.Context(), callerNamed("ann"), "evil"); err == nil {
 			t.Error("Refresh = no error, want one")
@@ -191,6 +193,7 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 		if stolen.Load() != 0 || asked.Load() == 0 {
 			t.Errorf("%s: the token endpoint was asked %d times, the server %d times, want 0 and at least 1", kind, stolen.Load(), asked.Load())
 		}
+
 		for _, form := range i.tokenRequests() {
 			if form.Get("resource") != evil.URL && kind == config.AuthClientCredentials {
 				t.Errorf("a token for %s, kind %q, want other than AuthClientCredentials", form.Get("resource"), kind)
@@ -203,6 +206,7 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 func TestOwnCredentialsAreForOneServer(t *testing.T) {
 	i := newIAM(t)
 	a, b := newProtectedServer(t, i, ""), newProtectedServer(t, i, "")
+
 	c := newClient(t, Options{Service: newTokenSource()}, i.serverConfig("a", a.URL+"/mcp?tenant=1", config.AuthClientCredentials), i.serverConfig("b", b.URL, config.AuthClientCredentials))
 	for _, tool := range []string{"a_who", "b_who"} {
 		c.Tools(t.Context())
@@ -210,14 +214,17 @@ func TestOwnCredentialsAreForOneServer(t *testing.T) {
 			t.Errorf("%s: %q, %v, want service and no error", tool, got, err)
 		}
 	}
+
 	for _, form := range i.tokenRequests() {
 		if form.Get("grant_type") != "client_credentials" {
 			t.Errorf(`form %v, want Get("grant_type") client_credentials`, form)
 		}
 	}
+
 	if n := len(i.tokenRequests()); n != 2 {
 		t.Errorf("%d tokens for two servers, want 2", n)
 	}
+
 	for name, g := range map[string]*protectedServer{a.URL + "/mcp": a, b.URL: b} {
 		other := map[*protectedServer]string{a: b.URL, b: a.URL + "/mcp"}[g]
 		if all := g.received(); !strings.Contains(all, "service|"+name+"|") || strings.Contains(all, "service|"+other+"|") {
@@ -239,6 +246,7 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "a_who b_who" {
 		t.Fatalf(`tools %q, %+v, want "a_who b_who"`, got, c.Servers())
 	}
+
 	var all sync.WaitGroup
 	for n := range 60 {
 		name := []string{"ann", "bob", "eve"}[n%3]
@@ -250,10 +258,12 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if n := len(i.tokenRequests()); n != 6 {
 		t.Errorf("%d exchanges for three callers of two servers, want 6", n)
 	}
+
 	for g, other := range map[*protectedServer]*protectedServer{a: b, b: a} {
 		if len(g.users) != 3 {
 			t.Errorf("%d sessions for three callers, want 3", len(g.users))
@@ -305,14 +315,17 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 		}
 		replyJSON(w, m.ID, textResult(r.Header.Get("Authorization")))
 	}}
+
 	c := newClient(t, Options{}, i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange))
 	less, more := callerNamed("ann"), callerNamed("ann")
 	less.Token, more.Token = auth.NewSecret("inbound-limited"), auth.NewSecret("inbound-full")
+
 	answer := make(chan string, 1)
 	go func() {
 		got, err := callAs(t, c, "a_t", less)
 		answer <- fmt.Sprint(got, err)
 	}()
+
 	<-begun
 	if got, err := callAs(t, c, "a_t", more); err != nil || !strings.HasPrefix(got, "Bearer full|") {
 		t.Errorf(`call as %q, %v, want got starting with "Bearer full|", no error`, got, err)
@@ -335,6 +348,7 @@ func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
 		}
 		before, ran := len(i.tokenRequests()), g.runs.Load()
 		i.revokeTokens()
+
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
@@ -343,6 +357,7 @@ func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
 				}
 			})
 		}
+
 		all.Wait()
 		if n, runs := len(i.tokenRequests())-before, g.runs.Load()-ran; n != 1 || runs != 20 {
 			t.Errorf("%s: %d renewals, %d runs, want 1 and 20", kind, n, runs)
@@ -405,10 +420,12 @@ func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
 	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "a_who" {
 		t.Fatalf("tools %q, want a_who", got)
 	}
+
 	var err error
 	for range 2 * maxStreak { // which would open the breaker
 		_, err = callAs(t, c, "a_who", callerNamed("eve"))
 	}
+
 	e := mustFail(t, err)
 	if e.Kind != Unavailable || !strings.HasPrefix(e.Message, "MCP server a: there is no token for it") {
 		t.Errorf(`%s: %s, want Unavailable and "MCP server a: there is no token for it"`, e.Kind, e.Message)
@@ -419,9 +436,11 @@ func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
 	if got, err := callAs(t, c, "a_who", callerNamed("ann")); err != nil || got != "ann" {
 		t.Errorf("call as %q, %v, want ann and no error", got, err)
 	}
+
 	// S2.2: never logged.
 	mu.Lock()
 	defer mu.Unlock()
+
 	for _, secret := range []string{"inbound-", "client-s3cret", "ann|"} {
 		if strings.Contains(log.String()+e.Error(), secret) {
 			t.Errorf("log %s, error %v, want them without %q", log.String(), e, secret)
@@ -437,6 +456,7 @@ func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 		lists.Add(1)
 		replyJSON(w, m.ID, `{"tools":[{"name":"t"}]}`)
 	}}
+
 	c := newClient(t, Options{}, i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange))
 	var all sync.WaitGroup
 	for n := range 50 {
@@ -446,6 +466,7 @@ func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if lists.Load() != 1 {
 		t.Errorf("listed %d times, want 1", lists.Load())

@@ -65,6 +65,7 @@ func TestInstructionsChangeWithTheSession(t *testing.T) {
 		addMetaTool(f.mcp)
 		f.restart()
 	}
+
 	setInstructions("I am old.")
 	w := serveHTTP(t, f)
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, Instructions: true, ProtocolVersion: "2025-11-25"})

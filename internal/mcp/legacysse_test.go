@@ -68,6 +68,7 @@ func TestLegacySSECallsTools(t *testing.T) {
 	if mustResult(t, res, err); last.Load() != 3 {
 		t.Errorf("last progress before the result = %d, want 3", last.Load())
 	}
+
 	var work sync.WaitGroup
 	for i := range 20 {
 		work.Go(func() {
@@ -77,6 +78,7 @@ func TestLegacySSECallsTools(t *testing.T) {
 			}
 		})
 	}
+
 	work.Wait()
 	if got := s.streams.Load(); got != 1 {
 		t.Errorf("sessions = %d, want 1", got)
@@ -116,6 +118,7 @@ func TestHTTPFallsBackToLegacySSEOnce(t *testing.T) {
 		posts := s.posts.Load()
 		res, err := c.Call(t.Context(), Call{Tool: "count"})
 		mustResult(t, res, err)
+
 		// The POST that was refused, then initialize, initialized, tools/list and the call.
 		if got := s.posts.Load() - posts; status == 0 && got > 6 || s.streams.Load() != 2 {
 			t.Errorf("after status %d: POSTs = %d, sessions = %d; want no more try of Streamable HTTP and 2 sessions", status, got, s.streams.Load())
@@ -134,13 +137,16 @@ func TestHTTPAsksForLegacySSEOnce(t *testing.T) {
 		}
 		http.NotFound(w, r)
 	}))
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: web.URL})
 	c.Tools(t.Context())
+
 	for range 3 {
 		if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "it answered HTTP 404") {
 			t.Errorf("Refresh() = %v, want the refusal of Streamable HTTP", err)
 		}
 	}
+
 	if gets.Load() != 1 || posts.Load() < 4 {
 		t.Errorf("GETs, POSTs = %d, %d, want 1 and at least 4", gets.Load(), posts.Load())
 	}

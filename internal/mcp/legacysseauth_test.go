@@ -88,12 +88,14 @@ func TestLegacySSEEndpointForms(t *testing.T) {
 				}
 				endpointRewriter{s, func(id string) string { return c.rewrite(base, id) }}.ServeHTTP(w, r)
 			}))
+
 			base = strings.Replace(web.URL, "127.0.0.1", "localhost", 1)
 			client := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: base + c.path + "?k=1", Query: map[string]string{"tenant": "t"}})
 			res, err := client.Call(t.Context(), Call{Tool: "count"})
 			mustResult(t, res, err)
 			mu.Lock()
 			defer mu.Unlock()
+
 			for _, p := range posts {
 				if !strings.HasPrefix(p, c.want) || !strings.Contains(p, "tenant=t") || name == "absolute path" && !strings.Contains(p, "x=a%2Fb") {
 					t.Errorf("got a POST to %s, want %s with the tenant", p, c.want)
@@ -196,11 +198,13 @@ func TestLegacySSEOpensALostStreamAgain(t *testing.T) {
 	server := newToolServer(nil)
 	web := serveHTTP(t, sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})
+
 	add := func(name string) {
 		addRawTool(server, name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})
 	}
+
 	waitFor := func(want string) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); ; {
@@ -214,6 +218,7 @@ func TestLegacySSEOpensALostStreamAgain(t *testing.T) {
 			<-time.After(10 * time.Millisecond)
 		}
 	}
+
 	waitFor("echo")
 	add("second")
 	waitFor("echo second")

@@ -75,6 +75,7 @@ func TestListKeepsSchemasAsReceived(t *testing.T) {
 		`{"name":"d"}`,
 		`{"name":"e","title":"E","annotations":{"title":"no","readOnlyHint":true,"destructiveHint":false},"outputSchema":{"type":"array"}}`,
 	)).URL})
+
 	list := c.Tools(t.Context())
 	for i, want := range []string{
 		`{"type":"object","properties":{"z":{"enum":[1,9007199254740993]},"a":{"$ref":"http://localhost:1/x"}},"required":["z"]}`,
@@ -84,6 +85,7 @@ func TestListKeepsSchemasAsReceived(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", list[i].Name, got, want)
 		}
 	}
+
 	e := list[4]
 	if e.Title != "E" || !e.Annotations.ReadOnly || *e.Annotations.Destructive || e.Annotations.OpenWorld != nil || string(e.OutputSchema) != `{"type":"array"}` {
 		t.Errorf("got %+v, want the title, annotations and output schema as received", e)
@@ -98,6 +100,7 @@ func TestListOfToolsIsBounded(t *testing.T) {
 	for i := range many {
 		many[i] = toolJSON(i)
 	}
+
 	for name, test := range map[string]struct {
 		page  func(n int64) string
 		tools int
@@ -122,10 +125,12 @@ func TestListFailureIsItsServersAlone(t *testing.T) {
 	t.Parallel()
 	big := scriptWithTools(`{"name":"big","inputSchema":{"description":"` + strings.Repeat("x", 10<<20) + `"}}`)
 	none := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, `{"tools":7}`) }}
+
 	without := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Content-Type", jsonType)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, m.ID)
 	}}
+
 	c := newClient(t, Options{MaxToolBytes: transport.MaxMessage},
 		config.Server{Name: "big", URL: serveHTTP(t, big).URL},
 		config.Server{Name: "none", URL: serveHTTP(t, none).URL},
@@ -134,6 +139,7 @@ func TestListFailureIsItsServersAlone(t *testing.T) {
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
 		t.Errorf("got the tools %s, want t", got)
 	}
+
 	var states []State
 	for _, s := range c.Servers() {
 		states = append(states, s.State)
@@ -157,6 +163,7 @@ func TestRefreshListsAgain(t *testing.T) {
 					return res, err
 				}
 			})
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(s, o)).URL})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
 				t.Fatalf("got the tools %s, want echo", got)
@@ -187,6 +194,7 @@ func TestListIsRenewedWhenAListedToolIsUnknown(t *testing.T) {
 					w.Header().Set("Content-Type", "application/json")
 					fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, answer)
 				}
+
 				c := newClient(t, Options{Transport: inProcessTransport(s)}, config.Server{Name: "a", URL: "http://localhost"})
 				c.Tools(t.Context())
 				s.setTools(`{"name":"u","inputSchema":{"type":"object"}}`)

@@ -34,14 +34,17 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			}), flavours[name]))
+
 			c := newClient(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
+
 			var want []string
 			for _, level := range logLevels {
 				if level != "debug" { // not asked for
 					want = append(want, level)
 				}
 			}
+
 			var wg sync.WaitGroup
 			for i := range 20 {
 				wg.Go(func() {
@@ -84,6 +87,7 @@ func TestLogMessagesThatAreLeftOutAreCounted(t *testing.T) {
 		}
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("ok") + "}\n\n")
 	}}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	got, omitted := 0, 0
 	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) {
@@ -114,6 +118,7 @@ func TestLogMessagesOfUnknownLevelsAreNotices(t *testing.T) {
 			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("ok") + "}\n\n")
 		},
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	var got []string
 	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) { got = append(got, m.Level+string(m.Data)) }})

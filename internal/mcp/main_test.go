@@ -156,12 +156,14 @@ func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.before != nil && s.before(w, r) {
 		return
 	}
+
 	if r.Method == http.MethodDelete {
 		if s.deletes != nil {
 			s.deletes <- r.Header.Get(sessionHeader)
 		}
 		return
 	}
+
 	var m message
 	if r.Method == http.MethodPost {
 		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
@@ -169,6 +171,7 @@ func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+
 	switch m.Method {
 	case "server/discover":
 		http.Error(w, "what?", http.StatusBadRequest)

@@ -67,6 +67,7 @@ func TestMetaHasTheIDsOfTheConfiguration(t *testing.T) {
 				if got := c.Servers()[0].Protocol; got != cfg.ProtocolVersion {
 					t.Fatalf("it speaks %s, want %s", got, cfg.ProtocolVersion)
 				}
+
 				res, err := c.Call(t.Context(), Call{
 					Tool: "meta", CallID: all["call_id"], RunID: all["run_id"], ThreadID: all["thread_id"], Principal: auth.Identity{Subject: all["subject"]},
 					Context: map[string]string{"context_id": "1111", "subject": "plain", "io.answerd/subject": "forged", "io.answerd/x": "forged"},
@@ -80,14 +81,17 @@ func TestMetaHasTheIDsOfTheConfiguration(t *testing.T) {
 				if members == nil {
 					want["io.answerd/call_id"] = "call_1"
 				}
+
 				for _, name := range members {
 					want["io.answerd/"+name] = all[name]
 				}
+
 				for name := range meta {
 					if strings.HasPrefix(name, "io.answerd/") && want[name] == nil {
 						t.Errorf("got %s in %v, want it left out", name, meta)
 					}
 				}
+
 				for name, value := range want {
 					if meta[name] != value {
 						t.Errorf("got %s %v, want %v", name, meta[name], value)
@@ -136,6 +140,7 @@ func TestMetaIsTheSameInAllAttempts(t *testing.T) {
 				}
 				replyJSON(w, m.ID, textResult("done"))
 			}}
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, IdempotentTools: []string{"t"}})
 			c.Tools(t.Context())
 			res, err := c.Call(t.Context(), Call{Tool: "t", CallID: "call_1"})
@@ -159,10 +164,12 @@ func TestResourceIsCachedByTheSubjectInMeta(t *testing.T) {
 		<-p.subscribed
 		p.readUntil(t, c, false)
 		before := p.reads.Load()
+
 		for _, subject := range []string{"ada", "bob", "ada"} {
 			res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + newsURI + `"}`), CallID: subject, Principal: auth.Identity{Subject: subject}})
 			mustResult(t, res, err)
 		}
+
 		want := int64(0)
 		if members != nil {
 			want = 2

@@ -59,6 +59,7 @@ func TestCallIsSentAgainWithTheServersState(t *testing.T) {
 		}
 		return fmt.Sprintf(`{"resultType":"complete","content":[{"type":"text","text":"after %d"}]}`, n)
 	}, rounds)).URL})
+
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := mustResult(t, res, err).Text(); got != "after 3" {
 		t.Errorf("got the result %q, want after 3", got)

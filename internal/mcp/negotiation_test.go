@@ -31,6 +31,7 @@ func TestNegotiatorAsksDiscoverOnce(t *testing.T) {
 		}
 		replyJSON(w, m.ID, textResult("ok"))
 	}
+
 	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPost && r.Header.Get(sessionHeader) == "" {
 			posts.Add(1)
@@ -40,11 +41,14 @@ func TestNegotiatorAsksDiscoverOnce(t *testing.T) {
 		}
 		return false
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
+
 	for range 3 { // each call may find one session lost, and sends itself again once
 		_, _ = c.Call(t.Context(), Call{Tool: "t"})
 	}
+
 	if posts.Load() != 5 || discovers.Load() != 1 || s.initializes.Load() != 4 {
 		t.Errorf("got %d POSTs without a session, %d of them %s, and %d initialize, want 5, 1, 4", posts.Load(), discovers.Load(), methodDiscover, s.initializes.Load())
 	}
@@ -56,6 +60,7 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 	for _, pinned := range []string{"", "2025-11-25"} {
 		var renewed atomic.Bool
 		old := newToolServer(nil)
+
 		before, after := streamableHandler(old, flavours["stateful sse"]), streamableHandler(newToolServer(nil), flavours["stateless sse"])
 		c := newClient(t, Options{}, config.Server{Name: "a", ProtocolVersion: pinned, URL: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
@@ -69,11 +74,14 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 				after.ServeHTTP(w, r)
 			}
 		})).URL})
+
 		c.Tools(t.Context())
 		renewed.Store(true)
+
 		for ss := range old.Sessions() {
 			_ = ss.Close() // nobody else does
 		}
+
 		_, err := c.Call(t.Context(), Call{Tool: "echo"})
 		if got := c.serverByName("a").pool.CurrentSession(); (err == nil) != (pinned == "") || err == nil && got.Protocol() != transport.StatelessVersion {
 			t.Errorf("pinned %q: got the error %v, want success only without a pinned version, at %s", pinned, err, transport.StatelessVersion)

@@ -52,16 +52,19 @@ func TestPanicOverAServerIsItsFailure(t *testing.T) {
 				b.next = next
 				return b
 			}}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newToolServer(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
+
 			if err := c.Refresh(t.Context(), "a"); err != nil { // the first was panicked
 				t.Log(err)
 			}
 			_ = c.Refresh(t.Context(), "a")
+
 			if strings.HasPrefix(name, "a call") {
 				_, err := c.Call(t.Context(), Call{Tool: "echo"})
 				if e := mustFail(t, err); e.Kind != Protocol || strings.Contains(e.Message, "bug") {
 					t.Errorf("%v: %s, Kind %q, want Kind Protocol, Message without bug", err, e.Message, e.Kind)
 				}
 			}
+
 			res, err := c.Call(t.Context(), Call{Tool: "echo"})
 			if !b.panicked.Load() {
 				t.Error("the panic did not happen, want it in the call")

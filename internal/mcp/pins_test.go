@@ -108,6 +108,7 @@ func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 	if err := c.AcceptPins(); err != nil {
 		t.Fatal(err)
 	}
+
 	again := newClient(t, Options{Pins: path}, cfg, free)
 	for _, c := range []*Client{c, again} {
 		if got := namesOf(c.Tools(t.Context())); got != "add sub t" || len(c.PinChanges()) != 0 {
@@ -119,6 +120,7 @@ func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 			t.Errorf("server status %+v, want Tools 2, DisabledTools nil, Reason empty", st)
 		}
 	}
+
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("file %v, %v, want mode 0600", info, err)
 	}
@@ -137,26 +139,31 @@ func TestChangedDefinitionDisablesTheTool(t *testing.T) {
 		t.Errorf("%d lines, want 2", got)
 	}
 	s.setTools(addV2, subTool, `{"name":"mul"}`)
+
 	for range 3 {
 		if err := c.Refresh(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if got := namesOf(c.Tools(t.Context())); got != "sub" {
 		t.Errorf("tools %q, want sub", got)
 	}
+
 	for tool, want := range map[string]string{"add": "has changed", "mul": "is new"} {
 		_, err := c.Call(t.Context(), Call{Tool: tool})
 		if e := mustFail(t, err); e.Kind != Denied || !strings.Contains(e.Message, want) {
 			t.Errorf("message %q, Kind %q, want Kind Denied, Message containing %q", e.Message, e.Kind, want)
 		}
 	}
+
 	if n := s.calls.Load(); n != 0 {
 		t.Errorf("%d calls reached the server, want 0", n)
 	}
 	if got := log.count("MCP tool disabled"); got != 4 {
 		t.Errorf("%d lines about disabled tools, want 4", got)
 	}
+
 	// Back as it was, but for the spelling of its JSON.
 	s.setTools(subTool, addV1Again)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
@@ -175,6 +182,7 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 	var lists atomic.Int64
 	inner := s.list
 	s.list = func(w http.ResponseWriter, r *http.Request, m message) { lists.Add(1); inner(w, r, m) }
+
 	s.before = func(w http.ResponseWriter, r *http.Request) bool {
 		if gone.Load() && r.Header.Get(sessionHeader) == "session-1" {
 			http.Error(w, "session not found", http.StatusNotFound)
@@ -182,6 +190,7 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 		}
 		return false
 	}
+
 	c, _ := newAcceptedClient(t, s, &logLines{})
 	s.setTools(addV2, subTool)
 	gone.Store(true)
@@ -218,6 +227,7 @@ func TestDamagedPins(t *testing.T) {
 			t.Errorf("%s: the file is now %s, want %s", name, now, content)
 		}
 	}
+
 	c := newClient(t, Options{Pins: filepath.Join(t.TempDir(), "no", "such", "folder")}, cfg)
 	c.Tools(t.Context())
 	if err := c.AcceptPins(); err == nil {
@@ -235,6 +245,7 @@ func TestAcceptanceByAnotherProcess(t *testing.T) {
 	if got := namesOf(running.Tools(t.Context())); got != "" {
 		t.Fatalf("tools %q, want empty", got)
 	}
+
 	for _, cfg := range []config.Server{a, b} { // each alone, as if the other was down
 		check := newClient(t, Options{Pins: path}, cfg)
 		check.Tools(t.Context())
@@ -242,6 +253,7 @@ func TestAcceptanceByAnotherProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	mustReload(t, running, a, b)
 	if got := namesOf(running.Tools(t.Context())); got != "add sub" || s.initializes.Load() != 2 {
 		t.Errorf(`tools %s, %d handshakes, want "add sub" and 2`, got, s.initializes.Load())
@@ -256,10 +268,12 @@ func TestPinChangesAreReadable(t *testing.T) {
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
+
 	var got strings.Builder
 	for _, ch := range c.PinChanges() {
 		fmt.Fprintf(&got, "%s %s/%s\n%s", ch.Kind, ch.Server, ch.Tool, ch.Diff())
 	}
+
 	want := `changed a/add
     description:
       Adds numbers.

@@ -32,8 +32,10 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			}), flavours[name]))
+
 			c := newClient(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
+
 			var wg sync.WaitGroup
 			for range 20 {
 				wg.Go(func() {
@@ -69,8 +71,10 @@ func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
 		}
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("ok") + "}\n\n")
 	}}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
+
 	first, proceed := make(chan struct{}), make(chan struct{})
 	var got []float64
 	done := make(chan error, 1)
@@ -83,11 +87,13 @@ func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
 		}})
 		done <- err
 	}()
+
 	<-first
 	for range 10 {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		mustResult(t, res, err)
 	}
+
 	close(proceed)
 	if err := <-done; err != nil {
 		t.Fatal(err)

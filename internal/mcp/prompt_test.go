@@ -26,6 +26,7 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 						}}, nil
 					})
 			}), o))
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list, err := c.Prompts(t.Context(), auth.Identity{}, "a")
 			want := []Prompt{{Name: "review", Title: "Review", Arguments: []PromptArgument{{Name: "code", Required: true}}}}

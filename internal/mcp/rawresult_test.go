@@ -123,6 +123,7 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 				}
 				return next.RoundTrip(r)
 			})
+
 			c := newClient(t, Options{Transport: func(http.RoundTripper) http.RoundTripper { return wire }},
 				config.Server{Name: "a", URL: "http://localhost", ProtocolVersion: "2025-11-25"})
 			c.Tools(t.Context())

@@ -45,6 +45,7 @@ func TestReloadChangesOnlyWhatChanged(t *testing.T) {
 		scripts[name] = s
 		return config.Server{Name: name, URL: serveHTTP(t, s).URL, ToolPrefix: name}
 	}
+
 	a, b, d := cfg("a"), cfg("b"), cfg("d")
 	c := newClient(t, Options{}, a, b)
 	if got := namesOf(c.Tools(t.Context())); got != "a_t b_t" {
@@ -62,10 +63,12 @@ func TestReloadChangesOnlyWhatChanged(t *testing.T) {
 	if id := <-scripts["b"].deletes; id != "session-1" { // the earlier b's session is ended
 		t.Errorf("id %q, want session-1", id)
 	}
+
 	for _, name := range []string{"a", "b", "d"} {
 		res, err := c.Call(t.Context(), Call{Tool: name + "_t"})
 		mustResult(t, res, err)
 	}
+
 	if a, b := scripts["a"].initializes.Load(), scripts["b"].initializes.Load(); a != 1 || b != 2 {
 		t.Errorf("%d handshakes with a, %d with b, want 1 and 2", a, b)
 	}
@@ -92,15 +95,18 @@ func TestRemovedServerDrains(t *testing.T) {
 		release := make(chan struct{})
 		s := newOKServer()
 		s.deletes = make(chan string, 10)
+
 		s.call = func(w http.ResponseWriter, r *http.Request, m message) {
 			if m.Params.Meta["do"] == "wait" {
 				<-release
 			}
 			replyJSON(w, m.ID, textResult("ok"))
 		}
+
 		one := config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1}
 		c := newClient(t, Options{Transport: inProcessTransport(s)}, one)
 		c.Tools(t.Context())
+
 		call := func(do string) chan error {
 			done := make(chan error, 1)
 			go func() {
@@ -110,6 +116,7 @@ func TestRemovedServerDrains(t *testing.T) {
 			synctest.Wait() // until it is at the server, or in the queue
 			return done
 		}
+
 		first, queued := call("wait"), call("now")
 		// The same server with more permits: the queued call goes there at once.
 		two := one
@@ -128,11 +135,13 @@ func TestRemovedServerDrains(t *testing.T) {
 			t.Errorf("%d sessions were ended under a call, want 0", n)
 		}
 		close(release)
+
 		for _, done := range []chan error{first, second, third} {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		}
+
 		c.drains.Wait()
 		if n := len(s.deletes); n != 2 {
 			t.Errorf("%d sessions were ended, want 2", n)
@@ -149,13 +158,16 @@ func TestCloseEndsADrain(t *testing.T) {
 		close(begun)
 		<-r.Context().Done()
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
+
 	failed := make(chan error, 1)
 	go func() {
 		_, err := c.Call(context.Background(), Call{Tool: "t"})
 		failed <- err
 	}()
+
 	<-begun
 	mustReload(t, c)
 	if err := c.Close(); err != nil {
@@ -175,6 +187,7 @@ func TestBadConfigurationChangesNothing(t *testing.T) {
 	good := config.Server{Name: "a", URL: serveHTTP(t, s).URL}
 	c := newClient(t, Options{}, good)
 	c.Tools(t.Context())
+
 	for _, bad := range [][]config.Server{
 		{good, good},
 		{{Name: "b", URL: "ftp://h"}},
@@ -184,6 +197,7 @@ func TestBadConfigurationChangesNothing(t *testing.T) {
 			t.Errorf("%+v was taken, want an error", bad)
 		}
 	}
+
 	if got := namesOf(c.Tools(t.Context())); got != "t" || serverStates(c) != "a connected" || s.initializes.Load() != 1 {
 		t.Errorf(`tools %q, %q, %d, want t, "a connected" and 1`, got, serverStates(c), s.initializes.Load())
 	}
@@ -194,6 +208,7 @@ func TestCallsThroughReloads(t *testing.T) {
 	url := serveHTTP(t, newOKServer()).URL
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: url})
 	c.Tools(t.Context())
+
 	stop, done := make(chan struct{}), make(chan error, 4)
 	for range cap(done) {
 		go func() {
@@ -211,11 +226,13 @@ func TestCallsThroughReloads(t *testing.T) {
 			}
 		}()
 	}
+
 	for i := range 20 {
 		mustReload(t, c, config.Server{Name: "a", URL: url, MaxConcurrentCalls: i + 1})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		mustResult(t, res, err)
 	}
+
 	close(stop)
 	for range cap(done) {
 		if err := <-done; err != nil {
@@ -233,6 +250,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	res, err := c.Call(t.Context(), Call{Tool: "keep_t"})
 	mustResult(t, res, err)
 	before := goleak.IgnoreCurrent()
+
 	for i := range 100 {
 		mustReload(t, c, keep, config.Server{Name: fmt.Sprint("s", i), URL: url, ToolPrefix: fmt.Sprint("s", i%7)},
 			config.Server{Name: "down", URL: "http://127.0.0.1:1", Timeout: time.Duration(i+1) * time.Second})
@@ -240,6 +258,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 			c.Tools(t.Context())
 		}
 	}
+
 	mustReload(t, c, keep)
 	c.drains.Wait()
 	goleak.VerifyNone(t, before) // which waits for the servers that were left to see their connections end

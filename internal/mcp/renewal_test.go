@@ -68,6 +68,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 				t.Fatalf("tools %s, %+v, want got echo, c.Servers()[0].Protocol StatelessVersion", got, c.Servers())
 			}
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+
 			if holds == 0 {
 				passTime(7 * maxListLife)
 				if n := lists.Load(); n != 1 {
@@ -76,6 +77,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 				_ = c.Close()
 				return
 			}
+
 			passTime(holds - time.Nanosecond)
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || lists.Load() != 1 {
 				t.Errorf("%s: too soon: %s, lists %d, want echo and 1", says, got, lists.Load())
@@ -126,11 +128,13 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 		c := newClient(t, Options{Transport: inProcessTransport(s)}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		s.setTools(addV2)
+
 		call := func() {
 			t.Helper()
 			res, err := c.Call(t.Context(), Call{Tool: "add"})
 			mustResult(t, res, err)
 		}
+
 		call()
 		passTime(renewalGap)
 		synctest.Wait()
@@ -138,10 +142,12 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 			t.Errorf("%d lists, description %q, want Description containing ssh, lists 2", lists.Load(), tool.Description)
 		}
 		before := lists.Load()
+
 		for range 1000 { // and from the third on each list says so too
 			call()
 			passTime(10 * time.Millisecond)
 		}
+
 		if n := lists.Load() - before; n < 5 || n > 11 {
 			t.Errorf("%d lists in 10 s, want n at least 5, n at most 11", n)
 		}
@@ -156,6 +162,7 @@ func TestChangeDuringAListIsNotLost(t *testing.T) {
 		s := newChangingServer(addV1)
 		lists := announceListChanges(s)
 		lists.Store(1) // so that the second one announces a change, and no later one
+
 		inner := s.list
 		s.list = func(w http.ResponseWriter, r *http.Request, m message) {
 			inner(w, r, m)
@@ -164,6 +171,7 @@ func TestChangeDuringAListIsNotLost(t *testing.T) {
 				lists.Store(-100)
 			}
 		}
+
 		c := newClient(t, Options{Transport: inProcessTransport(s)}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		if err := c.Refresh(t.Context(), "a"); err != nil {

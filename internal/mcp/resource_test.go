@@ -40,6 +40,7 @@ func TestReadToolSurvivesALostSession(t *testing.T) {
 	server := newToolServer(func(s *sdk.Server) {
 		s.AddResource(&sdk.Resource{URI: "docs:///a", Name: "a"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) { return nil, nil })
 	})
+
 	h := streamableHandler(server, flavours["stateful sse"])
 	var lose atomic.Bool
 	url := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,6 +51,7 @@ func TestReadToolSurvivesALostSession(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	})).URL
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: url, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}})
 	before := len(c.Tools(t.Context()))
 	lose.Store(true)
@@ -73,19 +75,23 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 			if len(list) != 2 || list[1].Name != "lib_read_resource" {
 				t.Fatalf("got the tools %+v, want echo and lib_read_resource", list)
 			}
+
 			offered := list[1].Description + string(list[1].InputSchema)
 			for _, want := range []string{"docs:///guide/2 (guide 2: a guide)", "docs:///page/{name}"} {
 				if !strings.Contains(offered, want) {
 					t.Errorf("got the tool %s, want %q in it", offered, want)
 				}
 			}
+
 			if strings.Contains(offered, "secret") || strings.Contains(offered, "enum") {
 				t.Errorf("got the tool %s, want neither the secret nor an enum", offered)
 			}
+
 			read := func(uri string) (*content.Result, error) {
 				args, _ := json.Marshal(map[string]string{"uri": uri})
 				return c.Call(t.Context(), Call{Tool: "lib_read_resource", Args: args, Progress: func(Progress) {}})
 			}
+
 			for _, uri := range []string{"docs:///guide/1", "docs:///page/x"} {
 				res, err := read(uri)
 				if text := mustResult(t, res, err).Text(); !strings.Contains(text, "about "+uri) || !strings.HasPrefix(text, "[resource "+uri) {
@@ -95,11 +101,13 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 					t.Errorf("got a read of %s, want %s", got, uri)
 				}
 			}
+
 			for _, uri := range []string{"secret:///keys", "docs:///page/../../keys", "docs:///page/%2e%2e/keys", "docs:///a\n", "", strings.Repeat("docs:///", 200)} {
 				if _, err := read(uri); mustFail(t, err).Kind != InvalidArguments {
 					t.Errorf("%q: got %v, want %s", uri, err, InvalidArguments)
 				}
 			}
+
 			if _, err := read("docs:///page/missing"); err == nil {
 				t.Error("got no error for a resource that is missing, want an error")
 			}
@@ -119,18 +127,21 @@ func TestReadToolIsOfferedIfResourcesMatch(t *testing.T) {
 	if list := fixed.Tools(t.Context()); len(list) != 2 || !strings.Contains(string(list[1].InputSchema), `"enum":["docs:///guide/0","docs:///guide/1","docs:///guide/2"]`) {
 		t.Errorf("got the tools %+v, want two, with an enum of the guides", list)
 	}
+
 	for _, patterns := range [][]string{nil, {"other:*"}} {
 		none := newClient(t, Options{}, config.Server{Name: "a", URL: serveResources(t, "stateful json", reads).URL, Resources: patterns})
 		if list := none.Tools(t.Context()); len(list) != 1 {
 			t.Errorf("%v: got the tools %+v, want one", patterns, list)
 		}
 	}
+
 	own := newClient(t, Options{}, config.Server{Name: "a", Resources: []string{"x:*"}, URL: serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
 		addRawTool(s, readTool, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "own"}}}, nil
 		})
 		s.AddResource(&sdk.Resource{URI: "x:1", Name: "x"}, nil)
 	}), nil)).URL})
+
 	res, err := own.Call(t.Context(), Call{Tool: readTool})
 	if got := mustResult(t, res, err).Text(); got != "own" || len(own.Tools(t.Context())) != 3 {
 		t.Errorf("got %s and %d tools, want own and 3", got, len(own.Tools(t.Context())))

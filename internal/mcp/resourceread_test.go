@@ -95,8 +95,10 @@ func TestResourceIsCachedUntilItChanges(t *testing.T) {
 				s := wsServerConfig(t, ws)
 				cfg.Type, cfg.URL, cut = s.Type, s.URL, ws.drop
 			}
+
 			c := newClient(t, Options{}, cfg)
 			c.Tools(t.Context())
+
 			for range 2 {
 				if uri := <-p.subscribed; uri != newsURI {
 					t.Errorf("got a subscription to %s, want %s", uri, newsURI)
@@ -114,6 +116,7 @@ func TestResourceIsCachedUntilItChanges(t *testing.T) {
 				}
 				p.readUntil(t, c, false)
 				cut()
+
 				// Between the cut and the next subscription a change would be missed.
 				if way.flavour == "stateful sse" || way.flavour == "stateful json" {
 					p.readUntil(t, c, true)
@@ -139,9 +142,11 @@ func TestResourceIsCachedForItsTTL(t *testing.T) {
 				return res, err
 			}
 		})
+
 		h := streamableHandler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
 		c := newClient(t, Options{Transport: inProcessTransport(h)}, config.Server{Name: "a", URL: "http://localhost", Resources: []string{"docs:*"}})
 		c.Tools(t.Context())
+
 		for i, want := range []bool{true, false, false, true, false} {
 			if _, asked := p.readNews(t, c, nil); asked != want {
 				t.Errorf("read %d: got a read at the server %t, want %t", i, asked, want)
@@ -158,6 +163,7 @@ func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 	t.Parallel()
 	p := newNewsServer()
 	p.AddResource(&sdk.Resource{URI: newsURI + "/old", Name: "old"}, nil)
+
 	subscribing, confirm := make(chan bool, 2), make(chan bool)
 	reading, answer := make(chan bool), make(chan bool)
 	var once sync.Once
@@ -177,10 +183,12 @@ func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 			return res, err
 		}
 	})
+
 	c := newClient(t, Options{}, func() config.Server {
 		s := wsServerConfig(t, newWSSDK(t, p.Server))
 		return config.Server{Name: "a", Type: s.Type, URL: s.URL, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}}
 	}())
+
 	c.Tools(t.Context())
 	<-subscribing
 	var read sync.WaitGroup
@@ -203,6 +211,7 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 	t.Parallel()
 	p := newNewsServer()
 	confirm, acknowledged := make(chan struct{}), make(chan struct{}, 100)
+
 	p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			res, err := next(ctx, method, r)
@@ -212,6 +221,7 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 			return res, err
 		}
 	})
+
 	h := streamableHandler(p.Server, flavours["stateless sse"])
 	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(peekBody(r), methodListen) {
@@ -220,12 +230,14 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
 	c.Tools(t.Context())
 	p.readNews(t, c, nil)
 	p.edition.Add(1) // before the subscription, so nobody is notified
 	close(confirm)
 	<-acknowledged
+
 	for end := time.Now().Add(5 * time.Second); ; {
 		text, _ := p.readNews(t, c, nil)
 		if strings.Contains(text, "edition 1") {
@@ -251,6 +263,7 @@ func TestResourceThatDependsOnAnAnswerIsNotCached(t *testing.T) {
 		text, err := json.Marshal(r.Params.InputResponses["q"])
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: newsURI, Text: string(text)}}}, err
 	})
+
 	p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			res, err := next(ctx, method, r)
@@ -260,9 +273,11 @@ func TestResourceThatDependsOnAnAnswerIsNotCached(t *testing.T) {
 			return res, err
 		}
 	})
+
 	w := serveHTTP(t, streamableHandler(p.Server, flavours["stateless json"]))
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
 	c.Tools(t.Context())
+
 	for _, name := range []string{"Ada", "Grace", "Alan"} {
 		res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + newsURI + `"}`),
 			Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {

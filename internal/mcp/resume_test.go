@@ -49,6 +49,7 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 				return resp, nil
 			})
 		}
+
 		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Hour, MaxTime: time.Hour})
 		c.Tools(t.Context())
 		begin := time.Now()
@@ -108,6 +109,7 @@ func TestResumeAtOnceDoesNotLoopTightly(t *testing.T) {
 				return resp, nil
 			})
 		}
+
 		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", Timeout: 10 * time.Second, MaxTime: 10 * time.Second})
 		c.Tools(t.Context())
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
@@ -136,10 +138,12 @@ func TestResumeContinuesAfterAStreamWithoutEvents(t *testing.T) {
 		}
 		return true
 	}}
+
 	s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
 		id.Store(string(m.ID))
 		startEventStream(w)("id: 7\nretry: 1\n\n")
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	mustResult(t, res, err)
@@ -160,6 +164,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 		id.Store(string(m.ID))
 		startEventStream(w)("id: 7\nretry: 1\ndata: \n\n")
 	}
+
 	s.before = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet {
 			return false
@@ -171,6 +176,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 		startEventStream(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + id.Load().(string) + ",\"result\":" + textResult("late") + "}\n\n")
 		return true
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := mustResult(t, res, err).Text(); got != "late" || calls.Load() != 1 {
@@ -249,12 +255,14 @@ func TestRefusedResumeFailsTheCall(t *testing.T) {
 			}
 			replyJSON(w, m.ID, textResult("ok"))
 		}
+
 		s.before = func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodGet {
 				http.Error(w, "no", status)
 			}
 			return r.Method == http.MethodGet
 		}
+
 		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 		_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": "bad"}})
 		if e := mustFail(t, err); e.Kind != UnknownOutcome {

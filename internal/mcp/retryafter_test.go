@@ -74,6 +74,7 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 		for range maxStreak {
 			reportOutcome(t, &b, fails)
 		}
+
 		passTime(breakerTime)
 		asking, _ := b.admitCall()
 		b.withdrawCall(asking)
@@ -90,6 +91,7 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 			t.Errorf("openFailure() = %v after the trial worked, want nil", b.openFailure())
 		}
 	})
+
 	w := serveAskTool(t, "stateful sse")
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	c.Tools(t.Context())
@@ -97,6 +99,7 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	b.mu.Lock()
 	b.opened, b.retry = time.Now().Add(-time.Minute), time.Now()
 	b.mu.Unlock()
+
 	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
 		res, err := c.Call(ctx, Call{Tool: "echo"})
 		mustResult(t, res, err)
@@ -121,6 +124,7 @@ func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 	server := c.serverByName("a")
 	server.cfg.Timeout = 20 * time.Millisecond
 	i.mu.Lock() // the token endpoint hangs
+
 	for n := range 2 * maxStreak {
 		who := callerNamed(fmt.Sprint("bob", n)) // whose handshake hangs
 		if n%2 == 0 {
@@ -132,6 +136,7 @@ func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 			t.Errorf("%d: %v, want Kind Timeout", n, e)
 		}
 	}
+
 	i.mu.Unlock()
 	if since, reason, _ := server.breaker.currentState(); !since.IsZero() || server.breaker.streak != 0 {
 		t.Errorf("breaker: %q, %d failures, want it closed with none", reason, server.breaker.streak)
@@ -154,22 +159,26 @@ func TestOversizedListFailsNoCall(t *testing.T) {
 			addRawTool(s, "echo", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{}, nil
 			})
+
 			cfg := config.Server{Name: "a"}
 			if kind == config.TypeHTTP {
 				cfg.URL = serveHTTP(t, streamableHandler(s, nil)).URL
 			} else {
 				cfg = wsServerConfig(t, newWSSDK(t, s))
 			}
+
 			c := newClient(t, Options{MaxToolBytes: transport.MaxMessage}, cfg)
 			c.Tools(t.Context())
 			s.AddTool(&sdk.Tool{Name: "huge", Description: strings.Repeat("x", transport.MaxMessage), InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "larger than 4194304 bytes") {
 				t.Errorf(`refresh: %v, want error containing "larger than 4194304 bytes"`, err)
 			}
+
 			for range 20 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo"})
 				mustResult(t, res, err)
 			}
+
 			if st := c.Servers()[0]; !strings.Contains(st.Reason, "larger than") || st.Tools != 1 {
 				t.Errorf(`server status %+v, want Reason containing "larger than", Tools 1`, st)
 			}

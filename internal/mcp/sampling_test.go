@@ -48,6 +48,7 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 		w := serveSamplingTool(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
 		c := newClient(t, Options{MaxConcurrentCalls: 50}, config.Server{Name: "a", URL: w.URL, Sampling: true})
 		c.Tools(t.Context())
+
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {

@@ -31,6 +31,7 @@ func TestServersAreIndependent(t *testing.T) {
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
 		t.Errorf("tools %s, want t", got)
 	}
+
 	var states []string
 	for _, st := range c.Servers() {
 		states = append(states, st.Name+" "+string(st.State)+" "+st.Reason)
@@ -38,6 +39,7 @@ func TestServersAreIndependent(t *testing.T) {
 			t.Errorf("status %+v, want it to have a Since", st)
 		}
 	}
+
 	want := `down failed connection refused
 off disabled 
 child failed its command is not found
@@ -52,6 +54,7 @@ good connected `
 	if s.initializes.Load() != 1 {
 		t.Errorf("%d handshakes, want 1", s.initializes.Load())
 	}
+
 	for name, want := range map[string]string{
 		"nope": "no such MCP server", "off": "it is disabled", "child": "its command is not found", "socket": "connection refused", "down": "connection refused",
 	} {
@@ -59,6 +62,7 @@ good connected `
 			t.Errorf("refresh %s: %v, want error containing %s", name, err, want)
 		}
 	}
+
 	if err := c.Refresh(t.Context(), "nope"); !errors.Is(err, ErrUnknownServer) {
 		t.Errorf("error %v, want ErrUnknownServer", err)
 	}
@@ -128,6 +132,7 @@ func TestHandshakeOutlivesItsCaller(t *testing.T) {
 				return textResult("ok"), nil
 			})
 		}
+
 		c := newClient(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

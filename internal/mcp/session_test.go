@@ -51,15 +51,19 @@ func TestSessionAndConnectionAreKeptBetweenCalls(t *testing.T) {
 				}
 				h.ServeHTTP(w, r)
 			}))
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
+
 			for range 50 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo"})
 				mustResult(t, res, err)
 			}
+
 			if shakes.Load() > 1 {
 				t.Errorf("got %d handshakes, want at most 1", shakes.Load())
 			}
+
 			// Another one is opened if a stream is not read to its end yet, and without sessions
 			// one carries subscriptions/listen.
 			if n := w.conns.Load(); n > 4 {
@@ -162,6 +166,7 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			})
+
 			f.http = &sdk.StreamableHTTPOptions{JSONResponse: true} // no streams to drain
 			w := serveHTTP(t, f)
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
@@ -175,6 +180,7 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 			if runs.Load() != 1 || f.shakes.Load() != 2 || f.stale.Load() != 1 {
 				t.Errorf("got %d runs, %d handshakes, %d requests with the stale id, want 1, 2, 1", runs.Load(), f.shakes.Load(), f.stale.Load())
 			}
+
 			// Two requests at a time, because the supervisor lists again, one that was dialed before
 			// another became idle, and the standalone stream of each session.
 			if n := w.conns.Load(); n > 5 {
@@ -199,9 +205,11 @@ func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			})
+
 			w := serveHTTP(t, f)
 			c := newClient(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
+
 			var failed atomic.Int64
 			for round := range rounds {
 				f.limit.Store(f.calls.Load() + callers*each/2)
@@ -219,6 +227,7 @@ func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
 				}
 				all.Wait()
 			}
+
 			once, twice := 0, 0
 			runs.Range(func(_, n any) bool {
 				if n.(*atomic.Int64).Load() == 1 {
@@ -228,6 +237,7 @@ func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
 				}
 				return true
 			})
+
 			if once != callers*rounds*each || twice != 0 || failed.Load() != 0 {
 				t.Errorf("got %d calls that ran once, %d more than once, %d that failed, want %d, 0, 0", once, twice, failed.Load(), callers*rounds*each)
 			}
@@ -292,6 +302,7 @@ func TestSessionIsMadeAgainOnceForACall(t *testing.T) {
 func TestHandshakeIsTriedAgainAfterAFailure(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
+
 	s := &scriptedServer{
 		before: func(w http.ResponseWriter, _ *http.Request) bool {
 			if broken.Load() {
@@ -301,6 +312,7 @@ func TestHandshakeIsTriedAgainAfterAFailure(t *testing.T) {
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) },
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	if list := c.Tools(t.Context()); len(list) != 0 || !c.Ready() {
 		t.Fatalf("got the tools %v and Ready() = %t, want none and true", list, c.Ready())
@@ -342,13 +354,16 @@ func TestCloseEndsCalls(t *testing.T) {
 		close(begun)
 		<-r.Context().Done()
 	}}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
+
 	failed := make(chan error, 1)
 	go func() {
 		_, err := c.Call(context.Background(), Call{Tool: "t"})
 		failed <- err
 	}()
+
 	<-begun
 	if err := c.Close(); err != nil {
 		t.Error(err)

@@ -76,12 +76,14 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	if got := mustResult(t, res, err).Text(); got != "accept 3" {
 		t.Errorf(`alone: %s, want "accept 3"`, got)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		_, _ = c.Call(ctx, Call{Tool: "slow", Elicit: acceptDefaults})
 	}()
+
 	<-slow
 	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptDefaults})
 	if got := mustResult(t, res, err).Text(); got != "decline <nil>" {
@@ -89,6 +91,7 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	}
 	cancel()
 	<-over
+
 	// The server may go on with the call that was given up. On a new session it cannot
 	// ask about it.
 	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptDefaults})
@@ -153,6 +156,7 @@ func TestStandaloneStreamReconnects(t *testing.T) {
 func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 	t.Parallel()
 	shakes := make(chan string, 8)
+
 	gets := map[string]int{}
 	var mu sync.Mutex // protects gets
 	s := &scriptedServer{}
@@ -181,8 +185,10 @@ func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 		}
 		return true
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
+
 	for range 3 { // server/discover, which it isn't asked again, and initialize twice
 		<-shakes
 	}
@@ -221,11 +227,13 @@ func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
 				answer(w, r)
 				return true
 			}
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, StandaloneStream: new(true)})
 			for range 3 {
 				res, err := c.Call(t.Context(), Call{Tool: "t"})
 				mustResult(t, res, err)
 			}
+
 			if shakes.Load() == 0 || s.initializes.Load() != 1 {
 				t.Errorf("%d GETs, %d handshakes, want at least 1 and 1", shakes.Load(), s.initializes.Load())
 			}

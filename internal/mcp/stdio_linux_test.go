@@ -27,11 +27,13 @@ func TestChildrenDieWithUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer us.Wait()
+
 	by := map[string]*childProcess{}
 	for range 4 {
 		p := <-w.started
 		by[p.kind] = p
 	}
+
 	if err := us.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +73,7 @@ func TestThousandChildrenLeaveNothing(t *testing.T) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip(err)
 	}
+
 	// The ids of requests are known, so a shell is server enough: a Go program takes
 	// ten times as long to start.
 	const script = `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}}'
@@ -80,6 +83,7 @@ read a`
 	if os.Getenv("ANSWERD_TEST_LONG") != "" { // in make durable
 		cycles = 1000
 	}
+
 	startAndClose := func() {
 		c, err := New([]config.Server{{Name: "a", Command: "sh", Args: []string{"-c", script}, ProtocolVersion: "2025-11-25"}},
 			Options{Logger: quietLog(), StartWait: time.Minute})
@@ -91,15 +95,19 @@ read a`
 			t.Fatalf("%d tools: %+v, want 1", n, c.Servers())
 		}
 	}
+
 	startAndClose() // The first cycle also creates what the process keeps afterwards, which is not a leak.
 	goroutines, before := goleak.IgnoreCurrent(), countResources(t)
+
 	for range cycles {
 		startAndClose()
 	}
+
 	if err := goleak.Find(goroutines); err != nil {
 		t.Error(err)
 	}
 	after := countResources(t)
+
 	// Go keeps threads for later.
 	if after.files != before.files || after.threads > before.threads+20 {
 		t.Errorf("%+v, then %+v, want %d files, at most %d threads", before, after, before.files, before.threads+20)

@@ -28,11 +28,13 @@ func TestChildAnswersManyCallers(t *testing.T) {
 	cfg.ToolPrefix = "child"
 	c := newClient(t, Options{MaxConcurrentCalls: 200}, cfg, config.Server{Name: "web", URL: w.URL})
 	c.Tools(t.Context())
+
 	for _, st := range c.Servers() {
 		if st.State != Connected {
 			t.Fatalf("server status %+v, want State Connected", st)
 		}
 	}
+
 	var all sync.WaitGroup
 	for i := range 200 {
 		all.Go(func() {
@@ -82,10 +84,12 @@ func TestChildGetsItsConfigurationAlone(t *testing.T) {
 			cfg.Env, cfg.WorkDir = env, dir
 			cfg.Args = append(cfg.Args, "a b", "$HOME", "; exit 1")
 			got := childStateOf(t, newClient(t, Options{}, cfg))
+
 			want := []string{}
 			for k, v := range env {
 				want = append(want, k+"="+v.Reveal())
 			}
+
 			slices.Sort(want)
 			if slices.Sort(got.Env); !slices.Equal(got.Env, want) {
 				t.Errorf("environment %q, want %q", got.Env, want)
@@ -130,6 +134,7 @@ func TestCommandIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
+
 	for _, row := range []struct{ command, dir, reason string }{
 		{"server", "", ""},
 		{"./server", dir, ""},
@@ -157,15 +162,18 @@ func TestCommandIsFoundWithTheChildsPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, path := range []string{filepath.Join(theirs, "server"), filepath.Join(ours, "other")} {
 		if err := os.Symlink(self, path); err != nil {
 			t.Skip(err)
 		}
 	}
+
 	if err := os.WriteFile(filepath.Join(ours, "server"), []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", ours)
+
 	for _, command := range []string{"server", "other"} {
 		cfg := stdioConfig("serve", "")
 		cfg.Command, cfg.Env = command, map[string]auth.Secret{"PATH": auth.NewSecret("relative" + string(filepath.ListSeparator) + theirs)}
@@ -201,12 +209,14 @@ func TestCancelReachesTheChild(t *testing.T) {
 	w := newChildMonitor(t)
 	c := newClient(t, Options{}, stdioConfig("serve", w.addr()))
 	process := w.waitForStart("serve")
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Call(ctx, Call{Tool: "hang"})
 		done <- err
 	}()
+
 	w.waitForStart("hanging")
 	cancel()
 	if e := mustFail(t, <-done); e.Kind != Cancelled {
@@ -259,11 +269,13 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 	w.waitForStart("serve")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Call(ctx, Call{Tool: "hang"})
 		done <- err
 	}()
+
 	first := w.waitForStart("hanging")
 	killProcess(t, first.pid)
 	w.waitForStart("serve")
@@ -280,6 +292,7 @@ func TestCallsGoToTheNextChild(t *testing.T) {
 	log := &messageWatcher{want: "MCP server process ended", seen: make(chan struct{}, 10)}
 	c := newClient(t, Options{MaxConcurrentCalls: 50, Logger: slog.New(log)}, stdioConfig("serve", w.addr()))
 	c.Tools(t.Context())
+
 	for range 2 {
 		killProcess(t, w.waitForStart("serve").pid)
 		<-log.seen
@@ -347,14 +360,17 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 	log := &messageWatcher{want: "MCP server is down", seen: make(chan struct{}, 10)}
 	c := newClient(t, Options{Logger: slog.New(log)}, stdioConfig("brief", w.addr()))
 	c.Tools(t.Context())
+
 	for range maxStarts {
 		w.waitForStart("brief")
 		if _, err := c.Call(t.Context(), Call{Tool: "echo"}); mustFail(t, err).Kind != UnknownOutcome {
 			t.Errorf("error %v, want Kind UnknownOutcome", err)
 		}
 	}
+
 	<-log.seen
 	_, err := c.Call(t.Context(), Call{Tool: "echo"})
+
 	// The breaker, which opens after as many failures, may be the one to say so.
 	if e := mustFail(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "too often") {
 		t.Errorf(`%v: %s, want Kind Unavailable, Message containing "too often"`, e.Kind, e.Message)

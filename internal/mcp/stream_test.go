@@ -37,6 +37,7 @@ func TestServerThatPingsDuringACall(t *testing.T) {
 			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", m.ID, textResult("ok")))
 		},
 	}
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(context.Background(), Call{Tool: "t"})
 	mustResult(t, res, err)

@@ -100,6 +100,7 @@ func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
 		}
 		return false
 	}
+
 	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
 		if m.Params.Meta["hang"] != nil {
 			close(begun)
@@ -110,6 +111,7 @@ func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
 		startEventStream(w)("id: 7\nretry: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"ask\",\"method\":\"ping\"}\n\n")
 		waitUntil(t, "the answer to ping", answered)
 	}
+
 	tap := &requestRecorder{}
 	c := newClient(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
 		config.Server{Name: "a", URL: serveHTTP(t, s).URL, StandaloneStream: new(true)})
@@ -118,6 +120,7 @@ func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
 	cancelBegunCall(t, c, "t", begun)
 	waitUntil(t, "the cancellation", told)
 	_ = c.Close()
+
 	tap.checkRequests(t, "2025-11-25", "; Mcp-Session-Id: session-1",
 		"server/discover; Mcp-Method: server/discover; Mcp-Protocol-Version: 2026-07-28; nothing settled",
 		"initialize; nothing settled", "notifications/initialized", "GET", "tools/list", "tools/call",
@@ -147,6 +150,7 @@ func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 			return nil, ctx.Err()
 		})
 	})
+
 	tap, listens, told := &requestRecorder{}, make(chan struct{}, 8), make(chan struct{}, 8)
 	h := streamableHandler(server, flavours["stateless sse"])
 	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -158,6 +162,7 @@ func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
+
 	c := newClient(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
 		config.Server{Name: "a", URL: w.URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
@@ -165,6 +170,7 @@ func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 	cancelBegunCall(t, c, "hang", begun)
 	waitUntil(t, "the cancellation", told)
 	_ = c.Close()
+
 	tap.checkRequests(t, "2026-07-28", "",
 		"server/discover; Mcp-Method: server/discover", "tools/list; Mcp-Method: tools/list",
 		"subscriptions/listen; Mcp-Method: subscriptions/listen", "tools/call; Mcp-Method: tools/call; Mcp-Name: hang",
@@ -193,6 +199,7 @@ func TestRequestsHaveTheClientInfoOfTheHandshake(t *testing.T) {
 				return next.RoundTrip(r)
 			})
 		}
+
 		c := newClient(t, Options{Transport: newTransport, Version: "1.2.3"}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newToolServer(nil), flavours[flavour])).URL})
 		res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
 		mustResult(t, res, err)

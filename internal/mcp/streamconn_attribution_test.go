@@ -71,10 +71,12 @@ func TestLogMessagesOverStreamConnBelongToTheOnlyCall(t *testing.T) {
 			held <- m
 		}
 	}))
+
 	if logs, err := countLogs(t.Context(), c); err != nil || logs != 1 {
 		t.Errorf("alone: %d messages, %v, want 1 and no error", logs, err)
 	}
 	together = true
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -82,6 +84,7 @@ func TestLogMessagesOverStreamConnBelongToTheOnlyCall(t *testing.T) {
 			t.Errorf("the first of two: %d messages, %v, want 0 and no error", logs, err)
 		}
 	}()
+
 	<-entered
 	if logs, err := countLogs(t.Context(), c); err != nil || logs != 0 {
 		t.Errorf("the second of two: %d messages, %v, want 0 and no error", logs, err)
@@ -101,6 +104,7 @@ func TestServerMessagesAreNotAttributedAfterAnAbandonedCall(t *testing.T) {
 		say(errorLogMessage)
 		say(resultFor(m, textResult("ok")))
 	}))
+
 	ctx, leave := context.WithCancel(t.Context())
 	go func() { <-entered; leave() }()
 	if _, err := countLogs(ctx, c); mustFail(t, err).Kind != Cancelled {

@@ -33,6 +33,7 @@ func TestCancellationIsSentWhenTheServerReadsAgain(t *testing.T) {
 		c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
 			scriptedPeer(func(m message, _ func(string)) { ids <- string(m.ID); <-read })(recordingConn{conn, &heard})
 		})
+
 		var all sync.WaitGroup
 		for i := range 2 { // the second one is being written when the first is cancelled
 			all.Go(func() {
@@ -43,15 +44,18 @@ func TestCancellationIsSentWhenTheServerReadsAgain(t *testing.T) {
 			})
 			synctest.Wait()
 		}
+
 		all.Wait()
 		<-time.After(time.Minute)
 		close(read)
 		synctest.Wait()
+
 		for range 2 {
 			if want := `"requestId":` + <-ids; !strings.Contains(heard.String(), want+"}") {
 				t.Errorf("the server did not hear %s:\n%s", want, heard.String())
 			}
 		}
+
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}

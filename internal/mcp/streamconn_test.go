@@ -38,6 +38,7 @@ func TestStreamConnMatchesResponses(t *testing.T) {
 			if want := version; st.State != Connected || st.Tools != 1 || want != "" && st.Protocol != want || want == "" && st.Protocol != transport.StatelessVersion {
 				t.Fatalf("server status %+v, want Connected with 1 tool and protocol %q or the newest", st, version)
 			}
+
 			var all sync.WaitGroup
 			for i := range 200 {
 				all.Go(func() {
@@ -72,6 +73,7 @@ func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 		say(resultFor(m, textResult("right")))
 		say(resultFor(m, textResult("again")))
 	})
+
 	c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) { dials.Add(1); script(conn) })
 	for range 20 {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
@@ -79,6 +81,7 @@ func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 			t.Fatalf("result %q, want right", got)
 		}
 	}
+
 	if dials.Load() != 1 {
 		t.Errorf("%d connections, want 1", dials.Load())
 	}
@@ -100,9 +103,11 @@ func TestUnreadableResponseFailsOnlyItsCall(t *testing.T) {
 			say(<-held)
 		}
 	}))
+
 	callTool := func(what string) (*content.Result, error) {
 		return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 	}
+
 	done := make(chan error, 1)
 	go func() {
 		res, err := callTool("hold")
@@ -111,6 +116,7 @@ func TestUnreadableResponseFailsOnlyItsCall(t *testing.T) {
 		}
 		done <- err
 	}()
+
 	line := <-held
 	held <- line
 	if _, err := callTool("version"); mustFail(t, err).Kind != Protocol {
@@ -148,6 +154,7 @@ func TestConnectionLossFailsCallsInFlight(t *testing.T) {
 			say(resultFor(m, textResult("ok")))
 		})(conn)
 	})
+
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": "sent"}})

@@ -37,6 +37,7 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 					return res, err
 				}
 			})
+
 			flavour := map[string]string{"2025-11-25": "stateful sse", "2026-07-28": "stateless sse"}[protocol]
 			h := streamableHandler(s, flavours[flavour])
 			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,6 +46,7 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 				}
 				h.ServeHTTP(w, r)
 			}))
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
 			c.Tools(t.Context())
 			<-lists
@@ -74,6 +76,7 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 					return res, err
 				}
 			})
+
 			h := streamableHandler(s, flavours[flavour])
 			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodGet || strings.Contains(peekBody(r), methodListen) {
@@ -81,6 +84,7 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 				}
 				h.ServeHTTP(w, r)
 			}))
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
 			c.Tools(t.Context())
 			if <-lists {
@@ -88,6 +92,7 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 			}
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			close(changed)
+
 			select {
 			case has := <-lists:
 				if !has {
@@ -116,6 +121,7 @@ func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32601,"message":"what?"}}`))
 	})).URL})
+
 	c.Tools(t.Context())
 	<-asked
 	p := c.serverByName("a").pool

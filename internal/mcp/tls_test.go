@@ -58,6 +58,7 @@ func TestTLSClientCertificateIsShownToServersOfEveryType(t *testing.T) {
 			if got := string(mustResult(t, res, err).Payload()); got != `"hi"` {
 				t.Errorf("got %s, want \"hi\"", got)
 			}
+
 			got := map[string]time.Time{}
 			for _, cert := range c.Certificates() {
 				got[cert.Server+" "+cert.Role] = cert.Expires
@@ -80,6 +81,7 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 	expired := ca.WriteClient(t, t.TempDir(), time.Now().Add(-time.Hour))
 	cert, key := ca.Issue(t, time.Now().Add(-time.Hour))
 	untrusted := []string{"its TLS certificate is not trusted"}
+
 	// In TLS 1.3 the server's alert and our request cross. If the connection is closed first, the alert
 	// is lost.
 	refused := []string{"it refused our TLS client certificate", "the connection was cut before its answer", "it cannot be reached"}
@@ -126,8 +128,10 @@ func TestTLSRotationWhileCallsRun(t *testing.T) {
 		mu.Unlock()
 		h.ServeHTTP(w, r)
 	}))
+
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: server.URL, ProtocolVersion: "2025-11-25", TLS: ca.WriteClient(t, dir, time.Now().Add(time.Hour))})
 	c.Tools(t.Context())
+
 	const rotations = 3
 	for range rotations {
 		var calls sync.WaitGroup
@@ -143,6 +147,7 @@ func TestTLSRotationWhileCallsRun(t *testing.T) {
 		c.ReloadTLS()
 		calls.Wait()
 	}
+
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: []byte(`{"text":"last"}`)})
 	mustResult(t, res, err)
 	mu.Lock()
@@ -206,6 +211,7 @@ func TestTLSAppliesToTokenEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, c := range map[string]struct {
 		kind  config.AuthType
 		files tlsconfig.Files
@@ -221,18 +227,22 @@ func TestTLSAppliesToTokenEndpoints(t *testing.T) {
 				got = r.TLS.PeerCertificates[0].SerialNumber.String()
 				_, _ = io.WriteString(w, `{"access_token":"granted","token_type":"Bearer","expires_in":3600}`)
 			}))
+
 			var seen []string
 			s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 				seen = append(seen, r.Header.Get("Authorization"))
 				replyJSON(w, m.ID, textResult("ok"))
 			}}
+
 			cfg := config.Server{Name: "a", Auth: c.kind, TLS: c.files, Grant: config.Grant{
 				TokenURL: endpoint.URL, ClientID: "answerd", ClientSecret: auth.NewSecret("secret")}}
+
 			if c.files == (tlsconfig.Files{}) {
 				cfg.URL = serveHTTP(t, s).URL
 			} else {
 				cfg.URL = ca.StartServer(t, s).URL
 			}
+
 			client := newClient(t, Options{TokenTLS: iamSource}, cfg)
 			res, err := client.Call(t.Context(), Call{Tool: "t", Principal: auth.Identity{Issuer: "i", Subject: "ada", Token: auth.NewSecret("inbound")}})
 			mustResult(t, res, err)

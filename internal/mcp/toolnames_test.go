@@ -79,6 +79,7 @@ func TestNameStaysWithAServerThatIsDownAfterARestart(t *testing.T) {
 	if tool, ok := after.Tool("echo"); ok {
 		t.Errorf("the tool echo is that of %s, want none", tool.Server)
 	}
+
 	// A server that is added later has its names read too, and one that is known keeps them.
 	if err := after.Reload(slices.Insert(slices.Clone(servers), 1, config.Server{Name: "c", URL: "http://127.0.0.1:1/"})); err != nil {
 		t.Fatal(err)
@@ -86,6 +87,7 @@ func TestNameStaysWithAServerThatIsDownAfterARestart(t *testing.T) {
 	if got := namesOf(after.Tools(t.Context())); got != "b_echo" {
 		t.Errorf("tools after a reload: %q, want b_echo alone", got)
 	}
+
 	// Without the store nothing is known of the server, as with the log in memory.
 	if got := namesOf(newClient(t, Options{}, servers...).Tools(t.Context())); got != "echo" {
 		t.Errorf("tools without a store: %q, want echo", got)
@@ -101,11 +103,13 @@ func TestToolNamesAreStoredWhenTheyChange(t *testing.T) {
 	c := newClient(t, Options{ToolNames: store, Logger: textLog(log)}, config.Server{Name: "a", URL: web.URL})
 	c.Tools(t.Context())
 	store.waitUntilStored(t, "a", `["echo"]`)
+
 	for range 3 {
 		if err := c.Refresh(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if n := store.writes.Load(); n != 1 {
 		t.Errorf("%d writes of the same names, want 1", n)
 	}
@@ -133,10 +137,12 @@ func TestToolNamesAreStoredWhenTheyChange(t *testing.T) {
 func TestToolNamesAreBounded(t *testing.T) {
 	store := &namesStore{}
 	c := newClient(t, Options{ToolNames: store})
+
 	var names []string
 	for n := range 512 {
 		names = append(names, fmt.Sprintf("%0*d", 600, n))
 	}
+
 	if err := c.saveToolNames(t.Context(), "a", names); err != nil {
 		t.Fatal(err)
 	}

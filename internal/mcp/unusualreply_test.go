@@ -105,11 +105,14 @@ func TestServerWithASlowReplyToInitializedIsConnected(t *testing.T) {
 					return resp, cmp.Or(err, r.Context().Err())
 				})
 			}
+
 			c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
 			began := time.Now()
+
 			for c.Servers()[0].State == Connecting {
 				<-time.After(time.Millisecond)
 			}
+
 			if st, took := c.Servers()[0], time.Since(began); st.State != Connected || took > 4*time.Second+time.Millisecond {
 				t.Errorf("%s: got the state %s (%s) after %s, want %s after at most 4 s", name, st.State, st.Reason, took, Connected)
 			}
@@ -145,6 +148,7 @@ func TestPingsOfALongCallAreAnswered(t *testing.T) {
 				return resp, nil
 			})
 		}
+
 		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", MaxTime: time.Hour})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		if err != nil || res.Text() != "ok" {

@@ -47,6 +47,7 @@ func TestURLElicitationPrecedesTheCallThatIsSentAgain(t *testing.T) {
 				w.Header().Set("Content-Type", "application/json")
 				fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"go there","data":{"elicitations":[%s]}}}`, m.ID, test.data)
 			}}
+
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 			call := Call{Tool: "t"}
 			if test.elicit != nil {
@@ -58,6 +59,7 @@ func TestURLElicitationPrecedesTheCallThatIsSentAgain(t *testing.T) {
 					return test.elicit(ctx, e)
 				}
 			}
+
 			_, err := c.Call(t.Context(), call)
 			if (err == nil) != test.ok || asked.Load() != test.asked || calls.Load() != test.calls {
 				t.Errorf("got the error %v after %d elicitations and %d calls, want success %t after %d and %d", err, asked.Load(), calls.Load(), test.ok, test.asked, test.calls)

@@ -63,13 +63,16 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 			}
 			return s
 		}
+
 		busy := useSession(-1)
 		first := useSession(0)
 		c.releaseSession(first)
+
 		for n := 1; n < maxUserSessions+5; n++ {
 			<-time.After(time.Second) // fake time
 			c.releaseSession(useSession(n))
 		}
+
 		if c.sessions.Len() != maxUserSessions {
 			t.Errorf("%d sessions, want %d", c.sessions.Len(), maxUserSessions)
 		}
@@ -105,6 +108,7 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan string, 2)
 		source := newTestExchange(t)
+
 		server := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 		newTransport := func(http.RoundTripper) http.RoundTripper {
 			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
@@ -114,6 +118,7 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 				return server.RoundTrip(r)
 			})
 		}
+
 		c := newClient(t, Options{Transport: newTransport, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
 			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
@@ -182,11 +187,13 @@ func TestServerThatHangsDelaysOnlyTheFirstCallers(t *testing.T) {
 		c := newClient(t, Options{Transport: hangingTransport, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
 			Auth: config.AuthExchange, Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
+
 		timeRequest := func() time.Duration {
 			begin := time.Now()
 			c.ToolsFor(t.Context(), callerNamed("ann"))
 			return time.Since(begin)
 		}
+
 		if d := timeRequest(); d != 3*time.Second {
 			t.Errorf("the first caller waited %s, want 3 s", d)
 		}
@@ -196,11 +203,13 @@ func TestServerThatHangsDelaysOnlyTheFirstCallers(t *testing.T) {
 			t.Errorf(`server status %+v, want State Failed, Reason "no answer in time"`, st)
 		}
 		<-time.After(transport.MaxBackoff)
+
 		for range 3 {
 			if d := timeRequest(); d != 0 {
 				t.Errorf("a later caller waited %s, want 0", d)
 			}
 		}
+
 		_ = c.Close()
 		source.Close()
 	})

@@ -58,12 +58,14 @@ func TestCallIsRepeatedWithTheVersionInWhichTheServerCanAsk(t *testing.T) {
 			if got := c.Servers(); len(c.Tools(t.Context())) != 3 || len(got) != 1 {
 				t.Fatalf("got the servers %+v, want one with three tools", got)
 			}
+
 			for range 3 {
 				res, err := c.Call(t.Context(), Call{Tool: tool, Elicit: acceptDefaults})
 				if got := mustResult(t, res, err).Text(); got != "accept 3" {
 					t.Errorf("got the result %q, want accept 3", got)
 				}
 			}
+
 			if n := modern.Load(); n != 1 {
 				t.Errorf("got %d calls with 2026-07-28, want 1", n)
 			}

@@ -140,6 +140,7 @@ func TestWebSocketDropMidCall(t *testing.T) {
 			}
 			replyWS(c, m.ID, textResult("ok"))
 		}}
+
 		cfg := wsServerConfig(t, s)
 		if allowed {
 			cfg.IdempotentTools = []string{"t"}
@@ -159,6 +160,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 	t.Parallel()
 	const callers, each = 200, 8
 	cuts := map[int64]bool{200: true, 600: true, 1000: true} // by calls run
+
 	var runs sync.Map
 	var all atomic.Int64
 	s := newWSSDK(t, nil)
@@ -172,8 +174,10 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 			return &sdk.CallToolResult{}, nil
 		})
 	})
+
 	c := newClient(t, Options{MaxConcurrentCalls: callers}, wsServerConfig(t, s))
 	c.Tools(t.Context())
+
 	var unknown, ok atomic.Int64
 	var work sync.WaitGroup
 	for i := range callers {
@@ -191,6 +195,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 			}
 		})
 	}
+
 	work.Wait()
 	once := int64(0)
 	runs.Range(func(args, n any) bool {
@@ -200,6 +205,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 		once++
 		return true
 	})
+
 	if once < ok.Load() || unknown.Load() > int64(len(cuts)*callers) {
 		t.Errorf("%d ran, %d answered, %d unknown, want at least as many run as answered, at most %d unknown", once, ok.Load(), unknown.Load(), len(cuts)*callers)
 	}
@@ -222,6 +228,7 @@ func TestWebSocketReconnectsByItself(t *testing.T) {
 			return next(ctx, method, r)
 		}
 	})
+
 	s := newWSSDK(t, mcp)
 	c := newClient(t, Options{}, wsServerConfig(t, s))
 	c.Tools(t.Context())
@@ -250,11 +257,13 @@ func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 	s.onCancel = func(c *websocket.Conn) { replyWS(c, beside.ID, textResult("ok")) }
 	c := newClient(t, Options{}, wsServerConfig(t, s))
 	c.Tools(t.Context())
+
 	answered := make(chan error, 1)
 	go func() {
 		_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": "beside"}})
 		answered <- err
 	}()
+
 	<-begun
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-begun; cancel() }()
@@ -286,6 +295,7 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 			}
 			replyWS(c, m.ID, textResult("ok"))
 		}}
+
 		web := &http.Server{Handler: s}
 		go func() { _ = web.Serve(network) }()
 		c := newClient(t, Options{Transport: overNetwork(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
@@ -335,6 +345,7 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 	if os.Getenv("ANSWERD_TEST_LONG") != "" { // in make durable
 		cycles = 1000
 	}
+
 	s := &wsScriptedServer{gone: make(chan error, 1)}
 	var calls atomic.Int64
 	s.call = func(c *websocket.Conn, m message) {
@@ -344,6 +355,7 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 		}
 		replyWS(c, m.ID, `{"content":[]}`) // or the breaker would keep calls from it
 	}
+
 	c := newClient(t, Options{}, wsServerConfig(t, s))
 	loseConnection := func() {
 		for range 2 {
@@ -356,11 +368,14 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 		}
 		<-s.gone
 	}
+
 	loseConnection()
 	goroutines, files := runtime.NumGoroutine(), countOpenFiles(t)
+
 	for range cycles {
 		loseConnection()
 	}
+
 	if n := s.dials.Load(); n < int64(cycles) {
 		t.Errorf("%d sockets, want at least %d", n, int64(cycles))
 	}

@@ -31,10 +31,12 @@ func TestWebSocketHandshake(t *testing.T) {
 	var metas []map[string]any
 	s := newWSOKServer()
 	s.before = func(_ http.ResponseWriter, r *http.Request) bool { shake = r; return false }
+
 	s.call = func(c *websocket.Conn, m message) {
 		metas = append(metas, m.Params.Meta)
 		replyWS(c, m.ID, textResult("ok"))
 	}
+
 	var logged bytes.Buffer
 	var mu sync.Mutex
 	cfg := wsServerConfig(t, s)
@@ -42,15 +44,18 @@ func TestWebSocketHandshake(t *testing.T) {
 	cfg.Query = map[string]string{"tenant": "a&b", "over": "static"}
 	cfg.Headers = map[string]auth.Secret{"X-Key": auth.NewSecret("k"), "authorization": auth.NewSecret("Basic no")}
 	cfg.Auth = config.AuthJWT
+
 	c := newClient(t, Options{Service: newTokenSource(), Logger: slog.New(slog.NewTextHandler(lockedWriter{&mu, &logged}, nil))}, cfg)
 	for _, id := range []string{"1", "2"} {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"context_id": id}})
 		mustResult(t, res, err)
 	}
+
 	_ = c.Close()
 	if q := shake.URL.Query(); shake.URL.Path != "/mcp" || q.Get("keep") != "1" || q.Get("over") != "static" || q.Get("tenant") != "a&b" {
 		t.Errorf("URL %s, keep %q, over %q, tenant %q, want shake.URL.Path /mcp, keep 1, over static, tenant a&b", shake.URL, q.Get("keep"), q.Get("over"), q.Get("tenant"))
 	}
+
 	for name, want := range map[string]string{
 		"X-Key": "k", "Authorization": "Bearer token-1", "Sec-Websocket-Protocol": "mcp", "Sec-Websocket-Extensions": "",
 	} {
@@ -58,6 +63,7 @@ func TestWebSocketHandshake(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
+
 	if len(metas) != 2 || metas[0]["context_id"] != "1" || metas[1]["context_id"] != "2" || s.dials.Load() != 1 {
 		t.Errorf(`_meta %v; %d sockets, want 2 metas, metas[0]["context_id"] 1, metas[1]["context_id"] 2, dials 1`, metas, s.dials.Load())
 	}
@@ -94,6 +100,7 @@ func TestWebSocketRefusedToken(t *testing.T) {
 				http.Error(w, "secret", status)
 				return true
 			}
+
 			cfg := wsServerConfig(t, s)
 			cfg.Auth = config.AuthJWT
 			c := newClient(t, Options{Service: source}, cfg)
@@ -180,6 +187,7 @@ func TestWebSocketThroughProxy(t *testing.T) {
 		asked <- r.Method + " " + r.RequestURI
 		http.Error(w, "no", http.StatusForbidden)
 	}))
+
 	// As ProxyFromEnvironment would, which reads the environment once per process. No test runs beside
 	// this one.
 	shared := http.DefaultTransport.(*http.Transport)

@@ -220,12 +220,14 @@ func TestWebSocketBothProtocols(t *testing.T) {
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
 				t.Fatalf("tools %q, %+v, want echo", got, c.Servers())
 			}
+
 			for range 10 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"hello"}`)})
 				if got := mustResult(t, res, err).Text(); got != "hello" {
 					t.Errorf("text %q, want hello", got)
 				}
 			}
+
 			if st := c.Servers()[0]; st.State != Connected || st.Protocol != tc.want {
 				t.Errorf("server status %+v, want State Connected, Protocol %q", st, tc.want)
 			}
@@ -244,6 +246,7 @@ func TestWebSocketAnswersMatchTheirCalls(t *testing.T) {
 	w := serveHTTP(t, s)
 	c := newClient(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(w)})
 	c.Tools(t.Context())
+
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
@@ -256,6 +259,7 @@ func TestWebSocketAnswersMatchTheirCalls(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if s.opened.Load() != 1 || w.conns.Load() != 1 {
 		t.Errorf("%d sockets, %d connections, want 1 and 1", s.opened.Load(), w.conns.Load())

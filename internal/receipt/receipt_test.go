@@ -83,10 +83,12 @@ func TestReceiptSaysWhatTheRunDid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got, err := receipt.Verify(signed+"\n", data, publicKeys(t, s))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got.Run != "run_1" || got.Caller != "ada" || got.Events != 5 || got.Answer != export.Digest([]byte("Ada.")) || got.Question != export.Digest([]byte("Who?")) {
 		t.Errorf("statement = %+v, want the run, its caller, 5 events, and the hashes of question and answer", got)
 	}
@@ -100,6 +102,7 @@ func TestReceiptSaysWhatTheRunDid(t *testing.T) {
 	if err != nil || again != signed {
 		t.Errorf("the second receipt = %q, %v, want the same", again, err)
 	}
+
 	var indented bytes.Buffer
 	if err := json.Indent(&indented, data, "", "  "); err != nil {
 		t.Fatal(err)
@@ -120,6 +123,7 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 	}
 	keys := publicKeys(t, s)
 	data = bytes.TrimSpace(data)
+
 	for i := range data {
 		changed := bytes.Clone(data)
 		for flip := 1; flip < 256; flip += 37 {
@@ -129,6 +133,7 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 			}
 		}
 	}
+
 	for i := range signed {
 		changed := []byte(signed)
 		changed[i] ^= 1
@@ -156,10 +161,12 @@ func TestKeysAreRotated(t *testing.T) {
 		t.Errorf("keys = %d, want 2", len(publicKeys(t, both)))
 	}
 	jwk := `{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","d":"nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}`
+
 	// RFC 8037, appendix A.3, has this thumbprint.
 	if keys := publicKeys(t, newSigner(t, []byte(jwk))); keys[0].ID != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
 		t.Errorf("kid = %s, want the thumbprint of RFC 8037", keys[0].ID)
 	}
+
 	for _, bad := range []string{"", "{", "{}", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"} {
 		if _, err := receipt.ParseKeys([]byte(bad)); err == nil {
 			t.Errorf("ParseKeys(%q): no error, want one", bad)

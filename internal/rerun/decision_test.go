@@ -42,6 +42,7 @@ func TestDecisionsOfHooksAreRepeated(t *testing.T) {
 				}
 				return `{}`
 			})
+
 			hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret, Events: []webhook.Event{webhook.PreModelCall, webhook.ModelResult}})
 			if err != nil {
 				t.Fatal(err)
@@ -83,6 +84,7 @@ func TestConversationThatIsRefusedAsTooLongIsRefusedAgain(t *testing.T) {
 		}
 		turns = append(turns, llmtest.Calls(llmtest.Call{Name: "echo", Args: string(args)}))
 	}
+
 	script := llmtest.Turns(append(turns, llmtest.Says("Done."))...)
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		n := 0
@@ -94,6 +96,7 @@ func TestConversationThatIsRefusedAsTooLongIsRefusedAgain(t *testing.T) {
 		}
 		return script(r)
 	}, nil)
+
 	run := h.StartRun(t, agent.Request{})
 	events := h.Events(t, run.ID)
 	if reached := agenttest.EventsOf[event.Budget](events); len(reached) == 0 || reached[0].Limit != "context_tokens" {

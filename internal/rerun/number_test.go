@@ -54,14 +54,17 @@ func TestAnotherLargeIntegerIsADifference(t *testing.T) {
 			doc.Events[i] = json.RawMessage(strings.ReplaceAll(string(e), largeArgs, nextArgs))
 		}
 	}
+
 	result, err := rerun.Run(t.Context(), doc, rerun.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var all []string
 	for _, d := range result.Differences {
 		all = append(all, d.String())
 	}
+
 	if text := strings.Join(all, "\n"); !strings.Contains(text, "/metadata/tool_params/0/a: was 9007199254740993, is 9007199254740992") {
 		t.Errorf("differences:\n%s\nwant one of the arguments in the final answer", text)
 	}

@@ -39,6 +39,7 @@ func randomAnswer(r llmtest.Request) llmtest.Answer {
 	for _, m := range r.Messages {
 		texts = append(texts, m.Role, m.Content)
 	}
+
 	rnd := newRandom(texts...)
 	if len(r.Tools) == 0 || rnd.IntN(3) == 0 {
 		return llmtest.Says("Because ", strconv.Itoa(rnd.IntN(100)), ".")
@@ -46,6 +47,7 @@ func randomAnswer(r llmtest.Request) llmtest.Answer {
 	if rnd.IntN(25) == 0 {
 		return llmtest.Fails(400, "no")
 	}
+
 	offered := func(name string) bool {
 		for _, t := range r.Tools {
 			if t.Function.Name == name {
@@ -54,6 +56,7 @@ func randomAnswer(r llmtest.Request) llmtest.Answer {
 		}
 		return false
 	}
+
 	var calls []llmtest.Call
 	for range 1 + rnd.IntN(4) {
 		n := rnd.IntN(100)
@@ -130,6 +133,7 @@ func TestRandomRunsRunAgain(t *testing.T) {
 	h := agenttest.NewFixture(t, randomAnswer, func(o *agent.Options) {
 		o.Agents = []definition.Agent{{ID: "a", Prompt: "You are a.", Agents: []string{"b"}}, {ID: "b", Prompt: "You are b."}}
 	}, agenttest.Stateless, func(s *config.Server) { s.ApproveTools = []string{"add"} })
+
 	n := randomRuns(t)
 	docs, errs := make([]*export.Document, n), make([]error, n)
 	runInParallel(n, 16, func(i int) {
@@ -147,13 +151,16 @@ func TestRandomRunsRunAgain(t *testing.T) {
 		}
 		errs[i] = err
 	})
+
 	results, events := make([]*rerun.Result, n), 0
 	began := time.Now()
+
 	runInParallel(n, 8, func(i int) {
 		if errs[i] == nil {
 			results[i], errs[i] = rerun.Run(t.Context(), docs[i], rerun.Options{Stall: 10 * time.Second})
 		}
 	})
+
 	took := time.Since(began)
 	different := 0
 	for i, result := range results {
@@ -168,9 +175,11 @@ func TestRandomRunsRunAgain(t *testing.T) {
 		if different++; different > 3 {
 			continue
 		}
+
 		for _, d := range result.Differences {
 			t.Errorf("run %d: %v, want no difference", i, d)
 		}
+
 		var lines []string
 		for _, doc := range append([]export.Document{*docs[i]}, docs[i].Children...) {
 			for _, line := range doc.Events {

@@ -35,6 +35,7 @@ func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
 	if !ok {
 		t.Fatalf("%s begins with %T, want a start event", s.Name, s.Events[0].Body)
 	}
+
 	doc := &export.Document{
 		Version: export.Version, Run: export.Run{ID: scenario.RunID, ThreadID: scenario.ThreadID, Agent: start.Agent, Status: "completed"},
 		Request:  export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata, Interactive: true, MaxTurns: 100},
@@ -46,6 +47,7 @@ func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
 	if start.Agent != "" {
 		doc.Settings.Agent = json.RawMessage(`{"id":"` + start.Agent + `"}`)
 	}
+
 	if lines := childEvents[s.Name]; lines != nil {
 		doc.Settings.Agent = json.RawMessage(`{"id":"` + start.Agent + `","agents":["research"]}`)
 		doc.Children = []export.Document{{
@@ -58,6 +60,7 @@ func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
 			doc.Children[0].Events = append(doc.Children[0].Events, fmt.Appendf(nil, `{"run_id":"run_2","seq":%d,"ts":1,%s`, i+1, line[1:]))
 		}
 	}
+
 	tools := make(map[string]*export.Tool)
 	for _, e := range s.Events {
 		doc.Events = append(doc.Events, e.AppendJSON(nil))
@@ -78,6 +81,7 @@ func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
 			doc.Inputs = append(doc.Inputs, newInput(t, b.InterruptID, map[string]any{"action": b.Action}))
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(tools)) {
 		doc.Tools = append(doc.Tools, *tools[name])
 	}
@@ -138,6 +142,7 @@ func TestScenariosAreRunAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var report strings.Builder
 			for _, d := range result.Differences {
 				fmt.Fprintln(&report, d)
@@ -233,6 +238,7 @@ func TestRunsRunAgainAsRecorded(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			h.Events(t, run.ID)
 			requireSameRerun(t, exportRun(t, h, run.ID))
 		})
@@ -282,6 +288,7 @@ func TestDelegationRunsAgain(t *testing.T) {
 	}, func(o *agent.Options) {
 		o.Agents = []definition.Agent{{ID: "a", Prompt: "You are a.", Agents: []string{"b"}}, {ID: "b", Prompt: "You are b."}}
 	})
+
 	run := h.StartRun(t, agent.Request{})
 	h.Events(t, run.ID)
 	doc := exportRun(t, h, run.ID)
@@ -302,10 +309,12 @@ func TestDelegationToAChildThatIsNotRecordedIsADifference(t *testing.T) {
 	}, func(o *agent.Options) {
 		o.Agents = []definition.Agent{{ID: "a", Prompt: "You are a.", Agents: []string{"b"}}, {ID: "b", Prompt: "You are b."}}
 	})
+
 	run := h.StartRun(t, agent.Request{})
 	h.Events(t, run.ID)
 	doc := exportRun(t, h, run.ID)
 	doc.Children = nil
+
 	synctest.Test(t, func(t *testing.T) {
 		result, err := rerun.Run(t.Context(), doc, rerun.Options{})
 		if err != nil {
@@ -334,12 +343,14 @@ func TestAnotherModelIsNotAllowedMore(t *testing.T) {
 	h.Events(t, run.ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
+
 	other := newModel(t, func(r llmtest.Request) llmtest.Answer {
 		if len(r.Tools) == 0 {
 			return llmtest.Says("Two.")
 		}
 		return llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`})
 	})
+
 	result, err := rerun.Run(ctx, exportRun(t, h, run.ID), rerun.Options{Model: other, ModelID: "other"})
 	if err != nil {
 		t.Fatal(err)
@@ -353,20 +364,24 @@ func TestChangedRecordingIsADifference(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Three.")), nil)
 	run := h.StartRun(t, agent.Request{})
 	h.Events(t, run.ID)
+
 	doc := exportRun(t, h, run.ID)
 	for i, tool := range doc.Tools {
 		if tool.Name == "add" {
 			doc.Tools[i].InputSchema = json.RawMessage(`{"type":"object","required":["c"]}`)
 		}
 	}
+
 	result, err := rerun.Run(t.Context(), doc, rerun.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var all []string
 	for _, d := range result.Differences {
 		all = append(all, d.String())
 	}
+
 	if text := strings.Join(all, "\n"); !strings.Contains(text, "tool_result /type: was tool_result, is tool_error") {
 		t.Errorf("differences:\n%s\nwant that the call fails with the changed schema", text)
 	}
@@ -423,12 +438,14 @@ func TestRunThatIsCancelledWhileCallsWaitRunsAgain(t *testing.T) {
 	)), func(o *agent.Options) {
 		o.Agents = []definition.Agent{{ID: "a", Prompt: "You are a.", Agents: []string{"b"}}, {ID: "b", Prompt: "You are b."}}
 	}, func(s *config.Server) { s.ApproveTools = []string{"add"} })
+
 	run := h.StartRun(t, agent.Request{Interactive: true, Budget: agent.Budget{ToolCalls: 1}})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, waits := e.Body.(event.Suspended); return waits })
 	if err := h.Cancel(t.Context(), run.ID); err != nil {
 		t.Fatal(err)
 	}
 	h.Events(t, run.ID)
+
 	doc := exportRun(t, h, run.ID)
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

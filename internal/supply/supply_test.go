@@ -31,6 +31,7 @@ func TestModulesHaveListedPermissiveLicences(t *testing.T) {
 	if len(modules) < 20 {
 		t.Fatalf("got %d modules, want at least 20", len(modules))
 	}
+
 	for _, m := range modules {
 		for _, id := range m.licences {
 			if !slices.Contains(permissive, id) {
@@ -38,6 +39,7 @@ func TestModulesHaveListedPermissiveLicences(t *testing.T) {
 			}
 		}
 	}
+
 	const page = "../../docs/licences.md"
 	want := licencesPage(modules)
 	if *update {
@@ -45,6 +47,7 @@ func TestModulesHaveListedPermissiveLicences(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
 		t.Errorf("%s differs from the linked modules (%v); run make licences: got\n%s\nwant\n%s", page, err, got, want)
 	}
@@ -63,11 +66,13 @@ func TestBOMNamesEveryModule(t *testing.T) {
 	if len(b.Parts) != len(modules) || b.Format != "CycloneDX" || b.Metadata.Component.URL != "pkg:golang/answerd@"+*version {
 		t.Errorf("got %d components and %+v, want %d components of answerd %s", len(b.Parts), b.Metadata, len(modules), *version)
 	}
+
 	for i, m := range modules {
 		if c := b.Parts[i]; c.URL != "pkg:golang/"+m.Path+"@"+m.Version || len(c.Licenses) == 0 {
 			t.Errorf("got component %+v, want %s@%s with a licence", c, m.Path, m.Version)
 		}
 	}
+
 	if *sbom != "" && !t.Failed() {
 		if err := os.WriteFile(*sbom, file, 0o644); err != nil {
 			t.Fatal(err)
@@ -82,16 +87,19 @@ func TestNoticesHaveTheTextsOfEveryModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, m := range modules {
 		if !strings.Contains(text, "\n"+m.Path+" "+m.Version+"\n") {
 			t.Errorf("the notices lack %s, want its licence", m.Path)
 		}
 	}
+
 	for _, want := range []string{"Apache License", "Permission is hereby granted", "Redistributions in binary form", "The Go Authors"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("got notices without %q, want it", want)
 		}
 	}
+
 	if *notices != "" && !t.Failed() {
 		if err := os.WriteFile(*notices, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

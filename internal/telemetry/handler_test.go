@@ -101,6 +101,7 @@ func TestTransportDoesNotChangeTheRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		resp.Body.Close()
 		if seen == "" || len(req.Header) != 0 {
 			t.Errorf("%s: got traceparent %q and the caller's header %v, want the latter unchanged", name, seen, req.Header)
@@ -149,6 +150,7 @@ func TestHandlerPassesStreamsThrough(t *testing.T) {
 			}
 			panic(http.ErrAbortHandler) // must stay one, or a broken run looks whole
 		}), nil))
+
 		resp, err := client.Get(url)
 		if err != nil {
 			t.Fatal(err)
@@ -171,6 +173,7 @@ func BenchmarkRequest(b *testing.B) {
 		_, err := io.Copy(io.Discard, r.Body)
 		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, err
 	})
+
 	handler := func(transport http.RoundTripper) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			out, err := http.NewRequestWithContext(r.Context(), http.MethodPost, "http://server.test/mcp", strings.NewReader("body"))
@@ -185,6 +188,7 @@ func BenchmarkRequest(b *testing.B) {
 			w.WriteHeader(http.StatusNoContent)
 		})
 	}
+
 	run := func(name string, h http.Handler) {
 		b.Run(name, func(b *testing.B) {
 			r := httptest.NewRequest(http.MethodPost, "/answer", nil)
@@ -194,9 +198,11 @@ func BenchmarkRequest(b *testing.B) {
 			}
 		})
 	}
+
 	run("bare", handler(sent))
 	off := newTelemetry(b, Config{})
 	run("off", off.Handler(handler(off.Transport(sent)), nil))
+
 	for _, sampler := range []string{"always_off", "always_on"} {
 		b.Setenv("OTEL_TRACES_SAMPLER", sampler)
 		on := newTelemetry(b, Config{Tracing: true, Endpoint: newCollector(b).endpoint()})

@@ -41,6 +41,7 @@ func TestLoggerRedactsSecrets(t *testing.T) {
 			"total_tokens", 7, "token_url", "https://iam/token", "err", "bad\nline",
 		)
 	})
+
 	if strings.Contains(text, "CANARY") {
 		t.Errorf("got a line with a secret, want it redacted: %s", text)
 	}

@@ -74,6 +74,7 @@ func TestLogWriterNeverBlocksAndReportsDroppedLines(t *testing.T) {
 			log.With("a", 1).WithGroup("g").Error("important")
 		}
 	}
+
 	if lines.Dropped() == 0 || cap(lines.waiting) > 2*maxWaitingBytes {
 		t.Fatalf("got %d lines dropped and a buffer of %d bytes, want both bounded", lines.Dropped(), cap(lines.waiting))
 	}
@@ -116,6 +117,7 @@ func TestLogWriterReportsUnwrittenLinesLater(t *testing.T) {
 		fmt.Fprintln(lines, i)
 		<-out.wrote
 	}
+
 	fmt.Fprintln(lines, "last")
 	<-out.wrote // and the three before are counted
 	closed := make(chan error)
@@ -138,6 +140,7 @@ func TestLogWriterCloseWritesWaitingLinesWithinItsContext(t *testing.T) {
 	for i := range 100 {
 		fmt.Fprintln(lines, i)
 	}
+
 	if err := lines.Close(t.Context()); err != nil || strings.Count(out.String(), "\n") != 100 {
 		t.Errorf("got error %v and output %q, want the waiting lines", err, out.String())
 	}

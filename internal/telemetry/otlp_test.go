@@ -80,6 +80,7 @@ func TestMetricsAreExportedBesideThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	counter.Add(t.Context(), 1)
 	page := httptest.NewRecorder()
 	tel.Metrics().ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
@@ -127,6 +128,7 @@ func TestOutageOfACollectorIsLoggedOnce(t *testing.T) {
 	c := newSignalCollector(t)
 	c.failing = true
 	var lines syncLines
+
 	tel, logger := newExportingTelemetry(t, c, &lines)
 	for range 3 {
 		logger.Info("line")
@@ -137,12 +139,14 @@ func TestOutageOfACollectorIsLoggedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	_ = tel.Shutdown(t.Context())
 	for _, message := range []string{"logs do not reach the collector", "metrics do not reach the collector"} {
 		if n := strings.Count(lines.String(), message); n != 1 {
 			t.Errorf("got %q %d times, want it once:\n%s", message, n, lines.String())
 		}
 	}
+
 	if strings.Contains(lines.String(), "CANARY") {
 		t.Errorf("got %s, want it without what the collector said", lines.String())
 	}

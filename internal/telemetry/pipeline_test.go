@@ -80,11 +80,13 @@ func TestCollectorOutageIsOneLogLine(t *testing.T) {
 		}
 	}))
 	defer s.Close()
+
 	var log bytes.Buffer
 	tel := newTelemetry(t, Config{
 		Tracing: true, Endpoint: s.URL + "/v1/traces", Headers: OCIHeaders("KEY"), QueueSize: 1,
 		Logger: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
+
 	export := func() {
 		_, span := tel.Tracer("test").Start(t.Context(), "work")
 		span.End()
@@ -92,6 +94,7 @@ func TestCollectorOutageIsOneLogLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	export()
 	export()
 	if got := tel.droppedSpans(t, "export_failed"); got != 2 {
@@ -106,16 +109,19 @@ func TestCollectorOutageIsOneLogLine(t *testing.T) {
 	if got := strings.Count(log.String(), "\n"); got != 2 {
 		t.Errorf("got %d lines, want 2", got)
 	}
+
 	for _, want := range []string{"403 Forbidden", "do not reach", "reach the collector again"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q", want)
 		}
 	}
+
 	for _, secret := range []string{"CANARY", "KEY"} {
 		if strings.Contains(log.String(), secret) {
 			t.Errorf("got %q in the log, want no secret", secret)
 		}
 	}
+
 	if t.Failed() {
 		t.Log(log.String())
 	}

@@ -93,6 +93,7 @@ func TestTransportPropagatesATraceThatIsNotSampled(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
 	col := newCollector(t)
 	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
+
 	var seen string
 	next, nextClient := serveHandler(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Get("traceparent") }))
 	outgoing := &http.Client{Transport: tel.Transport(nextClient.Transport)}
@@ -107,6 +108,7 @@ func TestTransportPropagatesATraceThatIsNotSampled(t *testing.T) {
 			t.Errorf("sampled %v: got traceparent %q at the next server, want the caller's trace", sampled, seen)
 		}
 	}
+
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -126,6 +128,7 @@ func TestTransportSendsTheBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		resp, err := tel.Transport(roundTripFunc(func(r *http.Request) (*http.Response, error) {
 			if !recorded && r.Body != req.Body {
 				t.Errorf("%s: the body is a %T, want the request's own", sampler, r.Body)
@@ -166,6 +169,7 @@ func TestSamplerDecidesOncePerRequest(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
 	t.Setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
 	col := newCollector(t)
+
 	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
 	sampled, all := map[string]bool{}, map[string]bool{}
 	url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -176,25 +180,30 @@ func TestSamplerDecidesOncePerRequest(t *testing.T) {
 			sampled[id] = true
 		}
 	}), nil))
+
 	const requests = 800
 	for range requests {
 		fetchBody(t, client, url+"/x")
 	}
+
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(sampled); len(all) != requests || n < requests/2-100 || n > requests/2+100 { // 7 standard deviations
 		t.Errorf("got %d of %d traces are sampled, want about half of %d", n, len(all), requests)
 	}
+
 	spans := map[string]int{}
 	for _, s := range col.spans {
 		spans[s.TraceID]++
 	}
+
 	for id := range sampled {
 		if spans[id] != 2 {
 			t.Errorf("trace %s has %d spans, want 2", id, spans[id])
 		}
 	}
+
 	if len(spans) != len(sampled) {
 		t.Errorf("got %d traces came to the collector, want %d", len(spans), len(sampled))
 	}
@@ -244,9 +253,11 @@ func TestHandlerMakesNoSpansForProbes(t *testing.T) {
 			t.Errorf("%s: got trace %s, want none", r.URL.Path, id)
 		}
 	}), nil))
+
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 		fetchBody(t, client, url+path, "traceparent", caller)
 	}
+
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,7 @@ func TestMarkdownIsWrittenBlockByBlock(t *testing.T) {
 		}
 		return b.String()
 	}
+
 	want := write(source)
 	if got := write(strings.Split(source, "")...); got != want {
 		t.Errorf("got %q, want %q", got, want)

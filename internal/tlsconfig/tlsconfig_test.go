@@ -62,6 +62,7 @@ func TestTransportShowsTheNewestClientCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ca.WriteClient(t, dir, time.Now().Add(time.Hour))
 	if again, err := getBody(t, rt, server.URL); err != nil || again != first {
 		t.Errorf("before Reload: got certificate %s, %v, want %s", again, err, first)
@@ -105,6 +106,7 @@ func TestTransportKeepsRequestsInFlightDuringReload(t *testing.T) {
 		}
 		showSerial(w, r)
 	}))
+
 	source := newSource(t, ca.WriteClient(t, dir, time.Now().Add(time.Hour)))
 	rt := newTransport(t, source)
 	slow := make(chan string)
@@ -116,6 +118,7 @@ func TestTransportKeepsRequestsInFlightDuringReload(t *testing.T) {
 		}
 		slow <- body
 	}()
+
 	<-entered
 	ca.WriteClient(t, dir, time.Now().Add(time.Hour))
 	if err := source.Reload(); err != nil {
@@ -196,6 +199,7 @@ func TestLoadNamesTheFileThatCannotBeUsed(t *testing.T) {
 	tlstest.ReplaceFile(t, other, otherKey)
 	large := filepath.Join(dir, "large.pem")
 	tlstest.ReplaceFile(t, large, make([]byte, 5<<20))
+
 	missing := filepath.Join(dir, "missing.pem")
 	for name, c := range map[string]struct {
 		files tlsconfig.Files

@@ -30,6 +30,7 @@ func TestMemoryIsBounded(t *testing.T) {
 				t.Fatalf("stored %d values of %d bytes, want a bound", stored, values.MaxSize)
 			}
 		}
+
 		if err := setValue(t, &m, "another", values.MaxSize, time.Minute); !errors.Is(err, values.ErrFull) {
 			t.Errorf("SetValue in a full store = %v, want %v", err, values.ErrFull)
 		}
@@ -40,6 +41,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Errorf("SetValue after a removal = %v, want no error", err)
 		}
 		<-time.After(time.Minute) // fake time
+
 		for n := range stored {
 			if err := setValue(t, &m, "later"+strconv.Itoa(n), values.MaxSize, time.Minute); err != nil {
 				t.Fatalf("SetValue %d after all have expired = %v, want no error", n, err)

@@ -45,6 +45,7 @@ func TestAcquireWaitsTenSecondsAtMost(t *testing.T) {
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("waited %s, want 10 s", took)
 		}
+
 		// By now it is known that places don't become free so fast.
 		began = time.Now()
 		_, err = g.Acquire(t.Context(), "b", 0)
@@ -93,6 +94,7 @@ func TestQueueServesCallersInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := acquireSlot(t, g, "noisy")
+
 		var all sync.WaitGroup
 		in := make(chan string)
 		left := make(chan struct{})
@@ -105,12 +107,14 @@ func TestQueueServesCallersInTurn(t *testing.T) {
 			})
 			synctest.Wait()
 		}
+
 		place.Release()
 		var order []string
 		for range 6 {
 			order = append(order, <-in)
 			left <- struct{}{}
 		}
+
 		all.Wait()
 		if got, want := fmt.Sprint(order), "[noisy ada bob noisy ada noisy]"; got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -150,6 +154,7 @@ func TestFullQueueAdmitsACallerThatHasNoneInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := acquireSlot(t, g, "noisy")
+
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		results := make(chan error, 101)
@@ -162,6 +167,7 @@ func TestFullQueueAdmitsACallerThatHasNoneInIt(t *testing.T) {
 				results <- err
 			})
 		}
+
 		synctest.Wait()
 		checkRefused(t, <-results, admission.ErrFull) // the queue has 100 places
 		all.Go(func() {
@@ -199,11 +205,13 @@ func TestRateIsATokenBucket(t *testing.T) {
 			}
 			return err
 		}
+
 		for range 2 {
 			if err := acquireAs("a"); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if after := checkRefused(t, acquireAs("a"), admission.ErrTooFast); after != 2*time.Second {
 			t.Errorf("the next is due after %s, want 2 s", after)
 		}
@@ -229,11 +237,13 @@ func TestCallersAreForgotten(t *testing.T) {
 			}
 			return err
 		}
+
 		for i := range 1 << 16 {
 			if err := acquireAs(i); err != nil {
 				t.Fatal(i, err)
 			}
 		}
+
 		checkRefused(t, acquireAs(1<<16), admission.ErrFull)
 		<-time.After(time.Second) // of the bubble's clock
 		if err := acquireAs(1 << 16); err != nil {
@@ -288,12 +298,14 @@ func TestClosedGateRefusesWaitingCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := acquireSlot(t, g, "a")
+
 		var all sync.WaitGroup
 		all.Go(func() {
 			if _, err := g.Acquire(t.Context(), "b", 0); !errors.Is(err, admission.ErrClosed) {
 				t.Errorf("error %v, want ErrClosed", err)
 			}
 		})
+
 		synctest.Wait()
 		g.Close()
 		all.Wait()
@@ -326,6 +338,7 @@ func TestNoisyCallerDelaysNoOther(t *testing.T) {
 		var mu sync.Mutex
 		tallies := map[string]*tally{"noisy": {}, "quiet": {}}
 		var all sync.WaitGroup
+
 		runFor := func(name string, took time.Duration) {
 			began := time.Now()
 			p, err := g.Acquire(t.Context(), name, 0)
@@ -345,6 +358,7 @@ func TestNoisyCallerDelaysNoOther(t *testing.T) {
 				p.Release()
 			}
 		}
+
 		// A run takes 2 s on average, so that ten places a second become free. Thirty are
 		// asked for.
 		for range seconds * 3 {
@@ -358,6 +372,7 @@ func TestNoisyCallerDelaysNoOther(t *testing.T) {
 				<-time.After(time.Second / 30)
 			}
 		}
+
 		all.Wait()
 		noisy, quiet := tallies["noisy"], tallies["quiet"]
 		t.Logf("noisy %+v, quiet %+v", *noisy, *quiet)

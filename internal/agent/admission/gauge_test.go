@@ -19,11 +19,13 @@ func TestMemoryGaugeIsShortWhileWhatIsAliveIsNearTheLimit(t *testing.T) {
 	}
 	const limit = 128 << 20
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
+
 	synctest.Test(t, func(t *testing.T) { // for the clock by which it looks again
 		isShort := func() bool {
 			<-time.After(3 * time.Second)
 			return m.Short()
 		}
+
 		alive := make([]byte, limit)
 		runtime.GC()
 		if !isShort() {
@@ -32,13 +34,16 @@ func TestMemoryGaugeIsShortWhileWhatIsAliveIsNearTheLimit(t *testing.T) {
 		runtime.KeepAlive(alive)
 		alive = nil
 		isShort() // a collection may have been under way
+
 		// Nobody collects here but who looks.
 		if isShort() {
 			t.Error("Short() = true with nothing alive, want false")
 		}
+
 		for range 4 {
 			_ = make([]byte, limit/4)
 		}
+
 		if isShort() {
 			t.Error("Short() = true with garbage only, want false")
 		}

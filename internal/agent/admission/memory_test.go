@@ -37,24 +37,30 @@ func TestMemoryAdmitsAsManyRunsAsFitByTheirAverage(t *testing.T) {
 	if len(first) != 8 {
 		t.Errorf("%d runs before any has ended, want 8 of 2.5 MiB each", len(first))
 	}
+
 	for _, p := range first {
 		p.Release()
 	}
+
 	for range 100 { // runs that hold little
 		acquireSlot(t, g, "a").Release()
 	}
+
 	small := acquireAll(t, g, 1000)
 	if len(small) < 100 || len(small) > 160 {
 		t.Errorf("%d runs at a time after 100 that held 128 KiB, want 100 to 160", len(small))
 	}
+
 	for _, p := range small {
 		p.Release()
 	}
+
 	for range 100 { // runs that hold much
 		p := acquireSlot(t, g, "a")
 		p.Memory.Hold(4 * mib)
 		p.Release()
 	}
+
 	if large := acquireAll(t, g, 1000); len(large) != 4 {
 		t.Errorf("%d runs at a time after 100 that held 4 MiB, want 4", len(large))
 	}

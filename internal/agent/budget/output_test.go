@@ -28,6 +28,7 @@ func TestOutputIsCutWithin64TokensOfItsLimit(t *testing.T) {
 			t.Errorf("%s: cut after about %.0f tokens, want near 400", name, tokens)
 		}
 	}
+
 	o := budget.NewOutput(400)
 	n := 1
 	for ; ; n++ {
@@ -73,6 +74,7 @@ func TestOutputPieceIsCutWithinIt(t *testing.T) {
 	for i := range 1000 {
 		b.WriteString("é" + string(rune('a'+i%26)) + string(rune('a'+i/26)) + " ")
 	}
+
 	words := b.String()
 	for name, c := range map[string]struct {
 		limit         int64
@@ -87,6 +89,7 @@ func TestOutputPieceIsCutWithinIt(t *testing.T) {
 			t.Errorf("%s: got %d words, cut %t, want %d to %d", name, n, cut, c.least, c.atMost)
 		}
 	}
+
 	if kept, cut := budget.NewOutput(0).Add(strings.Repeat("This is a loop of words. ", 20_000)); !cut || len(kept) > 4100 {
 		t.Errorf("a loop in one piece: got %d bytes, cut %t, want at most 4100", len(kept), cut)
 	}

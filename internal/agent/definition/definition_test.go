@@ -177,11 +177,13 @@ func FuzzParse(f *testing.F) {
 	for _, text := range mistakes {
 		f.Add([]byte(text))
 	}
+
 	data, err := os.ReadFile("testdata/agents.yaml")
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(data)
+
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := definition.Parse(data, options)
 		if err != nil {

@@ -24,6 +24,7 @@ func TestHostileReceivers(t *testing.T) {
 	defer other.Close()
 	over := make(chan struct{})
 	defer close(over)
+
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		want   string // of the error; "" is a delivery
@@ -88,6 +89,7 @@ func TestHostileReceivers(t *testing.T) {
 			}
 		})
 	}
+
 	if elsewhere != 0 {
 		t.Errorf("requests at the target of the redirect = %d, want 0", elsewhere)
 	}

@@ -39,12 +39,14 @@ func TestReceiverThatIsDownForAnHourGetsEveryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		var times sync.Map // by id, the first two attempts
+
 		r := &receiver{t: t, answer: func(int) int {
 			if time.Since(begun) < time.Hour {
 				return 503
 			}
 			return 204
 		}}
+
 		p := newProcess(t, Options{URL: target, Log: newLog(), Local: true})
 		watch := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			all, _ := times.LoadOrStore(q.Header.Get("webhook-id"), &[]time.Time{})
@@ -52,12 +54,14 @@ func TestReceiverThatIsDownForAnHourGetsEveryRun(t *testing.T) {
 			*at = append(*at, time.Now())
 			r.ServeHTTP(w, q)
 		})
+
 		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": watch})
 		runs := make(map[string]bool)
 		for range 40 {
 			runs[p.endRun("", answered).ID] = true
 			<-time.After(time.Second)
 		}
+
 		<-time.After(90 * time.Minute)
 		ids, attempts := make(map[string]string), r.attempts()
 		for _, a := range attempts {
@@ -72,6 +76,7 @@ func TestReceiverThatIsDownForAnHourGetsEveryRun(t *testing.T) {
 		if n := len(attempts); n > 40*30 {
 			t.Errorf("attempts = %d in 90 minutes, want at most 30 of each run", n)
 		}
+
 		times.Range(func(id, value any) bool {
 			at := *value.(*[]time.Time)
 			if len(at) < 2 || at[1].Sub(at[0]) > 5*time.Second {
@@ -79,6 +84,7 @@ func TestReceiverThatIsDownForAnHourGetsEveryRun(t *testing.T) {
 			}
 			return true
 		})
+
 		if n := p.waiting.Load(); n != 0 {
 			t.Errorf("waiting = %d, want 0", n)
 		}
@@ -124,13 +130,16 @@ func TestSlowReceiverDelaysNoOther(t *testing.T) {
 			<-q.Context().Done()
 			now.Add(-1)
 		})
+
 		fast := &receiver{t: t, answer: alwaysStatus(200)}
 		p := newProcess(t, Options{URL: target, CallbackOrigins: []string{"https://fast.example"}, Log: newLog(), Local: true})
 		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": slow, "fast.example": fast})
+
 		for i := range 100 {
 			p.endRun(fmt.Sprintf("https://fast.example/%d", i), answered)
 			<-time.After(50 * time.Millisecond)
 		}
+
 		<-time.After(10 * time.Second)
 		if n := len(fast.attempts()); n != 100 {
 			t.Errorf("deliveries of the fast receiver = %d, want 100", n)
@@ -187,6 +196,7 @@ func TestDrainWaitsForDeliveriesInMemory(t *testing.T) {
 				}
 				return 200
 			}}
+
 			p := newProcess(t, Options{URL: target, Log: newLog(), Local: true, Logger: log.Logger()})
 			serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": r})
 			p.endRun("", answered)
@@ -210,9 +220,11 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 		var log authtest.LogBuffer
 		p := newProcess(t, Options{URL: target, Log: newLog(), Local: true, MaxBytes: 3000, Logger: log.Logger()})
 		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": &receiver{t: t, answer: alwaysStatus(500)}})
+
 		for range 20 {
 			p.endRun("", answered)
 		}
+
 		<-time.After(75 * time.Second) // they were counted in the log, too
 		synctest.Wait()
 		page, err := p.Log.Runs(t.Context(), event.Filter{Owner: deliveryOwner})
@@ -240,6 +252,7 @@ func TestDeliveryOfANewerVersionWaitsForANewerProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -64,12 +64,14 @@ func TestRecorderStoresFewDefinitionsAlsoAfterConcurrentFailures(t *testing.T) {
 			go func() { failures <- r.Begin(t.Context(), "run_a", record.Beginning{Tools: largeTools(1)}) }()
 			<-time.After(2 * time.Second) // so that the second run stores the definition again
 		}
+
 		close(log.fail)
 		for range cap(failures) {
 			if err := <-failures; err == nil {
 				t.Error("Begin with a log that fails = nil, want an error")
 			}
 		}
+
 		if err := r.Begin(t.Context(), "run_a", record.Beginning{Tools: largeTools(60)}); err == nil {
 			t.Error("Begin with 5 MiB of definitions = nil, want an error")
 		}

@@ -59,12 +59,14 @@ func TestReadRestoresDecisionsOfHooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var notes []event.Note
 	addNote := func(after int64, kind, data string, parts int) {
 		for _, part := range replay.Parts([]byte(data))[:parts] {
 			notes = append(notes, event.Note{After: after, Data: []byte(kind + " " + part)})
 		}
 	}
+
 	addNote(2, replay.NoteExtended, "torn"+long, 1) // the process died; the next one asked again
 	addNote(2, replay.NoteExtended, long, 2)
 	addNote(4, replay.NoteExtended, "torn"+long, 1)

@@ -26,6 +26,7 @@ func TestTurnHasTheWholeOfASmallRun(t *testing.T) {
 	if n := len(turn.Messages()); n != 6 || turn.Answer() != "3." {
 		t.Errorf("%d messages, answer %q, want 6 and 3.", n, turn.Answer())
 	}
+
 	for _, bad := range []string{"", "{}", `{"version":2}`, "[]"} {
 		if _, err := Decode([]byte(bad)); err == nil {
 			t.Errorf("Decode(%q) has no error, want one", bad)
@@ -37,10 +38,12 @@ func TestTurnHasTheWholeOfASmallRun(t *testing.T) {
 func TestTurnFitsItsBound(t *testing.T) {
 	long := strings.Repeat("é\"", 600<<10)
 	quoted, _ := json.Marshal(long)
+
 	var calls []Call
 	for range 400 {
 		calls = append(calls, Call{CallID: "1", Tool: "add", Payload: json.RawMessage(`"` + strings.Repeat("x", 64<<10) + `"`)})
 	}
+
 	for name, turn := range map[string]Turn{
 		"a file":          {Question: "What?", Media: []llm.Media{{Name: "a.png", MIME: "image/png", Data: strings.Repeat("AAAA", 256<<10)}}},
 		"a text file":     {Question: "What?", Media: []llm.Media{{Name: "a.txt", MIME: "text/plain", Data: strings.Repeat("AAAA", 256<<10)}}},
@@ -63,6 +66,7 @@ func TestTurnFitsItsBound(t *testing.T) {
 			t.Errorf("%s: question %q, answer %q, want some of both", name, got.Question, got.Answer())
 		}
 	}
+
 	if got, _ := Decode(Turn{Question: "What?", Media: []llm.Media{{Name: "a.png", MIME: "image/png", Data: strings.Repeat("AAAA", 256<<10)}}}.Encode()); !strings.Contains(got.Question, "a.png") || got.Media != nil {
 		t.Errorf("question %q, %d files, want the name of the file and no file", got.Question, len(got.Media))
 	}
@@ -100,6 +104,7 @@ func TestBuilderKeepsTextsAndEndedCalls(t *testing.T) {
 	call := event.Call{CallID: "1", Tool: "add", Server: "s"}
 	start, text := event.StepStart{Step: 1}, event.TextDelta{PartID: "p", Delta: "Let me see."}
 	made, result := event.ToolCall{Call: call, Args: json.RawMessage(`{}`)}, event.ToolResult{Call: call, Args: json.RawMessage(`{"a":1}`), Payload: json.RawMessage(`3`)}
+
 	cancelled := event.ToolError{Call: call, Kind: "cancelled", Payload: "The run ended before this call did."}
 	second := event.StepStart{Step: 2}
 	whole := "user|assistant:Let me see. add{\"a\":1}|tool:3"

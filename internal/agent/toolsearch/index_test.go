@@ -33,6 +33,7 @@ func TestSearchFindsTheRightOfAThousandTools(t *testing.T) {
 			t.Logf("not found: %q for %s", w.query, w.tool)
 		}
 	}
+
 	t.Logf("of %d wishes %d first, %d among the first %d", len(wishes), first, found, limit)
 	if first*100 < len(wishes)*60 || found*100 < len(wishes)*80 {
 		t.Errorf("recall at %d is %d as the first and %d in all of %d, want at least 60 %% and 80 %%", limit, first, found, len(wishes))
@@ -56,6 +57,7 @@ func TestFindRanksByTheWordsThatMatter(t *testing.T) {
 		{Name: "x3", Description: "no JSON", Schema: json.RawMessage(`{`)},
 		{Name: "x4", Description: "列出所有客户订单"},
 	}
+
 	index := New(docs)
 	for query, want := range map[string]string{
 		"price":            "getPrice get_item",
@@ -73,6 +75,7 @@ func TestFindRanksByTheWordsThatMatter(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", query, got, want)
 		}
 	}
+
 	if got := index.Find("item", 1); len(got) != 1 {
 		t.Errorf("limit 1 gave %d, want 1", len(got))
 	}

@@ -76,6 +76,7 @@ func TestBudgetIsSharedUntilItsPeriodEnds(t *testing.T) {
 		if spent == nil || spent.Used != 120 || !spent.Until.Equal(begun.Add(24*time.Hour).Truncate(time.Millisecond)) {
 			t.Fatalf("Count of 120 of 100 = %+v, want it spent until a day after the first use", spent)
 		}
+
 		for _, m := range []*usage.Meter{a, b} {
 			err := m.Check(t.Context(), m.AccountOf(ann))
 			if got, ok := errors.AsType[*usage.SpentError](err); !ok || got.RetryAfter < 23*time.Hour || got.RetryAfter > 23*time.Hour+time.Second || !errors.Is(err, usage.ErrSpent) {
@@ -85,6 +86,7 @@ func TestBudgetIsSharedUntilItsPeriodEnds(t *testing.T) {
 				t.Errorf("Check of another caller = %v, want nil", err)
 			}
 		}
+
 		<-time.After(23 * time.Hour)
 		if err := a.Check(t.Context(), a.AccountOf(ann)); err != nil {
 			t.Errorf("Check in the next period = %v, want nil", err)
@@ -153,6 +155,7 @@ func TestBudgetCountsConcurrentUse(t *testing.T) {
 		}
 		defer m.Flush(t.Context())
 	}
+
 	all.Wait()
 	m := newMeter(t, &store, "total_tokens=641/24h")
 	if err := m.Check(t.Context(), m.AccountOf(ann)); err != nil {

@@ -51,9 +51,11 @@ func TestMeterBoundsItsLabelSets(t *testing.T) {
 			}
 		}
 	})
+
 	if len(sets) > 1482 {
 		t.Errorf("label sets = %d, want at most 1482", len(sets))
 	}
+
 	byClaim := make(map[string]int64)
 	for set, tokens := range sets {
 		v, _ := set.Value("claim")

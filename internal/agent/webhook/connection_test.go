@@ -21,14 +21,17 @@ func TestQuestionsOverHTTP2ShareAConnection(t *testing.T) {
 	service := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	web := httptest.NewUnstartedServer(service)
 	web.EnableHTTP2 = true
+
 	var opened atomic.Int64
 	web.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			opened.Add(1)
 		}
 	}
+
 	web.StartTLS()
 	t.Cleanup(web.Close)
+
 	c, err := New(Options{URL: web.URL, Secret: webhooktest.Secret, Transport: func(own http.RoundTripper) http.RoundTripper {
 		own.(*http.Transport).TLSClientConfig = web.Client().Transport.(*http.Transport).TLSClientConfig
 		return own
@@ -37,11 +40,13 @@ func TestQuestionsOverHTTP2ShareAConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
+
 	for range 5 {
 		if _, err := c.Ask(t.Context(), Call{Hook: PreToolCall}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if n := opened.Load(); n > 2 {
 		t.Errorf("%d connections for 5 questions, want 2 at most", n)
 	}
@@ -139,6 +144,7 @@ func TestRepliesInAnotherOrderAreForTheirCalls(t *testing.T) {
 	for i := range turns {
 		turns[i] = make(chan struct{})
 	}
+
 	close(turns[n])
 	var arrived atomic.Int64
 	all := make(chan struct{})
@@ -152,6 +158,7 @@ func TestRepliesInAnotherOrderAreForTheirCalls(t *testing.T) {
 		close(turns[at-1])
 		return fmt.Sprintf(`{"content":%q}`, q.CallID)
 	})
+
 	c := newClient(t, s.URL, webhooktest.Secret)
 	var asking sync.WaitGroup
 	for i := range n {

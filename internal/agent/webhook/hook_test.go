@@ -45,6 +45,7 @@ func TestQuestionHasTheCallAndItsOutcome(t *testing.T) {
 			t.Errorf(`%s: %+v, %v, want "nothing" and no error`, call.Hook, r, err)
 		}
 	}
+
 	q := s.Questions()
 	if a := q[0]; a.Hook != "pre_tool_call" || a.RunID != "run_1" || a.Subject != "ada" || a.Server != "crm" || a.Tool != "find" || a.CallID != "call_1" ||
 		string(a.Args) != `{"q":"<é>","n":12345678901234567890}` || a.Result != nil || a.Error != nil {
@@ -65,6 +66,7 @@ func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 	if _, err := newClient(t, s.URL, auth.NewSecret("another secret")).Ask(t.Context(), Call{Hook: ToolResult}); err == nil {
 		t.Error("a question with another secret was taken, want an error")
 	}
+
 	send := func(at time.Time, change func([]byte) []byte) func() int {
 		body, err := Call{Hook: PreToolCall, Tool: "find"}.encodeBody(at, fmt.Sprint("dlv_", at))
 		if err != nil {
@@ -79,6 +81,7 @@ func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 			return w.Code
 		}
 	}
+
 	unchanged := func(b []byte) []byte { return b }
 	first := send(time.Now(), unchanged)
 	if code := first(); code != 200 {
@@ -246,6 +249,7 @@ func TestQuestionsAreAskedTogether(t *testing.T) {
 		<-all
 		return `{}`
 	})
+
 	c := newClient(t, s.URL, webhooktest.Secret)
 	errs := make(chan error, n)
 	for range n {
@@ -254,9 +258,11 @@ func TestQuestionsAreAskedTogether(t *testing.T) {
 			errs <- err
 		}()
 	}
+
 	for range n {
 		<-arrived
 	}
+
 	close(all)
 	for range n {
 		if err := <-errs; err != nil {

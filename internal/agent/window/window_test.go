@@ -120,15 +120,18 @@ func TestFitDropsCallsTogetherWithTheirResults(t *testing.T) {
 			t.Fatalf("at %d tokens a call has lost its result: %s, %d open, want 0", limit, shapeOf(c), len(open))
 		}
 	}
+
 	c := newConversation("SQCRCR", func(int) int { return 600 })
 	c.StoredAt = func(string) string { return "" }
 	w := New(llm.Profile{})
 	w.fit(c, 300)
+
 	for _, m := range c.Messages {
 		if strings.Contains(m.Text, "/runs/") || strings.Contains(m.Text, "kept at") {
 			t.Errorf("%s: the placeholder %q names a path, want none", shapeOf(c), m.Text)
 		}
 	}
+
 	if got := shapeOf(c); !strings.Contains(got, "r") || !strings.Contains(got, "c") {
 		t.Errorf("fit(300) = %s, want placeholders and cut results", got)
 	}
@@ -197,6 +200,7 @@ func TestFitKeepsWhatTheModelNeeds(t *testing.T) {
 		for range turns {
 			form += "C" + strings.Repeat("R", 1+rnd.IntN(3))
 		}
+
 		c := newConversation(form, func(int) int { return 1 << rnd.IntN(16) })
 		before := slices.Clone(c.Messages)
 		history, limit := c.History, int64(1+rnd.IntN(40000))
@@ -239,6 +243,7 @@ func checkTrimmed(t *testing.T, form string, system llm.Message, before []llm.Me
 	if c.History > 0 && c.Messages[1].Role != llm.User {
 		t.Errorf("%s became %s, want a history that begins with a user's message", form, shapeOf(c))
 	}
+
 	open := make(map[string]bool)
 	for i, m := range after {
 		for _, call := range m.Calls {

@@ -52,10 +52,12 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 	if len(q.ClientTools) != 2 || !q.ClientTools[0].Strict || q.ClientTools[1].Strict || string(q.ClientTools[1].Schema) != `{"type":"object","properties":{}}` || q.ForcedTool != "colour" || q.ToolChoice != agent.ToolRequired {
 		t.Errorf(`tools %+v, ForcedTool %q, ToolChoice %q, want 2, the first strict, [1].Schema {"type":"object","properties":{}}, ForcedTool colour, ToolChoice ToolRequired`, q.ClientTools, q.ForcedTool, q.ToolChoice)
 	}
+
 	var got []string
 	for _, m := range q.History {
 		got = append(got, fmt.Sprintf("%s %q %d %d %s", m.Role, m.Content, len(m.Media), len(m.Calls), m.CallID))
 	}
+
 	want := `user "And" 1 0 |assistant "" 0 2 |tool "blue" 0 0 b|tool "red" 0 0 a`
 	if detail := q.History[0].Media[0].Detail; detail != "low" {
 		t.Errorf("got the detail %q of the image, want low", detail)

@@ -25,6 +25,7 @@ func TestScenarios(t *testing.T) {
 				}
 				collector.Add(e)
 			}
+
 			if _, ok := s.Events[len(s.Events)-1].Body.(event.FinalAnswer); ok {
 				whole, err := json.MarshalIndent(collector.Completion(), "", "  ")
 				if err != nil {
@@ -32,6 +33,7 @@ func TestScenarios(t *testing.T) {
 				}
 				got = append(append(got, whole...), '\n')
 			}
+
 			s.Golden(t, "chat.golden", got)
 			if bytes.Contains(got, []byte(`"content":""`)) && bytes.Count(got, []byte(`"role":"assistant"`)) != 1 {
 				t.Errorf("%d chunks have a role, want 1", bytes.Count(got, []byte(`"role":"assistant"`)))

@@ -31,6 +31,7 @@ func TestProgressIsSentAtARate(t *testing.T) {
 		t.Errorf("told twice: %q, want empty", m)
 	}
 	told = 0
+
 	for range 100 {
 		at += 10
 		if n.MessageFor(event.Event{Time: at, Body: event.ToolProgress{Progress: 1}}) != "" {

@@ -90,6 +90,7 @@ func TestBodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 			if !errors.As(err, &invalid) {
 				t.Fatalf("error %v, want an Invalid", err)
 			}
+
 			var got []string
 			for _, e := range invalid.Errors {
 				got = append(got, e.Pointer)

@@ -49,10 +49,12 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 	if fmt.Sprintf("%v %v %v %s %d", q.Servers, q.Tools, q.ListedServers, q.ForcedTool, len(q.ClientTools)) != "[crm] [get] [crm] get 1" || !q.ClientTools[0].Strict {
 		t.Errorf(`servers %v %v %v %s, client tools %+v, want "[crm] [get] [crm] get" and a strict one`, q.Servers, q.Tools, q.ListedServers, q.ForcedTool, q.ClientTools)
 	}
+
 	var got []string
 	for _, m := range q.History {
 		got = append(got, fmt.Sprintf("%s %q %d %d %s", m.Role, m.Content, len(m.Media), len(m.Calls), m.CallID))
 	}
+
 	if want := `user "And" 1 0 |assistant "I look." 0 2 |tool "red" 0 0 a|tool "blue" 0 0 b`; strings.Join(got, "|") != want {
 		t.Errorf("got %s, want %s", strings.Join(got, "|"), want)
 	}
@@ -76,6 +78,7 @@ func TestCallsOfServersToolsInTheInputAreHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for _, m := range q.History {
 		line := m.Role + " " + m.CallID + " " + m.Content
@@ -84,11 +87,13 @@ func TestCallsOfServersToolsInTheInputAreHistory(t *testing.T) {
 		}
 		got = append(got, line)
 	}
+
 	want := `user  Notes?|assistant  call_1 get{"id":1}|tool call_1 one|assistant  call_2 get{}|tool call_2 Error: no id|` +
 		`assistant  call_3 get{}|tool call_3 Error: down|assistant  other get{}|tool other Error: gone|assistant  One.`
 	if strings.Join(got, "|") != want {
 		t.Errorf("got the history\n%s\nwant\n%s", strings.Join(got, "|"), want)
 	}
+
 	for _, item := range []string{`{"type":"mcp_call","name":"get","arguments":"{}","output":"x"}`, `{"type":"mcp_call","id":"mcp_1_a","arguments":"{}","output":"x"}`} {
 		_, err := responses.Decode([]byte(bodyWithInput(`[` + item + `,` + hello + `]`)))
 		if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != "input[0]" {
@@ -194,6 +199,7 @@ func TestStoredStateIsBounded(t *testing.T) {
 	for i := range 8 {
 		q.History = append(q.History, agent.Message{Role: "user", Content: fmt.Sprint(i, long)})
 	}
+
 	kept, ok := responses.DecodeStored(q.EncodeStored())
 	if !ok || len(q.EncodeStored()) > 256<<10 || kept.Question != "last" || len(kept.History) != 2 || kept.History[1].Content[0] != '7' {
 		t.Errorf("%t, %d bytes, %d messages, Question %q, want ok true, encode stored at most 256<<10, Question last, History 2, kept.History[1].Content[0] '7'", ok, len(q.EncodeStored()), len(kept.History), kept.Question)
@@ -207,6 +213,7 @@ func TestStoredStateIsBounded(t *testing.T) {
 	if kept, ok = responses.DecodeStored(q.EncodeStored()); !ok || kept.Echo.Instructions != "" || kept.Question == "" {
 		t.Errorf("decode stored %t %+.50v, want ok true, kept.Echo.Instructions empty, kept.Question non-empty", ok, kept)
 	}
+
 	for _, other := range []string{"", "null", "{}", `{"face":"chat"}`, `{"face":"responses"`} {
 		if _, ok := responses.DecodeStored([]byte(other)); ok {
 			t.Errorf("DecodeStored(%s) = true, want false", other)
@@ -220,10 +227,12 @@ func TestReferencesAreBounded(t *testing.T) {
 	for i := range 1000 {
 		items = append(items, fmt.Sprintf(`{"type":"item_reference","id":"msg_r%d_text_1"}`, i))
 	}
+
 	q, err := responses.Decode([]byte(bodyWithInput(`[` + strings.Join(items, ",") + `,` + hello + `]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	looked := 0
 	err = q.ResolveReferences(func(run string) ([]event.Event, error) {
 		looked++

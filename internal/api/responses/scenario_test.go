@@ -24,6 +24,7 @@ func TestScenarios(t *testing.T) {
 			if whole {
 				parts = []scenario.Segment{{Events: s.Events}}
 			}
+
 			for _, part := range parts {
 				span := responses.Span{After: part.After}
 				head := responses.Header{

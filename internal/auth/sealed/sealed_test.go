@@ -81,11 +81,13 @@ func TestSecretIsStoredEncryptedAndBoundToItsName(t *testing.T) {
 	saveSecret(t, s, "canary", 0, ann...)
 	checkSecret(t, s, "canary", ann...)
 	checkSecret(t, s, "", "grant", "https://crma", "nn")
+
 	for key, value := range store.all {
 		if bytes.Contains(value, []byte("canary")) || strings.Contains(key.String(), "ann") {
 			t.Errorf("the store has %q: %q, want neither secret nor name", key, value)
 		}
 	}
+
 	// Someone who can write to the store gives ann's secret to bob.
 	revision := saveSecret(t, s, "bob's", 0, bob...)
 	if _, err := store.SetValue(t.Context(), values.NewKey(bob...), store.all[values.NewKey(ann...)], revision, time.Hour); err != nil {
@@ -123,28 +125,34 @@ func TestKeyIsRotated(t *testing.T) {
 	path := keyFile(t, oldLine)
 	s := openStore(t, path, store, log)
 	first := saveSecret(t, s, "a", 0, "k")
+
 	rewrite := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	rewrite(newLine + "\n" + oldLine + "\n")
 	checkSecret(t, s, "a", "k")
 	saveSecret(t, s, "b", first, "k")
 	checkSecret(t, openStore(t, keyFile(t, newLine), store, io.Discard), "b", "k")
 	without := &bytes.Buffer{}
+
 	behind := openStore(t, keyFile(t, oldLine), store, without)
 	for range 3 {
 		checkSecret(t, behind, "", "k")
 	}
+
 	if n := strings.Count(without.String(), "cannot be used"); n != 1 {
 		t.Errorf("%d lines say that a secret cannot be decrypted, want 1: %s", n, without)
 	}
 	rewrite("canary, which is not a key and is longer than those that stay in use because of that: " + newLine + newLine)
+
 	for range 3 {
 		checkSecret(t, s, "b", "k")
 	}
+
 	if n := strings.Count(log.String(), "the keys in use stay"); n != 1 || strings.Contains(log.String(), "canary") {
 		t.Errorf("%d lines say that the keys stay, want 1 without what the file has: %s", n, log)
 	}
@@ -158,6 +166,7 @@ func TestMissingKeyFileIsReportedOnce(t *testing.T) {
 	path := keyFile(t, line)
 	s := openStore(t, path, newRecordingStore(), log)
 	saveSecret(t, s, "a", 0, "k")
+
 	checkLogCount := func(text string, want int) {
 		t.Helper()
 		log.Reset()
@@ -168,6 +177,7 @@ func TestMissingKeyFileIsReportedOnce(t *testing.T) {
 			t.Errorf("%d lines with %q, want %d: %s", got, text, want, log)
 		}
 	}
+
 	away := path + ".away"
 	for range 2 {
 		if err := os.Rename(path, away); err != nil {
@@ -179,6 +189,7 @@ func TestMissingKeyFileIsReportedOnce(t *testing.T) {
 		}
 		checkLogCount("the keys", 0) // it is the same file
 	}
+
 	if os.Geteuid() == 0 {
 		return // root can read every file
 	}

@@ -50,17 +50,20 @@ func TestEndpointsAreThoseOfTheIssuersMetadata(t *testing.T) {
 				"issuer": i.URL, "authorization_endpoint": i.URL + "/authorize", "token_endpoint": i.URL + "/token", "end_session_endpoint": i.URL + "/logout",
 				"code_challenge_methods_supported": []string{"plain", "S256"}, "authorization_response_iss_parameter_supported": true, "scopes_supported": []string{"openid"},
 			}
+
 			for member, value := range c.change {
 				if document[member] = value; value == nil {
 					delete(document, member)
 				}
 			}
+
 			i.HandleMetadata(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(document) })
 			var log authtest.LogBuffer
 			client := fetch.NewClient(nil)
 			t.Cleanup(client.CloseIdleConnections)
 			d := signin.NewDiscovery(i.URL, client, log.Logger())
 			t.Cleanup(d.Close)
+
 			got, err := d.Endpoints(t.Context())
 			if c.want == nil {
 				if err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(log.String(), c.err) {
@@ -68,6 +71,7 @@ func TestEndpointsAreThoseOfTheIssuersMetadata(t *testing.T) {
 				}
 				return
 			}
+
 			if want := c.want(i.URL); err != nil || got != want {
 				t.Errorf("Endpoints = %+v, %v, want %+v", got, err, want)
 			}

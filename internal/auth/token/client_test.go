@@ -23,11 +23,13 @@ func TestTokenEndpointMisbehaviorIsATypedError(t *testing.T) {
 	textReply := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); _, _ = io.WriteString(w, body) }
 	}
+
 	redirectReply := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL+"/"+authtest.BodyCanary, status)
 		}
 	}
+
 	old := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf("x", authtest.JSON{"exp": time.Now().Unix() - 1000, "canary": authtest.TokenCanary}))
 	for name, handler := range map[string]http.HandlerFunc{
 		"503":             textReply(503, authtest.BodyCanary),
@@ -65,6 +67,7 @@ func TestTokenEndpointMisbehaviorIsATypedError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { eachGrant(t, handler) })
 	}
+
 	if elsewhere.Load() != 0 {
 		t.Errorf("a redirect was followed: elsewhere %d, want 0", elsewhere.Load())
 	}
@@ -136,11 +139,13 @@ func TestClientCredentialsPrintsNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := c.Renew(t.Context(), tok); err == nil {
 		t.Error("the same token again was taken for a new one, want an error")
 	} else {
 		authtest.CheckNoCanary(t, err.Error())
 	}
+
 	logged.Logger().Error("everything", "token", tok, "source", fmt.Sprintf("%+v %#v %v", c, c, c.tokens.tokens.Value()), "cached", c.tokens.tokens.Value())
 	if !strings.Contains(logged.String(), "token fetched") {
 		t.Errorf(`log %q, want String containing "token fetched"`, logged)

@@ -20,10 +20,12 @@ func TestClientCredentialsSendsOneRequestForAllCallers(t *testing.T) {
 	const callers = 100
 	var ready, done sync.WaitGroup
 	ready.Add(callers)
+
 	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
 		ready.Wait()
 		_, _ = w.Write([]byte(`{"access_token":"` + authtest.TokenCanary + `","expires_in":3600}`))
 	})
+
 	c, _ := newClient(t, i, nil)
 	for range callers {
 		done.Go(func() {
@@ -33,6 +35,7 @@ func TestClientCredentialsSendsOneRequestForAllCallers(t *testing.T) {
 			}
 		})
 	}
+
 	done.Wait()
 	if n := i.TokenRequests.Load(); n != 1 {
 		t.Errorf("%d token requests, want 1", n)
@@ -47,6 +50,7 @@ func TestClientCredentialsCallersWaitUnderTheirOwnContext(t *testing.T) {
 		<-release
 		_, _ = w.Write([]byte(`{"access_token":"` + authtest.TokenCanary + `","expires_in":3600}`))
 	})
+
 	c, _ := newClient(t, i, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
@@ -54,6 +58,7 @@ func TestClientCredentialsCallersWaitUnderTheirOwnContext(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, context.Canceled)
 	}
 	close(release)
+
 	// The fetch that the first caller started continued without them.
 	if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
 		t.Fatalf("got %v, %v, want %v", tok.Reveal(), err, authtest.TokenCanary)
@@ -95,6 +100,7 @@ func TestClientSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 	var wanted atomic.Pointer[string]
 	setWanted := func(s string) { wanted.Store(&s) }
 	setWanted("first")
+
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		if _, secret, _ := r.BasicAuth(); secret != *wanted.Load() {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -103,6 +109,7 @@ func TestClientSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{"access_token":"for-` + *wanted.Load() + `","expires_in":3600}`))
 	})
+
 	var kept atomic.Pointer[string]
 	setKept := func(s string) { kept.Store(&s) }
 	setKept("first")
@@ -138,11 +145,13 @@ func TestClientSecretThatIsUnchangedIsNotTriedTwice(t *testing.T) {
 				return auth.NewSecret(authtest.SecretCanary), nil
 			}
 		})
+
 		if test.before {
 			if _, err := c.Token(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		i.AnswerToken(`{"error":"invalid_client"}`, http.StatusUnauthorized)
 		_, err := c.Renew(t.Context(), auth.NewSecret(authtest.TokenCanary))
 		var refusal *fetch.Error

@@ -59,6 +59,7 @@ func TestExchangeSendsOneRequestPerCaller(t *testing.T) {
 	var ready, done sync.WaitGroup
 	ready.Add(2 * each)
 	echoSubjectToken(i, ready.Wait)
+
 	e, _ := newExchange(t, i, nil)
 	for _, who := range []auth.Identity{ann, bob} {
 		for range each {
@@ -70,6 +71,7 @@ func TestExchangeSendsOneRequestPerCaller(t *testing.T) {
 			})
 		}
 	}
+
 	done.Wait()
 	if n := i.TokenRequests.Load(); n != 2 {
 		t.Errorf("got %d exchanges for two callers, want 2", n)
@@ -81,6 +83,7 @@ func TestExchangeSendsOneRequestPerCaller(t *testing.T) {
 func TestExchangeSeparatesCallersByTheWholeToken(t *testing.T) {
 	i := authtest.NewIAM(t)
 	echoSubjectToken(i, func() {})
+
 	e, _ := newExchange(t, i, nil)
 	head, tail := strings.Repeat("h", 100), strings.Repeat("t", 100)
 	for _, id := range []auth.Identity{
@@ -112,6 +115,7 @@ func TestExchangeRefusalAffectsOneCaller(t *testing.T) {
 		}
 		fmt.Fprint(w, `{"access_token":"x","expires_in":60}`)
 	})
+
 	e, logged := newExchange(t, i, nil)
 	for range 3 { // the second and third in the pause, without a request
 		_, err := e.For(ann).Token(t.Context())
@@ -120,6 +124,7 @@ func TestExchangeRefusalAffectsOneCaller(t *testing.T) {
 			t.Errorf("got %v, want a *fetch.Error, %q", err, "invalid_target")
 		}
 	}
+
 	if _, err := e.For(bob).Token(t.Context()); err != nil || i.TokenRequests.Load() != 2 {
 		t.Errorf("%v after %d requests, want 2", err, i.TokenRequests.Load())
 	}

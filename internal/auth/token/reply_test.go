@@ -15,6 +15,7 @@ func TestParseReplyUsesTheShorterLifetime(t *testing.T) {
 	jwt := func(lifetime time.Duration) string {
 		return authtest.Base64([]byte(`{"alg":"XY9"}`)) + "." + authtest.Base64([]byte(fmt.Sprintf(`{"exp":%d}`, now.Add(lifetime).Unix()))) + ".AA"
 	}
+
 	for _, test := range []struct {
 		token, expiresIn string
 		want             time.Duration
@@ -43,11 +44,13 @@ func TestParseReplyUsesTheShorterLifetime(t *testing.T) {
 			t.Errorf("%.20s%s: %v, %v, want %v", test.token, test.expiresIn, got.Lifetime, err, test.want)
 		}
 	}
+
 	for _, expired := range []time.Duration{0, -time.Hour} {
 		if _, err := parseReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now, "Bearer"); err != errExpired {
 			t.Errorf("exp in %v: %v, want %v", expired, err, errExpired)
 		}
 	}
+
 	if _, err := parseReply([]byte(`{"access_token":"x","expires_in":0.5}`), now, "Bearer"); err != errExpired {
 		t.Errorf("half a second: %v, want %v", err, errExpired)
 	}

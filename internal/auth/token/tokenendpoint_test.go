@@ -56,6 +56,7 @@ func TestMetadataOfAnotherIssuerGetsNoSecret(t *testing.T) {
 	var stolen atomic.Int64
 	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { stolen.Add(1) }))
 	t.Cleanup(thief.Close)
+
 	const place = "/.well-known/oauth-authorization-server"
 	for name, publish := range map[string]func(i *authtest.IAM){
 		"another issuer":      func(i *authtest.IAM) { publishMetadata(i, place, thief.URL, thief.URL) },
@@ -97,6 +98,7 @@ func TestMetadataIsReadOnce(t *testing.T) {
 		reads.Add(1)
 		_ = json.NewEncoder(w).Encode(authtest.JSON{"issuer": i.URL, "token_endpoint": i.URL + "/token"})
 	})
+
 	e, _ := newExchange(t, i, func(c *ExchangeConfig) { c.TokenURL, c.Issuer = "", i.URL })
 	var all sync.WaitGroup
 	for n := range 20 {
@@ -106,6 +108,7 @@ func TestMetadataIsReadOnce(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if reads.Load() != 1 || i.TokenRequests.Load() != 20 {
 		t.Errorf("got %d reads of the metadata, %d token requests, want 1, 20", reads.Load(), i.TokenRequests.Load())
@@ -119,14 +122,17 @@ func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 		var fail atomic.Bool
 		var at atomic.Value
 		at.Store("https://iam.example/old")
+
 		client := &http.Client{Transport: authtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			if fail.Load() {
 				return authtest.Response(http.StatusServiceUnavailable, ""), nil
 			}
 			return authtest.Response(http.StatusOK, `{"issuer":"https://iam.example","token_endpoint":"`+at.Load().(string)+`"}`), nil
 		})}
+
 		m := newTokenEndpoint("https://iam.example", client)
 		defer m.Close()
+
 		ask := func() string {
 			got, err := m.Get(t.Context())
 			if err != nil {
@@ -135,6 +141,7 @@ func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 			synctest.Wait() // what that started
 			return got
 		}
+
 		ask()
 		at.Store("https://iam.example/new")
 		authtest.Advance(time.Hour - time.Second)

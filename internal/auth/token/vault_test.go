@@ -127,6 +127,7 @@ func TestVaultSecretIsReadAgainAfterRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.storeSecret("new")
+
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		if _, secret, _ := r.BasicAuth(); secret != "new" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -135,6 +136,7 @@ func TestVaultSecretIsReadAgainAfterRotation(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"access_token":"fresh","expires_in":3600}`)
 	})
+
 	if tok, err := c.Renew(t.Context(), old); err != nil || tok.Reveal() != "fresh" || v.reads.Load() != 2 {
 		t.Errorf("got %v after %d reads, want %q, 2", err, v.reads.Load(), "fresh")
 	}
@@ -255,11 +257,13 @@ func TestVaultInstancePrincipalReadsTheSecret(t *testing.T) {
 	file("/identity/cert.pem", cert)
 	file("/identity/intermediate.pem", cert)
 	file("/identity/key.pem", key)
+
 	session := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf("auth", nil))
 	mux.HandleFunc("POST /v1/x509", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(authtest.JSON{"token": session})
 	})
+
 	oci := httptest.NewServer(mux)
 	t.Cleanup(oci.Close)
 	t.Setenv("OCI_METADATA_BASE_URL", oci.URL)

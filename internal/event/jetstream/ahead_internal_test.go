@@ -22,6 +22,7 @@ func TestMessagesSentAheadAreAwaitedByTwoCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
@@ -56,6 +57,7 @@ func TestDeleteRemovesARunOfWhichAPartWasRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			config := stream.CachedInfo().Config
 			config.MaxMsgs = int64(stream.CachedInfo().State.Msgs)
 			if _, err := l.js.UpdateStream(t.Context(), config); err != nil {

@@ -113,6 +113,7 @@ func TestEventsCloseTogetherAreOneMessage(t *testing.T) {
 	if n > 5 || len(batches) == 0 {
 		t.Errorf("%d events are %d messages, batches %v, want fewer than 6 messages", len(all), n, batches)
 	}
+
 	for from := range all { // every position is in a batch or at its edge
 		page, err := b.After(t.Context(), "run_a", int64(from))
 		if err != nil || len(page.Events) != len(all)-from || page.Events[0].Seq != int64(from)+1 {
@@ -153,6 +154,7 @@ func TestReaderSeesOnlyStoredEvents(t *testing.T) {
 		t.Errorf("Flush of the replaced instance = %v, want %v", err, event.ErrFenced)
 	}
 	<-job.Lost()
+
 	want := []event.Body{event.Start{}, event.StepStart{Step: 1}, event.StepReset{Step: 1, Reason: "taken over"}, event.FinalAnswer{}}
 	for name, log := range map[string]event.Log{"the replaced instance": a, "the other instance": b} {
 		all, err := readUntil(t.Context(), log, "run_a", nil)
@@ -210,12 +212,14 @@ func TestLogOnDiskChangesBetweenVersions(t *testing.T) {
 		if err := job.Done(t.Context()); err != nil {
 			t.Error(err)
 		}
+
 		for earlier := range round + 1 {
 			all, err := readUntil(t.Context(), log, fmt.Sprintf("run_%d", earlier), nil)
 			if got := joinDeltas(bodiesOf(all)); err != nil || len(got) != len(joinDeltas(aTurn))+2 {
 				t.Errorf("round %d: run_%d has %q, %v, want all events", round, earlier, got, err)
 			}
 		}
+
 		if err := log.Close(); err != nil {
 			t.Error(err)
 		}

@@ -18,6 +18,7 @@ func TestInstancesWhoseClocksDifferReadTheSame(t *testing.T) {
 	url := startCluster(t)
 	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
 	appendWholeRun(t, b, "run_b")
+
 	want := b.Now()
 	synctest.Test(t, func(t *testing.T) {
 		if now := time.Now(); now.Year() != 2000 {
@@ -38,16 +39,19 @@ func TestInstancesWhoseClocksDifferReadTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+
 	checkWholeRun(t, b, "run_a")
 	if run, err := b.Run(t.Context(), "run_created"); err != nil {
 		t.Errorf("Run of a run that has just been created = %+v, %v, want the run", run, err)
 	}
+
 	jobs := keepClaiming(t, b)
 	select {
 	case j := <-jobs:
 		t.Errorf("run %s was claimed an hour before its wake time, want no claim", j.Run())
 	case <-time.After(2 * lease):
 	}
+
 	if err := b.AddInput(t.Context(), "run_parked", "int_1", []byte("yes")); err != nil {
 		t.Fatal(err)
 	}

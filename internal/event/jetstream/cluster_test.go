@@ -17,6 +17,7 @@ import (
 func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 	t.Parallel()
 	cluster := eventtest.StartCluster(t)
+
 	a, b := openLog(t, jetstream.Options{URL: cluster.URL()}), openLog(t, jetstream.Options{URL: cluster.URL()})
 	const runs, steps = 4, 40
 	var readers sync.WaitGroup
@@ -30,6 +31,7 @@ func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 			}
 		})
 	}
+
 	cluster.AwaitReplicas(t)
 	leader := cluster.Leader(t)
 	var writers sync.WaitGroup
@@ -53,8 +55,10 @@ func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 			t.Logf("%s: longest append %v", id, longest)
 		})
 	}
+
 	writers.Wait()
 	readers.Wait()
+
 	// The log asks the leader before it denies something: a replica may lag behind.
 	if _, err := b.After(t.Context(), "run_0", steps+3); !errors.Is(err, event.ErrInvalidPosition) {
 		t.Errorf("After beyond the end = %v, want %v", err, event.ErrInvalidPosition)
@@ -73,12 +77,14 @@ func TestLogLeavesAnIsolatedServer(t *testing.T) {
 	log := openLog(t, jetstream.Options{URL: cluster.URL()})
 	cluster.AwaitReplicas(t)
 	startRun(t, log, "run_a")
+
 	isolated := 0
 	for i := range cluster.URLs {
 		if cluster.Clients(i) > 0 { // each of the two connections may have its own server
 			isolated = i
 		}
 	}
+
 	cluster.Isolate(isolated, false)
 	began := time.Now()
 	eventtest.Await(t, "the isolated server to have no clients", func() bool { return cluster.Clients(isolated) == 0 })
@@ -92,9 +98,11 @@ func TestLogWithoutAMajorityIsNotReady(t *testing.T) {
 	cluster := eventtest.StartCluster(t)
 	log := openLog(t, jetstream.Options{URL: cluster.URL()})
 	cluster.AwaitReplicas(t)
+
 	for i := range cluster.URLs {
 		cluster.Isolate(i, false)
 	}
+
 	eventtest.Await(t, "Ready to fail three times in a row", func() bool {
 		for range 3 {
 			if log.Ready(t.Context()) == nil {
@@ -103,6 +111,7 @@ func TestLogWithoutAMajorityIsNotReady(t *testing.T) {
 		}
 		return true
 	})
+
 	cluster.Heal()
 	eventtest.Await(t, "Ready to succeed", func() bool { return log.Ready(t.Context()) == nil })
 }

@@ -29,6 +29,7 @@ func TestCredentialsFileLogsIn(t *testing.T) {
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
 		Nkeys: []*server.NkeyUser{{Nkey: testUser}},
 	}).ClientURL()
+
 	writeFile := func(text string) string {
 		name := filepath.Join(t.TempDir(), "credentials")
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -36,11 +37,13 @@ func TestCredentialsFileLogsIn(t *testing.T) {
 		}
 		return name
 	}
+
 	o := jetstream.Options{URL: url, Credentials: writeFile(testSeed + "\n")}
 	if err := jetstream.Check(t.Context(), o); err != nil {
 		t.Errorf("Check with the seed: %v", err)
 	}
 	startRun(t, openLog(t, o), "run_a")
+
 	for name, bad := range map[string]string{
 		"none": "", "missing": filepath.Join(t.TempDir(), "credentials"), "no seed": writeFile("canary"), "too large": writeFile(strings.Repeat("canary", 20<<10)),
 		"unknown key": writeFile(strings.Replace(testSeed, testSeed[8:16], "AAAAAAAA", 1)),
@@ -55,6 +58,7 @@ func TestCredentialsFileLogsIn(t *testing.T) {
 		}
 		cancel()
 	}
+
 	if err := jetstream.Check(t.Context(), jetstream.Options{URL: startCluster(t)}); err != nil {
 		t.Errorf("Check of a server without login: %v", err)
 	}
@@ -71,6 +75,7 @@ func TestRefusedLoginIsTriedAgain(t *testing.T) {
 	s := startServer(t, o)
 	log := openLog(t, jetstream.Options{URL: strings.Replace(s.ClientURL(), "nats://", "nats://u:old@", 1)})
 	startRun(t, log, "run_a")
+
 	setPassword := func(password string) {
 		changed := o.Clone()
 		changed.Port, changed.Password = s.Addr().(*net.TCPAddr).Port, password
@@ -78,6 +83,7 @@ func TestRefusedLoginIsTriedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	setPassword("new")
 	refused := 0
 	eventtest.Await(t, "Ready to fail for longer than two attempts take", func() bool {
@@ -86,6 +92,7 @@ func TestRefusedLoginIsTriedAgain(t *testing.T) {
 		}
 		return refused > 50
 	})
+
 	setPassword("old")
 	eventtest.Await(t, "Ready to succeed", func() bool { return log.Ready(t.Context()) == nil })
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
@@ -162,6 +169,7 @@ func TestClosedLogIsUnavailable(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	_, claim := l.Claim(t.Context())
 	_, run := l.Run(t.Context(), "run_b")
 	_, appended := l.Append(t.Context(), "run_a", event.FinalAnswer{})

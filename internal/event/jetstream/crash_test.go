@@ -49,6 +49,7 @@ func appendUntilKilled(dir string) {
 			case i%200 == 99:
 				b = event.LogMessage{Data: json.RawMessage(`"` + strings.Repeat("x", 600<<10) + `"`)} // in parts
 			}
+
 			var seq int64
 			if i%7 > 0 && i != 599 { // comes in one message with the next ones
 				if _, err = log.AppendAsync(ctx, run, b); err != nil {
@@ -56,6 +57,7 @@ func appendUntilKilled(dir string) {
 				}
 				continue
 			}
+
 			if seq, err = log.Append(ctx, run, b); err != nil {
 				break
 			}
@@ -65,6 +67,7 @@ func appendUntilKilled(dir string) {
 			err = job.Done(ctx)
 		}
 	}
+
 	fmt.Println("failed:", err)
 	os.Exit(1)
 }
@@ -91,6 +94,7 @@ func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
+
 		lines := bufio.NewScanner(out)
 		for left := 1 + rnd.IntN(1000); lines.Scan(); left-- {
 			if left == 0 {

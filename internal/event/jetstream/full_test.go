@@ -56,11 +56,13 @@ func TestFullLogRefusesRunsAndDeletesThem(t *testing.T) {
 			if err := b.Create(t.Context(), event.Run{ID: "run_b", Created: time.Now(), Request: make([]byte, 32<<10)}); !errors.Is(err, event.ErrUnavailable) {
 				t.Errorf("Create of another instance = %v, want %v", err, event.ErrUnavailable)
 			}
+
 			for _, id := range ids {
 				if page, err := b.After(t.Context(), id, 0); len(page.Events) != 1 || err != nil {
 					t.Errorf("%s has %d events, %v, want 1", id, len(page.Events), err)
 				}
 			}
+
 			for _, id := range ids[:3] {
 				if err := b.Delete(t.Context(), id); err != nil {
 					t.Errorf("Delete of %s = %v, want nil", id, err)
@@ -69,6 +71,7 @@ func TestFullLogRefusesRunsAndDeletesThem(t *testing.T) {
 					t.Errorf("Run of %s after Delete = %v, want %v", id, err, event.ErrGone)
 				}
 			}
+
 			if more := createUntilFull(t, b, "more"); len(more) == 0 {
 				t.Errorf("no run was created after some were deleted: %d more, want non-zero", len(more))
 			}

@@ -24,6 +24,7 @@ func TestExecutorFindsTheInputOfACallerWhoLeft(t *testing.T) {
 			refused = append(refused, id)
 		}
 	}
+
 	for _, id := range refused {
 		stored, err := l.readInputs(t.Context(), id, 0)
 		if err != nil {

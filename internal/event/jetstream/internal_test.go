@@ -72,6 +72,7 @@ func TestRetentionLeavesATombstone(t *testing.T) {
 	if _, err := l.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, when := range []string{"expired", "deleted"} {
 		if r, err := l.Run(t.Context(), "run_a"); !errors.Is(err, event.ErrGone) || r.Owner.Subject != "ada" {
 			t.Errorf("Run of a run that is %s = owner %q, %v, want owner ada, %v", when, r.Owner.Subject, err, event.ErrGone)
@@ -84,9 +85,11 @@ func TestRetentionLeavesATombstone(t *testing.T) {
 		}
 		l.pollRuns(time.Now().Add(2 * evictAfter)) // evicts the cached run
 	}
+
 	if page, err := l.After(t.Context(), "run_open", 0); err != nil || len(page.Events) != 1 {
 		t.Errorf("After of a run that has not ended = %d events, %v, want 1", len(page.Events), err)
 	}
+
 	// One event; two records, one entry by owner and one key.
 	if runs, index, jobs := countMessages(t, l); runs != 1 || index != 4 || jobs != 0 {
 		t.Errorf("the streams have %d messages of runs, %d of the index, %d jobs, want 1, 4, 0", runs, index, jobs)
@@ -135,11 +138,13 @@ func TestFullStreamDropsTheOldestEvents(t *testing.T) {
 	l := openEmbedded(t, Options{MaxBytes: 4 << 20 / 3})
 	createRun(t, l, "run_idle", event.Start{})
 	createRun(t, l, "run_a", event.Start{})
+
 	for range 40 {
 		if _, err := l.Append(t.Context(), "run_a", event.LogMessage{Data: []byte(`"` + strings.Repeat("x", 40<<10) + `"`)}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if _, err := l.Append(t.Context(), "run_idle", event.FinalAnswer{}); !errors.Is(err, event.ErrGone) {
 		t.Errorf("Append to a run whose events were dropped = %v, want %v", err, event.ErrGone)
 	}
@@ -169,6 +174,7 @@ func TestCacheEvictsUnusedRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	createRun(t, l, "run_open", event.Start{})
 	l.pollRuns(time.Now().Add(2 * evictAfter))
 	if len(l.runs) != 1 || l.runs["run_open"] == nil {
@@ -213,11 +219,13 @@ func TestPollFindsALostLiveMessage(t *testing.T) {
 	if _, err := l.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
 		t.Fatal(err)
 	}
+
 	select {
 	case <-page.More:
 		t.Fatal("the live message came, want it lost")
 	default:
 	}
+
 	b.pollRuns(time.Now().Add(pollInterval))
 	<-page.More
 	r.mu.Lock()
@@ -242,14 +250,17 @@ func TestReaderFillsAGapInLiveMessages(t *testing.T) {
 	r.mu.Lock()
 	r.head-- // the next live message seems not to follow
 	r.mu.Unlock()
+
 	for range 2 {
 		if _, err := l.Append(t.Context(), "run_a", event.StepStart{Step: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if _, err := l.Append(t.Context(), "run_a", event.FinalAnswer{Answer: strings.Repeat("x", embedded.MaxPayload)}); err != nil {
 		t.Fatal(err)
 	}
+
 	seq := int64(1)
 	for !page.Ended {
 		if page.More != nil {
@@ -303,21 +314,27 @@ func TestLoopsRecoverFromPanics(t *testing.T) {
 		woken := healthy.more
 		l.runs["run_bad"], l.runs["run_healthy"] = nil, healthy // and the log has no streams
 		l.jobs["run_bad"] = nil
+
 		for _, f := range []func(){l.dispatchLoop, l.pollLoop, l.expireLoop, l.heartbeatLoop} {
 			l.wg.Go(f)
 		}
+
 		for range 2 {
 			l.live <- nil
 		}
+
 		l.live <- &nats.Msg{Subject: "answerd.live.0.run_healthy.in.x"}
 		<-time.After(20 * time.Second)
+
 		select {
 		case <-woken:
 		default:
 			t.Error("the readers of the healthy run were not woken, want them woken")
 		}
+
 		l.stop()
 		l.wg.Wait()
+
 		for _, doing := range []string{"accept a live message", "poll a run", "delete expired runs", "keep a lease"} {
 			if n := strings.Count(logged.text.String(), fmt.Sprintf("doing=%q", doing)); n < 2 {
 				t.Errorf("the log has %d panics with doing=%q, want at least 2", n, doing)
@@ -351,9 +368,11 @@ func TestCacheOfEndedRunsIsBounded(t *testing.T) {
 	t.Parallel()
 	l := openEmbedded(t, Options{Memory: 6 << 20}) // 1 MiB of it for the cache
 	createRun(t, l, "run_open", event.Start{Question: strings.Repeat("x", 100<<10)})
+
 	for i := range 20 {
 		createRun(t, l, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{Answer: strings.Repeat("x", 100<<10)})
 	}
+
 	for late := time.After(time.Minute); l.cached.Load() > l.maxCached; {
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -361,16 +380,19 @@ func TestCacheOfEndedRunsIsBounded(t *testing.T) {
 			t.Fatalf("%d bytes are cached, want at most %d", l.cached.Load(), l.maxCached)
 		}
 	}
+
 	for id, want := range map[string]bool{"run_0": false, "run_19": true, "run_open": true} {
 		if got := l.cachedRun(id) != nil; got != want {
 			t.Errorf("%s is cached: %t, want %t", id, got, want)
 		}
 	}
+
 	for _, id := range []string{"run_0", "run_19", "run_open"} {
 		if page, err := l.After(t.Context(), id, 0); err != nil || len(page.Events) == 0 {
 			t.Errorf("After(%s) = %d events, %v, want some", id, len(page.Events), err)
 		}
 	}
+
 	l.forEachRun(func(r *run) { r.evictLocked() })
 	if got := l.cached.Load(); got != 0 {
 		t.Errorf("%d bytes are counted of an empty cache, want 0", got)
@@ -402,6 +424,7 @@ func TestIndexFullOfTombstonesTakesNewRuns(t *testing.T) {
 		}
 		replicas.Wait()
 	}
+
 	s, err := l.spaceOf(t.Context(), l.indexStream)
 	if err != nil || s.exceeds(shortAbove) {
 		t.Errorf("the index has %d of %d bytes, %v, want at most %d %%", s.used, s.limit, err, shortAbove)

@@ -159,6 +159,7 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
 	proxy := eventtest.StartProxy(t, url)
+
 	deleter := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
 	const runs = 10
 	oldID, nextID := func(i int) string { return fmt.Sprintf("run_old_%d", i) }, func(i int) string { return fmt.Sprintf("run_next_%d", i) }
@@ -168,6 +169,7 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 		}
 		appendEvent(t, deleter, oldID(i), event.FinalAnswer{})
 	}
+
 	// Not shorter, or it would also delete the next run before that has its first event.
 	log := openLog(t, jetstream.Options{URL: url, Lease: lease, Retention: 500 * time.Millisecond})
 	for {
@@ -179,6 +181,7 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 			t.Fatalf("Run of the last old run = %v, want no error, and %v in the end", err, event.ErrGone)
 		}
 	}
+
 	read := make(chan *nats.Msg, runs)
 	observer := connect(t, url)
 	if _, err := observer.ChanSubscribe("$JS.API.DIRECT.GET.ANSWERD_INDEX.answerd.key.*", read); err != nil {
@@ -187,14 +190,17 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 	if err := observer.Flush(); err != nil { // the server knows the subscription now
 		t.Fatal(err)
 	}
+
 	for i := range runs {
 		deleted := make(chan error, 1)
 		go func() { deleted <- deleter.Delete(context.Background(), oldID(i)) }()
+
 		select {
 		case <-read: // the deletion has read the key, or is about to
 		case err := <-deleted: // it was faster than the news of its read: nothing to see in this round
 			deleted <- err
 		}
+
 		proxy.Stop()
 		if err := log.Create(t.Context(), event.Run{ID: nextID(i), Owner: ada, Key: fmt.Sprint(i), Created: log.Now()}); err != nil {
 			t.Fatalf("Create with the key of an expired run = %v, want no error", err)
@@ -207,6 +213,7 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 		if run, err := log.RunByKey(t.Context(), ada, fmt.Sprint(i)); err != nil || run.ID != nextID(i) {
 			t.Errorf("RunByKey = %q, %v, want %q", run.ID, err, nextID(i))
 		}
+
 		for len(read) > 0 {
 			<-read
 		}

@@ -20,6 +20,7 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 	}
 	t.Parallel()
 	cluster := eventtest.StartCluster(t)
+
 	const retention = 10 * time.Second
 	open := func(url string, retention time.Duration) *Log {
 		l, err := Open(t.Context(), Options{URL: url, Retention: retention})
@@ -29,10 +30,12 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
+
 	a := open(cluster.URL(), time.Hour)
 	cluster.AwaitReplicas(t)
 	lagging := (cluster.Leader(t) + 1) % 3
 	b := open(cluster.URLs[lagging], retention)
+
 	const runs, events = 20, 20
 	runID := func(i int) string { return fmt.Sprintf("run_%d", i) }
 	for i := range runs {
@@ -40,9 +43,11 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	created := time.Now()
 	cluster.AwaitReplicas(t)
 	cluster.Isolate(lagging, false)
+
 	text := string(make([]byte, 64<<10))
 	for i := range runs {
 		for range events {
@@ -51,6 +56,7 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 			}
 		}
 	}
+
 	<-time.After(time.Until(created.Add(retention)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var expiring sync.WaitGroup
@@ -61,10 +67,12 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 			}
 		})
 	}
+
 	cluster.Heal()
 	cluster.AwaitReplicas(t)
 	cancel()
 	expiring.Wait()
+
 	for i := range runs {
 		if run, err := a.Run(t.Context(), runID(i)); err != nil || run.Last.Seq != events {
 			t.Errorf("Run(%s) = %d events, %v, want %d", runID(i), run.Last.Seq, err, events)

@@ -108,6 +108,7 @@ func TestLeaderThatIsCutOffHidesNothing(t *testing.T) {
 	b := openLog(t, jetstream.Options{URL: cluster.URLs[isolated]})
 	cluster.AwaitReplicas(t)
 	cluster.Isolate(isolated, false)
+
 	id := ""
 	eventtest.Await(t, "the other servers to take a run", func() bool {
 		id = a.NewID()
@@ -117,10 +118,12 @@ func TestLeaderThatIsCutOffHidesNothing(t *testing.T) {
 		}
 		return err == nil
 	})
+
 	if _, err := b.Run(t.Context(), id); err != nil && !errors.Is(err, event.ErrUnavailable) { // nil: the log moved to another server
 		t.Errorf("Run at the server that is cut off = %v, want no error or %v", err, event.ErrUnavailable)
 	}
 	cluster.Heal()
+
 	eventtest.Await(t, "the run to be found", func() bool {
 		_, err := b.Run(t.Context(), id)
 		if err != nil && !errors.Is(err, event.ErrUnavailable) {

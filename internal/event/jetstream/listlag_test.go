@@ -23,6 +23,7 @@ func TestListOfALaggingServerLeavesNoRunOut(t *testing.T) {
 	b := openLog(t, jetstream.Options{URL: cluster.URLs[isolated]})
 	cluster.AwaitReplicas(t)
 	cluster.Isolate(isolated, false)
+
 	created := 0
 	create := func() bool {
 		id := fmt.Sprintf("run_%d", created)
@@ -38,6 +39,7 @@ func TestListOfALaggingServerLeavesNoRunOut(t *testing.T) {
 		}
 		return err == nil
 	}
+
 	eventtest.Await(t, "the other servers to take a run", create)
 	check := func() bool {
 		want := created
@@ -47,12 +49,15 @@ func TestListOfALaggingServerLeavesNoRunOut(t *testing.T) {
 		}
 		return err == nil
 	}
+
 	for began := time.Now(); time.Since(began) < 8*time.Second; {
 		check()
 	}
+
 	for created < 60 {
 		create()
 	}
+
 	cluster.Heal()
 	eventtest.Await(t, "the runs to be listed", check)
 }

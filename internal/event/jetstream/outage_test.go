@@ -28,6 +28,7 @@ func TestAppendContinuesAfterALongOutage(t *testing.T) {
 	proxy.Resume()
 	proxy.Cut() // the connection has lost part of what the server sent
 	eventtest.Await(t, "the log to be ready", func() bool { return log.Ready(t.Context()) == nil })
+
 	eventtest.Await(t, "an append to succeed", func() bool {
 		_, err := log.Append(t.Context(), "run_a", event.FinalAnswer{})
 		if err != nil && !errors.Is(err, event.ErrUnavailable) {
@@ -35,6 +36,7 @@ func TestAppendContinuesAfterALongOutage(t *testing.T) {
 		}
 		return err == nil
 	})
+
 	if all, err := readUntil(t.Context(), log, "run_a", nil); err != nil || len(all) != 3 {
 		t.Errorf("the run has %d events, %v, want 3", len(all), err)
 	}
@@ -46,6 +48,7 @@ func TestAppendContinuesAfterTheServerRefusedMessages(t *testing.T) {
 	s := startServer(t, &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), StreamMaxBufferedMsgs: 1,
 	})
+
 	log := openLog(t, jetstream.Options{URL: s.ClientURL(), Lease: lease})
 	var runs sync.WaitGroup
 	for i := range 16 {

@@ -109,6 +109,7 @@ func TestReadersOnAnotherInstanceReadAllEvents(t *testing.T) {
 	url := startCluster(t)
 	a, b := openLog(t, jetstream.Options{URL: url}), openLog(t, jetstream.Options{URL: url})
 	startRun(t, a, "run_a")
+
 	const events, readers = 2000, 8
 	var wg sync.WaitGroup
 	for range readers {
@@ -118,9 +119,11 @@ func TestReadersOnAnotherInstanceReadAllEvents(t *testing.T) {
 			}
 		})
 	}
+
 	for i := range events {
 		appendEvent(t, a, "run_a", event.StepStart{Step: i})
 	}
+
 	appendEvent(t, a, "run_a", event.FinalAnswer{})
 	wg.Wait()
 	if _, err := b.Append(t.Context(), "run_a", event.Start{}); !errors.Is(err, event.ErrEnded) {
@@ -144,6 +147,7 @@ func TestInputFromAnotherInstanceReachesTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := b.AddInput(t.Context(), "run_a", event.CancelID, []byte("please")); err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +173,7 @@ func TestKeyRefersToOneRunOnAllInstances(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
 	a, b := openLog(t, jetstream.Options{URL: url}), openLog(t, jetstream.Options{URL: url})
+
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	wins := 0
@@ -187,6 +192,7 @@ func TestKeyRefersToOneRunOnAllInstances(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	page, err := b.Runs(t.Context(), event.Filter{})
 	if wins != 1 || err != nil || len(page.Runs) != 1 {
@@ -202,6 +208,7 @@ func TestAppendIsExactlyOnceWhenAcknowledgementsAreLost(t *testing.T) {
 	proxy := eventtest.StartProxy(t, url)
 	a, b := openLog(t, jetstream.Options{URL: proxy.URL()}), openLog(t, jetstream.Options{URL: url})
 	startRun(t, a, "run_a")
+
 	const events = 60
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range events {
@@ -214,12 +221,14 @@ func TestAppendIsExactlyOnceWhenAcknowledgementsAreLost(t *testing.T) {
 		}
 		appendEvent(t, a, "run_a", event.StepStart{Step: i})
 	}
+
 	proxy.Resume()
 	appendEvent(t, a, "run_a", event.FinalAnswer{})
 	all, err := readUntil(t.Context(), b, "run_a", nil)
 	if err != nil || len(all) != events+2 {
 		t.Fatalf("the run has %d events, %v, want %d", len(all), err, events+2)
 	}
+
 	for i, e := range all[1 : events+1] {
 		if e.Body != (event.StepStart{Step: i}) {
 			t.Fatalf("event %d is %s, want step %d", i+2, e.JSON, i)
@@ -237,6 +246,7 @@ func TestServerRestartLosesNoEventAndNoJob(t *testing.T) {
 	a, b := openLog(t, shared), openLog(t, shared)
 	keepClaiming(t, a)
 	jobs := keepClaiming(t, b)
+
 	const runs = 10
 	var readers sync.WaitGroup
 	for i := range runs {
@@ -252,6 +262,7 @@ func TestServerRestartLosesNoEventAndNoJob(t *testing.T) {
 			}
 		})
 	}
+
 	for step := range 20 {
 		if step == 10 {
 			s.Shutdown()
@@ -268,15 +279,18 @@ func TestServerRestartLosesNoEventAndNoJob(t *testing.T) {
 			appendEvent(t, a, fmt.Sprintf("run_%d", i), event.StepStart{Step: step})
 		}
 	}
+
 	for i := range runs {
 		appendEvent(t, a, fmt.Sprintf("run_%d", i), event.FinalAnswer{})
 	}
+
 	readers.Wait()
 	select {
 	case j := <-jobs:
 		t.Errorf("another instance claimed %s, want no claim", j.Run())
 	default:
 	}
+
 	if err := a.Ready(t.Context()); err != nil {
 		t.Errorf("Ready after the restart: %v", err)
 	}
@@ -337,6 +351,7 @@ func TestHasRemoteReaderFindsReadersOfOtherInstances(t *testing.T) {
 	if err != nil || page.More == nil {
 		t.Fatalf("After(1) = %+v, %v, want a page that waits", page, err)
 	}
+
 	if _, err := b.Run(t.Context(), "run_a"); err != nil { // a call of Run is not a reader
 		t.Fatal(err)
 	}

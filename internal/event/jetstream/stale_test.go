@@ -57,11 +57,13 @@ func TestLeaderThatIsCutOffReturnsNothingOld(t *testing.T) {
 			cluster.AwaitReplicas(t)
 			cluster.Isolate(isolated, false)
 			eventtest.Await(t, "the other servers to accept a change", func() bool { return test.write(a, revision) == nil })
+
 			for began := time.Now(); time.Since(began) < 10*time.Second; {
 				if got, err := test.read(b); err == nil && got != "new" || err != nil && !errors.Is(err, event.ErrUnavailable) {
 					t.Fatalf("%s after the change, the server that is cut off answers %q, %v, want %v", time.Since(began), got, err, event.ErrUnavailable)
 				}
 			}
+
 			cluster.Heal()
 			eventtest.Await(t, "the change to be read", func() bool { got, err := test.read(b); return err == nil && got == "new" })
 		})

@@ -22,6 +22,7 @@ func TestClaimTakesRunsOverFromADeadInstance(t *testing.T) {
 	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
 	keepClaiming(t, a)
 	jobs := keepClaiming(t, b)
+
 	const runs = 20
 	lost := make(map[string]event.Job)
 	for i := range runs {
@@ -29,8 +30,10 @@ func TestClaimTakesRunsOverFromADeadInstance(t *testing.T) {
 		lost[id] = startRun(t, a, id)
 		appendEvent(t, a, id, event.StepStart{Step: 1})
 	}
+
 	proxy.Stop() // the other instance believes that a is dead
 	stopped := time.Now()
+
 	taken := make(map[string]event.Job)
 	for len(taken) < runs {
 		select {
@@ -43,10 +46,12 @@ func TestClaimTakesRunsOverFromADeadInstance(t *testing.T) {
 			t.Fatalf("%d runs were taken over, want %d", len(taken), runs)
 		}
 	}
+
 	t.Logf("%d runs taken over within %v of a lease of %v", runs, time.Since(stopped), lease)
 	for id := range taken {
 		appendEvent(t, b, id, event.StepReset{Step: 1, Reason: "taken over"})
 	}
+
 	proxy.Resume()
 	for id, j := range lost {
 		if _, err := a.Append(t.Context(), id, event.StepEnd{Step: 1}); !errors.Is(err, event.ErrFenced) {
@@ -60,6 +65,7 @@ func TestClaimTakesRunsOverFromADeadInstance(t *testing.T) {
 			t.Errorf("Release of %s by the replaced instance: %v", id, err)
 		}
 	}
+
 	for id, j := range taken {
 		appendEvent(t, b, id, event.FinalAnswer{})
 		if err := j.Done(t.Context()); err != nil {
@@ -94,6 +100,7 @@ func TestClaimLeavesAnExecutedRunAlone(t *testing.T) {
 func TestClaimLeavesARunWithoutEventsAlone(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
+
 	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
 	jobs := keepClaiming(t, b)
 	for i := range 20 {
@@ -105,11 +112,13 @@ func TestClaimLeavesARunWithoutEventsAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		select {
 		case <-jobs:
 			t.Fatal("another instance claimed a run that is about to begin, want no claim")
 		case <-time.After(20 * time.Millisecond):
 		}
+
 		appendEvent(t, a, id, event.Start{})
 		appendEvent(t, a, id, event.FinalAnswer{})
 		if err := job.Done(t.Context()); err != nil {
@@ -122,6 +131,7 @@ func TestClaimLeavesARunWithoutEventsAlone(t *testing.T) {
 func TestReleasedJobSurvivesTheRemovalOfOthers(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
+
 	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
 	ctx, stop := context.WithCancel(t.Context())
 	claimed := make(chan struct{})
@@ -129,15 +139,18 @@ func TestReleasedJobSurvivesTheRemovalOfOthers(t *testing.T) {
 		defer close(claimed)
 		_, _ = a.Claim(ctx)
 	}()
+
 	const runs = 20
 	var jobs []event.Job
 	for i := range runs {
 		jobs = append(jobs, startRun(t, a, fmt.Sprintf("run_%d", i)))
 		appendEvent(t, a, jobs[i].Run(), event.StepStart{Step: 1})
 	}
+
 	<-time.After(lease / 2)
 	stop()
 	<-claimed
+
 	for i, job := range jobs {
 		if i%2 == 0 {
 			if err := job.Release(t.Context()); err != nil {
@@ -153,6 +166,7 @@ func TestReleasedJobSurvivesTheRemovalOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for range runs / 2 {
 		claimJob(t, b)
 	}
@@ -161,6 +175,7 @@ func TestReleasedJobSurvivesTheRemovalOfOthers(t *testing.T) {
 func TestReleasedRunIsClaimedWithinTheLease(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
+
 	a := openLog(t, jetstream.Options{URL: url, Lease: time.Minute})
 	b := openLog(t, jetstream.Options{URL: url, Lease: time.Minute})
 	for i := range 10 { // the lease is far longer than the test
@@ -198,11 +213,13 @@ func TestClaimFindsALargeEventAndTheNotesAfterIt(t *testing.T) {
 	startRun(t, first, "run_a")
 	large := event.LogMessage{Data: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)}
 	appendEvent(t, first, "run_a", large)
+
 	for _, note := range []string{"sent c", "sent d"} {
 		if err := first.AddNote(t.Context(), "run_a", []byte(note)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -23,16 +23,19 @@ func TestThreadsAreDroppedOnAFullDisk(t *testing.T) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64m,mode=700"); err != nil {
 		t.Skip("tmpfs cannot be mounted:", err)
 	}
+
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
+
 	const retention = 3 * time.Second
 	log := openLog(t, jetstream.Options{URL: "file:" + filepath.Join(dir, "log"), Retention: retention, Lease: lease})
 	for i := range 30 {
 		addTurn(t, log, ada, fmt.Sprintf("thr_%d", i), fmt.Sprintf("run_%d", i), make([]byte, 128<<10))
 	}
+
 	before := threadsOf(t, log, ada)
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(dir, &fs); err != nil {
@@ -42,6 +45,7 @@ func TestThreadsAreDroppedOnAFullDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, int64(fs.Bavail)*fs.Bsize-left), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	var first time.Time // when the first run ended
 	var err error
 	for i := 0; err == nil && i < 100; i++ {

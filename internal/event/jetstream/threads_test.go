@@ -81,6 +81,7 @@ func TestThreadsOfTwoInstancesAreOne(t *testing.T) {
 	url := startCluster(t)
 	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
 	eventtest.RaceBeginTurn(t, a, b)
+
 	awaitList := func(log event.Log, want ...string) {
 		t.Helper()
 		began := time.Now()
@@ -89,6 +90,7 @@ func TestThreadsOfTwoInstancesAreOne(t *testing.T) {
 			t.Errorf("the other instance listed the threads after %s, want at most 2s", took)
 		}
 	}
+
 	addTurn(t, a, ada, "thr_a", "run_1", []byte("x"))
 	awaitList(b, "thr_a", "thr_race")
 	addTurn(t, b, ada, "thr_race", "run_2", []byte("x"))
@@ -224,14 +226,17 @@ func TestLostTurnHidesNoOther(t *testing.T) {
 	url := startCluster(t)
 	log := openLog(t, jetstream.Options{URL: url, Lease: lease})
 	_, turns := openStreams(t, url)
+
 	for i := range 10 {
 		addTurn(t, log, ada, "thr_a", fmt.Sprintf("run_%d", i), fmt.Append(nil, i))
 	}
+
 	for _, pos := range []uint64{1, 5, 10} {
 		if err := turns.DeleteMsg(t.Context(), pos); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	addTurn(t, log, ada, "thr_a", "run_10", []byte("10"))
 	for _, limit := range []int{2, 100} {
 		var got []string
@@ -260,9 +265,11 @@ func TestThreadsSurviveARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for i := range 3 {
 		addTurn(t, log, ada, fmt.Sprintf("thr_%d", i), fmt.Sprintf("run_%d", i), []byte("x"))
 	}
+
 	if _, err := log.RenameThread(t.Context(), ada, "thr_0", "renamed"); err != nil {
 		t.Fatal(err)
 	}
@@ -327,6 +334,7 @@ func TestTurnOfAKilledProcessIsCounted(t *testing.T) {
 	first := subjectsOf(t, turns)[0]
 	killed := recordedMessage{strings.TrimSuffix(first, "1") + "2", nats.Header{"Answerd-Run": {"run_2"}, "Answerd-Writer": {"killed"}}, "second"}
 	killed.publish(t, connect(t, url))
+
 	// Another process finds run_2 dead.
 	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_2", nil); err != nil {
 		t.Fatal(err)
@@ -339,10 +347,12 @@ func TestTurnOfAKilledProcessIsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for _, turn := range page.Turns {
 		got = append(got, turn.Run+" "+string(turn.Data))
 	}
+
 	if want := []string{"run_1 first", "run_2 second", "run_3 third"}; !slices.Equal(got, want) {
 		t.Errorf("turns = %q, want %q", got, want)
 	}
@@ -357,14 +367,17 @@ func TestDeletedThreadLeavesATombstone(t *testing.T) {
 	url := startCluster(t)
 	log := openLog(t, jetstream.Options{URL: url, Lease: lease})
 	heads, turns := openStreams(t, url)
+
 	for i := range 3 {
 		addTurn(t, log, ada, "thr_secret", fmt.Sprintf("run_%d", i), []byte("secret"))
 	}
+
 	for _, subject := range slices.Concat(subjectsOf(t, heads), subjectsOf(t, turns)) {
 		if strings.Contains(subject, "ada") || strings.Contains(subject, "secret") {
 			t.Errorf("the subject %s has what a caller chose, want digests alone", subject)
 		}
 	}
+
 	if err := log.DeleteThread(t.Context(), ada, "thr_secret"); err != nil {
 		t.Fatal(err)
 	}
@@ -404,9 +417,11 @@ func TestThreadsAreBounded(t *testing.T) {
 	bob := event.Owner{Issuer: "i", Subject: "bob"}
 	addTurn(t, log, bob, "thr_bob", "run_bob", make([]byte, 100<<10))
 	beginTurn(t, log, ada, "thr_active", "run_active")
+
 	for i := range 40 {
 		addTurn(t, log, ada, fmt.Sprintf("thr_%d", i), fmt.Sprintf("run_%d", i), make([]byte, 256<<10))
 	}
+
 	limit := uint64(0)
 	for _, s := range []js.Stream{heads, turns} {
 		info, err := s.Info(t.Context())
@@ -429,6 +444,7 @@ func TestThreadsAreBounded(t *testing.T) {
 	if got := threadsOf(t, log, bob); !slices.Equal(got, []string{"thr_bob"}) {
 		t.Errorf("threads of the owner below its share are %v, want thr_bob", got)
 	}
+
 	// The stream of heads refuses what does not fit, so that old threads have to be dropped first.
 	title := strings.Repeat("t", event.MaxTitle)
 	for i := range 1200 {
@@ -447,6 +463,7 @@ func TestThreadsAreDroppedInAFullAccount(t *testing.T) {
 	if err := s.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": limits}); err != nil {
 		t.Fatal(err)
 	}
+
 	full := false
 	for i := 0; i < 40 && !full; i++ {
 		thread, run := fmt.Sprintf("thr_%d", i), fmt.Sprintf("run_%d", i)

@@ -33,12 +33,14 @@ func TestValueIsSharedAndSurvivesAReopening(t *testing.T) {
 		if err != nil || revision == 0 {
 			t.Fatalf("%s: SetValue = %d, %v, want a revision", name, revision, err)
 		}
+
 		if b == nil {
 			if err := a.Close(); err != nil {
 				t.Fatal(err)
 			}
 			b = openLog(t, jetstream.Options{URL: "file:" + dir, Lease: lease})
 		}
+
 		got, at, err := b.Value(t.Context(), key)
 		if err != nil || !bytes.Equal(got, want) || at != revision {
 			t.Errorf("%s: Value = %q, %d, %v, want %q, %d", name, got, at, err, want, revision)
@@ -55,6 +57,7 @@ func TestValuesHaveSpaceOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	l := openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease, MaxBytes: 8 << 20})
 	createUntilFull(t, l, "run")
+
 	var first uint64
 	for n := 0; ; n++ {
 		revision, err := l.SetValue(t.Context(), values.NewKey(string(rune(n))), make([]byte, 64<<10), 0, time.Hour)
@@ -70,6 +73,7 @@ func TestValuesHaveSpaceOfTheirOwn(t *testing.T) {
 			t.Fatalf("SetValue %d = %v, want %v", n, err, values.ErrFull)
 		}
 	}
+
 	if next, err := l.SetValue(t.Context(), values.NewKey(string(rune(0))), nil, first, time.Hour); err != nil || next == 0 {
 		t.Errorf("the removal of a value from a full log = %d, %v, want a revision", next, err)
 	}

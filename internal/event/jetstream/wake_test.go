@@ -38,10 +38,12 @@ func TestInputWakesAParkedRunAfterTheQueueWasFull(t *testing.T) {
 			defer cancel()
 			added := make(chan error, 1)
 			go func() { added <- other.AddInput(full, "run_a", event.CancelID, nil) }()
+
 			eventtest.Await(t, "the input", func() bool {
 				page, err := log.Inputs(t.Context(), "run_a", 0)
 				return err == nil && len(page.Inputs) > 0
 			})
+
 			cancel() // the append of the input may not have returned yet
 			if err := <-added; !errors.Is(err, event.ErrUnavailable) {
 				t.Fatalf("AddInput while the queue is full = %v, want %v", err, event.ErrUnavailable)
@@ -50,11 +52,13 @@ func TestInputWakesAParkedRunAfterTheQueueWasFull(t *testing.T) {
 				_ = other.Close()
 			}
 			empty()
+
 			if repeats {
 				if err := log.AddInput(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrDuplicateInput) {
 					t.Fatalf("AddInput again = %v, want %v", err, event.ErrDuplicateInput)
 				}
 			}
+
 			if job := claimJob(t, log); job.Run() != "run_a" {
 				t.Errorf("Claim = %s, want run_a", job.Run())
 			}

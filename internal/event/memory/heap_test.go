@@ -20,6 +20,7 @@ func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memory.New(memory.Options{Retention: time.Minute})
 		before = heapSize()
+
 		for n := range 10_000 {
 			id := log.NewID()
 			owner := event.Owner{Issuer: "https://iam.example.com", Subject: fmt.Sprint("user ", n%100)}
@@ -33,6 +34,7 @@ func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
 				}
 			}
 		}
+
 		during = heapSize()
 		<-time.After(time.Minute)
 		if err := log.Create(t.Context(), event.Run{ID: "run_last"}); err != nil {
@@ -41,6 +43,7 @@ func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
 		after = heapSize()
 		runtime.KeepAlive(log)
 	})
+
 	left := after - before
 	t.Logf("heap: %d KiB before, %d KiB with 10,000 runs, %d KiB after: %d bytes a run", before>>10, during>>10, after>>10, left/10_000)
 	if left > 10_000*150 {
@@ -97,34 +100,41 @@ func addAnswer(t *testing.T, log *memory.Log, result int) {
 	id, owner := log.NewID(), event.Owner{Issuer: "https://iam.example.com", Subject: "ada"}
 	thread := "thr_" + id
 	r := event.Run{ID: id, ThreadID: thread, TraceID: id, Owner: owner, Metadata: map[string]string{"k": "v"}, Request: make([]byte, 100)}
+
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	check(log.Create(t.Context(), r))
 	_, err := log.BeginTurn(t.Context(), owner, thread, id, "", "a question")
 	check(err)
 	job, err := log.CreateJob(t.Context(), id, make([]byte, 300))
 	check(err)
+
 	chunk := strings.Repeat("chunk of a stream ", 20)
 	bodies := []event.Body{event.Start{Question: "?", ThreadID: thread}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}}
 	for i := range 8 {
 		bodies = append(bodies, event.TextDelta{PartID: "p", Delta: strings.Clone(chunk)[i : i+6]})
 	}
+
 	for _, b := range append(bodies, event.TextEnd{PartID: "p"}, event.StepEnd{Step: 1}) {
 		_, err := log.Append(t.Context(), id, b)
 		check(err)
 	}
+
 	check(log.AddNote(t.Context(), id, []byte("sent call_1")))
 	check(log.AddInput(t.Context(), id, "int_1", []byte(`{"approved":true}`)))
+
 	if result > 0 {
 		check(log.SaveResult(t.Context(), id, "call_1", make([]byte, result)))
 		text := json.RawMessage(`"` + strings.Repeat("x", 120_000) + `"`)
 		_, err := log.Append(t.Context(), id, event.ToolResult{Call: event.Call{CallID: "call_1"}, Payload: text, Content: []json.RawMessage{text}})
 		check(err)
 	}
+
 	_, err = log.Append(t.Context(), id, event.FinalAnswer{Answer: strings.Clone(chunk)[:60]})
 	check(err)
 	check(job.Done(t.Context()))

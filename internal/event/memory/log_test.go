@@ -101,16 +101,19 @@ func TestMaxBytesDropsRunsOfAnOwnerAboveItsShareFirst(t *testing.T) {
 		for i := range quiet {
 			createEndedRun(t, log, fmt.Sprintf("run_quiet%d", i), fmt.Sprint("quiet", i%3), 1<<10)
 		}
+
 		for i := range 100 {
 			createEndedRun(t, log, fmt.Sprintf("run_flood%d", i), "flood", 10<<10)
 			<-time.After(time.Second)
 		}
+
 		createEndedRun(t, log, "run_late", "late", 40<<10) // makes space at the cost of the flood, too
 		for i := range quiet {
 			if _, err := log.After(t.Context(), fmt.Sprintf("run_quiet%d", i), 0); err != nil {
 				t.Errorf("After of run %d of an owner below its share = %v, want no error", i, err)
 			}
 		}
+
 		if _, err := log.After(t.Context(), "run_flood0", 0); !errors.Is(err, event.ErrGone) {
 			t.Errorf("After of the first run of the owner above its share = %v, want %v", err, event.ErrGone)
 		}
@@ -157,14 +160,17 @@ func createEndedRun(t *testing.T, log *memory.Log, id, owner string, size int) {
 func TestMaxBytesDropsTheFirstEventsOfTheOnlyRun(t *testing.T) {
 	log := memory.New(memory.Options{MaxBytes: 64 << 10})
 	createRun(t, log, "run_a", event.Start{})
+
 	for range 100 {
 		if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: strings.Repeat("x", 2<<10)}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if _, err := log.After(t.Context(), "run_a", 1); !errors.Is(err, event.ErrGone) {
 		t.Fatalf("After(1) = %v, want %v", err, event.ErrGone)
 	}
+
 	for seq := int64(95); seq < 101; {
 		page, err := log.After(t.Context(), "run_a", seq)
 		if err != nil || len(page.Events) == 0 || page.Events[0].Seq != seq+1 {
@@ -183,11 +189,13 @@ func TestAfterReadsTheSameFromEveryPosition(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for n := range 300 {
 			if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: fmt.Sprint("word ", n)}); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		kept := 0
 		for seq := range int64(301) {
 			for pos := seq; pos < 301; {
@@ -220,9 +228,11 @@ func TestDropEndedRunsDropsAQuarterInTheOrderOfTheirEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memory.New(memory.Options{})
 		createRun(t, log, "run_live", event.Start{})
+
 		for i := range 8 {
 			createRun(t, log, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{})
 		}
+
 		for _, left := range []int{6, 4, 3, 2, 1, 0, 0} {
 			log.DropEndedRuns()
 			log.DropEndedRuns() // too soon: does nothing
@@ -233,6 +243,7 @@ func TestDropEndedRunsDropsAQuarterInTheOrderOfTheirEnd(t *testing.T) {
 			}
 			<-time.After(2 * time.Second)
 		}
+
 		if _, err := log.After(t.Context(), "run_live", 0); err != nil {
 			t.Errorf("After of a run that has not ended: %v", err)
 		}
@@ -248,6 +259,7 @@ func TestResultIsGoneWithItsRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(time.Minute)
+
 		for _, when := range []string{"expired", "dropped"} {
 			if _, err := log.Result(t.Context(), "run_a", "call_1"); !errors.Is(err, event.ErrGone) {
 				t.Errorf("Result of a run that is %s = %v, want %v", when, err, event.ErrGone)
@@ -263,9 +275,11 @@ func TestResultIsGoneWithItsRun(t *testing.T) {
 func TestMaxBytesDropsResultsBeforeEvents(t *testing.T) {
 	log := memory.New(memory.Options{MaxBytes: 64 << 10})
 	createRun(t, log, "run_a", event.Start{})
+
 	for i := range 20 {
 		saveResult(t, log, "run_a", fmt.Sprintf("call_%d", i), 10<<10)
 	}
+
 	if _, err := log.Result(t.Context(), "run_a", "call_0"); !errors.Is(err, event.ErrGone) {
 		t.Errorf("the oldest Result = %v, want %v", err, event.ErrGone)
 	}
@@ -315,10 +329,12 @@ func TestAfterReadsTheSameWithoutTheTail(t *testing.T) {
 	log := memory.New(memory.Options{MaxBytes: 1 << 20})
 	defer log.Close()
 	call := event.Call{CallID: "call_1", Tool: "add", Server: "calc"}
+
 	bodies := []event.Body{event.Start{Question: "<&>\u2028 \"?\""}, event.ToolResult{Call: call, Args: json.RawMessage(`{"a":1}`), Payload: json.RawMessage(`3`), Content: []json.RawMessage{[]byte(`{}`)}}}
 	for i := range 200 {
 		bodies = append(bodies, event.TextDelta{PartID: "p", Delta: strings.Repeat("w", i)})
 	}
+
 	bodies = append(bodies, event.FinalAnswer{Answer: "3", Metadata: event.Metadata{ToolNames: []string{"add"}}})
 	createRun(t, log, "run_a", bodies...)
 	followed := readAll(t, log, "run_a")
@@ -326,18 +342,22 @@ func TestAfterReadsTheSameWithoutTheTail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for i := range 20 { // later runs take the space for tails
 		createRun(t, log, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{Answer: strings.Repeat("x", 8<<10)})
 	}
+
 	decoded := readAll(t, log, "run_a")
 	if len(followed) != len(bodies) || len(decoded) != len(bodies) {
 		t.Fatalf("readers got %d and %d events, want %d", len(followed), len(decoded), len(bodies))
 	}
+
 	for i := range decoded {
 		if !reflect.DeepEqual(decoded[i], followed[i]) {
 			t.Errorf("event %d = %+v, want %+v", i+1, decoded[i], followed[i])
 		}
 	}
+
 	if unsafe.StringData(decoded[2].Body.(event.TextDelta).PartID) == unsafe.StringData(followed[2].Body.(event.TextDelta).PartID) {
 		t.Error("the second reader got the body of the writer, want a decoded one")
 	}

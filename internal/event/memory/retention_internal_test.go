@@ -38,6 +38,7 @@ func TestRunKeepsItsFirstEventsWhileOthersHaveEnded(t *testing.T) {
 		_, err = log.Append(t.Context(), id, event.FinalAnswer{})
 		return err
 	}
+
 	var writers sync.WaitGroup
 	for writer := range 8 {
 		writers.Go(func() {
@@ -63,6 +64,7 @@ func TestDeleteOfARunThatEndsKeepsTheKeyOfALaterRun(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		create("run_a", "k")
 		deleted, err := log.findRun("run_a")
 		if err != nil {
@@ -95,6 +97,7 @@ func TestRunsExpireWithoutANewRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := New(Options{Retention: time.Minute})
 		defer log.Close()
+
 		endRun := func(id string) {
 			if err := log.Create(t.Context(), event.Run{ID: id}); err != nil {
 				t.Fatal(err)
@@ -105,10 +108,12 @@ func TestRunsExpireWithoutANewRun(t *testing.T) {
 				}
 			}
 		}
+
 		for i := range 10 {
 			endRun(fmt.Sprintf("run_%d", i))
 			<-time.After(5 * time.Second) // of the bubble's clock
 		}
+
 		if log.bytes.Load() == 0 {
 			t.Fatal("the log has no bytes before the retention has passed, want some")
 		}
@@ -139,6 +144,7 @@ func TestCloseStopsTheExpiryOfRuns(t *testing.T) {
 			_, _ = log.Append(t.Context(), id, event.Start{})
 			_, _ = log.Append(t.Context(), id, event.FinalAnswer{})
 		}
+
 		endRun("run_before")
 		log.Close()
 		log.Close() // once is enough

@@ -71,6 +71,7 @@ func TestThreadIsGoneAfterItsRetention(t *testing.T) {
 		if begun, err := log.BeginTurn(t.Context(), owner, "thr_old", "run_5", "", "new"); err != nil || begun.Turns != 0 || begun.Title != "new" {
 			t.Errorf("BeginTurn after the retention = %+v, %v, want a new thread", begun, err)
 		}
+
 		// A run may wait for a person for seven days.
 		<-time.After(6 * 24 * time.Hour)
 		if err := log.EndTurn(t.Context(), owner, "thr_active", "run_3", []byte("x")); err != nil {
@@ -90,9 +91,11 @@ func TestThreadsUseAQuarterOfTheLog(t *testing.T) {
 	createRun(t, log, "run_ended", event.Start{}, event.FinalAnswer{})
 	addTurn(t, log, "quiet", "thr_quiet", "run_q", 10<<10)
 	beginTurn(t, log, "quiet", "thr_active", "run_a")
+
 	for i := range 100 {
 		addTurn(t, log, "busy", fmt.Sprintf("thr_%d", i), fmt.Sprintf("run_%d", i), 10<<10)
 	}
+
 	if got := threadsOf(t, log, "quiet"); !slices.Equal(got, []string{"thr_active", "thr_quiet"}) {
 		t.Errorf("threads of the owner below its share are %v, want all", got)
 	}
@@ -102,9 +105,11 @@ func TestThreadsUseAQuarterOfTheLog(t *testing.T) {
 	if _, err := log.Run(t.Context(), "run_ended"); err != nil {
 		t.Errorf("Run of a run that ended before = %v, want no error", err)
 	}
+
 	for i := range 10 { // one thread that needs all the space
 		addTurn(t, log, "busy", "thr_large", fmt.Sprintf("run_l%d", i), 100<<10)
 	}
+
 	if got := threadsOf(t, log, "busy"); !slices.Equal(got, []string{"thr_large"}) {
 		t.Errorf("threads of the owner are %v, want the large one", got)
 	}

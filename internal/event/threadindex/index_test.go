@@ -25,6 +25,7 @@ func TestIndexAnswersAsItsModel(t *testing.T) {
 		if got, ok := x.Get(owner, id); ok != (i >= 0) || ok && got != model[i] {
 			t.Fatalf("step %d: Get = %+v, %v, want what the model has at %d", step, got, ok, i)
 		}
+
 		e := threadindex.Entry{Thread: event.Thread{Owner: owner, ID: id, Title: fmt.Sprint("Title ", random.IntN(5))}, Order: uint64(step + 1)}
 		switch n := random.IntN(10); {
 		case n < 3:

@@ -45,6 +45,7 @@ func TestAttributesAreBounded(t *testing.T) {
 	for range 1000 {
 		many = append(many, llm.Message{Role: llm.User, Text: long[:3000]})
 	}
+
 	many = append(many, llm.Message{Role: llm.User, Text: "the newest"})
 	for name, messages := range map[string][]llm.Message{
 		"a long text":        {{Role: llm.System, Text: long}, {Role: llm.User, Text: long + "the newest"}, {Role: llm.User, Text: "the newest"}},
@@ -63,6 +64,7 @@ func TestAttributesAreBounded(t *testing.T) {
 			}
 		}
 	}
+
 	if got := Result(long).Value.AsString(); len(got) > MaxBytes || !strings.HasSuffix(got, "…") {
 		t.Errorf("got a result of %d bytes, want at most %d with a mark at the end", len(got), MaxBytes)
 	}

@@ -225,6 +225,7 @@ func TestRetriesShareOneLimit(t *testing.T) {
 			if c.status == 0 && err != nil {
 				t.Errorf("error %v, want no error", err)
 			}
+
 			if c.status != 0 {
 				kind := llm.ModelError
 				if c.status == http.StatusTooManyRequests {
@@ -234,10 +235,12 @@ func TestRetriesShareOneLimit(t *testing.T) {
 					t.Errorf("got status %d, want %d", e.Status, c.status)
 				}
 			}
+
 			requests := s.receivedRequests()
 			if len(requests) != c.requests {
 				t.Errorf("got %d requests, want %d", len(requests), c.requests)
 			}
+
 			for _, r := range requests[1:] {
 				if !bytes.Equal(r.body, requests[0].body) {
 					t.Errorf("got the body %s in a retry, want %s", r.body, requests[0].body)
@@ -288,11 +291,13 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 		if e.Status != code || e.Retryable || e.Public != publicCredentials {
 			t.Errorf("got %+v, want status %d and %q", e, code, publicCredentials)
 		}
+
 		for where, text := range map[string]string{"error": err.Error(), "details": fmt.Sprintf("%+v %#v", e, e.Err), "log": log.String()} {
 			if strings.Contains(text, "CANARY") {
 				t.Errorf("got the key in the %s, want none: %s", where, text)
 			}
 		}
+
 		requests := s.receivedRequests()
 		if len(requests) != 1 || requests[0].header.Get("Authorization") != "Bearer "+key {
 			t.Errorf("got %d requests, the first with %v, want one with the key", len(requests), requests[0].header)
@@ -345,6 +350,7 @@ func TestStreamCancelledClosesTheConnection(t *testing.T) {
 			close(began)
 			<-r.Context().Done()
 		})
+
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { <-began; cancel() }()
 		_, err := llmtest.Collect(ctx, m, testRequest)
@@ -393,6 +399,7 @@ func TestErrorBodyWithoutEndIsNotReadToItsEnd(t *testing.T) {
 			}
 		}
 	})
+
 	_, err := llmtest.Collect(t.Context(), m, testRequest)
 	requireError(t, err, llm.ModelError)
 	if n := <-wrote; n > 32<<20 { // what was not read lies in the sockets' buffers

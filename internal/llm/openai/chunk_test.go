@@ -186,6 +186,7 @@ func checkDecodedChunk(t *testing.T, data []byte) {
 		if len(got.delta.calls) != len(w.Delta.ToolCalls) {
 			t.Fatalf("%q: got %d calls, want %d", data, len(got.delta.calls), len(w.Delta.ToolCalls))
 		}
+
 		for j, call := range w.Delta.ToolCalls {
 			p := got.delta.calls[j]
 			checkSame("id", p.id, call.ID)

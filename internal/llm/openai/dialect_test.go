@@ -33,6 +33,7 @@ func TestRefusedImagesBecomeTextAndAreRemembered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	name, cases := "", 0
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)

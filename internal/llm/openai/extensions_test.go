@@ -51,12 +51,14 @@ func TestExtensionsOfAnAnswerAreCollected(t *testing.T) {
 			t.Errorf("%s: got error %v, want none", name, err)
 			continue
 		}
+
 		var got llm.Extensions
 		for _, p := range parts {
 			if x, ok := p.(llm.Extensions); ok {
 				got = x
 			}
 		}
+
 		call := ""
 		if len(got.Calls) > 0 {
 			call = string(got.Calls[0])
@@ -143,6 +145,7 @@ func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	message := llm.Message{Role: llm.Assistant}
 	for _, p := range parts {
 		switch p := p.(type) {
@@ -152,11 +155,13 @@ func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
 			message.Extensions = &p
 		}
 	}
+
 	for _, model := range []*Model{m, n} {
 		if _, err := llmtest.Collect(t.Context(), model, llm.Request{Model: "m", Messages: []llm.Message{message}}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	lastMessage := func(e *scriptedEndpoint) string {
 		requests := e.receivedRequests()
 		var body struct{ Messages []json.RawMessage }
@@ -165,6 +170,7 @@ func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
 		}
 		return string(body.Messages[0])
 	}
+
 	call := `"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}`
 	if got, want := lastMessage(own), `{"role":"assistant","content":null,`+call+`,"extra_content":{"s":1}}],"reasoning_content":"why"}`; got != want {
 		t.Errorf("the endpoint of the answer got %s, want %s", got, want)

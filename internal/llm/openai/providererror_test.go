@@ -121,15 +121,18 @@ func TestRefusedMembersAreLeftOut(t *testing.T) {
 	s, m := newEndpoint(t, Config{}, refuse, sendStream(helloStream))
 	r := testRequest
 	r.MaxTokens = 7
+
 	for range 2 {
 		if _, err := llmtest.Collect(t.Context(), m, r); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	requests := s.receivedRequests()
 	if len(requests) != 3 {
 		t.Fatalf("got %d requests, want 3", len(requests))
 	}
+
 	for i, member := range []string{`"max_completion_tokens":7`, `"max_tokens":7`, `"max_tokens":7`} {
 		if !bytes.Contains(requests[i].body, []byte(member)) || i > 0 && bytes.Contains(requests[i].body, []byte("max_completion_tokens")) {
 			t.Errorf("request %d: got %s, want %s", i, requests[i].body, member)

@@ -142,11 +142,13 @@ func TestToolCacheKeepsAFewBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for n := range 8 {
 		if _, err := cache.renderTools(newToolSet(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if again, _ := cache.renderTools(newToolSet(0)); &again[0] != &first[0] {
 		t.Error("got the first of eight lists rendered again, want it from the cache")
 	}
@@ -166,6 +168,7 @@ func TestToolCacheRendersOnlyChangedTools(t *testing.T) {
 	if again, _ := cache.renderTools(slices.Clone(tools)); &again[0] != &first[0] {
 		t.Error("got the same tools rendered again, want them from the cache")
 	}
+
 	for name, other := range map[string][]llm.Tool{
 		"name": {weather, {Name: "then"}}, "description": {weather, {Name: "now", Description: "x"}},
 		"schema": {weather, {Name: "now", Schema: json.RawMessage(`{"type":"object","properties":{"x":{}}}`)}}, "fewer": {weather}, "order": {tools[1], tools[0]},
@@ -174,6 +177,7 @@ func TestToolCacheRendersOnlyChangedTools(t *testing.T) {
 			t.Errorf("got the old block with another %s, want a new one", name)
 		}
 	}
+
 	if got, _ := cache.renderTools(tools); string(got) != string(first) {
 		t.Errorf("got %s for the first tools, want %s", got, first)
 	}

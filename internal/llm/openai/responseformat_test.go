@@ -36,21 +36,25 @@ func TestRefusedResponseFormatBecomesAPromptAndIsRemembered(t *testing.T) {
 		s, m := newEndpoint(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, replyStatus(status, fmt.Sprintf(`{"error":{"message":%q}}`, said)), sendStream(helloStream))
 		other := structuredRequest
 		other.Model = "another"
+
 		for _, r := range []llm.Request{structuredRequest, structuredRequest, other} {
 			if _, err := llmtest.Collect(t.Context(), m, r); err != nil {
 				t.Fatalf("%s: %v", said, err)
 			}
 		}
+
 		requests := s.receivedRequests()
 		if len(requests) != 4 {
 			t.Fatalf("%s: got %d requests, want 4, of which the first is refused", said, len(requests))
 		}
+
 		for i, native := range []bool{true, false, false, true} {
 			body := string(requests[i].body)
 			if strings.Contains(body, `"response_format":`) != native || strings.Contains(body, `Be brief.\n\nWrite your final answer as JSON`) == native {
 				t.Errorf("%s: request %d is %s, want a response_format: %t, or else the schema in the system message", said, i+1, body, native)
 			}
 		}
+
 		if n := strings.Count(log.String(), "the model takes no response_format"); n != 1 {
 			t.Errorf("%s: got %d lines about it in the log, want 1:\n%s", said, n, log.String())
 		}

@@ -112,6 +112,7 @@ func TestToolTextCacheRendersAToolOnce(t *testing.T) {
 	if other, _ := c.renderTool(newer); string(other) == string(first) {
 		t.Errorf("got the old text %s for another version, want a new one", other)
 	}
+
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {

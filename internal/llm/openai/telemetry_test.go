@@ -89,6 +89,7 @@ func TestSpanIsAChildOfTheCallers(t *testing.T) {
 	if got := formatAttributes(span.Attributes()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+
 	common := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,"
 	wantPoints := strings.Join([]string{
 		"gen_ai.client.operation.duration s " + common + "gen_ai.response.model=m-1," + where + " 1",
@@ -146,12 +147,14 @@ func TestMetricsNameConfiguredModelsOnly(t *testing.T) {
 	for _, model := range []string{"random-1", "random-2", "random-3", "m"} {
 		_, _ = llmtest.Collect(t.Context(), m, llm.Request{Model: model})
 	}
+
 	points := strings.Join(r.points(t), "\n")
 	for _, bad := range []string{"random-", "m-1", "error.type=599"} {
 		if strings.Contains(points, bad) {
 			t.Errorf("got %q in the points, want it replaced by _other:\n%s", bad, points)
 		}
 	}
+
 	for _, want := range []string{"gen_ai.request.model=_other,gen_ai.response.model=_other", "gen_ai.request.model=m,gen_ai.response.model=_other", "error.type=404", "error.type=_other"} {
 		if !strings.Contains(points, want) {
 			t.Errorf("got no point with %q:\n%s", want, points)

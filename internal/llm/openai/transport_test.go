@@ -93,6 +93,7 @@ func TestIdleConnectionClosedByTheEndpointIsReplacedWithoutARetry(t *testing.T) 
 					requireError(t, err, llm.ModelError)
 				}
 			}
+
 			var fresh []bool
 			known := make(map[string]bool)
 			for _, r := range s.receivedRequests() {
@@ -113,11 +114,13 @@ func TestIdleConnectionClosedByTheEndpointIsReplacedWithoutARetry(t *testing.T) 
 func TestIdleConnectionsAreReplacedTogether(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)
+
 	waitForOthers := func(w http.ResponseWriter, r *http.Request) {
 		both.Done()
 		both.Wait() // so that each request has a connection of its own
 		sendStream(helloStream)(w, r)
 	}
+
 	s, m := newEndpoint(t, Config{}, waitForOthers, waitForOthers, closeConnection(false), sendStream(helloStream))
 	var wg sync.WaitGroup
 	for range 2 {
@@ -127,6 +130,7 @@ func TestIdleConnectionsAreReplacedTogether(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	if _, err := llmtest.Collect(t.Context(), m, testRequest); err != nil {
 		t.Error(err)
@@ -135,6 +139,7 @@ func TestIdleConnectionsAreReplacedTogether(t *testing.T) {
 	if len(requests) != 4 {
 		t.Fatalf("got %d requests, want 4", len(requests))
 	}
+
 	for _, r := range requests[:2] {
 		if r.from == requests[3].from {
 			t.Errorf("got the last request on the connection from %s, want a new one", r.from)

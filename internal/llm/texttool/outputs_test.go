@@ -32,6 +32,7 @@ func loadOutputs(t *testing.T) (out []savedOutput) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_, rest, _ := strings.Cut(string(data), "\n=== ")
 	for entry := range strings.SplitSeq(rest, "\n=== ") {
 		head, text, found := strings.Cut(entry, "\n---\n")
@@ -40,6 +41,7 @@ func loadOutputs(t *testing.T) (out []savedOutput) {
 		if !found || len(fields) != 3 {
 			t.Fatalf("entry %q, want a line with three fields", entry)
 		}
+
 		o := savedOutput{notation: fields[0], model: fields[1], source: fields[2], text: strings.TrimSuffix(text, "\n")}
 		for _, line := range lines[1:] {
 			kind, value, _ := strings.Cut(line, ": ")
@@ -153,11 +155,13 @@ func TestExtractorReadsOutputsOfModels(t *testing.T) {
 			}
 		}
 	}
+
 	all, understood := 0, 0
 	for _, notation := range slices.Sorted(maps.Keys(wanted)) {
 		t.Logf("%-18s %3d of %3d", notation, found[notation], wanted[notation])
 		all, understood = all+wanted[notation], understood+found[notation]
 	}
+
 	t.Logf("%d outputs; calls understood in %d of %d (%.1f %%); answers and prose: %d, none taken for a call",
 		len(outputs), understood, all, 100*float64(understood)/float64(all), answers)
 	if len(outputs) < 200 || answers < 60 || 100*understood < 92*all {

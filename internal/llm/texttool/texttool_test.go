@@ -58,6 +58,7 @@ func TestPromptHasToolsAndFormInEveryTurn(t *testing.T) {
 		{Role: llm.ToolRole, CallID: "1", Tool: "get_weather", Text: "sunny"},
 		{Role: llm.ToolRole, CallID: "2", Tool: "now", Text: "no clock", Failed: true},
 	}
+
 	for name, messages := range map[string][]llm.Message{"first": later[:2], "later": later, "without a system prompt": later[1:2]} {
 		_, request := askOverHTTP(t, llm.Request{Model: "m", Messages: messages, Tools: testTools}, "ok")
 		system := request.Messages[0]
@@ -68,17 +69,20 @@ func TestPromptHasToolsAndFormInEveryTurn(t *testing.T) {
 		if messages[0].Role == llm.System {
 			wants = append(wants, "You are S.\n")
 		}
+
 		for _, want := range wants {
 			if !strings.Contains(system.Content, want) {
 				t.Errorf("%s: got the prompt %q, want %q in it", name, system.Content, want)
 			}
 		}
 	}
+
 	_, request := askOverHTTP(t, llm.Request{Model: "m", Messages: later, Tools: testTools}, "ok")
 	var got []string
 	for _, m := range request.Messages[1:] {
 		got = append(got, m.Role+" "+m.Content)
 	}
+
 	want := []string{"user Q",
 		"assistant Looking.\n\nTOOL: get_weather\nPARAMETERS: {\"city\":\"Rome\"}\n\nTOOL: now\nPARAMETERS: {}",
 		"user TOOL RESULT: get_weather\nsunny\n\nTOOL ERROR: now\nno clock"}
@@ -159,6 +163,7 @@ func TestModelIsRemindedOfTheFormTwice(t *testing.T) {
 			llm.Message{Role: llm.Assistant, Text: answer, Calls: calls},
 			llm.Message{Role: llm.ToolRole, CallID: calls[0].ID, Tool: "calc", Text: "The arguments cannot be used.", Failed: true})
 	}
+
 	parts, request := askOverHTTP(t, r, answer)
 	if got := summarize(parts); got != answer {
 		t.Errorf("got parts %q the third time, want %q", got, answer)

@@ -94,6 +94,7 @@ func TestDigestDependsOnDefinitionAndEndpoint(t *testing.T) {
 		change(&x)
 		return newDefinition(&cfg, x).digest()
 	}
+
 	want := digest(cfg, func(*Tool) {})
 	for name, got := range map[string]string{
 		"order":      digest(cfg, func(x *Tool) { x.InputSchema = json.RawMessage(`{ "a":1, "type":"object" }`) }),
@@ -105,6 +106,7 @@ func TestDigestDependsOnDefinitionAndEndpoint(t *testing.T) {
 			t.Errorf("digest with another %s = %s, want %s as before", name, got, want)
 		}
 	}
+
 	yes := true
 	seen := map[string]string{want: "nothing"}
 	for name, got := range map[string]string{

@@ -94,11 +94,13 @@ func TestNameGoesToTheEarlierServerAndRunsKeepTheirTool(t *testing.T) {
 	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=search b/search=b_search" {
 		t.Errorf("names = %q, want a/search=search b/search=b_search as after a restart", got)
 	}
+
 	for server, want := range map[string]string{"a": "search", "b": "b_search", "": "search"} {
 		if got := c.NameOf(server, "search"); got != want {
 			t.Errorf("NameOf(%q, search) = %q, want %q", server, got, want)
 		}
 	}
+
 	if got := namesIn(c, []string{"search"}, nil); got != "a/search=search" || c.NameOf("b", "search") != "" {
 		t.Errorf("names = %q and NameOf(b, search) = %q, want a/search=search and none", got, c.NameOf("b", "search"))
 	}
@@ -170,10 +172,12 @@ func TestNameIsReservedForAToolOfAnEarlierProcess(t *testing.T) {
 		if c.listed != nil {
 			catalog.SetTools(0, &servers[0], c.listed)
 		}
+
 		var got []string
 		for _, tool := range catalog.Offered() {
 			got = append(got, tool.Name)
 		}
+
 		if names := strings.Join(got, " "); names != c.want {
 			t.Errorf("%s: names = %q, want %q", name, names, c.want)
 		}

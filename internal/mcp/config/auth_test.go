@@ -88,6 +88,7 @@ func TestParseErrorsInAuth(t *testing.T) {
 			t.Errorf("Parse of fields %s\n got %v\nwant %s", fields, err, want)
 		}
 	}
+
 	grant := `"auth": {"type": "client_credentials", "issuer": "https://i", ` + client + `}`
 	exchange := strings.Replace(grant, "client_credentials", "exchange", 1)
 	code := `"auth": {"type": "authorization_code"}`

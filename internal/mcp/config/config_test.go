@@ -225,12 +225,14 @@ func TestSingleRefusesPlainHTTPWithAServiceToken(t *testing.T) {
 	if err := Check([]Server{cfg}, true); err == nil || err.Error() != want {
 		t.Errorf("Check() with a service token = %v, want %s", err, want)
 	}
+
 	for _, ok := range []string{"https://h/mcp", "http://localhost:1", "http://127.3.2.1", "http://[::1]:80/"} {
 		cfg, err := SingleServer(ok)
 		if err != nil || Check([]Server{cfg}, true) != nil {
 			t.Errorf("Single(%q) = %v, want a server that passes Check with a service token", ok, err)
 		}
 	}
+
 	for bad, want := range map[string]string{
 		"": "is missing", "mcp.internal": "must begin with http:// or https://",
 		"http://a b": "is not a URL", "https://user@h": "must not hold a user or password",

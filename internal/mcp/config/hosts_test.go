@@ -150,6 +150,7 @@ func TestParseReadsFilesOfOtherHosts(t *testing.T) {
 			t.Errorf("Parse(%s), see %s: %v", h.file, h.source, err)
 			continue
 		}
+
 		for i, want := range h.servers {
 			for j, arg := range want.Args {
 				want.Args[j] = strings.Replace(arg, "WORKSPACE", workspace, 1)
@@ -164,6 +165,7 @@ func TestParseReadsFilesOfOtherHosts(t *testing.T) {
 				}
 			}
 		}
+
 		if len(servers) != len(h.servers) || !slices.Equal(warnings, h.warnings) {
 			t.Errorf("Parse(%s): %d servers with warnings\n%s\nwant %d with\n%s", h.file, len(servers), strings.Join(warnings, "\n"), len(h.servers), strings.Join(h.warnings, "\n"))
 		}

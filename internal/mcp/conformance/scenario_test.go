@@ -53,11 +53,13 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 	if err != nil {
 		return err
 	}
+
 	for _, st := range client.Servers() {
 		if st.State != mcp.Connected {
 			return fmt.Errorf("the server is %s: %s", st.State, st.Reason)
 		}
 	}
+
 	calls := s.calls
 	for _, t := range tools {
 		if !slices.ContainsFunc(calls, func(c toolCall) bool { return c.Name == t.Original }) {
@@ -68,6 +70,7 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 			calls = append(calls, toolCall{t.Original, args})
 		}
 	}
+
 	for _, c := range calls {
 		i := slices.IndexFunc(tools, func(t catalog.Tool) bool { return t.Original == c.Name })
 		if i < 0 {

@@ -145,19 +145,24 @@ func TestLimitHalvesOnOverload(t *testing.T) {
 		l := limiter.New(0)
 		serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 2*time.Second)
 		before := l.Limit()
+
 		var inFlight []*limiter.Ticket
 		for range 5 {
 			inFlight = append(inFlight, l.Enqueue("", "0"))
 		}
+
 		for _, ticket := range inFlight {
 			ticket.End(limiter.Overload)
 		}
+
 		if got := l.Limit(); got != before/2 {
 			t.Errorf("Limit() after five timeouts at the same time = %d, want %d", got, before/2)
 		}
+
 		for range 10 {
 			l.Enqueue("", "0").End(limiter.Overload)
 		}
+
 		if got := l.Limit(); got != limiter.Min {
 			t.Errorf("Limit() after ten more = %d, want %d", got, limiter.Min)
 		}
@@ -184,6 +189,7 @@ func TestLimitIgnoresExcludedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
 		serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 2*time.Second)
+
 		before := l.Limit()
 		for range 10 {
 			var all sync.WaitGroup
@@ -204,6 +210,7 @@ func TestLimitIgnoresExcludedCalls(t *testing.T) {
 			}
 			all.Wait()
 		}
+
 		if got := l.Limit(); got != before {
 			t.Errorf("Limit() = %d, want %d as before", got, before)
 		}
@@ -225,16 +232,20 @@ func TestCallersTakeTurns(t *testing.T) {
 	l := limiter.New(1)
 	first := l.Enqueue("noisy", "")
 	<-first.Admitted()
+
 	type waiting struct {
 		name   string
 		ticket *limiter.Ticket
 	}
+
 	var queue []waiting
 	for i, name := range []string{"noisy", "noisy", "noisy", "ada", "bob", "ada"} {
 		queue = append(queue, waiting{fmt.Sprint(name, i), l.Enqueue(name, "")})
 	}
+
 	first.End(limiter.Answered)
 	first.End(limiter.Answered) // once is enough, and twice is not two
+
 	var order []string
 	for range queue {
 		var now []waiting
@@ -256,6 +267,7 @@ func TestCallersTakeTurns(t *testing.T) {
 			}
 		}
 	}
+
 	if got, want := fmt.Sprint(order), "[noisy0 ada3 bob4 noisy1 ada5 noisy2]"; got != want {
 		t.Errorf("order = %s, want %s", got, want)
 	}
@@ -266,16 +278,19 @@ func TestCallerWhoLeavesFreesTheSlot(t *testing.T) {
 	first, gone, next := l.Enqueue("a", ""), l.Enqueue("b", ""), l.Enqueue("c", "")
 	gone.End(limiter.Unknown)
 	first.End(limiter.Answered)
+
 	select {
 	case <-next.Admitted():
 	default:
 		t.Error("the call behind one that left is not admitted, want it to be")
 	}
+
 	select {
 	case <-gone.Admitted():
 		t.Error("the call that left is admitted, want it not to be")
 	default:
 	}
+
 	next.End(limiter.Answered)
 	<-l.Enqueue("b", "").Admitted()
 }

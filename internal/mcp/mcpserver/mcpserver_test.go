@@ -86,6 +86,7 @@ func TestSessionsAreBoundedAndEnd(t *testing.T) {
 func TestSessionBelongsToItsOwner(t *testing.T) {
 	h := newHandler(t, mcpserver.Options{}, sayHello)
 	defer h.Close(t.Context())
+
 	id := serveRequest(h, newRequest("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id")
 	for _, r := range []*http.Request{
 		newRequest("POST", list, "Mcp-Session-Id", id, "From", "eve"), newRequest("DELETE", "", "Mcp-Session-Id", id, "From", "eve"),
@@ -95,6 +96,7 @@ func TestSessionBelongsToItsOwner(t *testing.T) {
 			t.Errorf("%s by another: %d, want 403", r.Method, w.Code)
 		}
 	}
+
 	if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusOK {
 		t.Errorf("by the owner: %d, want 200", w.Code)
 	}
@@ -183,12 +185,14 @@ func TestCloseEndsCallsAndSessions(t *testing.T) {
 		left <- struct{}{}
 		return mcpserver.Result{}
 	})
+
 	id := serveRequest(h, newRequest("POST", initialize)).Header().Get("Mcp-Session-Id")
 	old := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`
 	for _, r := range []*http.Request{newRequest("POST", call, modernHeaders...), newRequest("POST", old, "Mcp-Session-Id", id)} {
 		go serveRequest(h, r)
 		waitForSignal(t, entered)
 	}
+
 	closed := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { h.Close(ctx); close(closed) }()

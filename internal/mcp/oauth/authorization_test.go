@@ -21,6 +21,7 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 		w.as.Metadata["scopes_supported"] = []string{"basic", "offline_access"}
 	})
 	a := w.signIn(userNamed("ann"))
+
 	q := a.parameters(t)
 	for name, want := range map[string]string{
 		"response_type": "code", "code_challenge_method": "S256", "redirect_uri": redirectURL,
@@ -30,12 +31,15 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
+
 	if len(q.Get("state")) < 43 || !strings.HasPrefix(w.as.URL, "http://"+a.Host()) {
 		t.Errorf("state %q, host %s, want 43 characters and the host of %s", q.Get("state"), a.Host(), w.as.URL)
 	}
+
 	for range 3 {
 		w.mustSend(userNamed("ann"), "ann hello")
 	}
+
 	if n := len(w.as.Requests); n != 1 || len(w.as.Visits) != 1 {
 		t.Errorf("got %d token requests, %d visits, want 1, 1", n, len(w.as.Visits))
 	}
@@ -55,6 +59,7 @@ func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
 			states[a.State]++
 		})
 	}
+
 	all.Wait()
 	if len(states) != 2 {
 		t.Errorf("got %d states, want 2", len(states))
@@ -95,6 +100,7 @@ func TestCallbackRefusesAnotherIssuer(t *testing.T) {
 				w.as.Metadata["authorization_response_iss_parameter_supported"] = nil
 			}
 		})
+
 		a := w.startAuthorization(userNamed("ann"))
 		_, found, err := w.Callback(t.Context(), oauthtest.Browse(t, a.URL))
 		ended := w.Await(t.Context(), a.State, true)
@@ -133,6 +139,7 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 			t.Errorf("%s: %v, %v, want false and no error", name, found, err)
 		}
 	}
+
 	if len(w.as.Requests) != 0 {
 		t.Errorf("a stranger's callback asked for a token: %d as.Requests, want 0", len(w.as.Requests))
 	}
@@ -171,6 +178,7 @@ func TestCallbackRefusesACodeOfAnotherAuthorization(t *testing.T) {
 func TestRefreshTokenIsRotated(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	w.signIn(userNamed("ann"))
+
 	for n := range 2 {
 		w.as.Revoke(false)
 		if n > 0 {
@@ -178,6 +186,7 @@ func TestRefreshTokenIsRotated(t *testing.T) {
 		}
 		w.mustSend(userNamed("ann"), "ann hello")
 	}
+
 	if n := len(w.as.Granted("refresh_token")); n != 2 {
 		t.Errorf("refreshed %d times, want 2", n)
 	}
@@ -257,6 +266,7 @@ func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
 		t.Errorf("asked for %q, want %q", got, "basic write")
 	}
 	w.mustSend(userNamed("ann"), "ann hello")
+
 	// He agreed to less: to ask again would get the same.
 	w.as.Lock()
 	w.as.Scope = "basic"
@@ -289,11 +299,13 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 	if len(w.as.Requests)-refreshes > 1 {
 		t.Errorf("%d requests to the old server, want at most 1", len(w.as.Requests)-refreshes)
 	}
+
 	for _, r := range other.Requests {
 		if r.Grant == "refresh_token" || r.Client == first.parameters(t).Get("client_id") {
 			t.Errorf("the new one got %v, Grant %q, Client %q, want Grant other than refresh_token, Client other than %q", r.Form, r.Grant, r.Client, first.parameters(t).Get("client_id"))
 		}
 	}
+
 	// Those of the configuration are good at the first issuer only.
 	fixed := newFixture(t, Config{Kind: ClientCredentials}, nil)
 	fixed.mustSend(userNamed("ann"), "service hello")
@@ -338,6 +350,7 @@ func TestAwaitBoundsTheLogWhileTheStoreIsDown(t *testing.T) {
 		defer c.Close()
 		ctx, stop := context.WithTimeout(t.Context(), 55*time.Second)
 		defer stop()
+
 		var waiting sync.WaitGroup
 		for range 3 {
 			waiting.Go(func() {
@@ -346,6 +359,7 @@ func TestAwaitBoundsTheLogWhileTheStoreIsDown(t *testing.T) {
 				}
 			})
 		}
+
 		waiting.Wait()
 		if got := strings.Count(logs.String(), "the store of sign-ins cannot be used"); got != 6 {
 			t.Errorf("got %d lines in 55 s, want 6, one at the start of every 10 s:\n%s", got, logs)

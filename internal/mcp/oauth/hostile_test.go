@@ -120,15 +120,18 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}
+
 	var reached atomic.Int64
 	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
 	t.Cleanup(inside.Close)
+
 	for server, want := range map[string]int64{"https://mcp.example/mcp": 0, "https://10.0.0.1/mcp": 0, "http://127.0.0.1:1/mcp": 1, "http://localhost:1/mcp": 1} {
 		c, err := New(Config{Kind: AuthorizationCode, URL: server})
 		if err != nil {
 			t.Fatal(err)
 		}
 		reached.Store(0)
+
 		// localhost, too: what counts is the address that a name leads to.
 		for _, at := range []string{inside.URL, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)} {
 			_, err := fetch.Get(t.Context(), c.egress.clientFor(at, false), at, "it", maxMetadata)
@@ -136,6 +139,7 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 				t.Errorf("%s led to %s: %v, want %v", server, at, err, (want == 1))
 			}
 		}
+
 		if reached.Load() != 2*want {
 			t.Errorf("%s: got reached %d times, want %v", server, reached.Load(), 2*want)
 		}
@@ -311,6 +315,7 @@ func TestParsePrivateKey(t *testing.T) {
 	_, edwards, _ := ed25519.GenerateKey(rand.Reader)
 	strong, _ := rsa.GenerateKey(rand.Reader, 2048)
 	elliptic384, _ := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+
 	elliptic256, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	parameters := string(pem.EncodeToMemory(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte{6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7}}))
 	elliptic224, _ := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
@@ -336,6 +341,7 @@ func TestUserTokensAreBounded(t *testing.T) {
 	}
 	defer c.Close()
 	busy, _ := c.acquireUser(auth.Identity{Subject: "busy"})
+
 	for n := range maxUsers + 10 {
 		h, err := c.acquireUser(auth.Identity{Subject: "p", Issuer: strings.Repeat("i", n)})
 		if err != nil {
@@ -343,6 +349,7 @@ func TestUserTokensAreBounded(t *testing.T) {
 		}
 		c.releaseUser(h)
 	}
+
 	if again, _ := c.acquireUser(auth.Identity{Subject: "busy"}); c.users.Len() != maxUsers || again != busy {
 		t.Errorf("got %d users, want %v, %v", c.users.Len(), maxUsers, busy)
 	}

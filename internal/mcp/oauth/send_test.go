@@ -133,6 +133,7 @@ func TestSendSharesNoTokenBetweenUsers(t *testing.T) {
 			t.Errorf("requests %q, want no inbound-", all)
 		}
 	}
+
 	w := newFixture(t, Config{Kind: Enterprise}, nil)
 	other := userNamed("ann") // with a token of other rights
 	other.Token = userNamed("admin").Token
@@ -200,11 +201,13 @@ func TestAssertionIsReadForEachRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	write("stale\n")
 	w := newFixture(t, Config{Kind: JWTBearer}, func(w *fixture) { w.cfg.Assertion = Text{File: path} })
 	if e := w.mustFail(userNamed("ann")); e.Public != "no token could be obtained for this server" || strings.Contains(e.Error(), "stale") {
 		t.Errorf(`error %v, want Public "no token could be obtained for this server", Error without stale`, e)
 	}
+
 	// SEP-1933: a refused assertion is not sent again, nor another grant tried.
 	if n := len(w.as.Requests); n != 1 {
 		t.Errorf("got %d token requests, want 1", n)
@@ -212,6 +215,7 @@ func TestAssertionIsReadForEachRequest(t *testing.T) {
 	write("workload\n")
 	second := newFixture(t, Config{Kind: JWTBearer}, func(w *fixture) { w.cfg.Assertion = Text{File: path} })
 	second.mustSend(userNamed("ann"), "service hello")
+
 	for _, bad := range []string{"", strings.Repeat("x", maxText+1)} {
 		write(bad)
 		if _, err := (Text{File: path}).readText("it"); err == nil {
@@ -252,12 +256,14 @@ func TestDPoPProofs(t *testing.T) {
 		for range 3 {
 			w.mustSend(userNamed("ann"), "service hello")
 		}
+
 		w.mcp.Lock()
 		for _, sent := range w.mcp.Sent[1:] {
 			if !strings.HasPrefix(sent, "DPoP canary-") {
 				t.Errorf(`sent %q, want it to start with "DPoP canary-"`, sent)
 			}
 		}
+
 		want := 4 // the first without a token
 		if nonce != "" {
 			want++
@@ -291,6 +297,7 @@ func TestDPoPProofNamesTheURLThatIsRequested(t *testing.T) {
 			got = claims["htu"]
 			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 		})
+
 		req, _ := http.NewRequest(http.MethodGet, requested, nil)
 		resp, err := w.For(userNamed("ann")).Send(next, req)
 		if err != nil {
@@ -307,12 +314,14 @@ func TestDPoPProofNamesTheURLThatIsRequested(t *testing.T) {
 func TestDPoPNonceIsRetriedOnce(t *testing.T) {
 	w := newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
 	w.mustSend(userNamed("ann"), "service hello")
+
 	sent := 0
 	endless := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		sent++
 		return &http.Response{StatusCode: http.StatusUnauthorized, Status: "401", Body: http.NoBody, Request: r, Header: http.Header{
 			"Dpop-Nonce": {fmt.Sprint("n", sent)}, "Www-Authenticate": {`DPoP error="use_dpop_nonce"`}}}, nil
 	})
+
 	req, _ := http.NewRequest(http.MethodPost, w.mcp.URL+"/mcp", strings.NewReader("hello"))
 	resp, err := w.For(userNamed("ann")).Send(endless, req)
 	if err == nil {
@@ -321,6 +330,7 @@ func TestDPoPNonceIsRetriedOnce(t *testing.T) {
 	if sent > 3 || len(w.as.Granted("client_credentials")) > 1 {
 		t.Errorf("sent %d times with %d tokens: %v, want at most 3, at most 1", sent, len(w.as.Granted("client_credentials")), err)
 	}
+
 	// RFC 9449 section 5: a token that is not bound to our key is not taken.
 	w = newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, func(w *fixture) {
 		w.as.Metadata["dpop_signing_alg_values_supported"] = []string{"RS256"}
@@ -342,6 +352,7 @@ func TestDPoPNonceIsForAllRequestsInFlight(t *testing.T) {
 	w.mcp.Unlock()
 	var sent sync.WaitGroup // the first attempt of each request
 	sent.Add(2)
+
 	var done sync.WaitGroup
 	for range 2 {
 		done.Go(func() {
@@ -389,11 +400,13 @@ func TestStepUpIsLimited(t *testing.T) {
 	w.as.Scope = "basic" // it gives no more, whatever is asked for
 	w.as.Unlock()
 	w.as.Revoke(false)
+
 	for range 3 {
 		if e := w.mustFail(userNamed("ann")); !errors.Is(e, errScope) || e.Public != "the server requires more scopes than the token has" {
 			t.Errorf(`error %v, want e %v, Public "the server requires more scopes than the token has"`, e, errScope)
 		}
 	}
+
 	if n := len(w.as.Granted("client_credentials")); n != 3 {
 		t.Errorf("got %d token requests, want 3", n)
 	}
@@ -403,6 +416,7 @@ func TestStepUpIsLimited(t *testing.T) {
 	if e := fixed.mustFail(userNamed("ann")); !errors.Is(e, errScope) || len(fixed.as.Granted("client_credentials")) != 1 {
 		t.Errorf("error %v, tokens for client_credentials %d, want %v and 1", e, len(fixed.as.Granted("client_credentials")), errScope)
 	}
+
 	// A server that wants something else each time.
 	n := 0
 	greedy := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) {
@@ -445,6 +459,7 @@ func TestSendAddsATokenAfterARefusedHandshake(t *testing.T) {
 		}
 		return resp, nil
 	})
+
 	req, _ := http.NewRequest(http.MethodGet, w.mcp.URL+"/mcp", nil)
 	req.Header.Set("Upgrade", "websocket")
 	resp, err := w.For(userNamed("ann")).Send(next, req)

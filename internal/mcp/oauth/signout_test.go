@@ -35,11 +35,13 @@ func TestSignOutReachesEveryProcess(t *testing.T) {
 	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
 		t.Errorf("error in another process %v, want %v", e, ErrConsent)
 	}
+
 	for _, header := range a.mcp.Sent[sent:] {
 		if header != "" {
 			t.Errorf("another process sent %q after the sign-out, want no token", header)
 		}
 	}
+
 	if had, err := a.SignOut(t.Context(), userNamed("ann")); had || err != nil {
 		t.Errorf("a second SignOut = %v, %v, want false", had, err)
 	}
@@ -56,6 +58,7 @@ func TestSignOutWinsAgainstARefresh(t *testing.T) {
 	a.as.Revoke(false)
 	signedOut := make(chan error, 1)
 	a.as.Lock()
+
 	a.as.Fail = func(r oauthtest.Request) string {
 		if r.Grant == "refresh_token" {
 			_, err := b.SignOut(context.WithoutCancel(t.Context()), userNamed("ann"))
@@ -63,6 +66,7 @@ func TestSignOutWinsAgainstARefresh(t *testing.T) {
 		}
 		return ""
 	}
+
 	a.as.Unlock()
 	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
 		t.Errorf("error %v, want %v", e, ErrConsent)
@@ -85,6 +89,7 @@ func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
 	a.as.Revoke(false)
 	signedOut := make(chan error, 1)
 	a.as.Lock()
+
 	a.as.Fail = func(r oauthtest.Request) string {
 		if r.Grant == "refresh_token" {
 			go func() {
@@ -97,6 +102,7 @@ func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
 		}
 		return ""
 	}
+
 	a.as.Unlock()
 	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
 		t.Errorf("error %v, want %v", e, ErrConsent)

@@ -158,9 +158,11 @@ func TestSignInIsCompletedByAnotherProcess(t *testing.T) {
 			if err := a.Await(t.Context(), started.State, true); err != nil {
 				t.Errorf("Await = %v, want no error", err)
 			}
+
 			for _, w := range []*fixture{a, b, another()} {
 				w.mustSend(userNamed("ann"), "ann hello")
 			}
+
 			if n := len(a.as.Requests); n != 1 {
 				t.Errorf("%d token requests, want 1", n)
 			}
@@ -204,6 +206,7 @@ func TestCallbackIsAcceptedByOneProcess(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	if n := len(a.as.Granted("authorization_code")); took.Load() != 1 || n != 1 {
 		t.Errorf("%d processes took the response, %d token requests, want 1 and 1", took.Load(), n)
@@ -217,6 +220,7 @@ func TestRefreshTokenIsUsedByOneProcess(t *testing.T) {
 	const processes, requests, rounds = 5, 6, 3
 	first, _, another := newSharedFixture(t, Config{}, nil)
 	first.signIn(userNamed("ann"))
+
 	for round := range rounds {
 		var all []*fixture // new ones, since a process renews a token once a second
 		for range processes {
@@ -224,6 +228,7 @@ func TestRefreshTokenIsUsedByOneProcess(t *testing.T) {
 			w.mustSend(userNamed("ann"), "ann hello")
 			all = append(all, w)
 		}
+
 		first.as.Revoke(false)
 		var sends sync.WaitGroup
 		for _, w := range all {
@@ -237,6 +242,7 @@ func TestRefreshTokenIsUsedByOneProcess(t *testing.T) {
 		}
 		sends.Wait()
 	}
+
 	if n := len(first.as.Granted("refresh_token")); n != rounds || first.as.Reused != 0 {
 		t.Errorf("%d refreshes, %d of a used token, want %d and 0", n, first.as.Reused, rounds)
 	}
@@ -249,6 +255,7 @@ func TestRefreshWaitsForAProcessThatHasDied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp", Store: store})
 		if err != nil {
 			t.Fatal(err)
@@ -371,6 +378,7 @@ func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
 			a.as.Lock()
 			a.as.Fail = nil
 			a.as.Unlock()
+
 			b := another()
 			if c.kept {
 				b.mustSend(userNamed("ann"), "ann hello")
@@ -394,6 +402,7 @@ func TestSignInIsNotReadableInTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	secrets := []string{"canary-", "registered-", "code-", "ann", a.as.URL, string(key), g.refresh.Reveal(), g.token.Secret.Reveal()}
 	for _, r := range a.as.Requests {
 		for _, name := range []string{"code", "code_verifier", "refresh_token"} {
@@ -410,6 +419,7 @@ func TestSignInIsNotReadableInTheStore(t *testing.T) {
 	if len(store.written) < 8 {
 		t.Errorf("%d values were written, want some", len(store.written))
 	}
+
 	for _, value := range store.written {
 		for _, s := range secrets {
 			if bytes.Contains(value, []byte(s)) {
@@ -417,6 +427,7 @@ func TestSignInIsNotReadableInTheStore(t *testing.T) {
 			}
 		}
 	}
+
 	if text := a.logs.String(); strings.Contains(text, "canary") || strings.Contains(text, "code-") {
 		t.Errorf("log %s, want no secret", text)
 	}
@@ -426,6 +437,7 @@ func TestSignInIsNotReadableInTheStore(t *testing.T) {
 func TestGrantOfAnotherConfigurationIsNotUsed(t *testing.T) {
 	a, _, another := newSharedFixture(t, Config{Scope: "basic"}, nil)
 	a.signIn(userNamed("ann"))
+
 	for name, change := range map[string]func(*Config){
 		"another name":  func(c *Config) { c.Name = "other" },
 		"another scope": func(c *Config) { c.Scope = "basic write" },
@@ -440,6 +452,7 @@ func TestGrantOfAnotherConfigurationIsNotUsed(t *testing.T) {
 			t.Errorf("%s: error %v, want %v", name, e, ErrConsent)
 		}
 	}
+
 	before := a.cfg.ClientSecret
 	a.cfg.ClientSecret = auth.NewSecret("a new secret")
 	another().mustSend(userNamed("ann"), "ann hello")

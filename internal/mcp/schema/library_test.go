@@ -218,6 +218,7 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 			if got := s.Validate(json.RawMessage(given)); (got == nil) != fits {
 				t.Fatalf("schema %s\nvalue %s\nlibrary.Validate = %v, Validate = %v, want a fit: %v", raw, given, library.Validate(valueForLibrary(v)), got, fits)
 			}
+
 			coerced, problems := s.Check(json.RawMessage(given))
 			switch after, _ := parseJSON(coerced, refuseDuplicates); {
 			case fits && (problems != nil || string(coerced) != given):
@@ -240,6 +241,7 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 			}
 		}
 	}
+
 	t.Log(n)
 	for _, what := range []string{"circular", "fits", "repaired", "wrong"} {
 		if n[what] < 10 {

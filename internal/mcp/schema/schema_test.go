@@ -114,6 +114,7 @@ func TestCheckTellsItemsOfTheSameTextApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const items = 1000
 	all := map[string]func(i int) string{
 		"strings": func(i int) string { // each bit says whether a string ends there; 0x10 is the kind of a string
@@ -131,6 +132,7 @@ func TestCheckTellsItemsOfTheSameTextApart(t *testing.T) {
 			return `{"` + strings.Repeat("a", i) + `":"` + strings.Repeat("a", items-i) + `"}`
 		},
 	}
+
 	for name, item := range all {
 		var list []string
 		for i := range items {

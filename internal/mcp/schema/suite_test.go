@@ -19,6 +19,7 @@ func TestOfficialSuite(t *testing.T) {
 	if err != nil {
 		t.Fatalf("finding the test suite: %v, want no error", err)
 	}
+
 	var refused bytes.Buffer
 	for _, draft := range []string{"draft2020-12", "draft7"} {
 		files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "jsonschema", "testdata", draft, "*.json"))
@@ -31,12 +32,14 @@ func TestOfficialSuite(t *testing.T) {
 		}
 		t.Logf("%s: %d files, %d values", draft, len(files), n)
 	}
+
 	const golden = "testdata/suite.refused"
 	if *update {
 		if err := os.WriteFile(golden, refused.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	want, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +55,7 @@ func runSuite(t *testing.T, draft, file string, refused *bytes.Buffer) (values i
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var groups []struct {
 		Description string
 		Schema      json.RawMessage
@@ -64,6 +68,7 @@ func runSuite(t *testing.T, draft, file string, refused *bytes.Buffer) (values i
 	if err := json.Unmarshal(data, &groups); err != nil {
 		t.Fatalf("%s: got %v, want no error", file, err)
 	}
+
 	for _, g := range groups {
 		name := fmt.Sprintf("%s/%s: %s", draft, filepath.Base(file), g.Description)
 		raw := g.Schema
@@ -74,11 +79,13 @@ func runSuite(t *testing.T, draft, file string, refused *bytes.Buffer) (values i
 			}
 			raw = append([]byte(`{"$schema":"http://json-schema.org/draft-07/schema#"`), rest...)
 		}
+
 		s, err := Compile(raw)
 		if err != nil {
 			fmt.Fprintf(refused, "%s: %v\n", name, err)
 			continue
 		}
+
 		for _, test := range g.Tests {
 			values++
 			if problems := s.Validate(test.Data); (problems == nil) != test.Valid {

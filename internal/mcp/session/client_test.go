@@ -69,6 +69,7 @@ func newServerPool(t *testing.T, url string) (*Pool, *Connector) {
 func TestAskReturnsTheResultAsReceived(t *testing.T) {
 	const lossy = `{"content":[{"type":"hologram","depth":9007199254740993}],"structuredContent":{"n":9007199254740993,"f":1.50}}`
 	const list = `{"tools":[{"name":"t"}]}`
+
 	p, connector := newServerPool(t, scriptedServer(t, map[string]string{methodCall: lossy, "tools/list": list}))
 	returned := map[string]string{} // by the SDK
 	connector.client.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
@@ -80,6 +81,7 @@ func TestAskReturnsTheResultAsReceived(t *testing.T) {
 			return res, err
 		}
 	})
+
 	s, f := p.GetSession(t.Context())
 	if f != nil {
 		t.Fatalf("got %v, want a session", f)

@@ -43,6 +43,7 @@ func TestElicitationCheckNamesTheFieldsThatAreWrong(t *testing.T) {
 			t.Errorf("Check(%s) = %v, want the fields %q", content, err, want)
 		}
 	}
+
 	closed := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`)}
 	if closed.Check(json.RawMessage(`{"b":1}`)) == nil {
 		t.Error("Check accepted a field that the form does not have, want an error")

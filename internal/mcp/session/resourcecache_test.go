@@ -23,12 +23,14 @@ func TestResourceCacheIsBounded(t *testing.T) {
 	if got := len(c.wantedFrom(0)); got != maxSubscriptions {
 		t.Errorf("got %d resources to subscribe to, want %d", got, maxSubscriptions)
 	}
+
 	const size = 300 << 10
 	for i := range maxSubscriptions {
 		k := newCacheKey(fmt.Sprint("r", i), nil)
 		_, version := c.lookup(k)
 		c.store(k, make(json.RawMessage, size), 0, version)
 	}
+
 	if n := len(c.entries); n != maxCacheBytes/size || c.size != n*size {
 		t.Errorf("got %d entries of %d bytes, want %d entries of %d bytes each", n, c.size, maxCacheBytes/size, size)
 	}

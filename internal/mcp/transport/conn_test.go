@@ -40,6 +40,7 @@ func TestStreamConnCancelsCallsGivenUpDuringWrite(t *testing.T) {
 	l := newTestStreamConn()
 	l.conn = lineConn{ours}
 	go l.writeLoop()
+
 	calls, cancels := map[string]bool{}, map[string]bool{}
 	var server sync.WaitGroup
 	server.Go(func() {
@@ -58,6 +59,7 @@ func TestStreamConnCancelsCallsGivenUpDuringWrite(t *testing.T) {
 			}
 		}
 	})
+
 	for i := range 20_000 {
 		id, _ := jsonrpc.MakeID(float64(i)) // numbers always are ids
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,13 +72,16 @@ func TestStreamConnCancelsCallsGivenUpDuringWrite(t *testing.T) {
 			t.Errorf("write a cancellation: got %v, want no error", err)
 		}
 	}
+
 	_ = l.Close()
 	server.Wait()
+
 	for id := range calls {
 		if !cancels[id] {
 			t.Errorf("call %s: got it sent and not cancelled, want both or neither", id)
 		}
 	}
+
 	if len(calls) == 0 || len(calls) == 20_000 {
 		t.Errorf("got %d calls sent, want some of 20000", len(calls))
 	}

@@ -20,10 +20,12 @@ func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	type delivered struct {
 		messages, id string
 		retry        time.Duration
 	}
+
 	for in, want := range map[string]delivered{
 		"data: " + answer + "\n\n":                        {messages: answer},
 		"data:" + answer + "\r\n\r\n":                     {messages: answer},

@@ -207,6 +207,7 @@ func readPing(t *testing.T, gets int, reply func(n int, r *http.Request) *http.R
 			n++
 			return reply(n, r), nil
 		})
+
 		c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
 		x := startRoundTrip(t)
 		defer x.Finish()
@@ -263,14 +264,17 @@ func TestLegacySSEWithoutEndpointIsBounded(t *testing.T) {
 				<-time.After(time.Second)
 			}
 		}()
+
 		base, err := url.Parse("http://server.test/sse")
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		e := NewLegacySSE(LegacySSEConfig{URL: base, Logger: slog.New(slog.DiscardHandler), RoundTripper: roundTripFunc(func(r *http.Request) (*http.Response, error) {
 			context.AfterFunc(r.Context(), func() { _ = reader.Close() }) // as net/http ends a body
 			return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: reader}, nil
 		})})
+
 		x := startRoundTrip(t)
 		defer x.Finish()
 		ctx, cancel := context.WithTimeout(x.ctx, 10*time.Second)

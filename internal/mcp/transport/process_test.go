@@ -148,14 +148,17 @@ func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	select {
 	case <-c.gone:
 	case <-time.After(time.Minute):
 		t.Fatal("got a process that is there after a minute, want it gone")
 	}
+
 	if !log.panicked.Load() || !isClosed(c.reaped) {
 		t.Errorf("got panicked %t, reaped %t, want both", log.panicked.Load(), isClosed(c.reaped))
 	}
+
 	// A panic before that, since there is not a process to signal, does not keep anyone waiting.
 	lost := &process{log: slog.New(slog.DiscardHandler), cmd: c.cmd, stop: make(chan struct{}), exited: make(chan struct{}), reap: make(chan struct{}), reaped: c.reaped,
 		stdin: c.stdin, stdout: c.stdout, stderr: c.stderr, gone: make(chan struct{})}

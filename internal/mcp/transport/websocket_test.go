@@ -285,11 +285,13 @@ func TestSocketCloseIsBounded(t *testing.T) {
 				})
 				defer end()
 				begin := time.Now()
+
 				read := make(chan error, 1)
 				go func() {
 					_, err := s.Read()
 					read <- err
 				}()
+
 				synctest.Wait()
 				if err := s.Close(); err != nil || time.Since(begin) != 0 {
 					t.Errorf("Close: got %v after %s, want none at once", err, time.Since(begin))

@@ -130,6 +130,7 @@ func TestQueueBoundsABatch(t *testing.T) {
 		for seq := range int64(5) {
 			q.Add(newItem(seq+1), time.Millisecond)
 		}
+
 		if err := q.Flush(t.Context()); err != nil {
 			t.Errorf("Flush = %v, want nil", err)
 		}

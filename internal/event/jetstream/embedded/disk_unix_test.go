@@ -16,6 +16,7 @@ func TestLockFileIsFreeAlthoughAChildHasTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	inherited, err := syscall.Dup(int(lock.Fd()))
 	if err != nil {
 		t.Fatal(err)

@@ -15,11 +15,13 @@ func TestServerOnABusyMachineIsHealthy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
+
 	var wg sync.WaitGroup
 	end := time.Now().Add(300 * time.Millisecond)
 	for range 8 {

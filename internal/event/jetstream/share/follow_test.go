@@ -35,6 +35,7 @@ func openStream(t testing.TB) (js.JetStream, js.Stream, *Table) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	entry := uint64(0)
 	return stream, runs, New(Source{
 		Conn: conn, JetStream: stream, Stream: "RUNS",
@@ -121,9 +122,11 @@ func TestTableMissesNoMessageBetweenPulls(t *testing.T) {
 		}
 		followed <- err
 	}()
+
 	for i := range 2000 {
 		publishMessage(t, stream, "run.a1.ev", i)
 	}
+
 	close(published)
 	if err := <-followed; err != nil {
 		t.Fatalf("Follow = %v, want no error", err)
@@ -140,11 +143,13 @@ func TestTableReadsNoSizesOfASingleOwner(t *testing.T) {
 		return []Entry{{Pos: 1, ID: "a1", Owner: "a"}}, false, nil
 	}
 	publishMessage(t, stream, "run.a1.ev", 10)
+
 	for range 2 {
 		if err := table.Follow(t.Context(), 0); err != nil || table.consumer != "" || table.total != 0 {
 			t.Errorf("Follow = %v, with consumer %q and %d bytes, want none", err, table.consumer, table.total)
 		}
 	}
+
 	table.source.Entries = read
 	if err := table.Follow(t.Context(), 0); err != nil || table.owners["a"].bytes == 0 {
 		t.Errorf("Follow = %v, %d bytes of the first owner, want some", err, table.owners["a"].bytes)
@@ -169,6 +174,7 @@ func TestTableContinuesWithANewConsumer(t *testing.T) {
 	if len(table.runs) > 0 || runs.ListConsumers(t.Context()).Err() != nil {
 		t.Errorf("the table has %d runs after Reset, want none", len(table.runs))
 	}
+
 	for c := range runs.ListConsumers(t.Context()).Info() {
 		t.Errorf("the stream has the consumer %s after Reset, want none", c.Name)
 	}

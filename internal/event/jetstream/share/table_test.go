@@ -42,11 +42,13 @@ func TestTableEvictsTheRunsOfTheLargestOwnerFirst(t *testing.T) {
 	} {
 		table := New(Source{})
 		now := time.Now()
+
 		for i, r := range c.runs {
 			id := fmt.Sprint(i)
 			table.setOwnerLocked(id, r.owner)
 			table.addLocked(id, true, uint64(i+1), r.bytes)
 		}
+
 		var got []int
 		outcome, err := table.Evict(t.Context(), Eviction{
 			Limit: c.limit, EndedBefore: now.Add(-5),
@@ -93,6 +95,7 @@ func TestTableForgetsWhatItDeletedBeforeAnError(t *testing.T) {
 		table.addLocked(id, true, uint64(i+1), 10)
 		table.setOwnerLocked(id, fmt.Sprint("owner", i%2))
 	}
+
 	failed, deleted := errors.New("failed"), 0
 	_, err := table.Evict(t.Context(), Eviction{
 		Limit: 5, EndedBefore: time.Now(),

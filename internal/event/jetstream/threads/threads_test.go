@@ -27,18 +27,21 @@ func TestFollowReadsWhatOtherProcessesWrote(t *testing.T) {
 			return nil, false, nil
 		},
 	}, time.Hour, slog.New(slog.DiscardHandler))
+
 	begin := func(id string) {
 		t.Helper()
 		if _, err := s.BeginTurn(t.Context(), event.Owner{Subject: "ada"}, id, "run_a", "", "?"); err != nil {
 			t.Fatalf("BeginTurn = %v, want no error", err)
 		}
 	}
+
 	poll := func(want uint64) {
 		t.Helper()
 		if err := s.poll(t.Context()); err != nil || from != want {
 			t.Errorf("poll reads from %d, %v, want from %d", from, err, want)
 		}
 	}
+
 	begin("thr_aaaaaaaaaaaaaaaaaaaaaaaaaa")
 	begin("thr_baaaaaaaaaaaaaaaaaaaaaaaaa")
 	poll(3)
@@ -84,6 +87,7 @@ func TestThreadThatBeginsDuringAReadIsListed(t *testing.T) {
 			return nil, err
 		},
 	}, time.Hour, slog.New(slog.DiscardHandler))
+
 	if _, err := s.Thread(t.Context(), owner, id); !errors.Is(err, event.ErrNotFound) {
 		t.Fatalf("Thread = %v, want %v", err, event.ErrNotFound)
 	}
