@@ -46,6 +46,7 @@ func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 		return "", err
 	}
 	defer service.kill()
+
 	var each [2]float64
 	for i, p := range []*process{floor, service} {
 		warm := newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10}})
@@ -159,6 +160,7 @@ func measureDisconnects(ctx context.Context, fx *fixture) (string, error) {
 	began := time.Now()
 	hold.closeAll()
 	closed := time.Since(began)
+
 	for over := began.Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		stats, err := fx.model.getStats("/stats")
 		if err != nil {

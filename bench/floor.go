@@ -39,21 +39,26 @@ func newPlan(s script) *plan {
 	p := &plan{script: s}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"model":%q,"messages":[{"role":"system","content":%s}`, s, quoteJSON(strings.Repeat(floorPrompt, 9)))
+
 	for i := range s.History {
 		fmt.Fprintf(&b, `,{"role":%q,"content":%q}`, []string{"user", "assistant"}[i%2], strings.Repeat("past ", 4096/5))
 	}
+
 	b.WriteString(`,{"role":"user","content":"What is known about it?"}`)
 	p.head = bytes.Clone(b.Bytes())
 	b.Reset()
 	b.WriteString(`],"stream":true,"stream_options":{"include_usage":true},"tool_choice":"auto","tools":[`)
+
 	for i := range s.Tools {
 		if i > 0 {
 			b.WriteByte(',')
 		}
 		fmt.Fprintf(&b, `{"type":"function","function":{"name":%q,"description":%q,"parameters":%s}}`, toolName(i), toolDescription(i), toolSchema)
 	}
+
 	b.WriteString("]}")
 	p.tail = bytes.Clone(b.Bytes())
+
 	for round := range s.Rounds {
 		b.Reset()
 		b.WriteString(`,{"role":"assistant","content":null,"tool_calls":[`)
@@ -66,6 +71,7 @@ func newPlan(s script) *plan {
 		b.WriteString("]}")
 		p.asked = append(p.asked, bytes.Clone(b.Bytes()))
 	}
+
 	for i := range s.Calls {
 		p.calls = append(p.calls, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, toolName(i), s.callArguments()))
 	}

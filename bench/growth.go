@@ -21,6 +21,7 @@ const returnTime = 15 * time.Second
 func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	environ := append(fx.serviceEnv(setting{tools: 10}), "EVENTS_RETENTION=1s", "LLM_IDLE_TIMEOUT=1h", "TIMEOUT=1h",
 		"MAX_STREAMS=20000", "MAX_STREAMS_PER_CALLER=0", "MAX_CONNECTIONS=20000")
+
 	var sides [2]*measuredService // without and with streams
 	for i := range sides {
 		p, err := startService(ctx, fx.answerd, environ)
@@ -31,6 +32,7 @@ func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 		sides[i] = &measuredService{p, newLoad(p.url, row{script: script{Tokens: 64, Tools: 10}})}
 		defer sides[i].load.client.CloseIdleConnections()
 	}
+
 	alone, loaded := sides[0], sides[1]
 	if _, err := loaded.cpuPerAnswer(ctx); err != nil {
 		return "", err
@@ -44,11 +46,13 @@ func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 		return "", err
 	}
 	time.Sleep(returnTime)
+
 	for range 2 { // new runs make the log drop the old ones, and then a collection frees their memory
 		if _, err := loaded.cpuPerAnswer(ctx); err != nil {
 			return "", err
 		}
 	}
+
 	time.Sleep(returnTime)
 	after, err := loaded.residentBytes()
 	return fmt.Sprintf("%s; %.0f MB before, %.0f with all, %.0f after", ratios, float64(before)/1e6, float64(during)/1e6, float64(after)/1e6), err

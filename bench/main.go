@@ -90,6 +90,7 @@ func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
 	}
 	began := time.Now()
 	fmt.Fprint(out, tableHead)
+
 	found := false
 	for _, r := range rows {
 		if !strings.Contains(r.name, o.row) {
@@ -102,6 +103,7 @@ func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
 		}
 		fmt.Fprint(out, line)
 	}
+
 	for _, e := range extras {
 		if !strings.Contains(e.name, o.row) {
 			continue

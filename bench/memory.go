@@ -41,6 +41,7 @@ func measureMemory(ctx context.Context, fx *fixture) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
+
 	names, urls, lines := [2]string{"in memory", "file:"}, [2]string{"", "file:" + dir}, [2]string{}
 	var services [2]*process
 	for i, url := range urls {
@@ -54,6 +55,7 @@ func measureMemory(ctx context.Context, fx *fixture) (_ string, err error) {
 			return "", err
 		}
 	}
+
 	if !fx.quick {
 		select {
 		case <-time.After(idleTime):
@@ -61,6 +63,7 @@ func measureMemory(ctx context.Context, fx *fixture) (_ string, err error) {
 			return "", ctx.Err()
 		}
 	}
+
 	for i, p := range services {
 		resident, err := p.residentBytes()
 		if err != nil {

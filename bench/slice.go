@@ -60,10 +60,12 @@ func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*proc
 			return c, err
 		}
 	}
+
 	objects, bytes, err := services[1].allocations()
 	if err != nil {
 		return c, err
 	}
+
 	for range n {
 		floor, err := measureSlice(ctx, services[0], loads[0], r.callers, each)
 		if err != nil {
@@ -89,6 +91,7 @@ func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*proc
 			c.ratios = append(c.ratios, float64(service.cpu)/float64(floor.cpu))
 		}
 	}
+
 	afterObjects, afterBytes, err := services[1].allocations()
 	c.objects, c.bytes = afterObjects-objects, afterBytes-bytes
 	return c, err

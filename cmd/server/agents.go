@@ -130,6 +130,7 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "AGENT\tMODEL\tTURNS\tTOOLS\tAPPROVAL\tASKS\tBUDGET")
+
 	all := tools.Tools(ctx)
 	for i := range cfg.agents {
 		a := &cfg.agents[i]
@@ -156,6 +157,7 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", id, cmp.Or(a.Model, cfg.DefaultModelID), turns,
 			summarizeNames(names), summarizeNames(approved), summarizeNames(a.Agents), summarizeNames(limits))
 	}
+
 	table.Flush()
 	fmt.Fprintln(stdout)
 }

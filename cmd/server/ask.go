@@ -206,10 +206,12 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {
 		cfg.LogLevel = "error"
 	}
+
 	// Ctrl-C must not end the service at once, because the session then cancels its run.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	listening, ended := make(chan string, 1), make(chan error, 1)
 	go func() { ended <- serve(ctx, cfg, stderr, func(addr string) { listening <- addr }) }()
+
 	select {
 	case addr := <-listening:
 		return &localService{url: "http://" + addr, stop: func() {
@@ -251,6 +253,7 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 		return err
 	}
 	defer reports.close()
+
 	report, err := flags.evaluate(ctx, suite, flags.url, environ, stdout, stderr)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -258,6 +261,7 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 	case err != nil:
 		return fmt.Errorf("%s: %w", path, err)
 	}
+
 	if flags.against != "" && !report.Interrupted {
 		fmt.Fprintf(stdout, "\n%s:\n", flags.against)
 		compared, err := flags.evaluate(ctx, suite, "", against, stdout, stderr)
@@ -267,10 +271,12 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 		compared.Configuration = flags.against
 		report.CompareWith(compared)
 	}
+
 	report.PrintSummary(stdout)
 	if err := reports.write(&report); err != nil {
 		return err
 	}
+
 	switch {
 	case ctx.Err() != nil:
 		return terminal.ErrInterrupted
@@ -353,10 +359,12 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 		}
 		url, configuration = service.url, "the settings of this process"
 	}
+
 	progress := func(string) {}
 	if isTerminal(os.Stderr) && environ.get("TERM") != "dumb" {
 		progress = func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) } // the line is replaced
 	}
+
 	table := eval.NewTable(stdout, suite)
 	opts := eval.Options{
 		URL: strings.TrimRight(url, "/"), Parallel: f.parallel,
@@ -366,6 +374,7 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 			table.Add(c)
 		},
 	}
+
 	if configuration == url {
 		opts.Token = readToken(f.tokenFile)
 	}

@@ -174,27 +174,33 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	if !e.key.IsZero() {
 		req.Header.Set("Authorization", "Bearer "+e.key.Reveal())
 	}
+
 	for name, v := range e.headers {
 		req.Header.Set(name, v)
 	}
+
 	query := req.URL.Query()
 	for name, v := range e.query {
 		query.Set(name, v)
 	}
+
 	req.URL.RawQuery = query.Encode()
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
+
 	var sender http.RoundTripper = transport
 	if e.tls != nil {
 		secured := e.tls.Transport(transport)
 		defer secured.CloseIdleConnections()
 		sender = secured
 	}
+
 	resp, err := sender.RoundTrip(req) // follows no redirect, which could lead the key elsewhere
 	if err != nil {
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
+
 	var list struct {
 		Data []struct {
 			ID string `json:"id"`
@@ -204,6 +210,7 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 		return resp.StatusCode, nil, nil
 	}
 	ids = []string{}
+
 	for _, m := range list.Data {
 		ids = append(ids, fmt.Sprintf("%.100s", m.ID))
 	}

@@ -152,6 +152,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 			p.stopService()
 		}
 	}()
+
 	start := func(build serviceBuilder) (url string, err error) {
 		p, err := startDemoService("127.0.0.1:0", build)
 		if err == nil {
@@ -160,6 +161,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		}
 		return url, err
 	}
+
 	iam, err := start(buildIAM("", secret, logger))
 	if err != nil {
 		return err
@@ -170,6 +172,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	if err != nil {
 		return err
 	}
+
 	demoSettings := environment{
 		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
 		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
@@ -182,6 +185,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	if portOnLoopback {
 		demoSettings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
 	}
+
 	modelURL, isReal := environ.get("LLM_BASE_URL"), true
 	if modelURL == "" && environ.get("OPENAI_API_KEY") == "" {
 		if modelURL, err = start(buildModel); err != nil {
@@ -190,6 +194,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		modelURL, isReal = modelURL+"/v1", false
 		demoSettings["LLM_BASE_URL"], demoSettings["DEFAULT_MODEL_ID"] = modelURL, demo.ModelID
 	}
+
 	settings := maps.Clone(environ)
 	maps.Copy(settings, demoSettings)
 	c, err := loadConfig(settings)

@@ -198,6 +198,7 @@ func loadConfig(environ environment) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
+
 	cfg := config{lookup: environ.get, modelSet: settings["DEFAULT_MODEL_ID"] != "", eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)

@@ -102,12 +102,14 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 		return nil, fmt.Errorf("create the log: %w", err)
 	}
 	p.config = &cfg
+
 	var ends []func()
 	end = func() {
 		for _, f := range slices.Backward(ends) {
 			f()
 		}
 	}
+
 	if model != "" {
 		tel, err := telemetry.New(ctx, telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Logger: logger})
 		if err != nil {
@@ -150,11 +152,14 @@ func (p *replayer) replayAll(ctx context.Context, files []string) error {
 			}
 		})
 	}
+
 	for i := range files {
 		next <- i
 	}
+
 	close(next)
 	wg.Wait()
+
 	count := 0
 	for i, report := range reports {
 		if _, err := io.WriteString(p.out, terminal.PlainText(report)); err != nil { // files come from others, and answers from models
@@ -164,6 +169,7 @@ func (p *replayer) replayAll(ctx context.Context, files []string) error {
 			count++
 		}
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("replay: %w", context.Cause(ctx))
@@ -301,6 +307,7 @@ func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ 
 	if err != nil || len(files) != 1 || *jwks == "" {
 		return &usageError{"usage: answerd verify -jwks URL|FILE [-receipt FILE] FILE"}
 	}
+
 	exportFile := files[0]
 	if *receiptFile == "" {
 		*receiptFile = strings.TrimSuffix(exportFile, ".json") + ".jws"
@@ -309,22 +316,27 @@ func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ 
 	if err != nil {
 		return &usageError{"the export cannot be read: " + err.Error()}
 	}
+
 	signed, err := os.ReadFile(*receiptFile)
 	if err != nil {
 		return &usageError{"the receipt cannot be read: " + err.Error()}
 	}
+
 	set, err := readKeys(ctx, http.DefaultTransport, *jwks)
 	if err != nil {
 		return &usageError{"the keys cannot be read: " + err.Error()}
 	}
+
 	keys, err := receipt.ParseJWKS(set)
 	if err != nil {
 		return &usageError{"the keys cannot be read: " + err.Error()}
 	}
+
 	statement, err := receipt.Verify(string(signed), exported, keys)
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", exportFile, err)
 	}
+
 	_, err = fmt.Fprintf(stdout, "%s is the run %s as it was signed: %d events, %d tool calls, %d approvals\n",
 		exportFile, statement.Run, statement.Events, len(statement.Calls), len(statement.Approvals))
 	return err

@@ -62,6 +62,7 @@ func connectTools(cfg config, opts mcp.Options) (toolset, error) {
 	}
 	opts.MaxToolBytes = maxToolBytes()
 	opts.RedirectURL, opts.TokenTLS = cfg.redirectURL(), cfg.certificates.iam
+
 	if cfg.EnableJWTToken {
 		if tools.tokens, err = newTokens(cfg, opts.Logger); err != nil {
 			return toolset{}, err

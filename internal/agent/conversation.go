@@ -57,11 +57,13 @@ func (r Request) groupHistory(p llm.Profile) (out []messageGroup, ofThread int) 
 			results = append(results, &group[i+1])
 		}
 	}
+
 	for _, m := range results {
 		if m.Text == "" {
 			m.Text = "[This call has no result.]"
 		}
 	}
+
 	if len(r.History) == 0 {
 		ofThread = len(out)
 	}
@@ -348,6 +350,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		err := agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil || ctx.Err() != nil, err
 	}
+
 	var t event.Thread
 	for {
 		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())
@@ -376,14 +379,17 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		return true, err
 	}
 	r.req.earlier = []Message{} // not nil: the thread has been read
+
 	for _, t := range turns {
 		r.req.earlier = append(r.req.earlier, t.Messages()...)
 	}
+
 	if len(r.req.History) > 0 {
 		if err := r.req.validateQuestion(); err != nil {
 			return true, err
 		}
 	}
+
 	r.holdMemory(sizeOf(r.req.earlier))
 	return true, nil
 }

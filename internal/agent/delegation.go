@@ -201,6 +201,7 @@ func (c *childRun) start(ctx context.Context) error {
 	if err := agent.validateRequest(l.run.caller, &request); err != nil {
 		return exec.failure(mcp.Denied, "The agent "+exec.asks+" cannot be asked: "+err.Error()+".")
 	}
+
 	rec := event.Run{
 		ID: agent.Log.NewID(), ThreadID: request.ThreadID, TraceID: l.run.TraceID, Owner: l.run.Owner, Created: agent.Log.Now(), Background: true,
 		Agent: request.Agent, ParentID: l.run.ID,
@@ -221,6 +222,7 @@ func (c *childRun) start(ctx context.Context) error {
 		}
 		return fmt.Errorf("ask the agent %s: %w", exec.asks, err)
 	}
+
 	c.id = rec.ID
 	l.run.suspension.awaitsChild(c.id, true)
 	exec.childID = c.id
@@ -240,6 +242,7 @@ func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()
 	defer stop() // withdraws the questions that are still open
+
 	log, reported := c.loop.agent.Log, c.attached
 	for pos := int64(0); ; {
 		page, err := log.After(ctx, c.id, pos)
@@ -435,6 +438,7 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 	if err != nil || level > definition.MaxLevels {
 		return event.Spent{}
 	}
+
 	model, children := "", event.Spent{Cost: &zero}
 	for _, e := range events {
 		child := ""
@@ -460,6 +464,7 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 			children = children.Plus(a.spentBy(ctx, child, level+1))
 		}
 	}
+
 	spent.Cost = a.priceOf(model).CostOf(spent.Usage.InputTokens, spent.Usage.OutputTokens)
 	return spent.Plus(children)
 }

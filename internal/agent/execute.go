@@ -85,6 +85,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		a.wakeParent(r, r.ID)
 	}
 	r.inbox.stopListening()
+
 	if !ended {
 		span.End()
 		a.removeRun(r)
@@ -94,6 +95,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		}
 		return
 	}
+
 	a.recordRunEnd(span, l, end)
 	span.End()
 	a.removeRun(r)
@@ -176,6 +178,7 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 		}
 		return event.RunError{Code: "tool_aborted", Message: withReason("A hook ended the run", abort.reason), PartialAnswer: partial}
 	}
+
 	var model *llm.Error
 	if errors.As(err, &model) {
 		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err, help.Model.Attr())

@@ -103,6 +103,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	if exec.hookResult != nil {
 		res = exec.hookResult
 	}
+
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
 	switch {
 	case a.Hooks == nil, exec.hookResult != nil, err != nil && !isFailure, isFailure && failed.Kind == mcp.Denied:
@@ -110,6 +111,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	case ctx.Err() != nil:
 		return exec.unreviewedFailure(ctx, err)
 	}
+
 	request := exec.hookCall(webhook.ToolResult)
 	if isFailure {
 		told, _ := content.TruncateText(failed.Message, maxForModel, "")
@@ -118,11 +120,13 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	} else {
 		request.Result = &webhook.Result{Content: contentList(res), Structured: res.Structured}
 	}
+
 	reply, noReply := a.Hooks.Ask(ctx, request)
 	var given *content.Result
 	if noReply == nil {
 		given, noReply = a.hookResult(exec, reply)
 	}
+
 	switch {
 	case ctx.Err() != nil:
 		return exec.unreviewedFailure(ctx, err)
@@ -130,6 +134,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 		a.logHookFailure(ctx, exec, request.Hook, noReply)
 		return res, err
 	}
+
 	a.logHookReply(ctx, exec, request.Hook, reply)
 	switch {
 	case reply.Abort && isFailure:

@@ -60,6 +60,7 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 	if resolve == nil {
 		resolve = func(int, resolution) error { return nil }
 	}
+
 	resolved, open := make([]resolution, len(recs)), make([]*interrupt, len(recs))
 	for n, rec := range recs {
 		i, res, err := l.replayedQuestion(ctx, rec)
@@ -82,9 +83,11 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 		}
 		l.run.inbox.expectAnswer(i)
 	}
+
 	if err := l.openQuestions(ctx, open); err != nil {
 		return nil, err
 	}
+
 	errs := make([]error, len(recs))
 	var wg sync.WaitGroup
 	for n, i := range open {
@@ -106,6 +109,7 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 			}
 		})
 	}
+
 	wg.Wait()
 	return resolved, errors.Join(errs...)
 }
@@ -216,6 +220,7 @@ func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in In
 	case !*in.Approved:
 		return nil
 	}
+
 	var args map[string]json.RawMessage
 	if json.Unmarshal(in.Args, &args) != nil || len(args) != 1 || args["max"] == nil {
 		return &ContentError{[]InvalidError{{"/args", `must be {"max": N}, the new limit`}}}
@@ -224,6 +229,7 @@ func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in In
 	if err := json.Unmarshal(args["max"], &limit); err != nil {
 		return &ContentError{[]InvalidError{{"/args/max", "must be a number"}}}
 	}
+
 	// The run may be executed elsewhere, and started with an older definition of the agent. The run itself
 	// keeps to that one (raisedLimit).
 	operatorLimit := a.budgetLimits(a.agents.Load().find(r.Agent)).ByName()[asked.Limit]

@@ -118,6 +118,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	stream.text = l.run.turn.StepText()
+
 	if stream.finish == "tool_calls" && len(stream.calls) == 0 {
 		// The endpoint reports calls but sent none, for example because the model wrote them
 		// as text that was not recognized. Then the text is the final answer, and callers must not

@@ -220,6 +220,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	if exec.loop == nil {
 		actor = "caller"
 	}
+
 	outcome, cause := "ok", err
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
 		outcome, cause = string(failed.Kind), failed.Err
@@ -229,6 +230,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	} else if err != nil {
 		outcome = string(mcp.UnknownOutcome) // the log failed; the call may have been executed
 	}
+
 	verdict := exec.decision
 	switch {
 	case exec.hookResult != nil:
@@ -236,17 +238,20 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	case verdict.verdict == "": // it failed before a decision was needed, because it was not a possible call
 		verdict = decision{verdict: denied, why: cmp.Or(exec.refusal, outcome)}
 	}
+
 	attrs := []slog.Attr{
 		slog.String("actor", actor), slog.String("subject", exec.caller.Subject), slog.String("issuer", exec.caller.Issuer),
 		slog.String("call_id", exec.CallID), slog.String("server", cmp.Or(exec.Server, exec.tool.Server)), slog.String("tool", exec.Tool),
 		slog.String("tool_version", exec.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(exec.argsAsWritten()))),
 		slog.String("decision", verdict.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", exec.duration.Milliseconds()),
 	}
+
 	add := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
 		}
 	}
+
 	add("run_id", exec.runID)
 	add("decided_by", verdict.by)
 	add("reason", verdict.why)

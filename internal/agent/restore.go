@@ -329,6 +329,7 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 	if c == nil {
 		return nil
 	}
+
 	var open, kept []event.Interrupt
 	for _, i := range c.Elicitations {
 		if slices.Contains(keep, i.ID) {
@@ -337,18 +338,21 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 			open = append(open, i)
 		}
 	}
+
 	for _, q := range c.Relayed {
 		if !q.Resolved && !q.Reopened && !slices.Contains(keep, q.ID) {
 			open = append(open, q.Interrupt)
 			q.Resolved = true
 		}
 	}
+
 	c.Elicitations = kept
 	if c.Approval != nil && c.Resolution == nil {
 		open = append(open, *c.Approval)
 		c.Approval = nil
 	}
 	ctx = context.WithoutCancel(ctx)
+
 	for _, rec := range open {
 		// Close the input first, so that no person is told that their answer counts.
 		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {

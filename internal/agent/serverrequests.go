@@ -40,6 +40,7 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 	if sampling.System != "" {
 		r.Messages = append(r.Messages, llm.Message{Role: llm.System, Text: sampling.System})
 	}
+
 	for _, m := range sampling.Messages {
 		r.Messages = append(r.Messages, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
@@ -85,6 +86,7 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 			}
 		}
 	}
+
 	out.Text = said.String()
 	return out, nil
 }

@@ -146,6 +146,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 	if err := a.validateRequiredTool(ctx, owner, request); err != nil {
 		return event.Run{}, err
 	}
+
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
 		ID: a.Log.NewID(), ThreadID: request.ThreadID, TraceID: span.TraceID().String(),
@@ -173,6 +174,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 		}
 		return event.Run{}, err
 	}
+
 	a.runInBackground(ru)
 	return a.Log.Run(ctx, rec.ID)
 }

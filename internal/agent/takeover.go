@@ -287,6 +287,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 			return err
 		}
 	}
+
 	notes, err := agent.Log.Notes(ctx, r.ID)
 	if err != nil {
 		return fmt.Errorf("read the notes of a run: %w", err)
@@ -300,6 +301,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if err := r.writeNote(ctx, replay.NoteTaken); err != nil {
 		return err
 	}
+
 	// The inputs so far are part of the state that is replayed. They must be read before the inbox listens, because
 	// its goroutine calls receiveAvailable too.
 	inputs, _, err := r.inbox.receiveAvailable(ctx)
@@ -317,6 +319,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		r.Background = true
 		agent.mu.Unlock()
 	}
+
 	agent.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
 	return nil
 }

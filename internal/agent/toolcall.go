@@ -36,6 +36,7 @@ import (
 func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOutcome, error) {
 	ctx, span := a.startCallSpan(ctx, &exec)
 	defer span.End()
+
 	steps := []func(context.Context, *toolExecution) error{
 		a.resolveTool,
 		a.authorizeCall, // before a hook or a person sees the call
@@ -54,16 +55,19 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	if err == nil {
 		err = a.repeatDenial(ctx, &exec)
 	}
+
 	for _, step := range steps {
 		if err != nil || exec.hookResult != nil {
 			break
 		}
 		err = step(ctx, &exec)
 	}
+
 	err = a.addSchemaHint(&exec, err)
 	// Metrics and the audit line record the tool's own outcome, before the post-hook changes it.
 	a.recordCallMetrics(ctx, span, &exec, err)
 	a.writeAuditLine(ctx, &exec, err)
+
 	result, err := a.callPostHook(ctx, &exec, err)
 	var outcome callOutcome
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
@@ -73,6 +77,7 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	} else {
 		outcome = a.recordResult(ctx, &exec, result)
 	}
+
 	a.recordCallContent(span, &exec, outcome)
 	return outcome.withChild(&exec), nil
 }
@@ -200,6 +205,7 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 		exec.result, err = exec.builtin(ctx, exec)
 		return err
 	}
+
 	request := mcp.Call{
 		Tool: a.presentName(exec), Server: exec.Server, Args: exec.args, Check: true, Context: exec.contextParams, Meta: exec.requestMeta(ctx), Principal: exec.caller, Approved: exec.approvedVersion,
 		CallID: exec.CallID, RunID: exec.runID,
@@ -211,6 +217,7 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 		request.Progress = func(p mcp.Progress) { exec.notifications.appendProgress(ctx, p) }
 		request.Log = func(m mcp.LogMessage) { exec.notifications.appendLog(ctx, m) }
 	}
+
 	var result *content.Result
 	if exec.loop != nil {
 		if result, err = exec.loop.sendCall(ctx, exec, request); err == nil {

@@ -89,6 +89,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	toolTime := l.run.clock.ToolContext()
 	defer context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })() // the cause may also be the run's
 	l.run.suspension.beginTurn(turnCtx, l.restoreCalls(ctx, calls, outcomes))
+
 	var wg sync.WaitGroup
 	refusals := l.askLimits(calls)
 	for i, c := range calls {
@@ -112,6 +113,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 			}
 		})
 	}
+
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return outcomes, err
@@ -128,6 +130,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
 	}
 	exec.pending = l.replayedPending(exec.replayed)
+
 	if exec.pending != nil {
 		c.args = exec.pending.Args
 		c.edited = exec.pending.Edited
@@ -141,6 +144,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 		exec.exists = true
 		exec.builtin = l.searchTools
 	}
+
 	l.prepareAsk(&exec)
 	outcome, err := l.agent.executeToolCall(ctx, exec)
 	if err == nil {
@@ -149,6 +153,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	if err != nil {
 		return callOutcome{}, err
 	}
+
 	// The event is appended even if the turn has ended, because every opened call must be
 	// closed.
 	ended := event.Body(nil)

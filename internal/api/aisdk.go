@@ -23,6 +23,7 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
+
 	var request aisdk.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
 		if request, err = aisdk.Decode(body); err == nil {
@@ -51,6 +52,7 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 			return newProblem("conflict", "The interrupts that this request answers have been resolved already, or are no longer open.")
 		}
 	}
+
 	// Store what a later stream of the run needs: resumeUIChat may be served by another process.
 	stored := aisdk.StoredRequest{MessageID: request.MessageID, NoApprovals: req.ApprovalsDeclined}
 	req.Record = stored.Encode()
@@ -127,6 +129,7 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	}
+
 	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Limit: 1})
 	if err != nil {
 		return err

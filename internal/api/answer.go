@@ -37,6 +37,7 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 		h.writeAccepted(w, run)
 		return nil
 	}
+
 	// The wait matters only while the run is suspended. It must not end with the request, or
 	// awaitRun would take a caller that leaves for one whose wait is over.
 	wait, preferenceApplied := preferredWait(r)
@@ -49,6 +50,7 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 	if preferenceApplied != "" {
 		w.Header().Set("Preference-Applied", preferenceApplied)
 	}
+
 	switch end := run.Last.Body.(type) {
 	case event.Suspended:
 		h.writeAccepted(w, run)

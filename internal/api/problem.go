@@ -134,6 +134,7 @@ func problemFor(err error) (p *problem, known bool) {
 		p.header.Set("Retry-After", "5") // failed servers are connected again after 1 s to 60 s
 		return p, true
 	}
+
 	for _, s := range sentinelProblems {
 		if !errors.Is(err, s.err) {
 			continue

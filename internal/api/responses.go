@@ -35,10 +35,12 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	if len(request.Approvals) > 0 {
 		return h.answerApprovals(w, r, request)
 	}
+
 	// Use the stored form for this response too, so that it is the same when it is retrieved later.
 	record := request.EncodeStored()
 	stored, _ := responses.DecodeStored(record)
 	req.Record = responses.NotStored
+
 	if request.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
 		// in this format, so they could not be answered.

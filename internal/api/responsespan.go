@@ -228,12 +228,14 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	if order != "asc" && order != "desc" {
 		return queryProblem("order", "must be asc or desc")
 	}
+
 	var events []event.Event
 	if span.After > 0 { // InputItems needs the events only then
 		if events, err = h.allEvents(r.Context(), span.run.ID); err != nil {
 			return missingResponse(err, "response_id")
 		}
 	}
+
 	items := span.request.InputItems(responses.FormatID(span.run.ID, span.Span), events)
 	if order == "desc" {
 		slices.Reverse(items)

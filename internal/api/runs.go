@@ -181,6 +181,7 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	accept := strings.ToLower(strings.Join(r.Header.Values("Accept"), ","))
 	wantsStream := strings.Contains(accept, "text/event-stream") && !strings.Contains(accept, "application/json")
 	if !wantsStream && requireAcceptable(r, "application/json") != nil {
@@ -190,6 +191,7 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	if _, err := h.Log.After(r.Context(), id, pos); err != nil {
 		return err // before the answer is given, so the interrupt stays open
 	}
@@ -197,10 +199,12 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	in, err := native.DecodeInput(body)
 	if err != nil {
 		return err
 	}
+
 	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
 		return err
 	}

@@ -118,6 +118,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	defer stopExpiry()
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
+
 	handingOver, handedOver := h.Agent.HandingOver(), false // this process no longer executes runs
 	for {
 		from := s.pos

@@ -97,12 +97,14 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	var before int64
 	if query.Has("before") {
 		if before, err = strconv.ParseInt(query.Get("before"), 10, 64); err != nil || before < 1 || strconv.FormatInt(before, 10) != query.Get("before") {
 			return newProblem("invalid_request", "The parameter before must be the next of an earlier page.")
 		}
 	}
+
 	t, err := h.ownedThread(r)
 	if err != nil {
 		return err
@@ -111,16 +113,19 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	if out.Thread, err = h.describeThread(r.Context(), t); err != nil {
 		return err
 	}
+
 	var active []native.ThreadMessage
 	if before == 0 && t.Active != "" {
 		if active, err = h.activeMessages(r.Context(), t.Active); err != nil {
 			return err
 		}
 	}
+
 	page, err := h.Log.Turns(r.Context(), t.Owner, t.ID, before, max((limit-len(active)+1)/2, 1), maxThreadPage)
 	if err != nil {
 		return missingThread(err)
 	}
+
 	for _, stored := range page.Turns {
 		turn, err := thread.Decode(stored.Data)
 		if err != nil {
@@ -191,6 +196,7 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	var runs []event.Run
 	for f := (event.Filter{Owner: t.Owner, ThreadID: t.ID, Children: true, Limit: event.MaxPage}); ; {
 		page, err := h.Log.Runs(r.Context(), f)
@@ -203,6 +209,7 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 			break
 		}
 	}
+
 	for _, run := range runs {
 		if run.Last.Terminal() || run.ParentID != "" { // a parent ends after its children
 			continue
@@ -217,11 +224,13 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
+
 	for _, run := range runs {
 		if err := h.Log.Delete(r.Context(), run.ID); err != nil && !isMissing(err) {
 			return err
 		}
 	}
+
 	if err := h.Log.DeleteThread(r.Context(), t.Owner, t.ID); err != nil {
 		return missingThread(err)
 	}

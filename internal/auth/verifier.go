@@ -165,6 +165,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if v.cfg.LimitClaim != "" {
 		id.Group = id.Claim(v.cfg.LimitClaim)
 	}
+
 	for _, scope := range v.scopes {
 		if !slices.Contains(id.Scopes, scope) {
 			return Identity{}, &ScopeError{Required: v.cfg.Scope}

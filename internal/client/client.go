@@ -77,6 +77,7 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 		}
 		content = bytes.NewReader(raw)
 	}
+
 	req, err := http.NewRequestWithContext(ctx, method, c.url+path, content)
 	if err != nil {
 		return nil, fmt.Errorf("build a request to answerd: %w", err)
@@ -94,6 +95,7 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask answerd at %s: %w", c.url, err)

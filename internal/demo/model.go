@@ -97,12 +97,14 @@ func (r *reply) splitDeltas() []any {
 func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage bool, tokenDelay time.Duration) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store, no-transform")
+
 	rc := http.NewResponseController(w)
 	send := func(data string) bool {
 		_ = rc.SetWriteDeadline(time.Now().Add(10 * time.Second)) // ResponseWriters of tests have none
 		_, err := io.WriteString(w, "data: "+data+"\n\n")
 		return err == nil && rc.Flush() == nil
 	}
+
 	deltas := append(answer.splitDeltas(), map[string]any{}) // the empty one is with the finish_reason
 	for i, delta := range deltas {
 		var finish any
@@ -122,6 +124,7 @@ func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, with
 			return
 		}
 	}
+
 	if withUsage {
 		last := answer.wrapChoice("chat.completion.chunk", "delta", nil, nil)
 		last["choices"], last["usage"] = []any{}, answer.usage

@@ -72,6 +72,7 @@ func (e *Expect) checkValue(r *outcome, fail func(member, format string, args ..
 		fail(member, "the answer is not JSON: %q", printable(r.answer, maxShown))
 		return
 	}
+
 	for _, pointer := range slices.Sorted(maps.Keys(e.JSON)) {
 		found, ok := valueAt(value, pointer)
 		if !ok {
@@ -83,6 +84,7 @@ func (e *Expect) checkValue(r *outcome, fail func(member, format string, args ..
 			fail("json", "%q is %s, not %s", pointer, printable(string(got), maxShown), printable(string(e.JSON[pointer]), maxShown))
 		}
 	}
+
 	if e.schema != nil {
 		for _, p := range e.schema.Validate(raw) {
 			fail("schema", "%q: %s", p.Pointer, p.Detail)

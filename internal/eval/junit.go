@@ -47,10 +47,12 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		Name: printable(r.Suite, maxShown), Tests: len(r.Cases), Failures: len(r.Cases) - r.PassedCases,
 		Time: fmt.Sprintf("%.3f", r.Seconds), Timestamp: r.StartedAt.UTC().Format("2006-01-02T15:04:05"),
 	}
+
 	changes := make(map[string]Comparison)
 	for _, c := range r.Comparison {
 		changes[c.Name] = c
 	}
+
 	for _, report := range r.Cases {
 		testCase := junitCase{Class: suite.Name, Name: printable(report.Name, 1024), Time: fmt.Sprintf("%.3f", report.Seconds*float64(len(report.Results)))}
 		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f", report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)
@@ -69,6 +71,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		testCase.Out = strings.Join(lines, "\n")
 		suite.Cases = append(suite.Cases, testCase)
 	}
+
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return err
 	}

@@ -43,12 +43,14 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	if err := e.checkAgents(ctx, suite); err != nil {
 		return Report{}, err
 	}
+
 	results, total := e.startRuns(ctx, suite, opts), 0
 	cases := make([]CaseReport, len(suite.Cases))
 	for i, one := range suite.Cases {
 		cases[i] = newCaseReport(one)
 		total += one.Runs
 	}
+
 	done := 0
 	for f := range results {
 		if f.err != nil {
@@ -67,6 +69,7 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 			}
 		}
 	}
+
 	report.Interrupted = done < total
 	for i := range cases {
 		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted {
@@ -76,6 +79,7 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 			}
 		}
 	}
+
 	report.Cases = slices.DeleteFunc(cases, func(one CaseReport) bool { return len(one.Results) == 0 })
 	report.summarize(time.Since(report.StartedAt))
 	return report, nil

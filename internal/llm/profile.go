@@ -112,6 +112,7 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	case !utf8.Valid(data):
 		return nil, errors.New("not UTF-8")
 	}
+
 	var profiles []Profile
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
 	if err := json.UnmarshalDecode(dec, &profiles, json.RejectUnknownMembers(true), refuseNull); err != nil {
@@ -123,6 +124,7 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	if len(profiles) == 0 || len(profiles) > maxProfiles {
 		return nil, fmt.Errorf("%d models listed; the limit is 1 to %d", len(profiles), maxProfiles)
 	}
+
 	ids := make(map[string]int, len(profiles))
 	for i := range profiles {
 		pointer := fmt.Sprintf("/%d", i)
@@ -134,6 +136,7 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 		}
 		ids[profiles[i].ID] = i
 	}
+
 	for i, p := range profiles {
 		for n, id := range p.Fallback {
 			if _, known := ids[id]; !known || id == p.ID {

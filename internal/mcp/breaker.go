@@ -135,6 +135,7 @@ func (b *breaker) recordOutcome(pass breakerPass, outcome callOutcome, retryAfte
 		return
 	}
 	now := time.Now()
+
 	until := now.Add(max(breakerTime, retryAfter))
 	if !b.opened.IsZero() {
 		mine := pass.trial != 0 && pass.trial == b.trial
@@ -149,6 +150,7 @@ func (b *breaker) recordOutcome(pass breakerPass, outcome callOutcome, retryAfte
 		}
 		return
 	}
+
 	switch {
 	case outcome == saysNothing, outcome == fails && pass.noted != b.noted:
 		return

@@ -140,6 +140,7 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
+
 	// Before the breaker: that there are too many callers, or a caller has no token, tells nothing
 	// about the server.
 	route, leave, failure := s.routeFor(call.Principal)
@@ -152,6 +153,7 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	}
 	permit := s.calls.Enqueue(call.Principal.Key(), call.Tool)
 	defer permit.End(limiter.Unknown)
+
 	select {
 	case <-permit.Admitted():
 	case <-ctx.Done():
@@ -161,6 +163,7 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	case <-s.life.Done():
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
+
 	if !s.drain.beginCall() {
 		return nil, errReconfigured
 	}
@@ -171,10 +174,12 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	}
 	outcome, retryAfter := saysNothing, time.Duration(0) // recorded as such after a panic
 	defer func() { s.breaker.recordOutcome(p, outcome, retryAfter) }()
+
 	route.asking = func() {
 		s.breaker.withdrawCall(p)
 		permit.Exclude()
 	}
+
 	res, failure := s.callWithRetry(ctx, call, route)
 	// A call that ended because of its caller (canceled, too little time, an unusable token) tells
 	// nothing about the server.

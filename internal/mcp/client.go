@@ -73,16 +73,19 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 	}
 	opts.grants = &sharedGrants{all: map[grantKey]*sharedGrant{}}
 	opts.inMemory = opts.SignIns == nil
+
 	if opts.inMemory {
 		var err error
 		if opts.SignIns, err = sealed.NewInMemory(opts.Logger); err != nil {
 			return nil, fmt.Errorf("generate a key for sign-ins: %w", err)
 		}
 	}
+
 	opts.tls = &tlsSources{}
 	if err := opts.tls.load(servers); err != nil {
 		return nil, err
 	}
+
 	client := &Client{
 		opts:      opts,
 		log:       opts.Logger,

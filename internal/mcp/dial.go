@@ -92,6 +92,7 @@ func legacyFallback(streamable func(context.Context) (*sdk.ClientSession, error)
 		legacy.close()
 		closeStreamable()
 	}
+
 	var mu sync.Mutex // protects what follows
 	var useLegacy, useStreamable bool
 	var refused time.Time // when both were refused last

@@ -58,10 +58,12 @@ func (c *Client) ReloadTLS() {
 func (c *Client) applyServers(servers []config.Server) (left []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	c.expectToolNames(servers)
+
 	before := map[string]*server{}
 	for _, s := range c.allServers() {
 		before[s.cfg.Name] = s
 	}
+
 	next := make([]*server, len(servers))
 	order := make([]int, len(servers))
 	byID := map[int]*server{}
@@ -84,14 +86,17 @@ func (c *Client) applyServers(servers []config.Server) (left []*server) {
 		delete(before, cfg.Name)
 		order[i] = next[i].id
 	}
+
 	for _, s := range before {
 		left = append(left, s)
 	}
+
 	// Set the catalog first: a call whose server is being removed looks its tool up again.
 	configs := map[int]*config.Server{}
 	for _, s := range next {
 		configs[s.id] = &s.cfg
 	}
+
 	c.catalog.SetServers(order, replaced, func(id int) *config.Server { return configs[id] })
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,6 +27,7 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, client.opts.MaxConcurrentCalls) // 0: adaptive
 	cfg.Timeout = orElse(cfg.Timeout, client.opts.Timeout)
 	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, config.MaxTimeout))
+
 	srv := &server{
 		c: client, id: id, given: given, cfg: cfg,
 		log:   client.log.With("mcp_server", cfg.Name),
@@ -38,6 +39,7 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 		since: time.Now(),
 	}
 	srv.life, srv.end = context.WithCancelCause(client.life)
+
 	dial := dialers[cfg.Type]
 	switch {
 	case cfg.Disabled:
@@ -48,16 +50,19 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 		srv.log.Warn("MCP server cannot be used", "reason", srv.reason, help.Servers.Attr())
 		return srv
 	}
+
 	var err error
 	if srv.dialer, err = dial(cfg, client.opts); err != nil {
 		srv.state, srv.reason = Failed, "its configuration cannot be used"
 		return srv
 	}
+
 	srv.pool = session.New(session.Options{
 		Life: srv.life, Logger: srv.log, Connect: srv.dialer.connect, HandshakeTimeout: orElse(srv.dialer.time, session.HandshakeTimeout),
 		CacheResources: len(cfg.Resources) > 0, Subscribe: true, OverHTTP: cfg.Type == config.TypeHTTP,
 		OnConnected: srv.wakeSupervisor, OnLost: func(f *transport.Failure) { srv.setFailed(f) }, OnNotification: srv.handleListChanged,
 	})
+
 	if srv.dialer.delegation != nil {
 		srv.callers = newUserSessions(srv, *srv.dialer.delegation)
 		srv.reason = awaitCaller
@@ -76,11 +81,13 @@ func (s *server) isLive() bool { return s.pool != nil }
 func (s *server) superviseLoop() {
 	defer close(s.gone)
 	defer transport.Recover(s.log, func(f *transport.Failure) { s.setFailed(f) }) // calls still work without the supervisor
+
 	if s.callers != nil {
 		s.c.markTried() // no caller has come yet
 		s.callers.expireLoop()
 		return
 	}
+
 	// The first round connects, so that the tools are known before the first question.
 	first := true
 	for failures := 0; ; {

@@ -99,16 +99,19 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the events of an export: %w", err)
 	}
+
 	last := events[len(events)-1]
 	statement := &Statement{
 		RegisteredClaims: jwt.RegisteredClaims{Issuer: "answerd", IssuedAt: jwt.NewNumericDate(timeOf(last))},
 		Run:              doc.Run.ID, Thread: doc.Run.ThreadID, Agent: doc.Run.Agent, Caller: doc.Run.Subject, Status: doc.Run.Status,
 		Export: export.Digest(data), Events: len(events), Chain: Chain(doc.Events), Question: export.Digest([]byte(doc.Request.Question)), Answer: export.Digest([]byte(answerOf(last))),
 	}
+
 	hashes := make(map[string]string)
 	for _, t := range doc.Tools {
 		hashes[t.Name] = t.SHA256
 	}
+
 	asked := make(map[string]event.ApprovalRequired)
 	for i, e := range events {
 		switch body := e.Body.(type) {
@@ -127,6 +130,7 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 			statement.Approvals = append(statement.Approvals, Approval{body.CallID, body.Tool, body.Approved, body.By, export.Digest(q.Args), q.ToolVersion})
 		}
 	}
+
 	for _, c := range doc.Children {
 		statement.Children = append(statement.Children, Child{c.Run.ID, Chain(c.Events)})
 	}

@@ -24,6 +24,7 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
 		return decision
 	}
+
 	call := state.rec.calls[callID]
 	args, asked, approved := endArgs(*call.end), false, false
 	for _, e := range call.events {
@@ -37,6 +38,7 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 			approved = approved || b.Approved
 		}
 	}
+
 	switch b := call.end.Body.(type) {
 	case event.ToolError:
 		if b.Kind == string(mcp.Denied) && !startsWithAny(b.Payload, ownDenials) && asked == approved {
@@ -47,6 +49,7 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 			decision.Result, _ = state.rec.outcome(s.ctx, mcp.Call{}, *call.end) // the outcome of a result has no error
 		}
 	}
+
 	if args != nil && !sameJSON(args, call.args) {
 		if fitted, err := (&tools{s}).CheckArgs(call.name, call.args); err != nil || !sameJSON(args, fitted) {
 			decision.Args = args

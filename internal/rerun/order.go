@@ -101,6 +101,7 @@ func (r *runState) claim(e event.Event) *event.Event {
 	defer r.mu.Unlock()
 	asked, resolved := replay.InterruptOf(e)
 	_, ends := e.EndsCall()
+
 	list := r.rec.asked
 	if id := e.CallID(); id != "" {
 		if r.rec.calls[id] == nil {
@@ -108,6 +109,7 @@ func (r *runState) claim(e event.Event) *event.Event {
 		}
 		list = r.rec.calls[id].events
 	}
+
 	var found *event.Event
 	for i := range list {
 		was := &list[i]

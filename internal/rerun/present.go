@@ -73,9 +73,11 @@ func diffLines(a, b []string) (out []string) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}
+
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
+
 	if (len(a)+1)*(len(b)+1) > maxTable {
 		for _, line := range a {
 			out = append(out, "- "+line)
@@ -85,10 +87,12 @@ func diffLines(a, b []string) (out []string) {
 		}
 		return out
 	}
+
 	common := make([][]int, len(a)+1) // the longest common subsequences of the rests
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
 	}
+
 	for i := len(a) - 1; i >= 0; i-- {
 		for j := len(b) - 1; j >= 0; j-- {
 			common[i][j] = max(common[i+1][j], common[i][j+1])
@@ -97,6 +101,7 @@ func diffLines(a, b []string) (out []string) {
 			}
 		}
 	}
+
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch {
 		case i < len(a) && j < len(b) && a[i] == b[j]:

@@ -65,20 +65,24 @@ func newRecording(doc *export.Document) (*recording, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	rec := &recording{doc: doc, events: events, calls: make(map[string]*recordedCall), children: make(map[string]*recording), inputs: make(map[string][]byte)}
+
 	switch {
 	case len(doc.Missing) > 0:
 		return nil, fmt.Errorf("%w: it does not have %s", ErrUnusable, strings.Join(doc.Missing, ", "))
 	case len(events) == 0 || !events[len(events)-1].Terminal():
 		return nil, fmt.Errorf("%w: its last event does not end a run", ErrUnusable)
 	}
+
 	for _, in := range doc.Inputs {
 		rec.inputs[in.ID] = in.Data
 	}
+
 	b := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
 	children := make(map[string]*export.Document)
 	for i := range doc.Children {
 		children[doc.Children[i].Run.ID] = &doc.Children[i]
 	}
+
 	for i, e := range events {
 		if e.Seq != int64(i+1) {
 			return nil, fmt.Errorf("%w: event %d has the number %d", ErrUnusable, i+1, e.Seq)
@@ -95,6 +99,7 @@ func newRecording(doc *export.Document) (*recording, error) {
 			return nil, err
 		}
 	}
+
 	rec.readCharges()
 	return rec, nil
 }

@@ -86,6 +86,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 		request.AskAtLimit = false
 		request.Budget.Cost = 0
 	}
+
 	run, err := a.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -113,11 +114,13 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
 		InputTimeout: 24 * time.Hour, Durable: s.root.isTakenOver(),
 	}
+
 	if options.Model != nil {
 		opts.Model = askAs(options.ModelID, options.Model)
 	} else {
 		opts.Repeat = s.repetition()
 	}
+
 	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
 	if err != nil {
 		return nil, fmt.Errorf("its time zone: %w", err)
@@ -135,6 +138,7 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 			return nil, err
 		}
 	}
+
 	addProfiles(doc, opts.Profiles)
 	if options.Model != nil {
 		opts.Profiles[options.ModelID] = llm.Profile{ID: options.ModelID, Images: llm.AcceptsImages(options.ModelID)}
@@ -179,9 +183,11 @@ func definitions(doc *export.Document) ([]definition.Agent, error) {
 		}
 		return nil
 	}
+
 	if err := add(doc); err != nil {
 		return nil, err
 	}
+
 	for i := 0; i < len(out); i++ {
 		for _, id := range out[i].Agents {
 			if !known[id] {

@@ -73,6 +73,7 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	tel := &Telemetry{version: cfg.Version, tracing: cfg.Tracing, tracers: noop.NewTracerProvider()}
 	if cfg.MetricsEndpoint != "" {
 		if tel.push, err = newMetricSender(ctx, cfg); err != nil {

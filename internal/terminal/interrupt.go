@@ -168,6 +168,7 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 		return map[string]any{"action": "decline"}, nil
 	}
 	content := map[string]any{}
+
 	names := slices.SortedFunc(maps.Keys(schema.Properties), func(a, b string) int {
 		// Required fields first, each group by name: a JSON object has no order.
 		if ra, rb := slices.Contains(schema.Required, a), slices.Contains(schema.Required, b); ra != rb {
@@ -178,6 +179,7 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 		}
 		return strings.Compare(a, b)
 	})
+
 	for _, name := range names {
 		value, err := s.askField(ctx, name, schema.Properties[name], slices.Contains(schema.Required, name))
 		if err != nil {

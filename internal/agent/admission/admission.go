@@ -166,6 +166,7 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 	if g.closed {
 		return nil, ErrClosed
 	}
+
 	caller := g.callerLocked(name, now)
 	switch {
 	case caller == nil:
@@ -182,6 +183,7 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 		g.countActiveLocked(caller, now)
 		return nil, nil
 	}
+
 	position, longest := g.queue.positionOf(name, caller.waiting+1), maxWait
 	if len(g.callers) > 1 && (caller.active+caller.waiting)*len(g.callers) >= g.Max {
 		longest = maxFairWait
@@ -198,6 +200,7 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 		g.removeWaiterLocked(last)
 		last.done <- g.fullRefusalLocked(now, position)
 	}
+
 	w := &waiter{name: name, done: make(chan error, 1)}
 	g.queue.pushWaiter(w)
 	caller.waiting++
@@ -265,6 +268,7 @@ func (p *Slot) freeOnce(began bool) {
 	now := time.Now()
 	gate.pace.countDeparture(now, gate.active >= gate.Max)
 	gate.active--
+
 	if c := gate.callers[p.caller]; c != nil {
 		c.active--
 		if !began && p.token && gate.Rate.N > 0 {
@@ -272,6 +276,7 @@ func (p *Slot) freeOnce(began bool) {
 		}
 		gate.forgetIdleLocked(p.caller, c, now)
 	}
+
 	for gate.active < gate.Max {
 		w := gate.queue.popNext()
 		if w == nil {
@@ -282,6 +287,7 @@ func (p *Slot) freeOnce(began bool) {
 		gate.countActiveLocked(c, now)
 		w.done <- nil
 	}
+
 	select {
 	case gate.freed <- struct{}{}:
 	default:

@@ -46,9 +46,11 @@ func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), c
 		t.Fatal(err)
 	}
 	server.Sampling = true
+
 	for _, f := range configure {
 		f(&server)
 	}
+
 	tools, err := mcp.New([]config.Server{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -56,6 +58,7 @@ func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), c
 	t.Cleanup(func() { tools.Close() })
 	model := openai.New(openai.Config{BaseURL: h.Model.URL})
 	t.Cleanup(model.Close)
+
 	o := agent.Options{
 		Model: model,
 		Tools: tools, Log: memory.New(memory.Options{}),
@@ -67,6 +70,7 @@ func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), c
 	if h.Agent, err = agent.New(o); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		over, stop := context.WithCancel(context.Background())
 		stop()

@@ -48,6 +48,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		return llm.Media{}, errType
 	}
 	data = strings.NewReplacer("\r", "", "\n", "").Replace(data) // as in MIME; a data: URL must have none
+
 	media := llm.Media{Name: cleanName(name), MIME: kind, Data: data}
 	switch {
 	case kind == PDF:
@@ -65,6 +66,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		}
 		return media, nil
 	}
+
 	if top, _, _ := strings.Cut(kind, "/"); top != "image" && top != "audio" {
 		return llm.Media{}, errType
 	}
@@ -75,6 +77,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		}
 		return llm.Media{}, err
 	}
+
 	media.MIME, media.Data = checked.MIME, checked.Data
 	return media, nil
 }

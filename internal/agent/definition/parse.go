@@ -137,6 +137,7 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 			}
 		}
 	}
+
 	var promptAt, budgetAt *yaml.Node
 	err := p.readMembers(node, "", func(name string, value *yaml.Node) (err error) {
 		if name == "prompt" || name == "prompt_file" {
@@ -150,6 +151,7 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 		}
 		return p.readMember(&a, name, value)
 	})
+
 	switch {
 	case err != nil:
 		return a, err
@@ -158,6 +160,7 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 	case a.Budget.Cost > 0 && p.HasPrice != nil && !p.HasPrice(a.Model):
 		return a, p.errorAt(budgetAt, "budget.cost needs a price of the agent's model, in MODELS_FILE")
 	}
+
 	if promptAt != nil {
 		if _, err := prompt.New(prompt.Options{Template: a.Prompt}); err != nil {
 			return a, p.errorAt(promptAt, "prompt: %v", err)

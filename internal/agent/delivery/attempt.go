@@ -21,12 +21,15 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 		d.remove(job, rec)
 		return
 	}
+
 	origin, _ := originOf(target)
 	d.mu.Lock()
+
 	all := 0
 	for _, n := range d.attempts {
 		all += n
 	}
+
 	free := all < maxAttempts && d.attempts[origin] < maxAttemptsPerReceiver
 	stopped := d.closed || !d.Local && d.draining.Err() != nil
 	if free && !stopped {
@@ -34,6 +37,7 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 		d.work.Add(1)
 	}
 	d.mu.Unlock()
+
 	switch {
 	case stopped:
 		d.release(job)

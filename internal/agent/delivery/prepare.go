@@ -77,6 +77,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 	if !d.reserve(size) {
 		return nil, errTooMany
 	}
+
 	id := idPrefix + strings.ToLower(rand.Text())
 	err = d.Log.Create(ctx, event.Run{
 		ID: id, Owner: deliveryOwner, Created: d.Log.Now(), Background: true, TraceID: run.TraceID,
@@ -99,6 +100,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		}
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
 	}
+
 	d.stored(size)
 	d.mu.Lock()
 	d.local[id] = true

@@ -132,6 +132,7 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 		return fmt.Errorf("encode the settings of a run: %w", err)
 	}
 	hashes, undefined := r.defineTools(ctx, begin.Tools)
+
 	shared := slices.Concat([]byte(`{"settings":`), settings, []byte(`,"tools":[`), hashes) // a sharedContext
 	definitions := make(map[string][]byte)
 	for _, t := range begin.Offered {
@@ -143,6 +144,7 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 		hash := export.Digest(data)
 		shared, definitions[hash] = appendHash(shared, hash), data
 	}
+
 	shared = append(shared, "]}"...)
 	stored := beginning{
 		Request: begin.Request, Context: export.Digest(shared), System: export.Digest([]byte(begin.System))[:checksumBytes], History: begin.History, Requests: begin.Requests,
@@ -152,6 +154,7 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 	}
 	definitions[stored.Context] = shared
 	undefined = errors.Join(undefined, r.define(ctx, definitions))
+
 	data, err := json.Marshal(stored)
 	for piece := range slices.Chunk(data, event.MaxNote-len(beginningPrefix)) {
 		if err == nil { // it is stored together with the next events
@@ -288,6 +291,7 @@ func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) erro
 		return fmt.Errorf("a definition of %d bytes is too large to be stored", len(data))
 	}
 	r.mu.Lock()
+
 	_, again := r.known[hash]
 	if !again && r.bytes+len(data) > maxDefinitions {
 		r.forgetOldLocked()
@@ -299,6 +303,7 @@ func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) erro
 	if !again {
 		r.bytes += len(data)
 	}
+
 	// Concurrent runs need not store it too.
 	r.known[hash] = time.Now()
 	r.mu.Unlock()

@@ -224,6 +224,7 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 	if len(words) == 0 {
 		return false
 	}
+
 	step := n.lastStep()
 	kind, rest := words[0], strings.Join(words[1:], " ")
 	switch {

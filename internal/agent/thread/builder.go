@@ -30,6 +30,7 @@ const (
 func (b *Builder) Add(body event.Body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	if _, opens := body.(event.StepStart); opens {
 		b.endStepLocked()
 		b.steps = append(b.steps, Step{})
@@ -38,6 +39,7 @@ func (b *Builder) Add(body event.Body) {
 	if len(b.steps) == 0 {
 		return
 	}
+
 	switch e := body.(type) {
 	case event.StepReset:
 		b.text.Reset()

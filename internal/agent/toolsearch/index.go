@@ -90,10 +90,12 @@ func New(docs []Doc) *Index {
 			}
 		}
 	}
+
 	index := &Index{docs: len(docs), postings: make(map[string][]posting, len(holders))}
 	for w := range holders {
 		index.words = append(index.words, w)
 	}
+
 	slices.Sort(index.words)
 	for i := range docs {
 		for w, c := range counts[i] {

@@ -151,6 +151,7 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set(SignatureHeader, Sign(c.secret(), body))
 	req.Header.Set("Idempotency-Key", delivery)
+
 	// A reply over HTTP/1.1 does not say which question it is for. If a proxy or the service sends
 	// one twice, net/http may read the second copy as the reply to the next question on that
 	// connection, which is about another call (F51).
@@ -170,6 +171,7 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	if resp.StatusCode/100 != 2 {
 		return Reply{}, fmt.Errorf("the service answered HTTP %d", resp.StatusCode)
 	}
+
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
 	switch {
 	case err != nil:

@@ -80,6 +80,7 @@ func parseReply(about Event, text []byte) (Reply, error) {
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
 		return Reply{}, errReply
 	}
+
 	var reply Reply
 	var structured stdjson.RawMessage
 	for name, value := range members {
@@ -117,11 +118,13 @@ func parseReply(about Event, text []byte) (Reply, error) {
 			return Reply{}, err
 		}
 	}
+
 	if structured != nil {
 		if err := reply.addStructured(structured); err != nil {
 			return Reply{}, err
 		}
 	}
+
 	reply.Reason = cleanReason(reply.Reason)
 	if err := reply.validateReply(); err != nil {
 		return Reply{}, err

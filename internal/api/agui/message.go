@@ -66,6 +66,7 @@ func (q *Request) readMessage(field string, msg message) error {
 	if err != nil {
 		return err
 	}
+
 	out := agent.Message{Role: msg.Role, Content: text, Media: media}
 	switch msg.Role {
 	case "system", "developer":
@@ -96,6 +97,7 @@ func (q *Request) readMessage(field string, msg message) error {
 	default:
 		return &Invalid{field + ".role", "is not a role of AG-UI"}
 	}
+
 	q.History = append(q.History, out)
 	return nil
 }

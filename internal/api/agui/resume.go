@@ -67,6 +67,7 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 	if string(payload) == "null" {
 		payload = nil
 	}
+
 	in := agent.Input{ID: a.ID}
 	decides := kind == event.KindApproval || kind == event.KindBudget
 	switch {
@@ -80,6 +81,7 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 		in.Approved = new(bool)
 		return in, nil
 	}
+
 	var p struct {
 		Approved   *bool           `json:"approved"`
 		Reason     string          `json:"reason"`
@@ -90,6 +92,7 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 		return in, &Invalid{a.At, "must have approved, which is true or false"}
 	}
 	in.Approved, in.Reason = p.Approved, strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "")
+
 	switch {
 	case kind == event.KindBudget && p.Max != nil:
 		in.Args = json.RawMessage(`{"max":` + string(p.Max) + `}`)

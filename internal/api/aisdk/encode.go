@@ -105,6 +105,7 @@ func (enc *Encoder) endStream(body event.Body) {
 	}
 	inStep := enc.inStep
 	enc.endStep()
+
 	switch b := body.(type) {
 	case event.Suspended:
 		enc.emitChunk(chunk{"type": "finish", "finishReason": "tool-calls"})
@@ -130,6 +131,7 @@ func (enc *Encoder) endStream(body event.Body) {
 	case event.Cancelled:
 		enc.emitChunk(chunk{"type": "abort"})
 	}
+
 	if enc.seq > enc.head.After {
 		enc.frames = append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
 	}

@@ -172,10 +172,12 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
 	}
+
 	var format struct {
 		Type   string
 		Schema json.RawMessage `json:"json_schema"`
 	}
+
 	err := json.Unmarshal(raw, &format)
 	switch {
 	case err != nil || format.Type != "text" && format.Type != "json_object" && format.Type != "json_schema":
@@ -183,10 +185,12 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 	case format.Type == "json_schema" && (!isGiven(format.Schema) || format.Schema[0] != '{'):
 		return &Invalid{"response_format.json_schema", "must be an object"}
 	}
+
 	if format.Type == "text" {
 		return nil // as without response_format: the agent may have an output_schema of its own
 	}
 	q.Sampling.ResponseFormat = raw
+
 	var named struct {
 		Strict bool
 		Schema json.RawMessage

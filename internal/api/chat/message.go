@@ -48,6 +48,7 @@ func (q *Request) readMessages(in []inMessage) error {
 	if len(in) > maxMessages {
 		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
+
 	var instructions []string
 	for i, msg := range in {
 		field := fmt.Sprintf("messages[%d]", i)
@@ -78,6 +79,7 @@ func (q *Request) readMessages(in []inMessage) error {
 		}
 		q.History = append(q.History, out)
 	}
+
 	q.Instructions = strings.Join(instructions, "\n\n")
 	return q.readQuestion()
 }
@@ -120,6 +122,7 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 	if json.Unmarshal(raw, &parts) != nil {
 		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
+
 	var texts []string
 	var media []agent.Media
 	for i, part := range parts {

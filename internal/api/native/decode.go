@@ -103,6 +103,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 			bad = append(bad, FieldError{pointer, "given twice"})
 		}
 	}
+
 	body, err := json.Marshal(root)
 	if err != nil {
 		return agent.Request{}, nil, newInvalid("", err.Error())
@@ -313,6 +314,7 @@ func DecodeInput(body []byte) (agent.Input, error) {
 			dec.rejectUnknown()
 		}
 	}
+
 	// An answer is of exactly one kind, and may not have the fields of the other.
 	var wrong []string
 	approval, elicitation := given["approved"], given["action"]
@@ -324,6 +326,7 @@ func DecodeInput(body []byte) (agent.Input, error) {
 	default:
 		wrong = []string{"reason", "args"}
 	}
+
 	for _, name := range wrong {
 		if given[name] {
 			dec.addErrorAt("/"+name, "unknown field")

@@ -159,6 +159,7 @@ func (q *Request) readText(in body) error {
 	}
 	var kind string
 	_ = json.Unmarshal(t.Format["type"], &kind) // another type than a string is refused below
+
 	switch kind {
 	case "text":
 		return nil
@@ -235,10 +236,12 @@ func (q *Request) readServer(field string, tool inTool) error {
 		return nil
 	}
 	var names []string
+
 	var filter struct {
 		Names    []string `json:"tool_names"`
 		ReadOnly bool     `json:"read_only"`
 	}
+
 	if json.Unmarshal(tool.Allowed, &names) != nil {
 		if json.Unmarshal(tool.Allowed, &filter) != nil {
 			return &Invalid{field + ".allowed_tools", "must be a list of names or a filter"}
@@ -248,11 +251,13 @@ func (q *Request) readServer(field string, tool inTool) error {
 		}
 		names = filter.Names
 	}
+
 	for _, glob := range names {
 		if _, err := path.Match(glob, ""); err != nil {
 			return &Invalid{field + ".allowed_tools", "has a pattern that is not valid: " + glob}
 		}
 	}
+
 	if names != nil {
 		names = slices.Clip(names)
 		q.Tools = append(names, q.Tools...) // stays non-nil if empty: nil would allow all tools

@@ -226,6 +226,7 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 	if json.Unmarshal(raw, &parts) != nil {
 		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
+
 	var texts []string
 	var media []agent.Media
 	for i, part := range parts {

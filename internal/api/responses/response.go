@@ -94,9 +94,11 @@ func newResponse(header Header) *response {
 	if e.Instructions != "" {
 		r.Instructions = &e.Instructions
 	}
+
 	for _, tool := range e.Tools {
 		r.Tools = append(r.Tools, completeTool(tool))
 	}
+
 	setIf(&r.ToolChoice, e.ToolChoice, e.ToolChoice != nil)
 	setIf(&r.Text, completeText(e.Text), e.Text != nil)
 	setIf(&r.Reasoning, withMembers(e.Reasoning, reasoningMembers), e.Reasoning != nil)

@@ -69,6 +69,7 @@ func loadScenario(t *testing.T, dir string) Scenario {
 	if err := log.Create(t.Context(), event.Run{ID: RunID, ThreadID: ThreadID}); err != nil {
 		t.Fatal(err)
 	}
+
 	w := event.NewWriter(log, RunID)
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for n := 1; lines.Scan(); n++ {
@@ -84,10 +85,12 @@ func loadScenario(t *testing.T, dir string) Scenario {
 			t.Fatalf("%s/events.jsonl:%d: %v", dir, n, err)
 		}
 	}
+
 	page, err := log.After(t.Context(), RunID, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s := Scenario{Name: filepath.Base(dir), dir: dir}
 	for _, e := range page.Events {
 		// The log's own time is that of the test.

@@ -71,6 +71,7 @@ func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
 			return auth.Secret{}, err
 		}
 	}
+
 	provider, err := cfg.configurationProvider(d)
 	if err != nil {
 		return auth.Secret{}, err
@@ -84,6 +85,7 @@ func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
 		client.Host = cfg.Endpoint
 	}
 	once := common.NoRetryPolicy()
+
 	// The SDK runs the request on a goroutine that outlives a canceled context. The
 	// dispatcher cancels the request itself, under the context of the read.
 	got, err := client.GetSecretBundle(context.WithoutCancel(d.ctx), secrets.GetSecretBundleRequest{

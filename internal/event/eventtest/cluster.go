@@ -35,10 +35,12 @@ type Cluster struct {
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	c := &Cluster{}
+
 	var listeners [clusterSize]string // for routes
 	for i := range listeners {
 		listeners[i] = FreeAddress(t)
 	}
+
 	for from := range c.options {
 		client := FreeAddress(t)
 		c.URLs = append(c.URLs, "nats://"+client)
@@ -59,10 +61,12 @@ func StartCluster(t testing.TB) *Cluster {
 		}
 		c.options[from] = o
 	}
+
 	for i := range c.servers {
 		c.StartServer(t, i)
 		t.Cleanup(func() { c.StopServer(i) })
 	}
+
 	Await(t, "the cluster to have a leader that knows all servers", func() bool {
 		for _, s := range c.servers {
 			if len(s.JetStreamClusterPeers()) == clusterSize {

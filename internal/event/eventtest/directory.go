@@ -53,6 +53,7 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 			}
 		}
 	}
+
 	every := func(n, rest int) (ids []string) {
 		for i := 29; i >= 0; i-- {
 			if i%n == rest {
@@ -61,6 +62,7 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 		}
 		return ids
 	}
+
 	for _, c := range []struct {
 		name   string
 		filter event.Filter
@@ -78,6 +80,7 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 			t.Errorf("runs of filter %s are %v, want %v", c.name, got, c.want)
 		}
 	}
+
 	page, err := log.Runs(t.Context(), event.Filter{Owner: bob, Limit: 1})
 	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.StatusRunning || page.Runs[0].Created.IsZero() || page.Runs[0].Metadata["team"] != "b" {
 		t.Errorf("Runs of bob = %+v, %v, want one running run with its metadata", page, err)
@@ -113,6 +116,7 @@ func testDeletedRunIsGone(t *testing.T, log event.Log) {
 	ada := event.Owner{Subject: "ada"}
 	createRun(t, log, "run_kept")
 	appendEvent(t, log, "run_kept", event.Start{})
+
 	for i, end := range []event.Body{stepStart(1), event.FinalAnswer{}} {
 		id := fmt.Sprintf("run_%d", i)
 		if err := log.Create(t.Context(), event.Run{ID: id, Owner: ada, Key: id, Created: time.Now()}); err != nil {
@@ -157,6 +161,7 @@ func testDeletedRunIsGone(t *testing.T, log event.Log) {
 			t.Error(err)
 		}
 	}
+
 	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{"run_kept"}) {
 		t.Errorf("Runs = %v, want run_kept", got)
 	}
@@ -171,10 +176,12 @@ func testKeyRefersToOneRun(t *testing.T, log event.Log) {
 	with := func(id string, owner event.Owner, key string, print byte) error {
 		return log.Create(t.Context(), event.Run{ID: id, Owner: owner, Key: key, Fingerprint: [32]byte{print}, Created: time.Now()})
 	}
+
 	errs := make(chan error, 8)
 	for i := range cap(errs) {
 		go func() { errs <- with(fmt.Sprintf("run_%d", i), ada, "a key.*", 1) }()
 	}
+
 	wins, winner := 0, ""
 	for range cap(errs) {
 		err := <-errs

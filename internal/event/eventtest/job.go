@@ -123,11 +123,13 @@ func testConcurrentClaimsGetDifferentRuns(t *testing.T, log event.Log) {
 			t.Fatal(err)
 		}
 	}
+
 	ctx, stop := context.WithTimeout(t.Context(), claimTime)
 	jobs := make(chan event.Job, 2*runs)
 	var claims sync.WaitGroup
 	defer claims.Wait()
 	defer stop()
+
 	for range 4 {
 		claims.Go(func() {
 			for job, err := log.Claim(ctx); err == nil; job, err = log.Claim(ctx) {
@@ -135,6 +137,7 @@ func testConcurrentClaimsGetDifferentRuns(t *testing.T, log event.Log) {
 			}
 		})
 	}
+
 	taken := make(map[string]bool)
 	for range runs {
 		select {
@@ -147,6 +150,7 @@ func testConcurrentClaimsGetDifferentRuns(t *testing.T, log event.Log) {
 			t.Fatalf("%d runs were claimed, want %d", len(taken), runs)
 		}
 	}
+
 	for id := range taken {
 		appendEvent(t, log, id, stepStart(1))
 	}
@@ -228,14 +232,17 @@ func addInput(t *testing.T, log event.Log, run, id, data string) {
 func testFirstInputOfAnIDWins(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	createRun(t, log, "run_b")
+
 	won := make(chan error, 8)
 	for range cap(won) {
 		go func() { won <- log.AddInput(t.Context(), "run_a", "int_1", []byte("mine")) }()
 	}
+
 	var errs []error
 	for range cap(won) {
 		errs = append(errs, <-won)
 	}
+
 	wins := 0
 	for _, err := range errs {
 		if err == nil {
@@ -248,11 +255,13 @@ func testFirstInputOfAnIDWins(t *testing.T, log event.Log) {
 		t.Errorf("%d calls of AddInput succeeded, want 1", wins)
 	}
 	addInput(t, log, "run_b", "int_1", "another run's")
+
 	for _, id := range []string{"", "a.b", "*", ">", "a b", "é"} {
 		if err := log.AddInput(t.Context(), "run_a", id, nil); !errors.Is(err, event.ErrNotFound) {
 			t.Errorf("AddInput with id %q = %v, want %v", id, err, event.ErrNotFound)
 		}
 	}
+
 	if err := log.AddInput(t.Context(), "run_c", "int_1", nil); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("AddInput to an unknown run = %v, want %v", err, event.ErrNotFound)
 	}
@@ -271,6 +280,7 @@ func testInputsComeInOrder(t *testing.T, log event.Log) {
 	}
 	var giver sync.WaitGroup
 	defer giver.Wait()
+
 	giver.Go(func() {
 		for _, id := range []string{"int_1", "int_2", event.CancelID} {
 			if err := log.AddInput(t.Context(), "run_a", id, []byte(id)); err != nil {
@@ -278,6 +288,7 @@ func testInputsComeInOrder(t *testing.T, log event.Log) {
 			}
 		}
 	})
+
 	for pos := int64(0); len(got) < 3; {
 		if page, err = log.Inputs(t.Context(), "run_a", pos); err != nil {
 			t.Fatal(err)

@@ -49,14 +49,17 @@ func testNoteIsNotAnEvent(t *testing.T, log event.Log) {
 	addNote(t, log, "run_a", long)
 	appendEvent(t, log, "run_a", event.LogMessage{Data: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)})
 	addNote(t, log, "run_a", "")
+
 	for i := range 300 {
 		appendEvent(t, log, "run_a", stepStart(i))
 		addNote(t, log, "run_a", fmt.Sprint(i))
 	}
+
 	want := []string{"0 first", "1 second", "1 " + long, "2 "}
 	for i := range 300 {
 		want = append(want, fmt.Sprintf("%d %d", i+3, i))
 	}
+
 	if got := readNotes(t, log, "run_a"); !slices.Equal(got, want) {
 		t.Errorf("%d notes, want %d", len(got), len(want))
 	}

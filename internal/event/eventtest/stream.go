@@ -34,6 +34,7 @@ func testDeltasAddUp(t *testing.T, log event.Log) {
 			want.WriteString(strings.Repeat("x", 3000))
 		}
 	}
+
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
 	var got strings.Builder
 	for pos := int64(0); ; {
@@ -61,6 +62,7 @@ func testDeltasAddUp(t *testing.T, log event.Log) {
 			break
 		}
 	}
+
 	if got.String() != want.String() {
 		t.Errorf("got  %s\nwant %s", got.String(), want.String())
 	}

@@ -259,6 +259,7 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
 		t.Fatal(err)
 	}
+
 	checkGone := func() {
 		t.Helper()
 		if _, err := log.Thread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
@@ -277,20 +278,24 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 			t.Errorf("ListThreads = %v, want thr_kept", got)
 		}
 	}
+
 	checkGone()
 	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_2", []byte("late")); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("EndTurn after the deletion = %v, want %v", err, event.ErrNotFound)
 	}
 	checkGone()
+
 	// Another thread with that id has nothing of the first one, whose runs cannot end in it.
 	if begun := beginTurn(t, log, ada, "thr_a", "run_3"); begun.Turns != 0 || begun.LastRun != "" {
 		t.Errorf("BeginTurn after the deletion = %+v, want a new thread", begun)
 	}
+
 	for _, run := range []string{"run_1", "run_2"} {
 		if err := log.EndTurn(t.Context(), ada, "thr_a", run, []byte("late")); !errors.Is(err, event.ErrNotFound) {
 			t.Errorf("EndTurn of %s of the deleted thread = %v, want %v", run, err, event.ErrNotFound)
 		}
 	}
+
 	endTurn(t, log, ada, "thr_a", "run_3", []byte("new"))
 	if got := readTurns(t, log, ada, "thr_a", 10, 1<<20); !slices.Equal(got, []string{"new"}) {
 		t.Errorf("turns = %q, want those of the new thread", got)
@@ -425,6 +430,7 @@ func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
 			}
 		})
 	}
+
 	all.Wait()
 	for w := range writers {
 		owner, thread := []event.Owner{ada, bob}[w%2], fmt.Sprintf("thr_%d", w)

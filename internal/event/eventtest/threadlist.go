@@ -76,12 +76,14 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 			t.Fatalf("ListThreads = %+v, %v, want %s, which was added", page, err, id)
 		}
 	}
+
 	addTurn(t, log, bob, "thr_bob", "run_bob", "x")
 	for _, limit := range []int{0, 1, 7, 20, 1000} {
 		if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: limit}); !slices.Equal(got, want) {
 			t.Errorf("ListThreads with limit %d = %v, want %v", limit, got, want)
 		}
 	}
+
 	// A new name changes no place; the beginning and the end of a turn do.
 	if _, err := log.RenameThread(t.Context(), ada, "thr_03", "renamed"); err != nil {
 		t.Fatal(err)
@@ -104,6 +106,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 	if got := listThreads(t, log, event.ThreadFilter{Owner: event.Owner{Subject: "nobody"}}); len(got) > 0 {
 		t.Errorf("threads of nobody = %v, want none", got)
 	}
+
 	for _, owner := range []event.Owner{ada, {Subject: "nobody"}} {
 		if _, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: owner, After: "no position!"}); !errors.Is(err, event.ErrInvalidPosition) {
 			t.Errorf("ListThreads with a malformed After = %v, want %v", err, event.ErrInvalidPosition)

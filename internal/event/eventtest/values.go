@@ -24,6 +24,7 @@ func testValueIsSetOncePerRevision(t *testing.T, log event.Log) {
 		}
 		return next
 	}
+
 	get := func(want string) uint64 {
 		t.Helper()
 		value, revision, err := log.Value(t.Context(), key)
@@ -32,6 +33,7 @@ func testValueIsSetOncePerRevision(t *testing.T, log event.Log) {
 		}
 		return revision
 	}
+
 	if r := get(""); r != 0 {
 		t.Errorf("the revision of a key without a value = %d, want 0", r)
 	}

@@ -229,20 +229,24 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	if err != nil {
 		return nil, err
 	}
+
 	j := &job{log: l, id: id, deliveries: map[string]*delivery{d.subject: d}}
 	if request != nil {
 		if j.request, err = l.readPayload(ctx, *request); err != nil {
 			return nil, err
 		}
 	}
+
 	by := writerID{instance: l.instanceID, attempt: state.by.attempt + 1, seq: state.last.Seq, kind: kindClaim}
 	m := nats.NewMsg(runSubject(id, eventToken))
 	m.Header.Set(writerHeader, by.String())
+
 	if state.parts != "" {
 		m.Header.Set(partsHeader, state.parts)
 	} else if err := l.setPayload(ctx, id, m, state.data); err != nil {
 		return nil, err
 	}
+
 	pos, err := l.publishAfter(ctx, runsName, m, state.head, appendTimeout)
 	if err != nil {
 		return nil, err
@@ -252,6 +256,7 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 		return nil, err
 	}
 	j.writer = newWriter(r, pos, state.last, by.attempt)
+
 	l.updateRun(r, func() {
 		r.record, r.writer = state.record, j.writer
 		if tailIsCurrent := r.loaded && r.head == state.head; !tailIsCurrent {

@@ -58,6 +58,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		}
 		return err
 	}
+
 	l.updateRun(r, func() {
 		r.record = &rec
 		r.loaded = true
@@ -232,12 +233,14 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	_, err = l.jobsStream.GetLastMsgForSubject(ctx, jobPrefix+id)
+
 	switch {
 	case err == nil:
 		return event.ErrStarting
 	case !errors.Is(err, js.ErrMsgNotFound):
 		return unavailableError("look for the job of a run", err)
 	}
+
 	rec, err := l.readRecord(ctx, id)
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 	if err != nil {
 		return page, unavailableError("list runs", err)
 	}
+
 	high, first := info.State.LastSeq+1, info.State.FirstSeq
 	if filter.Before != "" {
 		before, err := strconv.ParseUint(filter.Before, 36, 64)
@@ -36,10 +37,12 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 		}
 		high = min(high, before)
 	}
+
 	thread := "*"
 	if filter.ThreadID != "" {
 		thread = subjectDigest(filter.ThreadID)
 	}
+
 	subject := ownerPrefix + ownerToken(filter.Owner) + "." + thread + ".*"
 	last := uint64(0)
 	for window := uint64(maxBatch); high > first; window = min(2*window, maxIndexWindow) {

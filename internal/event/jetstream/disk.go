@@ -49,6 +49,7 @@ func (l *Log) recoverDisk(full *shortage) {
 		}
 		l.requestResync()
 	}
+
 	before := l.expired.Load()
 	l.expireOnce()
 	if err := l.threads.Expire(l.ctx); err != nil {
@@ -69,6 +70,7 @@ func (l *Log) recoverDisk(full *shortage) {
 		}
 		l.unrepaired = false
 	}
+
 	l.diskFull.Store(false)
 	l.logger.Info("event log disk writable again")
 	l.requestResync()

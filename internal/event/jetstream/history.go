@@ -59,6 +59,7 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	if err != nil {
 		return event.Page{}, err
 	}
+
 	var page event.Page
 	for len(page.Events) == 0 {
 		found, more, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), from+1, maxBatch)
@@ -85,6 +86,7 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 			return event.Page{}, event.ErrGone // the stream dropped them during the read
 		}
 	}
+
 	last := page.Events[len(page.Events)-1]
 	page.Ended = last.Terminal()
 	r.mu.Lock()

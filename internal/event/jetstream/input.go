@@ -23,6 +23,7 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	if err != nil {
 		return err
 	}
+
 	if run.Last.Terminal() {
 		return event.ErrEnded
 	}
@@ -40,6 +41,7 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	if err != nil && !repeated {
 		return err
 	}
+
 	// Even if it is repeated: whoever gave it first may not have been able to wake the run.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err

@@ -252,6 +252,7 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 	if get.Next != "" && get.From == 0 {
 		get.From = 1
 	}
+
 	// SubscribeSync would allocate a channel of 65,536 messages each time.
 	answers := make(chan *nats.Msg, get.Batch+2)
 	sub, err := c.read.ChanSubscribe(c.read.NewInbox(), answers)
@@ -266,6 +267,7 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 	if err := c.read.PublishRequest("$JS.API.DIRECT.GET."+stream, sub.Subject, body); err != nil {
 		return nil, false, unavailableError("read the log", err)
 	}
+
 	for {
 		var msg *nats.Msg
 		select {
@@ -349,6 +351,7 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	if err := c.confirmLeader(ctx, stream); err != nil { // again if the answer took long
 		return nil, err
 	}
+
 	var answer struct {
 		Error   *js.APIError
 		Message struct {
@@ -362,6 +365,7 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	if err := json.Unmarshal(msg.Data, &answer); err != nil {
 		return nil, unavailableError("read the log", err)
 	}
+
 	found := answer.Message
 	switch {
 	case answer.Error != nil && answer.Error.ErrorCode == js.JSErrCodeMessageNotFound:

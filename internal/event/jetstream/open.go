@@ -79,10 +79,12 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 			_ = log.Close() // err explains more
 		}
 	}()
+
 	login, err := credentialsOption(opts.Credentials)
 	if err != nil {
 		return log, err
 	}
+
 	servers, connect := opts.URL, append(log.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(opts.URL, "file:"); ok {
 		log.embedded, err = embedded.Start(embedded.Options{

@@ -47,6 +47,7 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	}
 	noAnswer := time.NewTimer(pullTimeout + attemptTimeout)
 	defer noAnswer.Stop()
+
 	answers := in.answers
 	select {
 	case m := <-answers:
@@ -59,11 +60,13 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	case <-noAnswer.C: // the server was unreachable
 	case <-ctx.Done():
 	}
+
 	// Once the server has processed the end of the subscription, no message can come.
 	_ = in.sub.Unsubscribe()
 	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
 	_ = c.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
+
 	select {
 	case m := <-answers:
 		if d, err := c.newDelivery(m); err == nil {

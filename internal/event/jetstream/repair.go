@@ -29,6 +29,7 @@ func (l *Log) repairRuns(ctx context.Context) error {
 	if err != nil {
 		return unavailableError("list the jobs", err)
 	}
+
 	deleted, released := 0, 0
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})

@@ -24,6 +24,7 @@ func (l *Log) expireLoop() {
 	interval := min(max(l.retention/10, time.Second), time.Minute)
 	space := time.NewTicker(spaceInterval)
 	defer space.Stop()
+
 	var account shortage
 	var again time.Time // not before then because of the space
 	for due := time.Now().Add(interval); ; due = time.Now().Add(interval + rand.N(interval/4)) {

@@ -379,6 +379,7 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 			return err
 		}
 	}
+
 	r.mu.Lock()
 	r.record, r.lastRead = rec, time.Now()
 	wasLoaded, head := r.loaded, r.head
@@ -386,6 +387,7 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 		r.loaded = true
 	}
 	r.mu.Unlock()
+
 	switch {
 	case newest == nil, newest.pos <= head:
 		return nil

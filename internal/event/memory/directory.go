@@ -20,12 +20,14 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 		}
 		before = n
 	}
+
 	var found []*run
 	for _, v := range l.runs.Range {
 		if r := v.(*run); r.number < before && r.record.Owner == filter.Owner && (filter.ThreadID == "" || filter.ThreadID == r.record.ThreadID) {
 			found = append(found, r)
 		}
 	}
+
 	slices.SortFunc(found, func(a, b *run) int { return cmp.Compare(b.number, a.number) })
 	var page event.RunPage
 	var last int64

@@ -301,11 +301,13 @@ func (a *assembler) finishAnswer(cause error) error {
 			return err
 		}
 	}
+
 	for _, c := range a.calls.list {
 		if err := a.sendPart(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
 			return err
 		}
 	}
+
 	if x := a.extensions(); x != nil {
 		if err := a.sendPart(*x); err != nil {
 			return err

@@ -101,12 +101,14 @@ var temporaryStatuses = []int{
 func statusError(status int, said []byte) *retryableError {
 	modelErr := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
 	modelErr.Status, modelErr.Message = status, errorMessage(said)
+
 	failed := &retryableError{err: modelErr, refusesImages: refusesImages(status, said)}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(string(said)) {
 		modelErr.Kind, modelErr.Public = llm.TooLarge, publicContext
 		modelErr.ContextTokens, modelErr.PromptTokens = contextSizes(said)
 		return failed
 	}
+
 	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so
 	// even a 500 is safe to repeat.
 	modelErr.Unavailable = status == http.StatusTooManyRequests || status >= 500

@@ -145,6 +145,7 @@ func (w *wireMessage) encodedSize() int {
 func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 	buf = appendQuoted(append(buf, `{"role":`...), string(w.Role))
 	buf = append(buf, `,"content":`...)
+
 	switch content := w.Content.(type) {
 	case nil:
 		buf = append(buf, "null"...)
@@ -159,6 +160,7 @@ func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 		}
 		buf = append(buf, raw...)
 	}
+
 	for i, c := range w.ToolCalls {
 		if i == 0 {
 			buf = append(buf, `,"tool_calls":[`...)
@@ -171,6 +173,7 @@ func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 		buf = append(appendQuoted(append(buf, `,"arguments":`...), c.Function.Arguments), '}')
 		buf = append(appendMembers(buf, c.Extensions), '}')
 	}
+
 	if len(w.ToolCalls) > 0 {
 		buf = append(buf, ']')
 	}

@@ -132,18 +132,22 @@ func New(cfg Config) *Model {
 	if key == nil {
 		key = func() string { return cfg.APIKey }
 	}
+
 	options := []option.RequestOption{}
 	for name, values := range query {
 		for _, v := range values {
 			options = append(options, option.WithQueryAdd(name, v))
 		}
 	}
+
 	for name, v := range cfg.Query {
 		options = append(options, option.WithQuery(name, v))
 	}
+
 	for name, v := range cfg.Headers {
 		options = append(options, option.WithHeader(name, v))
 	}
+
 	return &Model{
 		// openai.NewClient would read OPENAI_* from the environment, and a key meant for OpenAI
 		// would be sent to the endpoint configured here.
@@ -237,6 +241,7 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 	if err != nil {
 		return err
 	}
+
 	// All reasons for a retry share one budget. makeAttempt returns a retryableError only while no
 	// part of the answer was emitted.
 	retries := 0

@@ -176,11 +176,13 @@ func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (
 	}
 	exact = exact && strings.HasPrefix(m.text[second:], "PARAMETERS")
 	afterColon := m.pos
+
 	if strings.Contains(m.skipBytes(whiteSpace+marks, 64), "```") {
 		header.fences++
 		m.skipLanguage(10)
 		m.skipBytes(whiteSpace, 64)
 	}
+
 	header.size = m.pos
 	switch {
 	case m.atEnd() && !final:

@@ -47,11 +47,13 @@ func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 	if list, ok := object["tool_calls"]; ok && len(object) == 1 {
 		return parseJSONList(string(list), wrappers-1)
 	}
+
 	for _, wrapper := range []string{"function", "function_call", "tool_call"} {
 		if inner := object[wrapper]; len(inner) > 0 && inner[0] == '{' && (wrapper == "function" || len(object) == 1) {
 			return parseJSONCall(inner, wrappers-1)
 		}
 	}
+
 	var call writtenCall
 	for member, v := range object {
 		switch member {

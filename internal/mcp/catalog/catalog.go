@@ -284,6 +284,7 @@ func (c *Catalog) rebuildLocked() {
 	c.isStale, c.isReserved = false, false
 	c.byName = map[string]Resolved{}
 	c.offered = []Tool{} // not nil, so that JSON has an array
+
 	pending := map[string]bool{}
 	for _, id := range c.order {
 		entry, ok := c.entries[id]
@@ -313,6 +314,7 @@ func (c *Catalog) rebuildLocked() {
 		slices.SortFunc(own, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
 		c.offered = append(c.offered, own...)
 	}
+
 	c.nameBlockedLocked()
 	c.addAliasesLocked()
 }

@@ -83,6 +83,7 @@ func canonicalValue(dec *json.Decoder) json.RawMessage {
 		return json.RawMessage("null") // cannot happen: the JSON is valid
 	}
 	type member struct{ name, text []byte }
+
 	var out []member
 	delim, _ := tok.(json.Delim)
 	switch delim {
@@ -103,11 +104,13 @@ func canonicalValue(dec *json.Decoder) json.RawMessage {
 		_ = enc.Encode(tok)
 		return bytes.TrimSpace(text.Bytes())
 	}
+
 	_, _ = dec.Token() // the closing bracket
 	texts := make([][]byte, len(out))
 	for i, m := range out {
 		texts[i] = m.text
 	}
+
 	open, end := byte('{'), byte('}')
 	if delim == '[' {
 		open, end = '[', ']'

@@ -97,6 +97,7 @@ func Decode(raw json.RawMessage) (Tool, error) {
 			tool.Title = a.Title
 		}
 	}
+
 	tool.Title = wire.Truncate(tool.Title, MaxTitle)
 	var err error
 	if tool.InputSchema, err = schema.BoundedObject(decoded.InputSchema); err != nil {

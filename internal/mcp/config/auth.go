@@ -74,6 +74,7 @@ func parseAuth(server *Server, v jsonValue) error {
 	if err != nil {
 		return err
 	}
+
 	// The type decides which other fields are allowed, so it is read first.
 	for _, f := range fields {
 		if f.name != "type" {
@@ -88,6 +89,7 @@ func parseAuth(server *Server, v jsonValue) error {
 			return f.errorf(authTypesText)
 		}
 	}
+
 	// Cursor writes an OAuth client into auth, without a type. Signing in must be configured here.
 	if server.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
 		v.reader.warn(v.errorf("the OAuth client of another host is not used; see type authorization_code").Error())
@@ -96,6 +98,7 @@ func parseAuth(server *Server, v jsonValue) error {
 	if server.Auth == "" {
 		return v.errorf("has no type")
 	}
+
 	for _, f := range fields {
 		known, ok := grantFields[f.name]
 		switch {

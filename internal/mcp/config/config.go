@@ -193,6 +193,7 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
 	}
+
 	for _, list := range []struct {
 		field string
 		globs []string
@@ -203,12 +204,14 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 			}
 		}
 	}
+
 	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
 		return fieldErrorf("approval", "must be never, destructive or always")
 	}
 	if slices.ContainsFunc(s.Meta, func(name string) bool { return !slices.Contains(MetaMembers(), name) }) {
 		return fieldErrorf("meta", "may only have %s", strings.Join(MetaMembers(), ", "))
 	}
+
 	switch {
 	case s.Timeout < 0 || s.Timeout > MaxTimeout:
 		return fieldErrorf("timeout", "must be more than 0 and at most %s", MaxTimeout)
@@ -225,6 +228,7 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	case s.TransportType() == TypeStdio:
 		return s.checkCommand()
 	}
+
 	if f := s.checkNoCommand(); f != nil {
 		return f
 	}
@@ -309,6 +313,7 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	if s.Type == TypeWebSocket {
 		plain, encrypted = "ws", "wss"
 	}
+
 	parsed, err := url.Parse(s.URL)
 	switch {
 	case s.URL == "":
@@ -324,9 +329,11 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	case parsed.Fragment != "" || strings.Contains(s.URL, "#"):
 		return fieldErrorf("url", "must not have a fragment")
 	}
+
 	if parsed.Scheme == encrypted || IsLoopback(parsed.Hostname()) {
 		return nil
 	}
+
 	switch {
 	case !s.BearerToken.IsZero():
 		return fieldErrorf("url", "must be %s://, since bearerToken would be sent unencrypted", encrypted)
@@ -335,6 +342,7 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	case s.Auth.HasAuthorizationServer():
 		return fieldErrorf("url", "must be %s://, since tokens would be sent unencrypted", encrypted)
 	}
+
 	for name := range s.Headers {
 		if strings.EqualFold(name, "Authorization") {
 			return fieldErrorf("url", "must be %s://, since headers.%s would be sent unencrypted", encrypted, name)

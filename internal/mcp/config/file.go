@@ -40,6 +40,7 @@ func parseFile(top jsonValue) ([]Server, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var list, inputs *jsonValue
 	for _, f := range fields {
 		switch {
@@ -52,26 +53,31 @@ func parseFile(top jsonValue) ([]Server, error) {
 			list = &f
 		}
 	}
+
 	switch {
 	case list == nil:
 		return nil, top.errorf("has no mcpServers")
 	case list.name == "servers" && list.raw.Kind() == '[':
 		return parseSeedFile(fields)
 	}
+
 	if inputs != nil {
 		if err := inputs.readInputs(); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, f := range fields {
 		if f.name != list.name && f.name != "inputs" {
 			f.warnUnknown()
 		}
 	}
+
 	servers, err := list.readObject()
 	if err != nil {
 		return nil, err
 	}
+
 	var out []Server
 	for _, s := range servers {
 		cfg, err := parseServer(s)
@@ -80,6 +86,7 @@ func parseFile(top jsonValue) ([]Server, error) {
 		}
 		out = append(out, cfg)
 	}
+
 	if inputs != nil {
 		inputs.warnInputs()
 	}
@@ -402,10 +409,12 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 			return nil, err
 		}
 	}
+
 	items, err := list.readArray()
 	if err != nil {
 		return nil, err
 	}
+
 	var out []Server
 	for i, v := range items {
 		v.path = fmt.Sprintf("servers[%d]", i)

@@ -78,6 +78,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 		}
 		inside = "HOME"
 	}
+
 	if id, ok := strings.CutPrefix(inside, "input:"); ok {
 		return r.inputValue(id), nil
 	}
@@ -89,6 +90,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 	if !isVariableName(name) {
 		return "", errNotVariable
 	}
+
 	value := r.getenv(name)
 	switch {
 	case value != "":

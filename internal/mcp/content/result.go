@@ -56,6 +56,7 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
+
 	result := &Result{}
 	var isError, resultType json.RawMessage
 	dec := wire.NewDecoder(raw)
@@ -76,6 +77,7 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	})); err != nil {
 		return nil, &DecodeError{"its result does not decode", err}
 	}
+
 	kind, ok := wire.Text(resultType)
 	if !ok {
 		return nil, &DecodeError{Reason: "its resultType is not a string"}

@@ -235,6 +235,7 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	case outcome == Unknown || ticket.unclear:
 		return
 	}
+
 	took := max(now.Sub(ticket.began), time.Microsecond).Seconds()
 	usual := l.tools[ticket.tool]
 	if ticket.few {

@@ -257,6 +257,7 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 		return nil, errors.New("a call without a request")
 	}
 	cr.stream.openStream()
+
 	call := &Call{
 		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: cr.request, RequestState: req.Params.RequestState,
 		req: req, ctx: ctx, session: req.Session.ID(), owner: h.Owner(cr.request),
@@ -269,6 +270,7 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 		call.SupportsURL = caps.Elicitation.URL != nil
 		call.SupportsForm = caps.Elicitation.Form != nil || !call.SupportsURL // before URL mode existed, clients declared no mode
 	}
+
 	for id, given := range req.Params.InputResponses {
 		if r, ok := given.(*sdk.ElicitResult); ok {
 			if call.InputResponses == nil {
@@ -277,6 +279,7 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 			call.InputResponses[id] = newElicitResult(r)
 		}
 	}
+
 	// The call ends with its request. In 2026-07-28 that is how a client cancels. In older
 	// versions, too, nobody could receive the result without the request.
 	callCtx, cancel := context.WithCancelCause(cr.request.Context())

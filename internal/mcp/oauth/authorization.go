@@ -65,12 +65,14 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 		return nil, asError(err)
 	}
 	defer c.releaseUser(tokens)
+
 	select {
 	case tokens.turn <- struct{}{}:
 		defer func() { <-tokens.turn }()
 	case <-ctx.Done():
 		return nil, asError(context.Cause(ctx))
 	}
+
 	tokens.mu.Lock()
 	ch, challengedAt, previous := tokens.challenge, tokens.challengedAt, tokens.grant
 	tokens.mu.Unlock()
@@ -80,6 +82,7 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
 		return nil, asError(err)
 	}
+
 	fresh := &storedAuthorization{
 		Status: statusPending, Issuer: id.Issuer, Subject: id.Subject, Server: storeServer(server), Client: c.storeClient(client),
 		Scopes: scopes, Verifier: oauth2.GenerateVerifier(),
@@ -374,11 +377,13 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 			return errors.New("the response has a parameter twice")
 		}
 	}
+
 	// RFC 9207 section 2.4: the issuer must be identical. Otherwise a hostile authorization
 	// server could make us send it the code of an honest one (mix-up, RFC 9700 section 4.4).
 	if iss := query.Get("iss"); iss != stored.Server.Issuer && (iss != "" || stored.Server.ReturnsIssuer) {
 		return errors.New("the response is from another authorization server than the request was sent to")
 	}
+
 	code := query.Get("code")
 	switch {
 	case query.Has("error"):
@@ -386,6 +391,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	case code == "" || len(code) > maxCode:
 		return errors.New("the response has no code")
 	}
+
 	tokens, err := c.acquireUser(auth.Identity{Issuer: stored.Issuer, Subject: stored.Subject})
 	if err != nil {
 		return err
@@ -393,11 +399,13 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	defer c.releaseUser(tokens)
 	g := &grant{server: stored.Server.restore(), scopes: stored.Scopes}
 	g.client = c.restoreClient(stored.Client, g.server)
+
 	if c.cfg.DPoP {
 		if g.key, err = newProofKey(); err != nil {
 			return fmt.Errorf("generate a key for DPoP: %w", err)
 		}
 	}
+
 	redeemCtx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
 	reply, err := c.requestGrant(redeemCtx, g.server, g.client, g.key, url.Values{
@@ -409,6 +417,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		}
 		return err
 	}
+
 	g.scopes = mergeScopes(stored.Scopes, reply.scopes)
 	g.refresh = reply.refresh
 	g.token = reply.Token

@@ -48,6 +48,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 	if decoded.Issuer != issuer {
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
 	}
+
 	personal := c.cfg.Kind == AuthorizationCode
 	for _, e := range []struct {
 		name, url string
@@ -61,6 +62,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 			return nil, fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, e.name)
 		}
 	}
+
 	// MCP basic/authorization: clients must refuse an authorization server that does not
 	// state S256, because it may accept a stolen code.
 	if personal && !slices.Contains(decoded.PKCE, "S256") {
@@ -69,6 +71,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 	if c.cfg.DPoP && decoded.DPoP != nil && !slices.Contains(decoded.DPoP, proofAlgorithm) {
 		return nil, fetchErrorf("%s offers no DPoP with %s", issuerMetadata, proofAlgorithm)
 	}
+
 	return &authServer{
 		issuer: issuer, trusted: trusted, tokenURL: decoded.Token, authorizeURL: decoded.Authorize, registerURL: decoded.Register, revokeURL: decoded.Revoke,
 		authMethods: decoded.Methods, scopes: validScopes(decoded.Scopes), returnsIssuer: decoded.Iss, acceptsMetadata: decoded.CIMD,

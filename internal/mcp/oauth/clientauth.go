@@ -115,12 +115,14 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 	if block == nil {
 		return nil, nil, fetchErrorf("the private key is not PEM")
 	}
+
 	for !strings.HasSuffix(block.Type, "PRIVATE KEY") {
 		block, rest = pem.Decode(rest)
 		if block == nil {
 			return nil, nil, fetchErrorf("the PEM has no private key")
 		}
 	}
+
 	var key any
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -131,6 +133,7 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 	if err != nil {
 		return nil, nil, fetchErrorf("the private key cannot be read")
 	}
+
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
 		methods := map[elliptic.Curve]jwt.SigningMethod{

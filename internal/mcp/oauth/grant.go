@@ -84,6 +84,7 @@ func (c *Client) requestIDJAG(ctx context.Context, a *authServer, id auth.Identi
 	if got.Status != http.StatusOK {
 		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
 	}
+
 	var w struct {
 		Assertion string `json:"access_token"` // RFC 8693 section 2.2.1 names every issued token so
 		Type      string `json:"issued_token_type"`

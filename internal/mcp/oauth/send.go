@@ -38,6 +38,7 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		closeBody(r)
 		return nil, asError(err)
 	}
+
 	try := attempt{tokens: tokens}
 	for sends := 1; ; sends++ {
 		nonce := s.c.nonces.get(r.URL)

@@ -203,6 +203,7 @@ func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 	if unsaved { // the store still has the refresh token that was used for it
 		current = &mine
 	}
+
 	switch {
 	case current == nil:
 		u.adoptGrant(nil, revision)
@@ -225,6 +226,7 @@ func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 	case !reply.refresh.IsZero(): // rotated (RFC 9700 section 4.14.2); else the old one stays valid
 		next.refresh = reply.refresh
 	}
+
 	next.token = reply.Token
 	return u.storeRefreshed(ctx, &next, revision)
 }

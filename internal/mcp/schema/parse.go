@@ -72,6 +72,7 @@ func (p *parser) readValue(base int) (*value, *Problem) {
 		return nil, decoderProblem(err)
 	}
 	p.setRaw(v, base, int(p.in.InputOffset())-len(raw))
+
 	switch first {
 	case 'n':
 		v.kind = null
@@ -99,6 +100,7 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 	if first == '{' {
 		v.kind = object
 	}
+
 	_, err := p.in.ReadToken()
 	start := int(p.in.InputOffset()) - 1
 	for err == nil && p.in.PeekKind() != first+2 { // in ASCII, the closing bracket is 2 after the opening one
@@ -122,6 +124,7 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 		return nil, decoderProblem(err)
 	}
 	p.setRaw(v, base, start)
+
 	if len(v.names) > linearSearchMax {
 		v.byName = make(map[string]int, len(v.names))
 		for i, name := range v.names {

@@ -34,11 +34,13 @@ func checkTypes(tree any, pointer string) *Problem {
 	if !isList && object["type"] != nil {
 		named = []any{object["type"]}
 	}
+
 	for _, name := range named {
 		if text, ok := name.(string); !ok || !slices.Contains(typeNames, text) {
 			return &Problem{Pointer: pointer + "/type", Detail: "is not one of " + strings.Join(typeNames, ", ")}
 		}
 	}
+
 	for _, keyword := range slices.Sorted(maps.Keys(object)) {
 		where, part, at := keywords[keyword], object[keyword], pointer+"/"+keyword
 		list, _ := part.([]any)

@@ -76,6 +76,7 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 			return r // draft-07, 8.3: keywords beside a reference are ignored
 		}
 	}
+
 	switch {
 	case n.alwaysFalse:
 		w.reportType(&r, loc, 0, v)
@@ -84,6 +85,7 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 		w.reportType(&r, loc, n.kinds, v)
 		return r
 	}
+
 	w.checkEnum(n, v, loc, &r)
 	switch v.kind {
 	case integer, fraction:
@@ -91,10 +93,12 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 	case text:
 		w.checkText(n, v, loc, &r)
 	}
+
 	if w.quiet && !r.isValid() { // nobody reads further problems, and the values within v may be many
 		return r
 	}
 	w.checkApplicators(n, v, loc, &r)
+
 	switch v.kind {
 	case array:
 		w.checkArray(n, v, loc, &r)

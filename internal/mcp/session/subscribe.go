@@ -83,6 +83,7 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		ToolsListChanged:     offered.Tools != nil && offered.Tools.ListChanged,
 		ResourcesListChanged: s.resources != nil && offered.Resources != nil && offered.Resources.ListChanged,
 	}
+
 	var moreWanted chan struct{} // nil, and so never ready, if there are no resources to subscribe to
 	if canSubscribe {
 		moreWanted = s.resources.wake
@@ -93,6 +94,7 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 			return
 		}
 	}
+
 	s.missed.Store(true) // what changes before the server acknowledges the first stream
 	accepted := false    // a stream was acknowledged; then only one of several replicas does not have the method
 	for failures := 0; ; {

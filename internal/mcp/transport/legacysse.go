@@ -247,6 +247,7 @@ func (c *legacySSE) Write(data []byte) error {
 func (c *legacySSE) post(data []byte, rawID json.RawMessage, isRequest bool) {
 	trip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
 	ctx := context.WithValue(c.ctx, roundTripKey{}, trip)
+
 	r, err := http.NewRequestWithContext(trip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
 	var failure *Failure
 	lost := false

@@ -60,6 +60,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 		}
 		return &jsonrpc.Request{ID: id, Method: name, Params: params}, nil
 	}
+
 	isErrorAlone := err == nil && len(rawError) > 0 && rawError[0] == '{' && result == nil // which has no id where the request's could not be read
 	id = ownID(id)
 	if !id.IsValid() && !isErrorAlone || version == nil {

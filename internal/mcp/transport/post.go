@@ -94,6 +94,7 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		c.id = id
 		c.mu.Unlock()
 	}
+
 	switch mediaType(resp) {
 	case "text/event-stream":
 		trip.streamOpened()
@@ -259,22 +260,26 @@ func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Me
 		}
 		body = bytes.NewReader(data) // which net/http can read again, for a new token
 	}
+
 	r, err := http.NewRequestWithContext(ctx, method, c.URL, body)
 	if err != nil {
 		return nil, fmt.Errorf("make a %s: %w", method, err)
 	}
+
 	switch method {
 	case http.MethodPost:
 		r.Header["Content-Type"], r.Header["Accept"] = jsonOnly, jsonOrStream
 	case http.MethodGet:
 		r.Header["Accept"] = streamOnly
 	}
+
 	c.mu.Lock()
 	id, version := c.id, c.version
 	c.mu.Unlock()
 	if id != "" {
 		r.Header[sessionHeader] = []string{id}
 	}
+
 	ours, _ := msg.(*jsonrpc.Request)
 	switch {
 	case ours != nil && ours.Method == methodDiscover:

@@ -123,6 +123,7 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
 	answers := make(chan *nats.Msg, batch+1)
@@ -138,6 +139,7 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+
 	for range batch {
 		var msg *nats.Msg
 		select {

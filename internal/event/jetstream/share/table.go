@@ -194,6 +194,7 @@ const (
 func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	outcome := Nothing
 	queues := make(map[*owner][]*run) // made when needed; an owner whose queue is empty has nothing to delete
 	for {

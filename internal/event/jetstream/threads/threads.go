@@ -222,12 +222,14 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	if deleted {
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
 	}
+
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
+
 	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
 		s.removeTurnsLater(key, h.Incarnation)
 	}

@@ -157,6 +157,7 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 	if before > 0 {
 		next = int(min(int64(next), before-1))
 	}
+
 	var turns []event.Turn // the newest first
 	size, step, missing := 0, firstTurns, 0
 	for next > 0 && len(turns) <= max(limit, 1) {
@@ -182,6 +183,7 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 		next -= n
 		step = min(max((maxBytes-size)/(size/max(len(turns), 1)+1)+1, firstTurns), maxTurns)
 	}
+
 	slices.Reverse(turns)
 	page.Turns = turns
 	return page, nil
@@ -194,10 +196,12 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 	for n := low; n <= high; n++ {
 		subjects = append(subjects, h.turnSubject(n))
 	}
+
 	found, err := s.server.ReadEach(ctx, TurnsStream, subjects)
 	if err != nil {
 		return nil, err
 	}
+
 	var turns []event.Turn // the newest first
 	missing := 0
 	for n, subject := range slices.Backward(subjects) {
@@ -230,6 +234,7 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 		missing = 0
 		turns = append(turns, event.Turn{Run: message.Header.Get(runHeader), Number: int64(low + n), Time: message.Time, Data: data})
 	}
+
 	slices.Reverse(turns)
 	return turns, nil
 }
@@ -246,6 +251,7 @@ func (s *Store) readData(ctx context.Context, h *head, m Message) ([]byte, error
 	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
 		return nil, fmt.Errorf("a turn of the log has malformed parts")
 	}
+
 	var data []byte
 	for first := 0; first < count; first += maxTurns {
 		var subjects []string

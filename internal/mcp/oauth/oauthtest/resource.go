@@ -75,6 +75,7 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 	t, known := r.As.tokens[text]
 	r.As.Unlock()
 	where := fmt.Sprintf("resource_metadata=%q", r.URL+"/.well-known/oauth-protected-resource/mcp")
+
 	refuse := func(status int, challenge string) (string, string, int) {
 		r.Refusals++
 		if r.Silent {
@@ -82,6 +83,7 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 		}
 		return "", challenge, status
 	}
+
 	if !known || r.Refuse || t.resource != r.URL+"/mcp" {
 		return refuse(http.StatusUnauthorized, "Bearer "+where)
 	}

@@ -28,6 +28,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusBadRequest, "invalid_request")
 		return
 	}
+
 	thumbprint, code := "", ""
 	if proof := r.Header.Get("DPoP"); proof != "" {
 		thumbprint, code = checkProof(proof, http.MethodPost, s.URL+"/token", "", s.Nonce)
@@ -39,6 +40,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+
 	id, method, ok := s.authenticate(r)
 	if !ok {
 		refuse(http.StatusUnauthorized, "invalid_client")
@@ -46,12 +48,14 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 	in := Request{r.PostForm.Get("grant_type"), id, method, r.PostForm}
 	s.Requests = append(s.Requests, in)
+
 	if s.Fail != nil {
 		if code := s.Fail(in); code != "" {
 			refuse(cmp.Or(s.FailWith, http.StatusBadRequest), code)
 			return
 		}
 	}
+
 	t, code := s.issueToken(in)
 	if code != "" {
 		refuse(http.StatusBadRequest, code)
@@ -62,6 +66,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 			"access_token": "jag|" + t.subject + "|" + in.Form.Get("audience") + "|" + in.Form.Get("resource"), "issued_token_type": typeIDJAG, "token_type": "N_A"})
 		return
 	}
+
 	t.client, t.thumbprint = id, thumbprint
 	s.writeToken(w, t)
 }
