@@ -78,7 +78,7 @@ func BenchmarkOpenStreams(b *testing.B) {
 	p := spawnAnswerd(b, append(w.environ(), "MAX_CONCURRENT_RUNS=100000", "DISCONNECT_GRACE=0s"))
 	url, c := p.url(b), newClient(b)
 
-	// Only the first round finds a process that has not held so many before.
+	// Only the first round meets a process that has not had so many streams before.
 	for first := true; b.Loop(); first = false {
 		before := readMetrics(b, c, url)
 		var open []*http.Response

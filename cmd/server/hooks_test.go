@@ -90,7 +90,7 @@ func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
 
 	// Every hook was asked, with the identifiers of this run.
 	s.stop()
-	if err := <-s.done; err != nil { // the hook interrupt is asked while the run goes on
+	if err := <-s.done; err != nil { // the hook interrupt is asked while the run continues
 		t.Fatal(err)
 	}
 	if got, want := askedHooks(hooks), "interrupt model_result model_result pre_model_call pre_model_call pre_tool_call run_end tool_result"; got != want {

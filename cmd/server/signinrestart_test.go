@@ -68,7 +68,7 @@ func (j *runReader) resultOf(t *testing.T) string {
 }
 
 // TestSignInIsCompletedAfterAKilledReplica suspends a run for a sign-in and kills its replica. The browser
-// comes back to another replica, or to the same one started again: the run goes on there, and the sign-in
+// comes back to another replica, or to the same one started again: the run continues there, and the sign-in
 // serves all later calls. Nothing secret can be read in the log's files, in events and in log lines.
 func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 	t.Parallel()

@@ -182,7 +182,7 @@ func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
 	f.logPauses(t, "handed over", readers)
 }
 
-// When a replica is killed, another one goes on with its runs.
+// When a replica is killed, another one continues its runs.
 func TestTakeoverByAnotherReplica(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
@@ -371,7 +371,7 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 	f.kills = append(f.kills, time.Now())
 	f.mu.Unlock()
 	gate.Stop()
-	close(f.gate) // and its models go on talking to it
+	close(f.gate) // and its models still send to it
 
 	forEach(t, runs, func(i int) error {
 		readers[i].stays = true
@@ -419,7 +419,7 @@ func TestNATSServerKilledLosesNoRun(t *testing.T) {
 	f.kills = append(f.kills, time.Now())
 	f.mu.Unlock()
 	nats.kill()
-	close(f.gate) // the runs go on meanwhile, as far as they can
+	close(f.gate) // the runs continue meanwhile, as far as they can
 	nats.start(t)
 
 	forEach(t, runs, func(i int) error {

@@ -74,7 +74,7 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 	}
 }
 
-// S2.6, S1.3, F9: whatever a model does wrong is told to it, and the run goes on.
+// S2.6, S1.3, F9: the model gets an error for each invalid call, and the run continues.
 func TestInvalidCallsAreReportedAndNotGuessed(t *testing.T) {
 	bad := []llmtest.Call{
 		{Name: "no_such_tool", Args: `{}`},

@@ -95,7 +95,7 @@ func toolNamed(t *testing.T, h *agenttest.Fixture, name string) catalog.Tool {
 	return tool
 }
 
-// S0.7: a call may be refused; the model is told, and the others of its turn go on.
+// S0.7: a call may be refused; the model gets the refusal, and the other calls of its turn continue.
 func TestRefusalReachesTheModelAndStopsNoOtherCall(t *testing.T) {
 	h := newAddFixture(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID

@@ -141,7 +141,7 @@ func TestSchemaInAnAnswerIsBounded(t *testing.T) {
 	}
 }
 
-// A result that breaks the tool's own schema is delivered, and everybody is told.
+// A result that violates the tool's own schema is delivered, and the violation is reported.
 func TestViolationOfTheOutputSchemaIsReported(t *testing.T) {
 	h, _ := newOrderFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"item":"x"}`}), llmtest.Says("Done.")), orderSchema, orderResult("many"))
 	result := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]

@@ -300,7 +300,7 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 }
 
 // freeThread returns nil once the run is not the active one of the thread. It returns a *event.BusyError
-// if the run goes on.
+// if the run continues.
 func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id string, onBusy OnBusy) error {
 	err := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
 	if _, goesOn := errors.AsType[*event.BusyError](err); !goesOn || onBusy == BusyRefuse {

@@ -158,7 +158,7 @@ type handOverLog struct {
 	event.Log
 	appending   chan struct{} // gets an element for each append that waits for stored
 	stored      chan struct{}
-	noted, goOn chan struct{} // closed when the child is noted, and when the parent may go on
+	noted, goOn chan struct{} // closed when the child is noted, and when the parent may continue
 }
 
 func (l *handOverLog) AppendAsync(ctx context.Context, run string, b event.Body) (int64, error) {

@@ -12,7 +12,7 @@ import (
 )
 
 // A person may take longer than any process has: a drain ends a run that does nothing
-// but wait for one as soon as nothing else goes on, and not before.
+// but wait for one as soon as nothing else is active, and not before.
 func TestDrainDoesNotWaitForAPerson(t *testing.T) {
 	g := newGate()
 	asks := llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`})

@@ -180,7 +180,7 @@ func TestPreToolCallCanAnswerInPlaceOfTheTool(t *testing.T) {
 }
 
 // A hook that guards calls guards them when it is broken too; the others let things
-// be. Either way the run goes on and the log says so without quoting anybody.
+// be. Either way the run continues and the log says so without quoting anybody.
 func TestBrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 	for name, c := range map[string]struct{ hook, reply, want string }{
 		"no permission":        {"pre_tool_call", "", "denied"},

@@ -159,7 +159,7 @@ func TestParkedRunOfInputRequiredIsCancelled(t *testing.T) {
 	}
 }
 
-// If the server is gone when the person answers, the call fails and the run goes on.
+// If the server is gone when the person answers, the call fails and the run continues.
 func TestInputRequiredOfAServerThatIsGone(t *testing.T) {
 	log := newMemoryLog()
 	a := agenttest.NewFixture(t, askScript(), withDurableLog(log), agenttest.Stateless)

@@ -31,7 +31,7 @@ func startUntilQuestion(t *testing.T, h *agenttest.Fixture) (run string, questio
 func rawJSON(text string) json.RawMessage { return json.RawMessage(text) }
 
 // S0.6: the question is an event of its call, the answer goes to the server, and the
-// run goes on.
+// run continues.
 func TestRunWaitsForAPersonAndContinuesWithTheAnswer(t *testing.T) {
 	h := newAskFixture(t, nil)
 	run, q := startUntilQuestion(t, h)
@@ -116,7 +116,7 @@ func TestQuestionThatNobodyAnswersExpires(t *testing.T) {
 	h := newAskFixture(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond })
 	run, q := startUntilQuestion(t, h)
 	h.EventsUntil(t, run, func(e event.Event) bool { return e.Body.Type() == "elicitation_resolved" })
-	for range 2 { // while the run goes on, perhaps, and after it
+	for range 2 { // while the run continues, perhaps, and after it
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: rawJSON(`{"people":1}`)})
 		if !errors.Is(err, agent.ErrExpired) {
 			t.Errorf("error %v, want ErrExpired", err)

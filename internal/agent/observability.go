@@ -129,7 +129,7 @@ func newEndLabels(end event.Body) [2]metric.MeasurementOption {
 	}
 }
 
-// countRunEnd counts a run that got its terminal event here. A run that goes on in another process is counted
+// countRunEnd counts a run that got its terminal event here. A run that continues in another process is counted
 // there, with the whole time since its start.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
 	labels, known := m.endLabels[end.Type()]

@@ -177,7 +177,7 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 }
 
 // registerChild registers a run that needs no free slot, because its parent has one and waits. If children
-// waited for slots, parents that hold all of them would wait for their children for ever. It reports
+// waited for slots, parents that hold all of them would wait for their children forever. It reports
 // false if this process is handing over its runs. A draining process accepts children, since a run that may
 // still end here could not end without them.
 func (a *Agent) registerChild(r *run) bool {

@@ -197,7 +197,7 @@ func (a *Agent) runInBackground(r *run) {
 
 // beginRun creates the run, its turn, its job and its first event in the log, in this order:
 //
-//   - The run, with its idempotency key: of two requests with the same key, Create lets one go on.
+//   - The run, with its idempotency key: of two requests with the same key, Create lets one continue.
 //   - Its turn in the thread, which refuses a second active run unless this one may run beside it. The
 //     checkpoint needs the earlier turns that beginTurn reads. The turn of a new thread may be stored together with
 //     the start event (event.Log.BeginThread).

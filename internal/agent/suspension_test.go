@@ -87,7 +87,7 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 	})
 }
 
-// The time to answer is over when the event says so, be the timer late or not.
+// The input timeout ends at the time in the event, also if the timer is late.
 func TestInputTimeoutEndsWhenTheEventSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := newLoopWithCall(t, Request{})

@@ -212,7 +212,7 @@ func TestToolThatWasNotFoundCanBeCalled(t *testing.T) {
 	}
 }
 
-// S1.7: what is wrong with a search is told to the model like with any call.
+// S1.7: the model gets an error for an invalid search, as for any call.
 func TestBadSearchIsAnsweredWithItsSchema(t *testing.T) {
 	for args, says := range map[string]string{
 		`{}`: "missing required field: query", `{"query":" "}`: "query is empty", `{"query":3}`: "query is not a string", `{"query":null}`: "query is not a string",

@@ -149,7 +149,7 @@ func TestStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
 		}
 	}
 	for _, c := range conns {
-		_ = c.(*net.TCPConn).SetLinger(0) // a reset and not a goodbye
+		_ = c.(*net.TCPConn).SetLinger(0) // a reset, and not an orderly close
 		c.Close()
 	}
 	<-gone.done

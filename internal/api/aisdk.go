@@ -244,7 +244,7 @@ type deliveryTracker struct {
 	delivered map[string]bool
 }
 
-// record notes whether the stream of a run was delivered to its end. A stream that goes on is
+// record notes whether the stream of a run was delivered to its end. A stream that continues is
 // recorded as not delivered.
 func (t *deliveryTracker) record(run string, delivered bool) {
 	t.mu.Lock()

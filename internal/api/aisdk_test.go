@@ -92,7 +92,7 @@ func TestUIChatIsAThreadAndItsMessageARun(t *testing.T) {
 		t.Errorf("run %+v, want Status completed, ThreadID c", run)
 	}
 
-	// Nothing goes on, and nobody missed the end.
+	// No run is active, and no reader missed the end.
 	for path, method := range map[string]string{"/api/chat/c/stream": "GET", "/api/chat/none/stream": "GET", "/api/chat/c/stop": "POST"} {
 		if resp := s.do(t, method, path, ""); resp.StatusCode != http.StatusNoContent {
 			t.Errorf("method %s %s: %d, want 204", method, path, resp.StatusCode)
@@ -138,7 +138,7 @@ func TestUIChatResumeKeepsTheCallBeforeTheRun(t *testing.T) {
 	if posted[0].MessageID != "m1" || resumed[0].MessageID != newestRunOfThread(t, s, "c") || elicitationID(t, posted) != elicitationID(t, resumed) {
 		t.Errorf("posted\n%+v\nresumed\n%+v\nwant message m1, then the newest run's, with the same question", posted, resumed)
 	}
-	// Whoever answers there goes on there.
+	// A page that answers a question continues in the same response.
 	answer := chatAnswerBody("c", resumed[0].MessageID, elicitationID(t, resumed), `{"action":"accept","content":{"people":2}}`)
 	if rest := decodeUIChunks(t, readFrames(t, s.do(t, "POST", "/api/chat", answer), "")); rest[0].MessageID != resumed[0].MessageID || rest[len(rest)-1].Type != "finish" {
 		t.Errorf("rest %+v, want [0].MessageID %q, [last].Type finish", rest, resumed[0].MessageID)

@@ -321,7 +321,7 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 		t.Errorf("the stranger sees %s, want empty", got)
 	}
 
-	// What the caller brought goes to nobody.
+	// The caller's token is sent to nobody else.
 	decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	for _, r := range s.Model.Requests() {
 		if sent := fmt.Sprint(r.Header, string(r.Body)); strings.Contains(sent, strings.TrimPrefix(ada, "Bearer ")) {

@@ -83,7 +83,7 @@ type formatReadings struct {
 	native, events, response, responseStream, chat, chatOfRun string
 }
 
-// readInAllFormats reads a run in all formats. While the run goes on, a stream is read until a frame
+// readInAllFormats reads a run in all formats. While the run continues, a stream is read until a frame
 // has the text until.
 func (s *service) readInAllFormats(t *testing.T, run, until string) formatReadings {
 	t.Helper()

@@ -125,7 +125,7 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 			if readBody(t, resp); resp.Header.Get("Access-Control-Allow-Origin") != page {
 				t.Errorf(`header %v, want Get("Access-Control-Allow-Origin") %q`, resp.Header, page)
 			}
-			// What came of it is its owner's, on the native face as well.
+			// The result belongs to its owner, in the native format too.
 			run := newestRun(t, s, "Authorization", ada)
 			wantProblem(t, s.do(t, "GET", "/runs/"+run, "", "Authorization", eve), 404, "not_found")
 			wantProblem(t, s.do(t, "GET", "/runs/"+run+"/events", "", "Authorization", eve), 404, "not_found")

@@ -23,7 +23,7 @@ import (
 // protocolVersions are the versions of MCP that hosts speak.
 var protocolVersions = []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
-// mcpHost is an MCP host: the SDK's client, its person, and what it was told.
+// mcpHost is an MCP host: the SDK's client, and the notifications and elicitations that it got.
 type mcpHost struct {
 	*sdk.ClientSession
 	mu           sync.Mutex // protects what follows
@@ -31,7 +31,7 @@ type mcpHost struct {
 	elicitations []*sdk.ElicitParams
 }
 
-// person is who sits before a host; nil is a host that asks nobody.
+// person answers the questions of a host; nil is a host that cannot ask a person.
 type person func(*sdk.ElicitParams) *sdk.ElicitResult
 
 func acceptWith(content map[string]any) person {

@@ -26,7 +26,7 @@ const hopsPointer = "/_meta/io.answerd~1hops"
 // except for those that elicit answers over the open stream (relayInterrupt).
 //
 // A person's answer reaches the run in one of two ways. In the protocol versions with sessions, the
-// server sends elicitation/create over the stream of the call (OpenStream), and the call goes on. In
+// server sends elicitation/create over the stream of the call (OpenStream), and the call continues. In
 // 2026-07-28, the call ends with the result input_required, and the client calls again with the answers
 // and the requestState, which names the run and the event that suspended it.
 type answerCall struct {
@@ -262,7 +262,7 @@ func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitatio
 // updateElicitations starts an elicitation for an interrupt that the event opens. It withdraws the
 // elicitation of an interrupt that the event resolves, because the interrupt has expired or was answered
 // elsewhere, for example in the console. Each elicitation has a goroutine, because the call must
-// go on reading events while the client waits for its person.
+// continue to read events while the client waits for its person.
 func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 	if withdraw := t.withdraw[mcptool.ResolvedInterrupt(e.Body)]; withdraw != nil {
 		withdraw()

@@ -44,7 +44,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	approval := `{"id":"` + waits.ID + `","approved":true}`
 	noRun := run[:len("run_")] + "aaaaaaaa" + run[len("run_aaaaaaaa"):] // of this process, which its last characters name
 
-	// What of the path, the header or the body is the id, by route; none stands for it.
+	// Where the id of a run is, by route: in the path, a header or the body.
 	formats := map[string][]struct{ path, body, header, id, none string }{
 		"GET /runs/{run_id}":                          {{"/runs/ID", "", "", run, "run_none"}},
 		"DELETE /runs/{run_id}":                       {{"/runs/ID", "", "", run, "run_none"}},
@@ -71,7 +71,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		"POST /api/chat":                              {{"/api/chat", chatBody("ID", "1 + 2?"), "", run, noRun}},
 		"POST /agui":                                  {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
 	}
-	// Their ids name nothing that belongs to somebody.
+	// These routes have no id of something that a caller owns.
 	shared := []string{"{name}", "{model}", "/agents/{id}", "/agui/{agent}", "{file}", "/console/*"}
 	for _, route := range allRoutes(t, s) {
 		named := strings.Contains(route, "{") || strings.Contains(route, "*")

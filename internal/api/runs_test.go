@@ -68,7 +68,7 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 	}
 }
 
-// A run that goes on has to be cancelled first; one that is forgotten leaves nothing but
+// An active run has to be cancelled first; one that is forgotten leaves nothing but
 // that it was.
 func TestDeletedRunIsGone(t *testing.T) {
 	t.Parallel()
@@ -102,7 +102,7 @@ func TestRunOfAnEarlierProcessIsGone(t *testing.T) {
 	wantProblem(t, s.do(t, "GET", "/runs/run_none", ""), http.StatusNotFound, "not_found")
 }
 
-// A drained replica cuts its streams instead of ending them: the run goes on elsewhere.
+// A drained replica cuts its streams instead of ending them: the run continues elsewhere.
 func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 	t.Parallel()
 	durable := func(o *agent.Options) { o.Durable = true }

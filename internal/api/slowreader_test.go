@@ -267,7 +267,7 @@ func eventTime(data []byte) time.Time {
 }
 
 // F30: a reader that takes nothing holds its connection for one write's time and not
-// for ever; the run and its other readers never wait for it.
+// forever; the run and its other readers never wait for it.
 func TestStreamCutsAStalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memory.New(memory.Options{})

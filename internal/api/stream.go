@@ -39,7 +39,7 @@ type streamFormat struct {
 	// append appends what an event adds to the stream, which may be nothing, and returns the longer buffer.
 	append func(buf []byte, e event.Event) []byte
 	// expired returns the frames that end the stream because the caller's token has expired. The
-	// run goes on, and a caller with another token can resume at pos.
+	// run continues, and a caller with another token can resume at pos.
 	expired func(run string, pos int64) []sse.Frame
 	// ended reports whether the format's stream has ended. It is nil if the stream ends with the
 	// run or with the run's suspension.

@@ -183,7 +183,7 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 			addReaders(14, 19)
 			sendWords(80)
 			close(words)
-			all.Wait() // for nobody who takes nothing
+			all.Wait() // for all readers but the stalled one
 
 			// Each reader that stayed has the same bytes as one that reads the run afterwards.
 			var err error
@@ -246,7 +246,7 @@ func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 			readBody(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+open[0].ID+`","approved":true}`))
 			readBody(t, s.doContext(ctx, t, "GET", "/runs/"+run+"/events", ""))
 
-			// A response ends where it came to wait; the others are told from the beginning.
+			// A response ends at its suspension; the other formats stream from the beginning.
 			if over := readTogether(); (over == waits) != (name == "responses") {
 				t.Errorf("after the run went on: %s, want what was told while it waited (%s) of responses only", over, waits)
 			}

@@ -28,7 +28,7 @@ func (h *Handler) ownedThread(r *http.Request) (event.Thread, error) {
 
 // describeThread returns a thread with the status of its newest run. The log may keep a thread longer
 // than its runs (THREADS_RETENTION); the status is then in the newest turn. A thread without both counts
-// as completed, because nothing goes on in it.
+// as completed, because nothing is active in it.
 func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Thread, error) {
 	if id := cmp.Or(t.Active, t.LastRun); id != "" {
 		run, err := h.Log.Run(ctx, id)
@@ -187,7 +187,7 @@ func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteThread serves DELETE /threads/{thread_id}: it cancels the runs of the thread that go on, and
+// deleteThread serves DELETE /threads/{thread_id}: it cancels the active runs of the thread, and
 // removes all of its runs, with their children, and the thread. The log removes a thread without its
 // runs, so those are deleted one by one. The thread comes last, so that a caller whose request failed in
 // between still finds it and can repeat the request.

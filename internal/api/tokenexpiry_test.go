@@ -122,8 +122,8 @@ func readAllFrames(t *testing.T, resp *http.Response) (frames []sse.Frame) {
 	}
 }
 
-// A9: what a token allowed, it allows no longer than it is taken. The stream says so and
-// ends when a new request with that token would be refused, not earlier; the run goes on,
+// A9: a stream lasts no longer than its token. It reports the expiry and
+// ends when a new request with that token would be refused, not earlier; the run continues,
 // and with another token so does its reader, who sees nothing twice.
 func TestStreamEndsWhenItsTokenExpires(t *testing.T) {
 	m := newMint(t)

@@ -45,7 +45,7 @@ func TestBookTableAsksTheUser(t *testing.T) {
 	}
 }
 
-// To say that it was done is not to have done it, and one consent is for one call.
+// An answer is no consent without a visit to the page, and one consent is for one call.
 func TestConnectCalendarNeedsItsPage(t *testing.T) {
 	var base string
 	visit := func(method string) string {

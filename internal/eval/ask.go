@@ -101,7 +101,7 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, http.Header{"Idempotency-Key": {key}}, &got)
 		if p, ok := errors.AsType[*client.Problem](err); ok && p.RetryAfter > 0 && p.IsBusy() && retries < maxRetries {
 			retries++
-			if r.runID != "" { // the run goes on meanwhile
+			if r.runID != "" { // the run continues meanwhile
 				err = wait(ctx, p.RetryAfter)
 			} else {
 				err = pause(p.RetryAfter)
@@ -171,7 +171,7 @@ func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Inte
 	}
 	err := e.client.SendInput(ctx, r.runID, input)
 	if p, ok := errors.AsType[*client.Problem](err); ok && p.IsTooLate() {
-		return nil // too late; how the run went on is in its answer
+		return nil // too late; how the run continued is in its answer
 	}
 	return err
 }

@@ -20,7 +20,7 @@ type Failure struct {
 	Detail string `json:"detail"`
 }
 
-// check returns what a run did not meet of the expectations, all but the judge's. It goes on after the first
+// check returns what a run did not meet of the expectations, all but the judge's. It continues after the first
 // failure: a report with all of them needs no second run. The run has an answer, and compile was called.
 func (e *Expect) check(r *outcome) (failures []Failure) {
 	fail := func(member, format string, args ...any) {

@@ -63,7 +63,7 @@ func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	// As a client does that is told when to come back.
+	// Wait as long as Retry-After says, as clients do.
 	a, refused := s.ask(t), 0
 	for ; a.status == 503 && a.header.Get("Retry-After") != "" && refused < 60; refused++ {
 		<-time.After(time.Second)

@@ -36,7 +36,7 @@ func (r *faultRow) callErrorKind(s *service) string {
 	return kind
 }
 
-// wantCallError checks that the call fails with a tool_error of kind, and the run goes on.
+// wantCallError checks that the call fails with a tool_error of kind, and the run continues.
 func (r *faultRow) wantCallError(s *service, kind string) {
 	r.t.Helper()
 	got := r.callErrorKind(s)

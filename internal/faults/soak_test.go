@@ -109,7 +109,7 @@ func soakTool(t testing.TB) *peer {
 	return tool
 }
 
-// soak is what came of it.
+// soak runs the load and counts its outcomes.
 type soak struct {
 	clients int
 	rate    float64 // runs a second at most; 0 means as many as possible

@@ -69,7 +69,7 @@ func TestCancellationThatOvertakesItsCallIsResent(t *testing.T) {
 	waitUntil(t, "the call to end", left)
 }
 
-// F13, S4.4: however early a call is cancelled, it does not go on at the server. Over HTTP
+// F13, S4.4: however early a call is cancelled, it does not continue at the server. Over HTTP
 // a call and its cancellation go over two connections; the other transports keep order.
 // ANSWERD_CANCELS is how many calls there are per transport.
 func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {

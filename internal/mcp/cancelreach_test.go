@@ -42,7 +42,7 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				w := newChildMonitor(t)
 				child := stdioConfig("serve", w.addr())
 				cfg.Command, cfg.Args, cfg.Env = child.Command, child.Args, child.Env
-				go func() { // the child says so by dialling us
+				go func() { // the child reports it by connecting
 					<-w.started
 					<-w.started
 					begun <- struct{}{}

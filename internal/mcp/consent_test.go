@@ -275,7 +275,7 @@ func TestWaitForAPersonEndsWithTheCallerOrTheClient(t *testing.T) {
 }
 
 // The tool sign_in is gone as soon as anybody has listed the server's own: a call of it that waits for
-// its user goes on nevertheless.
+// its user continues nevertheless.
 func TestSignInContinuesWithoutItsTool(t *testing.T) {
 	c := newConsentFixture(t, nil, nil)
 	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "crm_sign_in" {

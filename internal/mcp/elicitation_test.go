@@ -124,7 +124,7 @@ func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 	}
 }
 
-// A person may take longer than the whole time of the call; afterwards the call goes on.
+// A person may take longer than the whole time of the call; afterwards the call continues.
 func TestElicitationStopsTheTimeOfItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, Options{Transport: inProcessTransport(newAskHandler("stateless json"))}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Second, MaxTime: 2 * time.Second})

@@ -48,7 +48,7 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 }
 
 // The SDK sends no headers for this schema, whose note has two types. They are part of
-// 2026-07-28, and no business of an older server.
+// 2026-07-28, and are not sent to an older server.
 func TestHeadersGoWithTheCall(t *testing.T) {
 	const schema = `{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"note":{"type":["string","null"]}}}`
 	for _, c := range []struct{ flavour, want string }{{"stateless json", "us-west1"}, {"stateful json", ""}} {

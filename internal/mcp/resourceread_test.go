@@ -158,7 +158,7 @@ func TestResourceIsCachedForItsTTL(t *testing.T) {
 }
 
 // A read that began before the server confirmed the subscription may be out of date without a
-// notification. It is not cached, or its reader would get it for ever.
+// notification. It is not cached, or its reader would get it forever.
 func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 	t.Parallel()
 	p := newNewsServer()

@@ -92,7 +92,7 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	cancel()
 	<-over
 
-	// The server may go on with the call that was given up. On a new session it cannot
+	// The server may continue the call that was given up. On a new session it cannot
 	// ask about it.
 	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptDefaults})
 	if got := mustResult(t, res, err).Text(); got != "accept 3" {

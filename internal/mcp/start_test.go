@@ -16,7 +16,7 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// A process that takes its time to come up, such as one that npx or uvx fetches first, is
+// A process that starts slowly, such as one that npx or uvx fetches first, is
 // neither killed for it nor asked for another protocol: a server of the Python SDK 2
 // refuses initialize once it was asked to discover. Questions don't wait for it. In fake
 // time.

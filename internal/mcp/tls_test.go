@@ -112,7 +112,7 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 	}
 }
 
-// Files are replaced while calls run. No call fails, the session goes on, and later calls show the
+// Files are replaced while calls run. No call fails, the session continues, and later calls show the
 // new certificate.
 func TestTLSRotationWhileCallsRun(t *testing.T) {
 	var mu sync.Mutex // protects serials and sessions

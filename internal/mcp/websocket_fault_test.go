@@ -240,7 +240,7 @@ func TestWebSocketReconnectsByItself(t *testing.T) {
 	}
 }
 
-// S0.1 "stdio rules": a cancelled call is told to the server by its id, and neither
+// S0.1 "stdio rules": the cancellation of a call is sent to the server with its id, and neither
 // the socket nor the call beside it notices.
 func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 	var beside message
@@ -400,7 +400,7 @@ func countOpenFiles(t *testing.T) int {
 	return len(list)
 }
 
-// S3.4: Close says goodbye.
+// S3.4: Close sends a close frame.
 func TestWebSocketCloseSendsACloseFrame(t *testing.T) {
 	s := &wsScriptedServer{gone: make(chan error, 1)}
 	c := newClient(t, Options{}, wsServerConfig(t, s))

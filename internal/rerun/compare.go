@@ -134,7 +134,7 @@ func (c *comparison) reportMissing(e event.Event) {
 	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparable(e, e.AppendJSON(nil)))})
 }
 
-// stall reports that the run does not go on.
+// stall reports that the run does not continue.
 func (c *comparison) stall() {
 	next := c.last
 	for _, q := range c.queues {

@@ -336,7 +336,7 @@ func newModel(t *testing.T, script llmtest.Script) llm.Model {
 	return openai.New(openai.Config{BaseURL: llmtest.New(t, script).URL})
 }
 
-// Nobody is there to be asked for more while another model answers.
+// While another model answers, no person can be asked for a higher budget.
 func TestAnotherModelIsNotAllowedMore(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Three.")), nil)
 	run := h.StartRun(t, agent.Request{Interactive: true, AskAtLimit: true, Budget: agent.Budget{ToolCalls: 1}})

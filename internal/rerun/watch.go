@@ -37,7 +37,7 @@ func (w *watch) idleSignal() <-chan struct{} {
 // that a machine that stands still for a while does not look like runs that do.
 const ticks = 20
 
-// run watches until ctx ends. When nothing has happened for the time stall, the runs go on without the recorded
+// run watches until ctx ends. When nothing has happened for the time stall, the runs continue without the recorded
 // order; after as long again the first run is cancelled, and after as long again it is given up with ErrStalled.
 func (w *watch) run(ctx context.Context, stall time.Duration, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(stall / ticks)

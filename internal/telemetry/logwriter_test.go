@@ -97,7 +97,7 @@ func TestLogWriterCountsLinesBeyondItsBound(t *testing.T) {
 	}
 }
 
-// failingWriter is a writer that fails until it is mended; every write is told.
+// failingWriter fails until it is repaired, and reports each write.
 type failingWriter struct {
 	err   error
 	wrote chan string

@@ -19,7 +19,7 @@ const (
 )
 
 // The spans of a run are children of the request's span, which continues the
-// caller's trace; the trace goes on to the next server; the collector gets it all,
+// caller's trace; the trace continues to the next server; the collector gets it all,
 // with the data key of OCI APM.
 func TestSpansNestFromTheCallerToTheNextServer(t *testing.T) {
 	col := newCollector(t)

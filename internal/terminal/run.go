@@ -150,7 +150,7 @@ func (s *Session) ask(ctx context.Context, r *runView) (*client.Stream, error) {
 }
 
 // cancelRun cancels a run whose caller has interrupted it. It has a context of its own, because
-// the caller's has ended. If it fails, the person is told: the run goes on until its grace period ends.
+// the caller's has ended. If it fails, the person is told: the run continues until its grace period ends.
 func (s *Session) cancelRun(r *runView) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The server names the same page as the next one for ever.
+// The server names the same page as the next one forever.
 func TestListThatNeverEndsIsAnError(t *testing.T) {
 	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
 		reply(w, m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":"a"}`)

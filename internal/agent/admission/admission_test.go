@@ -252,7 +252,7 @@ func TestCallersAreForgotten(t *testing.T) {
 	})
 }
 
-// What is taken comes in whatever the limits say, counts, and does not stand in the queue.
+// AcquireOverLimit ignores the limits and the queue, and counts.
 func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1, PerCaller: 1, MemoryShort: func() bool { return false }})

@@ -141,7 +141,7 @@ func TestMemoryCountsWhatIsOutsideOfRuns(t *testing.T) {
 	}
 }
 
-// A run of another process goes on here, but none is claimed while memory is short.
+// A run of another process continues here, but none is claimed while memory is short.
 func TestMemoryOfAcquireOverLimitCounts(t *testing.T) {
 	g := newGate(20 * mib)
 	g.AcquireOverLimit("a", 30*mib)

@@ -6,7 +6,7 @@
 //	answer := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 package agenttest
 
-//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers go on sending it.
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers still send it.
 
 import (
 	"context"

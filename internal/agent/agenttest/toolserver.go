@@ -1,6 +1,6 @@
 package agenttest
 
-//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers go on sending it.
+//lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers still send it.
 
 import (
 	"context"

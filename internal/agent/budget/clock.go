@@ -159,7 +159,7 @@ func (c *Clock) Pause() {
 	}
 }
 
-// Resume lets the clock go on after Pause.
+// Resume lets the clock continue after Pause.
 func (c *Clock) Resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

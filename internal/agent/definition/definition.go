@@ -12,7 +12,7 @@
 // An agent can only narrow what the service allows: its lists of servers and tools are applied after the rules
 // of the caller, its budget is lowered to the service's, and its approvals come on top of those of mcp.json.
 // The lists of agents that may be asked contain no cycle. The depth is bounded besides, by MaxLevels, because a
-// service may read another file while runs of the old one go on.
+// service may read another file while runs of the old one continue.
 package definition
 
 import (

@@ -11,8 +11,8 @@ import (
 	"answerd/internal/help"
 )
 
-// startAttempt makes an attempt in its own goroutine, unless too many go on. It takes over the job: however the attempt
-// ends, the job is parked, released or done. While too many attempts go on, the delivery is parked for 1 to 4
+// startAttempt makes an attempt in its own goroutine, unless too many are in flight. It takes over the job: however the attempt
+// ends, the job is parked, released or done. While too many attempts are in flight, the delivery is parked for 1 to 4
 // seconds, so that the goroutine that claimed it can claim other runs.
 func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	target := d.urlOf(rec)

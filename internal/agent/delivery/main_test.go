@@ -104,7 +104,7 @@ func (p *process) stop() {
 	p.done.Wait()
 }
 
-// startRun stores a run that goes on.
+// startRun stores an active run.
 func (p *process) startRun() event.Run {
 	p.t.Helper()
 	run := event.Run{ID: p.Log.NewID(), ThreadID: "thr_1", Owner: event.Owner{Subject: "ann"}, Created: p.Log.Now()}

@@ -21,7 +21,7 @@ import (
 type Inputs struct {
 	// Order waits until the run has come to the event b, which is about to be appended: a step_start, or an event
 	// of a call other than suspended. An error means that the event must not be appended. Most events are appended even if
-	// ctx has ended, so Order may go on waiting until kept ends: another process continues the run then.
+	// ctx has ended, so Order may continue to wait until kept ends: another process continues the run then.
 	Order func(ctx, kept context.Context, run string, b event.Body) error
 	// Charge waits until a call is charged to the budget of its run, or until what the child run of the call has
 	// used is; child is "" in the first case.

@@ -1,4 +1,4 @@
-// Package replay rebuilds the state of a run from its log, so that another process can go on
+// Package replay rebuilds the state of a run from its log, so that another process can continue
 // with it.
 //
 //	s := replay.Read(events, notes, inputs)

@@ -161,7 +161,7 @@ type pendingUse struct {
 	waiting  amounts           // will be stored next
 	inFlight amounts           // is being stored
 	// isBeingStored is set while one goroutine stores the caller's use without mu. Others only add to waiting
-	// then; the first one goes on until nothing waits.
+	// then; the first one continues until nothing waits.
 	isBeingStored bool
 }
 

@@ -186,7 +186,7 @@ func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
 	for dropped < conv.History && saved < excess {
 		dropped++
 		saved += w.messageTokens(&conv.Messages[dropped])
-		// The history goes on with a user's message. An answer without its question says
+		// The history continues with a user's message. An answer without its question says
 		// little, and endpoints refuse a result without its call.
 		for dropped < conv.History && conv.Messages[dropped+1].Role != llm.User {
 			dropped++

@@ -13,7 +13,7 @@ import (
 // continues with the same encoder gets later frames as if that event had not been encoded.
 //
 // A run of the service that is suspended twice is three AG-UI runs, each with a ClientRunID of its own.
-// Ids of messages are made of the id of the service's run and the step, which go on from one AG-UI run
+// Ids of messages are made of the id of the service's run and the step, which continue from one AG-UI run
 // to the next, so they are unique in the thread.
 type Encoder struct {
 	head   Header

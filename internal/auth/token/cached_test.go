@@ -293,7 +293,7 @@ func TestCachedSourceRenewSendsOneRequestForManyCalls(t *testing.T) {
 			t.Errorf("got %s, want %q", got, "token-1")
 		}
 		done.Wait()
-		renew() // who comes late gets the new one
+		renew() // a late caller gets the new token
 		if f.count != 2 {
 			t.Errorf("%d requests, want 2", f.count)
 		}

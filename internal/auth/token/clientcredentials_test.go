@@ -94,7 +94,7 @@ func TestClientCredentialsRequest(t *testing.T) {
 	}
 }
 
-// The secret may be changed in the vault; it is read again once, not for ever.
+// The secret may be changed in the vault; it is read again once, not forever.
 func TestClientSecretIsReadAgainWhenTheClientIsRefused(t *testing.T) {
 	i := authtest.NewIAM(t)
 	var wanted atomic.Pointer[string]

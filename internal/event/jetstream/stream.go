@@ -23,7 +23,7 @@ const (
 
 // openStreams makes the streams that are missing, and opens those that another process made.
 func (l *Log) openStreams(ctx context.Context) (err error) {
-	// Without a timeout, the library counts a message of send that is never acknowledged for ever.
+	// Without a timeout, the library counts a message of send that is never acknowledged forever.
 	if l.js, err = js.New(l.write, js.WithPublishAsyncTimeout(createTimeout)); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}

@@ -21,7 +21,7 @@
 //
 // A run is the JSON of its events, in blocks of memory that are only appended to and never moved, with
 // an index of the position where each event ends. Readers get slices of the blocks. The newest events of
-// a run that goes on, and of the runs that ended last, also keep their bodies as the writer gave them
+// an active run, and of the runs that ended last, also keep their bodies as the writer gave them
 // (the tail), so that readers that follow a run need not decode the JSON; others decode it. The log
 // counts the capacity of the blocks, their indexes, and estimates of everything else, the tails included.
 //

@@ -11,7 +11,7 @@ import (
 	"answerd/internal/event"
 )
 
-// A log at its bound drops runs that have ended. As long as there are any, a run that goes on
+// A log at its bound drops runs that have ended. As long as there are any, an active run
 // keeps its first events, however many runs append at the same time.
 func TestRunKeepsItsFirstEventsWhileOthersHaveEnded(t *testing.T) {
 	log := New(Options{MaxBytes: 1 << 20})

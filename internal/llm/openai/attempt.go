@@ -51,7 +51,7 @@ func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) erro
 
 // classifyError decides what err means. If we cut the connection ourselves, the reason is in
 // cause and not in err. The order of the cases matters: the end of ctx explains every other error; a
-// timeout of ours comes before an error that only says that reading failed; and an answer that has its
+// timeout of our own comes before an error that only says that reading failed; and an answer that has its
 // finish_reason is complete, whatever happened to the connection after it.
 func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, answer *assembler, err error) error {
 	if ctx.Err() != nil {

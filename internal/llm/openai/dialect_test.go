@@ -138,7 +138,7 @@ func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
 }
 
 // Mistral and OpenAI refuse the ids that other endpoints have given to calls. A conversation that began with
-// another model goes on with shorter ones.
+// another model continues with shorter ones.
 func TestRefusedCallIDsAreShortened(t *testing.T) {
 	request := llm.Request{Model: "m", Messages: []llm.Message{
 		{Role: llm.User, Text: "Hi"},

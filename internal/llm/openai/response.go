@@ -132,7 +132,7 @@ func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error
 }
 
 // readError ends an answer when reading the reply returned err. classifyError handles errors
-// that are neither a clean end nor a limit of ours.
+// that are neither a clean end nor one of our limits.
 func readError(a *assembler, err error) error {
 	switch {
 	case err == io.EOF:

@@ -126,7 +126,7 @@ func TestToolTextCacheRendersAToolOnce(t *testing.T) {
 	all.Wait()
 }
 
-// A server that invents tools for ever fills no memory.
+// A server that invents tools without end does not fill the memory.
 func TestToolTextCacheIsBounded(t *testing.T) {
 	var c toolTextCache
 	big := llm.Tool{Name: "x", Description: strings.Repeat("d", maxToolTextBytes/8)}

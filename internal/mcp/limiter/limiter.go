@@ -29,7 +29,7 @@
 //
 // A limit that nobody needs stays as it is: without waiting calls nothing is known about a higher one.
 // Latency with few calls in flight is measured again whenever that few are, so a server that has become
-// slower for another reason is not limited for ever: its limit falls to Min, where its new latency
+// slower for another reason is not limited forever: its limit falls to Min, where its new latency
 // is learned.
 //
 // Everything here may be used concurrently; nothing starts a goroutine.

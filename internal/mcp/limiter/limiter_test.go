@@ -126,7 +126,7 @@ func TestLimitShrinksWhenLatencyRises(t *testing.T) {
 	})
 }
 
-// A server that is slower than before for another reason is not limited for ever.
+// A server that is slower than before for another reason is not limited forever.
 func TestLimitGrowsAgainWithANewLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)

@@ -55,7 +55,7 @@ func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 
 var modernHeaders = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "t"}
 
-// Sessions are not given out for ever to those who forget them.
+// A client that forgets its sessions cannot open any number of them.
 func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHandler(t, mcpserver.Options{MaxSessions: 2, SessionIdleTimeout: time.Minute}, sayHello)

@@ -40,7 +40,7 @@ func asError(err error) *Error {
 	return &Error{Public: "no token could be obtained for this server", Err: err}
 }
 
-// fetchErrorf returns a fetch.Error with a text of ours. It must not quote what the other side
+// fetchErrorf returns a fetch.Error with our own text. It must not quote what the other side
 // sent.
 func fetchErrorf(format string, args ...any) error {
 	return &fetch.Error{Public: fmt.Sprintf(format, args...)}

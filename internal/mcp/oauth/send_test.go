@@ -310,7 +310,7 @@ func TestDPoPProofNamesTheURLThatIsRequested(t *testing.T) {
 	}
 }
 
-// A server that asks for another nonce each time is asked twice, not for ever.
+// A server that asks for another nonce each time is asked twice, not forever.
 func TestDPoPNonceIsRetriedOnce(t *testing.T) {
 	w := newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
 	w.mustSend(userNamed("ann"), "service hello")

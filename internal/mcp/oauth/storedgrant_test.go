@@ -287,7 +287,7 @@ func TestRefreshWaitsForAProcessThatHasDied(t *testing.T) {
 	})
 }
 
-// TestRenewedTokenThatCannotBeStored checks that a process goes on with a refresh token that the store
+// TestRenewedTokenThatCannotBeStored checks that a process continues with a refresh token that the store
 // did not take, and stores the next one.
 func TestRenewedTokenThatCannotBeStored(t *testing.T) {
 	if os.Getenv("ANSWERD_TEST_LONG") == "" {

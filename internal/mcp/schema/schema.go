@@ -66,7 +66,7 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 	if original.isValid() && !check.outOfSteps {
 		return raw, nil
 	}
-	// The same validator goes on, so that the repair and the checks share one maxSteps.
+	// The same validator continues, so that the repair and the checks share one maxSteps.
 	repaired := check.repair(s.root, v)
 	// Problems that could be repaired are not reported, even if the value has others.
 	problems := check.problemsOf(check.validate(s.root, repaired, nil))

@@ -88,7 +88,7 @@ func TestCheckRepairsLargeValidValues(t *testing.T) {
 	}
 }
 
-// An instance that multiplies the alternatives at every level is given up, and said so.
+// A value that multiplies the alternatives at every level is not checked to the end, which is reported.
 func TestCheckBoundsItsWork(t *testing.T) {
 	s, err := Compile(json.RawMessage(`{"properties":{"a":{"anyOf":[{"$ref":"#"},{"$ref":"#"},{"$ref":"#"}]}},"required":["b"]}`))
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 	methodInitialize = "initialize"
 )
 
-// rawMethods are the methods that have a result of ours.
+// rawMethods are the methods that have a result type of our own.
 var rawMethods = []string{
 	"tools/list", methodCall, "prompts/list", methodPrompt, "resources/list", "resources/templates/list", methodRead, methodListen,
 }

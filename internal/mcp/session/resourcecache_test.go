@@ -73,7 +73,7 @@ func TestResourceCacheIsEmptyWhileNotificationsAreMissed(t *testing.T) {
 }
 
 // Each acknowledgement lists the subscriptions of a stream of its own. A resource that the server no
-// longer accepts would otherwise count as current for ever.
+// longer accepts would otherwise count as current forever.
 func TestResourceCacheForgetsSubscriptionsOfAnEarlierStream(t *testing.T) {
 	c := newResourceCache()
 	k := newCacheKey("r1", nil)

@@ -3,7 +3,7 @@
 // asks. The go-sdk speaks the protocol; package transport carries the messages.
 //
 // A Connector belongs to one server. A Pool holds the session that all calls share, or all calls of
-// one principal; a Session is one handshake and what came of it; a Request is one request of ours.
+// one principal; a Session is one handshake and what came of it; a Request is one of our requests.
 //
 //	endpoint := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
 //	connector := session.NewConnector(session.ConnectorOptions{Endpoint: endpoint, ClientVersion: "1.0", Logger: log})

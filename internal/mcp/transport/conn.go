@@ -91,7 +91,7 @@ type streamConn struct {
 	unmatched  int                     // messages that could be about no call, or about several
 }
 
-// pendingRequest is a request of ours that does not have an answer yet.
+// pendingRequest is one of our requests that does not have an answer yet.
 type pendingRequest struct {
 	id      jsonrpc.ID
 	trip    *RoundTrip // nil for a request that the SDK sends by itself

@@ -218,7 +218,7 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 		return m, nil // nothing is read after it, so it keeps its memory
 	case *jsonrpc.Request:
 		if m.IsCall() {
-			// The SDK answers each one with a POST of ours.
+			// The SDK answers each one with a POST of its own.
 			s.requests++
 			if tooManyRequests(s.requests, s.opened) {
 				return nil, BadReply("too many requests in one stream", nil)
@@ -274,7 +274,7 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 		if failure == nil {
 			failure = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 		}
-		if refused { // the server may go on with it, and the SDK cancels it there
+		if refused { // the server may continue it, and the SDK cancels it there
 			trip.abort(failure)
 		} else {
 			trip.fail(failure)

@@ -151,7 +151,7 @@ func (e *httpEndpoint) NewTransport() Transport { return newHTTPConn(e) }
 // Close implements Endpoint.
 func (e *httpEndpoint) Close() { e.background.Wait() }
 
-// httpConn is the connection of one session over Streamable HTTP: each message of ours is a POST
+// httpConn is the connection of one session over Streamable HTTP: each of our messages is a POST
 // whose reply has the answer (2025-11-25 and 2026-07-28 basic/transports). It notes for each
 // RoundTrip whether the request was sent, hands what the server sends in the answer's stream to the
 // RoundTrip that it belongs to, and bounds what is read. An invalid reply ends only its own request

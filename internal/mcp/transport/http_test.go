@@ -249,7 +249,7 @@ type panickingBody struct{ io.ReadCloser }
 
 func (panickingBody) Read([]byte) (int, error) { panic("a defect") }
 
-// A server over HTTP+SSE may send events and comments for ever, but no endpoint event: the handshake
+// A server over HTTP+SSE may send events and comments forever, but no endpoint event: the handshake
 // ends with its time, and the stream is closed.
 func TestLegacySSEWithoutEndpointIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -136,7 +136,7 @@ func lookPathOf(env []string, name string) string {
 	return ""
 }
 
-// makePipes makes the three pipes and returns the child's ends. They are files of ours,
+// makePipes makes the three pipes and returns the child's ends. They are our own files,
 // not the ones that os/exec copies from: nothing then waits for a grandchild that
 // keeps one open.
 func (p *process) makePipes() (childEnds []*os.File, err error) {
@@ -194,7 +194,7 @@ func (p *process) start() (err error) {
 }
 
 // cleanUp waits for the end of the process and leaves nothing of it: neither its process group, nor
-// a zombie, nor a goroutine or file of ours.
+// a zombie, nor a goroutine or file of our process.
 func (p *process) cleanUp() {
 	defer close(p.gone)
 	withoutPanic(p.log, p.awaitEnd)

@@ -248,7 +248,7 @@ func (c *streamConn) onlyCall() *RoundTrip {
 	return nil
 }
 
-// giveUpLocked notes that a call was given up that the server has. The server may go on with it
+// giveUpLocked notes that a call was given up that the server has. The server may continue it
 // until it answers all the same, and need not answer (2025-11-25 basic/utilities/cancellation).
 func (c *streamConn) giveUpLocked(q *pendingRequest) {
 	switch {

@@ -20,7 +20,7 @@ const lingerTimeout = time.Second
 
 type roundTripKey struct{}
 
-// RoundTrip is one request of ours and what becomes of it: how long it has, what is sent with it,
+// RoundTrip is one of our requests and what becomes of it: how long it has, what is sent with it,
 // and whether the server may have got it. It travels in the request's context, which the SDK hands
 // down to the connection. The answer is not in it: the SDK returns that.
 //
@@ -120,7 +120,7 @@ func (trip *RoundTrip) SetIdleTimeout(d time.Duration) { trip.timer.setIdle(d) }
 // nest.
 func (trip *RoundTrip) PauseTimer() { trip.timer.pause() }
 
-// ResumeTimer lets the request's time go on, unless it was over when it was paused.
+// ResumeTimer lets the request's time continue, unless it was over when it was paused.
 func (trip *RoundTrip) ResumeTimer() { trip.timer.resume() }
 
 // Sent reports whether the server may have got the request.
@@ -202,7 +202,7 @@ func (trip *RoundTrip) fail(f *Failure) {
 	}
 }
 
-// abort ends the request because of a failure where the server may go on with it, so the SDK
+// abort ends the request because of a failure where the server may continue it, so the SDK
 // cancels it there.
 func (trip *RoundTrip) abort(f *Failure) { trip.cancel(f) }
 

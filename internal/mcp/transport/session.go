@@ -32,7 +32,7 @@ type Session struct {
 }
 
 // Ambiguous reports whether messages of the server can no longer be attributed to one call in this
-// session, because a call was given up that the server may go on with. A new session can. Where the
+// session, because a call was given up that the server may continue. A new session can. Where the
 // standalone stream is open for changes only, that is not worth a new session.
 func (s *Session) Ambiguous() bool { return s.attributes.Load() && s.inflight.ambiguous() }
 
@@ -68,7 +68,7 @@ type Handlers struct {
 type inflightCalls struct {
 	mu      sync.Mutex // protects what follows
 	calls   map[*RoundTrip]struct{}
-	givenUp bool // a call was given up, and the server may go on with it
+	givenUp bool // a call was given up, and the server may continue it
 }
 
 // add notes that trip has sent a request during which the server may ask something.

@@ -213,7 +213,7 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 		}
 	case msg.IsCall(), msg.Method == notificationCancelled:
 		msg.Params = bytes.Clone(msg.Params)
-		// The SDK answers each one with a POST of ours.
+		// The SDK answers each one with a POST of its own.
 		s.requests++
 		if tooManyRequests(s.requests, s.opened) {
 			s.endStream()

@@ -19,7 +19,7 @@ type StdioConfig struct {
 	Args    []string
 	// Dir is the working directory; "" for ours.
 	Dir string
-	// Env is the whole environment, as NAME=value: the process gets nothing of ours.
+	// Env is the whole environment, as NAME=value: the process inherits nothing from ours.
 	Env []string
 	// Query says that query parameters are configured, which a process cannot be sent: that is
 	// logged.

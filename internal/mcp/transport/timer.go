@@ -97,7 +97,7 @@ func (t *idleTimer) pause() {
 	t.paused = time.Now()
 }
 
-// resume lets the time go on from where it was paused, unless it was over by then.
+// resume lets the time continue from where it was paused, unless it was over by then.
 func (t *idleTimer) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 type outMessage struct {
 	data    []byte
 	id      jsonrpc.ID // of our request, or of the server's that it answers; else invalid
-	request bool       // it is a request of ours
+	request bool       // it is one of our requests
 	done    chan error // of capacity 1
 }
 
@@ -47,7 +47,7 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 	return c.send(ctx, id, false, msg)
 }
 
-// sendRequest sends a request of ours, and registers it before, because its answer can arrive at once. trip is nil for a
+// sendRequest sends one of our requests, and registers it before, because its answer can arrive at once. trip is nil for a
 // request that the SDK sends by itself. After an error the request has no answer, except if ctx has ended: it may have
 // been sent then, and the SDK cancels it.
 func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) error {

@@ -217,7 +217,7 @@ func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 			t.forgetLocked(oldest)
 		case err != nil:
 			return outcome, err
-		case last != oldest.last: // the run went on since the queue was made: others may have ended before it
+		case last != oldest.last: // the run continued since the queue was made: others may have ended before it
 		case ended.IsZero():
 			oldest.open = true
 		case !ended.Before(eviction.EndedBefore): // the others in the queue ended even later
