@@ -202,3 +202,18 @@ func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
 	}
 	return s.consentClient().SignInHost(ctx, auth.Identity{})
 }
+
+// elicitAll asks the person to visit each of the pages in turn, and reports whether they accepted
+// all.
+func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) bool {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(s.life, func() { stop(context.Cause(s.life)) })()
+	for _, page := range pages {
+		res, err := call.Elicit(ctx, page)
+		if err != nil || res.Action != Accept || ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
+}

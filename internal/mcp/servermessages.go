@@ -1,8 +1,6 @@
 package mcp
 
 import (
-	"context"
-
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/session"
 )
@@ -50,19 +48,4 @@ var ErrRefused = session.ErrRefused
 // is of a result that no Call returned.
 func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 	return session.Elicitations(in)
-}
-
-// elicitAll asks the person to visit each of the pages in turn, and reports whether they accepted
-// all.
-func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) bool {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(s.life, func() { stop(context.Cause(s.life)) })()
-	for _, page := range pages {
-		res, err := call.Elicit(ctx, page)
-		if err != nil || res.Action != Accept || ctx.Err() != nil {
-			return false
-		}
-	}
-	return true
 }
