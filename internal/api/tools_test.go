@@ -172,3 +172,32 @@ func TestToolCallCountsAsARun(t *testing.T) {
 	wantProblem(t, resp, 503, "server_shutdown")
 	wantProblem(t, s.do(t, "POST", "/tools/add/call", `{}`), 503, "draining")
 }
+
+func TestToolsAndServersAreListed(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, nil)
+	tools := decodeResponse[struct {
+		Tools []struct {
+			Name, Server string
+			InputSchema  map[string]any `json:"input_schema"`
+		}
+	}](t, s.do(t, "GET", "/tools", ""), 200).Tools
+	if len(tools) != 10 || tools[0].Name != "add" || tools[0].Server != "default" || tools[0].InputSchema["type"] != "object" {
+		t.Errorf(`tools %+v, want 10, [0].Name add, [0].Server default, [0].InputSchema["type"] object`, tools)
+	}
+
+	type server struct {
+		Name, State string
+		Tools       int
+	}
+	list := decodeResponse[struct{ Servers []server }](t, s.do(t, "GET", "/servers", ""), 200).Servers
+	if len(list) != 1 || list[0] != (server{"default", "connected", 10}) {
+		t.Errorf("servers %+v, want default, connected, with 10 tools", list)
+	}
+
+	// S2.12
+	if again := decodeResponse[server](t, s.do(t, "POST", "/servers/default/refresh", ""), 200); again != list[0] {
+		t.Errorf("refreshed %+v, want %+v", again, list[0])
+	}
+	wantProblem(t, s.do(t, "POST", "/servers/none/refresh", ""), 404, "not_found")
+}
