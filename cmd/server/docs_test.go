@@ -148,7 +148,7 @@ func requireSection(t *testing.T, path, name, want string) {
 	head, rest, ok := strings.Cut(string(doc), begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no section %s, want ok true, ok2 true", path, name)
+		t.Fatalf("%s has no section %s, want ok2 true", path, name)
 	}
 	requireGolden(t, path, head+begin+want+end+tail)
 }

@@ -168,7 +168,7 @@ func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 	}
 	close(release)
 	if seen := readStream(t, stream); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
-		t.Errorf("the stream ended with %d events, want seen non-zero, [last].Event final_answer", len(seen))
+		t.Errorf("the stream ended with %d events, want seen non-zero, Event final_answer", len(seen))
 	}
 
 	for _, conn := range conns {
@@ -237,7 +237,7 @@ func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 
 	for _, resp := range streams {
 		if seen := readStream(t, resp); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
-			t.Errorf("a run did not end well: %d seen, want seen non-zero, [last].Event final_answer", len(seen))
+			t.Errorf("a run did not end well: %d seen, want seen non-zero, Event final_answer", len(seen))
 		}
 	}
 	getUntilOK(t, c, url)

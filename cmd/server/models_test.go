@@ -93,7 +93,7 @@ func TestModelsFileIsServed(t *testing.T) {
 		Errors []struct{ Pointer string }
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusBadRequest || p.Code != "invalid_request" || len(p.Errors) != 1 || p.Errors[0].Pointer != "/model" {
-		t.Errorf("status %s %+v %v, want status 400, p.Code invalid_request, 1 p.Errors, p.Errors[0].Pointer /model, no error", resp.Status, p, err)
+		t.Errorf("status %s %+v %v, want status 400, Code invalid_request, 1 Errors, Errors[0].Pointer /model, no error", resp.Status, p, err)
 	}
 	if len(w.model.Requests()) != asked {
 		t.Errorf("a model was asked all the same: %d requests, want %d", len(w.model.Requests()), asked)

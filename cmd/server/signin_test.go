@@ -128,7 +128,7 @@ func TestSignInDuringARun(t *testing.T) {
 	}
 
 	if got := strings.Join(names, " "); !strings.Contains(got, "elicitation suspended elicitation_resolved tool_result") || !strings.HasSuffix(got, "final_answer") {
-		t.Errorf(`events %s, want got containing "elicitation suspended elicitation_resolved tool_result", got ending in final_answer`, got)
+		t.Errorf(`events %s, want it to contain "elicitation suspended elicitation_resolved tool_result" and to end in final_answer`, got)
 	}
 	if !strings.Contains(wire.String(), `"action":"accept"`) || !strings.Contains(wire.String(), "from the next question on: crm_whoami") {
 		t.Errorf(`the run says %s, want wire containing "action":"accept", wire containing "from the next question on: crm_whoami"`, wire.String())

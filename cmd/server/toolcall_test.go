@@ -105,14 +105,14 @@ func TestHooksAreCalledInTheTraceOfTheRun(t *testing.T) {
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "LOG_LEVEL", "debug"))
 	a := postQuestion(t, newClient(t), s.url, e2eQuestion, "Traceparent", "00-"+traceID+"-00f067aa0ba902b7-01")
 	if q := hooks.Questions(); len(q) != 4 || q[0].Hook != "pre_tool_call" || q[3].Hook != "tool_result" || q[3].RunID != a.RunID {
-		t.Errorf("asked %+v, want 4, [0].Hook pre_tool_call, [3].Hook tool_result, [3].RunID %q", q, a.RunID)
+		t.Errorf("asked %+v, want 4, Hook pre_tool_call, Hook tool_result, RunID %q", q, a.RunID)
 	}
 	abort <- `{"abort":true,"reason":"not on a Sunday"}`
 	resp := post(t, newClient(t), s.url+"/answer", e2eQuestion)
 	var p struct{ Code, Detail string }
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusUnprocessableEntity ||
 		p.Code != "tool_aborted" || p.Detail != "A hook ended the run: not on a Sunday" {
-		t.Errorf(`%s: %+v, %v, want status 422, p.Code tool_aborted, p.Detail "A hook ended the run: not on a Sunday", no error`, resp.Status, p, err)
+		t.Errorf(`%s: %+v, %v, want status 422, Code tool_aborted, Detail "A hook ended the run: not on a Sunday", no error`, resp.Status, p, err)
 	}
 	if status, body := callTool(t, newClient(t), s.url, "calculate", `{"expression":"1"}`); status != http.StatusForbidden || !strings.Contains(body, `"kind":"denied"`) {
 		t.Errorf(`status %d %s, want status 403, body containing "kind":"denied"`, status, body)

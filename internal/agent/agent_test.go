@@ -192,7 +192,7 @@ func TestToolChoiceRequiredAppliesToTheFirstTurnOnly(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
 	r := h.Model.Requests()
 	if string(r[0].ToolChoice) != `"required"` || string(r[1].ToolChoice) == `"required"` {
-		t.Errorf(`tool_choice %s, then %s, want [0].ToolChoice "required", [1].ToolChoice other than "required"`, r[0].ToolChoice, r[1].ToolChoice)
+		t.Errorf(`tool_choice %s, then %s, want ToolChoice "required", ToolChoice other than "required"`, r[0].ToolChoice, r[1].ToolChoice)
 	}
 }
 
@@ -223,11 +223,11 @@ func TestProgressAndLogsComeBetweenTheCallAndItsResult(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	progress := agenttest.EventsOf[event.ToolProgress](events)
 	if len(progress) == 0 || progress[len(progress)-1].Total != 3 {
-		t.Errorf("progress %+v in %s, want at least 1, [last].Total 3", progress, agenttest.TypesOf(events))
+		t.Errorf("progress %+v in %s, want at least 1, Total 3", progress, agenttest.TypesOf(events))
 	}
 	logs := agenttest.EventsOf[event.LogMessage](events)
 	if len(logs) != 3 || logs[2].Level != "warning" || logs[2].Logger != "steps" || string(logs[2].Data) != `{"step":3}` || logs[2].CallID != progress[0].CallID {
-		t.Errorf(`logs %+v, want 3, [2].Level warning, [2].Logger steps, [2].Data {"step":3}, [2].CallID %q`, logs, progress[0].CallID)
+		t.Errorf(`logs %+v, want 3, Level warning, Logger steps, Data {"step":3}, CallID %q`, logs, progress[0].CallID)
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -386,7 +386,7 @@ func TestModelFailureEndsTheRunAndIsNotQuoted(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.RunError](t, events)
 	if end.Code != "model_error" || end.Retryable || strings.Contains(string(events[len(events)-1].JSON), "canary") {
-		t.Errorf("end %+v, [last].JSON %q, want end.Code model_error, end.Retryable false, [last].JSON without canary", end, string(events[len(events)-1].JSON))
+		t.Errorf("end %+v, [last].JSON %q, want Code model_error, Retryable false, JSON without canary", end, string(events[len(events)-1].JSON))
 	}
 }
 

@@ -253,7 +253,7 @@ func TestApprovalThatExpiresIsADenial(t *testing.T) {
 			}
 			r := agenttest.EventsOf[event.ApprovalResolved](events)[0]
 			if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: r.InterruptID, Approved: new(true)}); r.Approved || !errors.Is(err, agent.ErrExpired) {
-				t.Errorf("approval resolved %+v, %v, want Approved false, err ErrExpired", r, err)
+				t.Errorf("approval resolved %+v, %v, want Approved false, ErrExpired", r, err)
 			}
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 		})
@@ -360,7 +360,7 @@ func TestApprovalIsInvalidForAnotherDefinition(t *testing.T) {
 	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run))
 	if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, "changed since") || calls != 0 {
-		t.Errorf(`%+v, %d calls, want 1 failed, failed[0].Kind denied, failed[0].Payload containing "changed since", calls 0`, failed, calls)
+		t.Errorf(`%+v, %d calls, want 1 failed, Kind denied, Payload containing "changed since", calls 0`, failed, calls)
 	}
 }
 
@@ -395,7 +395,7 @@ func TestCallAfterOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 			worked = append(worked, r.Tool)
 		}
 		if got := strings.Join(worked, " "); got != c.worked || len(agenttest.EventsOf[event.Suspended](events)) != 1 {
-			t.Errorf("approved %v: %s in %s, want got %s, 1 suspended events", c.approved, got, agenttest.TypesOf(events), c.worked)
+			t.Errorf("approved %v: %s in %s, want %s, 1 suspended events", c.approved, got, agenttest.TypesOf(events), c.worked)
 		}
 	}
 }
@@ -428,7 +428,7 @@ func TestChangedArgumentsAreSentToTheHookAgain(t *testing.T) {
 				t.Errorf(`%s: results %+v, want 1 with {"sum":45}: %s`, reply, worked, agenttest.TypesOf(events))
 			}
 		} else if len(worked) != 0 || len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, want) {
-			t.Errorf("%s: %+v, %d worked, want worked 0, 1 failed, failed[0].Kind denied, failed[0].Payload containing %s", reply, failed, len(worked), want)
+			t.Errorf("%s: %+v, %d worked, want worked 0, 1 failed, Kind denied, Payload containing %s", reply, failed, len(worked), want)
 		}
 	}
 }

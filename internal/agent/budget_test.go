@@ -209,7 +209,7 @@ func TestCostLimitNeedsAPrice(t *testing.T) {
 	} {
 		bad, ok := errors.AsType[*agent.InvalidError](ask())
 		if !ok || bad.Pointer != pointer {
-			t.Errorf("%s: %v, want an InvalidError, bad.Pointer %s", pointer, bad, pointer)
+			t.Errorf("%s: %v, want an InvalidError, Pointer %s", pointer, bad, pointer)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 				switch end := events[len(events)-1].Body.(type) {
 				case event.FinalAnswer:
 					if c.end != "final_answer" || end.FinishReason != "budget_exceeded" || end.Answer != "Well, that is all." {
-						t.Errorf(`end %+v, end %q, want end final_answer, end.FinishReason budget_exceeded, end.Answer "Well, that is all."`, end, c.end)
+						t.Errorf(`end %+v, end %q, want end final_answer, FinishReason budget_exceeded, Answer "Well, that is all."`, end, c.end)
 					}
 					errs := agenttest.EventsOf[event.ToolError](events)
 					if last := errs[len(errs)-1]; !strings.Contains(last.Payload, "time for tools") && !strings.Contains(last.Payload, "seconds") {
@@ -305,7 +305,7 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 					}
 				case event.RunError:
 					if c.end != "run_error" || end.Code != "budget_exceeded" || end.PartialAnswer != "Well, " {
-						t.Errorf(`end %+v, end %q, want end run_error, end.Code budget_exceeded, end.PartialAnswer "Well, "`, end, c.end)
+						t.Errorf(`end %+v, end %q, want end run_error, Code budget_exceeded, PartialAnswer "Well, "`, end, c.end)
 					}
 				}
 

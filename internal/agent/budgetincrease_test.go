@@ -172,7 +172,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		run := h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 10}, AskAtLimit: true, Interactive: true}).ID
 		i := waitUntilSuspended(t, h, run, 1)[0]
 		if i.Limit != "seconds" || i.Used != 9 || i.Max != 10 || time.Since(began) != 9*time.Second {
-			t.Errorf("%+v after %s, want i.Limit seconds, i.Used 9, i.Max 10, time.Since(began) 9 s", i, time.Since(began))
+			t.Errorf("%+v after %s, want Limit seconds, Used 9, Max 10, took 9 s", i, time.Since(began))
 		}
 		<-time.After(time.Minute) // of a clock that is not real
 		answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":20}`)})
@@ -185,7 +185,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 			t.Errorf(`told %s, want "seconds 8/10, seconds 16/20"`, got)
 		}
 		if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || time.Since(began) != 79*time.Second {
-			t.Errorf("%+v after %s, want end.FinishReason budget_exceeded, time.Since(began) 79 s", end, time.Since(began))
+			t.Errorf("%+v after %s, want FinishReason budget_exceeded, took 79 s", end, time.Since(began))
 		}
 		a.Drain(t.Context())
 		_ = tools.Close()
@@ -227,7 +227,7 @@ func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 			checkOneEndPerCall(t, events)
 			asked, resolved := agenttest.EventsOf[event.BudgetRequired](events), agenttest.EventsOf[event.BudgetResolved](events)
 			if len(asked) != 2 || len(resolved) != 2 || asked[0].Max != once || asked[1].Max != 2*once {
-				t.Errorf("asked %+v, %+v, want 2 asked, 2 resolved, asked[0].Max %v, asked[1].Max %v", asked, resolved, once, 2*once)
+				t.Errorf("asked %+v, %+v, want 2 asked, 2 resolved, Max %v, Max %v", asked, resolved, once, 2*once)
 			}
 			if made, lost := h.Tools.CallCounts()["echo"], sent["echo"]-before["echo"]; made != max(calls-before["echo"]-lost, 0) {
 				t.Errorf("%d calls made, want %d; %d ended and %d sent before", made, max(calls-before["echo"]-lost, 0), before["echo"], sent["echo"])

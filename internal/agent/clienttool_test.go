@@ -147,6 +147,6 @@ func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 		t.Errorf("request has top_p %s, want none", got["top_p"])
 	}
 	if len(r.Messages) != 2 || !strings.HasSuffix(r.Messages[0].Content, "\n\nRhyme.") || !strings.HasPrefix(r.Messages[0].Content, "You are") {
-		t.Errorf(`messages: %+v, want 2, [0].Content ending in "\n\nRhyme.", [0].Content starting with "You are"`, r.Messages)
+		t.Errorf(`messages: %+v, want 2, Content ending in "\n\nRhyme.", Content starting with "You are"`, r.Messages)
 	}
 }

@@ -133,13 +133,13 @@ func TestPreToolCallCanChangeACall(t *testing.T) {
 		t.Errorf(`the model's call: %s, want {"a":1,"b":2}`, call.Args)
 	}
 	if string(result.Payload) != `{"sum":30}` || string(result.Args) != `{"a":10,"b":20}` || string(end.Metadata.ToolParams[0]) != `{"a":10,"b":20}` {
-		t.Errorf(`result %s of %s, params %s, want Payload {"sum":30}, Args {"a":10,"b":20}, end.Metadata.ToolParams[0] {"a":10,"b":20}`, result.Payload, result.Args, end.Metadata.ToolParams)
+		t.Errorf(`result %s of %s, params %s, want Payload {"sum":30}, Args {"a":10,"b":20}, Metadata.ToolParams[0] {"a":10,"b":20}`, result.Payload, result.Args, end.Metadata.ToolParams)
 	}
 	if q := s.Questions(); string(q[0].Args) != `{"a":1,"b":2}` || string(q[1].Args) != `{"a":10,"b":20}` || string(q[1].Result.Structured) != `{"sum":30}` {
-		t.Errorf(`asked %+v, want [0].Args {"a":1,"b":2}, [1].Args {"a":10,"b":20}, [1].Result.Structured {"sum":30}`, q)
+		t.Errorf(`asked %+v, want Args {"a":1,"b":2}, Args {"a":10,"b":20}, Result.Structured {"sum":30}`, q)
 	}
 	if sent := h.Model.Requests()[1].Messages; sent[2].ToolCalls[0].Function.Arguments != `{"a":1,"b":2}` {
-		t.Errorf(`the conversation has %+v, want [0].Function.Arguments {"a":1,"b":2}`, sent[2].ToolCalls)
+		t.Errorf(`the conversation has %+v, want Function.Arguments {"a":1,"b":2}`, sent[2].ToolCalls)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestArgumentsOfAHookAreCheckedLikeTheModels(t *testing.T) {
 		if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind == "" {
 			t.Errorf("%s: %+v, want 1 with Kind non-empty", name, errs)
 		} else if c.kind == "denied" && errs[0].Kind != "denied" {
-			t.Errorf("%s: %+v, want [0].Kind denied", name, errs)
+			t.Errorf("%s: %+v, want Kind denied", name, errs)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func TestPreToolCallCanAnswerInPlaceOfTheTool(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `"from the cache"` || len(r[0].Content) != 1 || end.FinishReason != "stop" {
-		t.Errorf(`result %+v, end %+v, want 1 r, [0].Payload "from the cache", 1 r[0].Content, end.FinishReason stop`, r, end)
+		t.Errorf(`result %+v, end %+v, want 1 result, Payload "from the cache", 1 Content, FinishReason stop`, r, end)
 	}
 	select {
 	case <-h.Tools.Entered:

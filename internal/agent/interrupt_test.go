@@ -37,7 +37,7 @@ func TestRunWaitsForAPersonAndContinuesWithTheAnswer(t *testing.T) {
 	run, q := startUntilQuestion(t, h)
 	if q.Mode != "form" || q.Message != "For how many?" || !strings.Contains(string(q.Schema), "people") || q.Tool != "ask" ||
 		time.Until(time.UnixMilli(q.ExpiresAt)) < time.Minute {
-		t.Errorf(`asked %+v, want Mode form, Message "For how many?", Schema containing people, Tool ask, time.Until(time.UnixMilli(q.ExpiresAt)) at least 1 min`, q)
+		t.Errorf(`asked %+v, want Mode form, Message "For how many?", Schema containing people, Tool ask, time.Until(time.UnixMilli(ExpiresAt)) at least 1 min`, q)
 	}
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: rawJSON(`{"people":4}`)}); err != nil {
 		t.Fatal(err)

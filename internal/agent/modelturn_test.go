@@ -67,7 +67,7 @@ func TestEarlierResultsAreReplacedToFitTheWindow(t *testing.T) {
 		t.Errorf("the last request has the results %.120q, want 4, [0] %q, len([3]) 12000", got, want)
 	}
 	if last.Messages[1].Content != "Hi." || last.Messages[3].Content != "What is it?" {
-		t.Errorf(`history left before results: %.200v, want [1].Content Hi., [3].Content "What is it?"`, last.Messages)
+		t.Errorf(`history left before results: %.200v, want Content Hi., Content "What is it?"`, last.Messages)
 	}
 	budgets := agenttest.EventsOf[event.Budget](events)
 	if len(budgets) != 1 || budgets[0].Limit != "context_tokens" || budgets[0].Used <= budgets[0].Max {
@@ -81,7 +81,7 @@ func TestQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 3000)}).ID)
 	failed := agenttest.TerminalEvent[event.RunError](t, events)
 	if failed.Code != "too_large" || failed.Retryable || !strings.Contains(failed.Message, "context window") || len(h.Model.Requests()) != 0 {
-		t.Errorf(`%+v after %d requests, want failed.Code too_large, failed.Retryable false, failed.Message containing "context window", requests 0`, failed, len(h.Model.Requests()))
+		t.Errorf(`%+v after %d requests, want Code too_large, Retryable false, Message containing "context window", requests 0`, failed, len(h.Model.Requests()))
 	}
 	if got := agenttest.TypesOf(events); got != "start budget run_error" {
 		t.Errorf(`events %q, want "start budget run_error"`, got)
@@ -155,6 +155,6 @@ func TestAnswerThatHasBegunIsNotTriedAgain(t *testing.T) {
 	}, nil)
 	failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, agent.Request{History: []agent.Message{{Role: "user", Content: "Hi."}}}).ID))
 	if failed.Code != "too_large" || failed.PartialAnswer != "Well, " || len(h.Model.Requests()) != 1 {
-		t.Errorf(`%+v after %d requests, want failed.Code too_large, failed.PartialAnswer "Well, ", requests 1`, failed, len(h.Model.Requests()))
+		t.Errorf(`%+v after %d requests, want Code too_large, PartialAnswer "Well, ", requests 1`, failed, len(h.Model.Requests()))
 	}
 }

@@ -143,7 +143,7 @@ func TestChangedRulesApplyToActiveRuns(t *testing.T) {
 	}
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run.ID))
 	if len(failed) != 1 || failed[0].Kind != "denied" || h.Tools.CallCounts()["add"] != 0 {
-		t.Errorf("failed %+v, want 1 failed, failed[0].Kind denied, calls of add 0", failed)
+		t.Errorf("failed %+v, want 1 failed, Kind denied, calls of add 0", failed)
 	}
 }
 

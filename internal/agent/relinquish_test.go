@@ -66,7 +66,7 @@ func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 		t.Errorf("events %q, want %q", got, want)
 	}
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "3." || len(b.Tools.CallCounts()) != 0 {
-		t.Errorf("%+v, calls %v, want end.Answer 3., 0 b.Tools.CallCounts()", end, b.Tools.CallCounts())
+		t.Errorf("%+v, calls %v, want Answer 3., 0 Tools.CallCounts()", end, b.Tools.CallCounts())
 	}
 	checkOneEndPerCall(t, events)
 }
@@ -111,7 +111,7 @@ func TestParkedRunContinuesAfterItsInputTimeout(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Interactive: true}).ID)
 	r := agenttest.EventsOf[event.ApprovalResolved](events)
 	if len(r) != 1 || r[0].Approved || len(h.Tools.CallCounts()) != 0 {
-		t.Errorf("%+v in %s, want 1 r, r[0].Approved false, 0 call counts", r, agenttest.TypesOf(events))
+		t.Errorf("%+v in %s, want 1 result, Approved false, 0 call counts", r, agenttest.TypesOf(events))
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -136,13 +136,13 @@ func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	b := agenttest.NewFixture(t, script, withDurableLog(log), approveTools("add"), withToolsOf(a))
 	open := waitUntilSuspended(t, b, run, 2)
 	if len(waits) != 2 || len(open) != 1 || open[0].Kind != event.KindApproval {
-		t.Fatalf("%+v, then %+v, want 2 waits, 1 open, open[0].Kind KindApproval", waits, open)
+		t.Fatalf("%+v, then %+v, want 2 waits, 1 open, Kind KindApproval", waits, open)
 	}
 	answerInterrupt(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
 	events := b.Events(t, run)
 	failed, resolved := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ElicitationResolved](events)
 	if len(failed) != 1 || failed[0].Kind != "unknown_outcome" || failed[0].Tool != "ask" || len(resolved) != 1 || resolved[0].Action != "cancel" {
-		t.Errorf("failed %+v, %+v, want 1 failed, failed[0].Kind unknown_outcome, failed[0].Tool ask, 1 resolved, resolved[0].Action cancel", failed, resolved)
+		t.Errorf("failed %+v, %+v, want 1 failed, Kind unknown_outcome, Tool ask, 1 resolved, Action cancel", failed, resolved)
 	}
 	if made := a.Tools.CallCounts(); made["ask"] != asked || made["add"] != 1 {
 		t.Errorf(`calls %v, want ["ask"] %d, ["add"] 1`, made, asked)
@@ -298,7 +298,7 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 
 			if sent["add"] > before["add"] { // under way
 				if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_outcome" || made != 0 {
-					t.Errorf("%+v, %d calls, want 1 failed, failed[0].Kind unknown_outcome, made 0", failed, made)
+					t.Errorf("%+v, %d calls, want 1 failed, Kind unknown_outcome, made 0", failed, made)
 				}
 				return
 			}

@@ -27,7 +27,7 @@ func TestIntegerIsRecognizedInEveryNotation(t *testing.T) {
 		}
 		wrong, ok := errors.AsType[*json.UnmarshalTypeError](json.Unmarshal([]byte(`{"A":{"N":`+text+`}}`), &in))
 		if !ok || wrong.Value != what || wrong.Field != "A.N" {
-			t.Errorf("%s: %v, %+v, want ok true, wrong.Value %s, wrong.Field A.N", text, ok, wrong, what)
+			t.Errorf("%s: %v, %+v, want Value %s, Field A.N", text, ok, wrong, what)
 		}
 	}
 	for _, text := range []string{"", "+5", "05", "0x5", "1_0", "Inf", "NaN", "5 ", "5."} {

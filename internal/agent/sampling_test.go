@@ -64,7 +64,7 @@ func TestServerGetsWhatIsLeftOfTheBudget(t *testing.T) {
 		t.Errorf("ended with %s after %d tokens, want budget_exceeded and 45", end.FinishReason, end.Metadata.Usage.TotalTokens)
 	}
 	if b := agenttest.EventsOf[event.Budget](events); len(b) != 2 || b[1].Used != 30 {
-		t.Errorf("budget %+v, want 2, [1].Used 30", b)
+		t.Errorf("budget %+v, want 2, Used 30", b)
 	}
 }
 

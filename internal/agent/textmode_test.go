@@ -97,7 +97,7 @@ func TestPlaceholdersAreWrittenInTheDialect(t *testing.T) {
 	last := h.Model.Requests()[2]
 	got := last.Messages[len(last.Messages)-3].Content
 	if !strings.HasPrefix(got, "TOOL RESULT: echo\n[The result of echo (call ") || !strings.Contains(got, "/runs/"+run.ID+"/results/") {
-		t.Errorf(`got %.200s, want got starting with "TOOL RESULT: echo\n[The result of echo (call ", got containing %q`, got, "/runs/"+run.ID+"/results/")
+		t.Errorf(`got %.200s, want it to start with "TOOL RESULT: echo\n[The result of echo (call " and to contain %q`, got, "/runs/"+run.ID+"/results/")
 	}
 }
 

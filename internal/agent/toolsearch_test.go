@@ -230,7 +230,7 @@ func TestSearchThatFindsNothingSaysSo(t *testing.T) {
 	h := newFixtureWithTools(t, 20, 10, llmtest.Turns(llmtest.Calls(searchCall("submarine")), llmtest.Says("No.")))
 	found := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if len(found) != 1 || string(found[0].Payload) != `{"tools":[]}` || !strings.Contains(h.Model.Requests()[1].Messages[3].Content, "Try others") {
-		t.Errorf(`found %+v, Model.Requests()[1].Messages[3].Content %q, want 1 found, [0].Payload {"tools":[]}, Model.Requests()[1].Messages[3].Content containing "Try others"`, found, h.Model.Requests()[1].Messages[3].Content)
+		t.Errorf(`found %+v, Model.Requests()[1].Messages[3].Content %q, want 1 found, Payload {"tools":[]}, Model.Requests()[1].Messages[3].Content containing "Try others"`, found, h.Model.Requests()[1].Messages[3].Content)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestPromptListsOnlyWhatIsShown(t *testing.T) {
 	})
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := h.Model.Requests()[0].Messages[0].Content; strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "- search_tools: ") {
-		t.Errorf(`prompt %s, want 1 times \n, got starting with "- search_tools: "`, got)
+		t.Errorf(`prompt %s, want 1 times \n and to start with "- search_tools: "`, got)
 	}
 }
 

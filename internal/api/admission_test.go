@@ -158,7 +158,7 @@ func TestStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
 	}
 	close(open)
 	if rest := readFrames(t, stays, ""); len(rest) == 0 || rest[len(rest)-1].Event != "final_answer" {
-		t.Errorf("who stayed got %s, want at least 1, [last].Event final_answer", eventNames(rest))
+		t.Errorf("who stayed got %s, want at least 1, Event final_answer", eventNames(rest))
 	}
 	_, _ = io.Copy(io.Discard, stays.Body)
 }

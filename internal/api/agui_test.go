@@ -45,7 +45,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 	first, types := readAGUIRun(t, s.do(t, "POST", "/agui", aguiInput("r1", "")))
 	end := first[len(first)-1]
 	if !strings.HasPrefix(types, "RUN_STARTED CUSTOM STEP_STARTED ") || end.Outcome.Type != "interrupt" || len(end.Outcome.Interrupts) != 2 {
-		t.Fatalf(`types %s %+v, want types starting with "RUN_STARTED CUSTOM STEP_STARTED ", end.Outcome.Type interrupt, 2 end.Outcome.Interrupts`, types, end)
+		t.Fatalf(`types %s %+v, want types starting with "RUN_STARTED CUSTOM STEP_STARTED ", Outcome.Type interrupt, 2 Outcome.Interrupts`, types, end)
 	}
 
 	answers := make(map[string]string)
@@ -75,7 +75,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 
 	rest, types := readAGUIRun(t, s.do(t, "POST", "/agui", resume(yes, form)))
 	if strings.Contains(types, "TOOL_CALL_START") || rest[len(rest)-1].Outcome.Type != "success" {
-		t.Errorf("types %s %+v, want types without TOOL_CALL_START, rest[last].Outcome.Type success", types, rest[len(rest)-1])
+		t.Errorf("types %s %+v, want types without TOOL_CALL_START, Outcome.Type success", types, rest[len(rest)-1])
 	}
 	wantProblem(t, s.do(t, "POST", "/agui", resume(yes, form)), 409, "conflict")
 }

@@ -106,7 +106,7 @@ func TestUIChatMessageContinuesAfterTheAnswer(t *testing.T) {
 	first := decodeUIChunks(t, readFrames(t, s.do(t, "POST", "/api/chat", chatBody("c", "Book.")), ""))
 	id, message := elicitationID(t, first), first[0].MessageID
 	if first[len(first)-1].Type != "finish" {
-		t.Errorf("types %q, want [last].Type finish", chunkTypes(first))
+		t.Errorf("types %q, want Type finish", chunkTypes(first))
 	}
 	// A page that comes later sees the question, too.
 	again := decodeUIChunks(t, readFrames(t, s.do(t, "GET", "/api/chat/c/stream", ""), ""))
@@ -141,7 +141,7 @@ func TestUIChatResumeKeepsTheCallBeforeTheRun(t *testing.T) {
 	// A page that answers a question continues in the same response.
 	answer := chatAnswerBody("c", resumed[0].MessageID, elicitationID(t, resumed), `{"action":"accept","content":{"people":2}}`)
 	if rest := decodeUIChunks(t, readFrames(t, s.do(t, "POST", "/api/chat", answer), "")); rest[0].MessageID != resumed[0].MessageID || rest[len(rest)-1].Type != "finish" {
-		t.Errorf("rest %+v, want [0].MessageID %q, [last].Type finish", rest, resumed[0].MessageID)
+		t.Errorf("rest %+v, want MessageID %q, Type finish", rest, resumed[0].MessageID)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
 		text += c.Delta
 	}
 	if got[0].MessageID != run || text != "Wait." || got[len(got)-1].Type != "finish" {
-		t.Errorf("chunks %+v, text %q, want got[0].MessageID %q, text Wait., got[last].Type finish", got, text, run)
+		t.Errorf("chunks %+v, text %q, want MessageID %q, text Wait., Type finish", got, text, run)
 	}
 	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent {
 		t.Errorf("again: %d, want 204", resp.StatusCode)
@@ -213,7 +213,7 @@ func TestUIChatStopCancelsTheRunsOfTheChat(t *testing.T) {
 	<-s.Tools.Canceled
 	got := decodeUIChunks(t, readFrames(t, resp, ""))
 	if got[len(got)-1].Type != "abort" {
-		t.Errorf("types %q, want [last].Type abort", chunkTypes(got))
+		t.Errorf("types %q, want Type abort", chunkTypes(got))
 	}
 	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent || resp.Header.Get("Cache-Control") != "no-store" {
 		t.Errorf("status %d, Cache-Control %q, want 204 and no-store: the chat may go on", resp.StatusCode, resp.Header.Get("Cache-Control"))
@@ -307,7 +307,7 @@ func TestStreamIgnoresSuspensionsThatAreOver(t *testing.T) {
 	resume := aguiInput("r2", `,"resume":[{"interruptId":"`+page.Interrupts[0].ID+`","status":"cancelled"}]`)
 	readAGUIRun(t, s.do(t, "POST", "/agui", resume))
 	if _, got := readAGUIRun(t, s.do(t, "POST", "/agui", aguiInput("r", ""), "Idempotency-Key", "a")); strings.Count(got, "RUN_FINISHED") != 1 || !strings.HasSuffix(got, "RUN_FINISHED") {
-		t.Errorf("agui run %q, want 1 times RUN_FINISHED, got ending in RUN_FINISHED", got)
+		t.Errorf("agui run %q, want 1 times RUN_FINISHED and to end in RUN_FINISHED", got)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
 	c := decodeResponse[completion](t, resp, 200)
 	m := c.Choices[0].Message
 	if *m.Content != "It is 3." || c.Choices[0].FinishReason != "stop" || c.Usage.TotalTokens != 30 || len(m.ToolCalls) > 0 {
-		t.Errorf(`completion %+v, m.Content %q, %d ToolCalls, want m.Content "It is 3.", c.Choices[0].FinishReason stop, c.Usage.TotalTokens 30, ToolCalls 0`, c, *m.Content, len(m.ToolCalls))
+		t.Errorf(`completion %+v, m.Content %q, %d ToolCalls, want Content "It is 3.", Choices[0].FinishReason stop, Usage.TotalTokens 30, ToolCalls 0`, c, *m.Content, len(m.ToolCalls))
 	}
 	if want := "[add {\"a\":1,\"b\":2}]\n[add: {\"sum\":3}]\n"; m.Reasoning != want {
 		t.Errorf("reasoning %q, want %q", m.Reasoning, want)
@@ -85,7 +85,7 @@ func TestChatChunksSatisfyStrictClients(t *testing.T) {
 			FinishReason string `json:"finish_reason"`
 		}
 		if err := json.Unmarshal(chunk["choices"], &choices); err != nil || choices == nil || f.Event != "" || f.ID != "" {
-			t.Fatalf("frame %+v, want choices non-nil, f.Event empty, f.ID empty, no error", f)
+			t.Fatalf("frame %+v, want choices non-nil, Event empty, ID empty, no error", f)
 		}
 		last := i == len(all)-2
 		if (string(chunk["usage"]) == "null") == last || last != (len(choices) == 0) {
@@ -116,7 +116,7 @@ func TestChatClientToolCallAndResult(t *testing.T) {
 	c := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("The sky?", tools)), 200)
 	calls := c.Choices[0].Message.ToolCalls
 	if c.Choices[0].FinishReason != "tool_calls" || len(calls) != 1 || calls[0].ID != "c1" || calls[0].Function.Arguments != `{"of":"sky"}` || c.Choices[0].Message.Content != nil {
-		t.Fatalf(`completion %+v, %d calls, want c.Choices[0].FinishReason tool_calls, calls 1, [0].ID c1, [0].Function.Arguments {"of":"sky"}, c.Choices[0].Message.Content nil`, c, len(calls))
+		t.Fatalf(`completion %+v, %d calls, want Choices[0].FinishReason tool_calls, calls 1, ID c1, Function.Arguments {"of":"sky"}, Choices[0].Message.Content nil`, c, len(calls))
 	}
 	body := `{"messages":[{"role":"user","content":"The sky?"},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"colour","arguments":"{\"of\":\"sky\"}"}}]},
@@ -168,7 +168,7 @@ func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
 			param = *e.Error.Param
 		}
 		if e.Error.Code != c.code || param != c.param || e.Error.Message == "" || e.Error.Type == "" || resp.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%.80s: %+v, param %q, Content-Type %q, want e.Error.Code %q, param %q, e.Error.Message non-empty, e.Error.Type non-empty, Content-Type application/json", c.body, e, param, resp.Header.Get("Content-Type"), c.code, c.param)
+			t.Errorf("%.80s: %+v, param %q, Content-Type %q, want Error.Code %q, param %q, Error.Message non-empty, Error.Type non-empty, Content-Type application/json", c.body, e, param, resp.Header.Get("Content-Type"), c.code, c.param)
 		}
 	}
 	if len(s.Model.Requests()) > 0 {
@@ -228,7 +228,7 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 	s := newService(t, func(llmtest.Request) llmtest.Answer { return llmtest.Fails(404, "model 'm' not found") }, nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", responsesBody("x"))
 	if e := decodeResponse[openAIError](t, resp, 404); e.Error.Code != "model_not_found" || resp.Header.Get("X-Should-Retry") != "false" {
-		t.Errorf("responses: %+v, x-should-retry %q, want e.Error.Code model_not_found, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
+		t.Errorf("responses: %+v, x-should-retry %q, want Error.Code model_not_found, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
 	}
 	wantProblem(t, s.do(t, "POST", "/answer", question), 502, "model_error")
 
@@ -255,7 +255,7 @@ func TestIdempotencyKeyWorksInEveryFormat(t *testing.T) {
 	}
 	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("y"), "Idempotency-Key", "k"), 422)
 	if e.Error.Code != "unprocessable" {
-		t.Errorf("open AI Error %+v, want Error.Code unprocessable", e)
+		t.Errorf("error %+v, want Error.Code unprocessable", e)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestCORSAllowsTheHeadersOfOpenAIsClient(t *testing.T) {
 	resp := s.do(t, "OPTIONS", "/v1/chat/completions", "", "Origin", "https://ui.example",
 		"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-stainless-os,x-evil,authorization")
 	if got := resp.Header.Get("Access-Control-Allow-Headers"); !strings.Contains(got, "x-stainless-os") || strings.Contains(got, "x-evil") {
-		t.Errorf("allowed: %s, want got containing x-stainless-os, got without x-evil", got)
+		t.Errorf("allowed: %s, want it to contain x-stainless-os and without x-evil", got)
 	}
 }
 

@@ -53,7 +53,7 @@ func (d apiFormat) wantRefusal(t *testing.T, resp *http.Response, status int, co
 		return
 	}
 	if e := decodeResponse[openAIError](t, resp, status); e.Error.Code != code || e.Error.Message == "" || e.Error.Type == "" || resp.Header.Get("Content-Type") != "application/json" {
-		t.Errorf("open AI Error %+v, Content-Type %q, want e.Error.Code %q, e.Error.Message non-empty, e.Error.Type non-empty, Content-Type application/json", e, resp.Header.Get("Content-Type"), code)
+		t.Errorf("error %+v, Content-Type %q, want Error.Code %q, Error.Message non-empty, Error.Type non-empty, Content-Type application/json", e, resp.Header.Get("Content-Type"), code)
 	}
 }
 

@@ -103,12 +103,12 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 				t.Errorf("then came %s, want %s", got, want)
 			}
 			if got := eventNames(readFrames(t, other, "")); !strings.HasPrefix(got, "approval_resolved") || !strings.HasSuffix(got, "final_answer") {
-				t.Errorf("elsewhere came %s, want got starting with approval_resolved, got ending in final_answer", got)
+				t.Errorf("elsewhere came %s, want it to start with approval_resolved and to end in final_answer", got)
 			}
 
 			// Who reads it all later is not stopped at what is past.
 			if got := eventNames(readFrames(t, s.do(t, "GET", run+"/events", ""), "")); !strings.Contains(got, "suspended approval_resolved") || !strings.HasSuffix(got, "final_answer") {
-				t.Errorf(`later %s, want got containing "suspended approval_resolved", got ending in final_answer`, got)
+				t.Errorf(`later %s, want it to contain "suspended approval_resolved" and to end in final_answer`, got)
 			}
 		})
 	}
@@ -184,7 +184,7 @@ func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 	resp := askWithKey()
 	a := decodeResponse[suspension](t, resp, 202)
 	if a.Status != "suspended" || len(a.Interrupts) != 1 || a.Interrupts[0].Kind != "approval" || resp.Header.Get("Location") != "/runs/"+a.RunID {
-		t.Fatalf("suspension %+v, Location %q, want a.Status suspended, 1 a.Interrupts, a.Interrupts[0].Kind approval, Location %q", a, resp.Header.Get("Location"), "/runs/"+a.RunID)
+		t.Fatalf("suspension %+v, Location %q, want Status suspended, 1 Interrupts, Interrupts[0].Kind approval, Location %q", a, resp.Header.Get("Location"), "/runs/"+a.RunID)
 	}
 	if again := decodeResponse[suspension](t, askWithKey(), 202); again.RunID != a.RunID {
 		t.Errorf("suspension %+v, want RunID %q", again, a.RunID)
@@ -281,6 +281,6 @@ func TestInputRevealsNothingToOtherCallers(t *testing.T) {
 	stream := s.do(t, "POST", run+"/input", good, "Authorization", ada, "Accept", "text/event-stream")
 	list := readFrames(t, stream, "")
 	if list[0].Event != "approval_resolved" || !strings.Contains(string(list[0].Data), `"by":"ada"`) {
-		t.Errorf(`data %s, [0].Event %q, want [0].Event approval_resolved, [0].Data containing "by":"ada"`, list[0].Data, list[0].Event)
+		t.Errorf(`data %s, [0].Event %q, want Event approval_resolved, Data containing "by":"ada"`, list[0].Data, list[0].Event)
 	}
 }

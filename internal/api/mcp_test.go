@@ -161,7 +161,7 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 			}
 			res, out := h.callAnswer(boundedContext(t), t, `{"question":"What is 1 + 2?","thread_id":"t1"}`, nil)
 			if resultText(res) != "It is 3." || out.Answer != "It is 3." || out.ThreadID != "t1" || fmt.Sprint(out.Metadata.ToolNames) != "[add]" {
-				t.Errorf(`result %+v, want textOf(res) "It is 3.", out.Answer "It is 3.", out.ThreadID t1, out.Metadata.ToolNames [add]`, out)
+				t.Errorf(`result %+v, want text "It is 3.", Answer "It is 3.", ThreadID t1, Metadata.ToolNames [add]`, out)
 			}
 			run := decodeResponse[output](t, s.do(t, "GET", "/runs/"+out.RunID, ""), http.StatusOK)
 			if run.Status != "completed" || run.TraceID != out.TraceID {
@@ -212,7 +212,7 @@ func TestMCPElicitsInput(t *testing.T) {
 				h := s.connectHost(t, version, c.person, nil)
 				_, out := h.callAnswer(boundedContext(t), t, `{"question":"Do it."}`, nil)
 				if out.Answer != "Well." || len(h.elicitations) != 1 {
-					t.Errorf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.elicitations), out)
+					t.Errorf("asked %d times: %+v, want Answer Well., asked 1", len(h.elicitations), out)
 				}
 				var all strings.Builder
 				for _, e := range s.Events(t, out.RunID) {
@@ -239,7 +239,7 @@ func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 		m := s.callModern(t, callParams(arguments, ""))
 		e := m.Result.StructuredContent.Error
 		if !m.Result.IsError || e.Code != "invalid_request" || len(e.Errors) == 0 || e.Errors[0].Pointer != pointer {
-			t.Errorf("%s: %+v, Code %q, %d Errors, want m.Result.IsError true, Code invalid_request, Errors non-zero, Errors[0].Pointer %s", arguments, m, e.Code, len(e.Errors), pointer)
+			t.Errorf("%s: %+v, Code %q, %d Errors, want Result.IsError true, Code invalid_request, Errors non-zero, Errors[0].Pointer %s", arguments, m, e.Code, len(e.Errors), pointer)
 		}
 	}
 	if n := len(s.Model.Requests()); n != 0 {
@@ -253,7 +253,7 @@ func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 	m := s.callModern(t, callParams(`{"question":"?"}`, ""))
 	out := m.Result.StructuredContent
 	if !m.Result.IsError || out.Error.Code != "model_error" || out.RunID == "" || out.Error.Instance != "/runs/"+out.RunID || strings.Contains(out.Error.Detail, "secret") {
-		t.Errorf("message %+v, Error.Code %q, RunID %q, Error.Instance %q, Error.Detail %q, want m.Result.IsError true, Error.Code model_error, RunID non-empty, Error.Instance %q, Error.Detail without secret", m, out.Error.Code, out.RunID, out.Error.Instance, out.Error.Detail, "/runs/"+out.RunID)
+		t.Errorf("message %+v, Error.Code %q, RunID %q, Error.Instance %q, Error.Detail %q, want Result.IsError true, Error.Code model_error, RunID non-empty, Error.Instance %q, Error.Detail without secret", m, out.Error.Code, out.RunID, out.Error.Instance, out.Error.Detail, "/runs/"+out.RunID)
 	}
 }
 
@@ -369,7 +369,7 @@ func TestMCPElicitsAVisitToAURL(t *testing.T) {
 				h := s.connectHost(t, version, p, nil)
 				_, out := h.callAnswer(boundedContext(t), t, `{"question":"Buy it."}`, nil)
 				if out.Answer != "Well." || len(h.elicitations) != 1 {
-					t.Fatalf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.elicitations), out)
+					t.Fatalf("asked %d times: %+v, want Answer Well., asked 1", len(h.elicitations), out)
 				}
 				if q := h.elicitations[0]; q.Mode != "url" || q.URL != "https://pay.example/order/1" || !strings.Contains(q.Message, "Pay for it.") || q.RequestedSchema != nil {
 					t.Errorf(`asked %+v, want Mode url, URL https://pay.example/order/1, Message containing "Pay for it.", RequestedSchema nil`, q)

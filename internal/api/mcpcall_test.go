@@ -196,7 +196,7 @@ func TestMCPRunWaitsForAPersonWhomTheClientCannotAsk(t *testing.T) {
 		h := s.connectHost(t, version, nil, nil)
 		res, out := h.callAnswer(boundedContext(t), t, `{"question":"Do it."}`, nil)
 		if out.Status != "suspended" || len(out.Interrupts) != 1 || !strings.Contains(resultText(res), "POST /runs/"+out.RunID+"/input") {
-			t.Fatalf("%s: %+v, want out.Status suspended, 1 out.Interrupts, textOf(res) containing %s", version, out, "POST /runs/"+out.RunID+"/input")
+			t.Fatalf("%s: %+v, want Status suspended, 1 Interrupts, text containing %s", version, out, "POST /runs/"+out.RunID+"/input")
 		}
 		decodeResponse[output](t, s.do(t, "POST", "/runs/"+out.RunID+"/input", `{"id":"`+out.Interrupts[0].ID+`","approved":true}`), http.StatusOK)
 		agenttest.TerminalEvent[event.FinalAnswer](t, s.Events(t, out.RunID))
@@ -220,14 +220,14 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 	// Without an answer it is asked again.
 	again := s.callModern(t, callParams(`{"question":"Do it."}`, state))
 	if _, same := again.Result.InputRequests[id]; !same || again.Result.RequestState != first.Result.RequestState {
-		t.Errorf("asked again: %+v, want same true, again.Result.RequestState %q", again, first.Result.RequestState)
+		t.Errorf("asked again: %+v, want same true, Result.RequestState %q", again, first.Result.RequestState)
 	}
 
 	given := state + `,"inputResponses":{"` + id + `":{"action":"accept","content":{"approved":true}},"other":{"action":"accept"}}`
 	for range 2 {
 		m := s.callModern(t, callParams(`{"question":"Do it."}`, given))
 		if m.Result.StructuredContent.Answer != "Well." || !strings.HasPrefix(first.Result.RequestState, m.Result.StructuredContent.RunID+":") {
-			t.Errorf("answer %+v, Result.RequestState %q, want m.Result.StructuredContent.Answer Well., Result.RequestState starting with %q", m, first.Result.RequestState, m.Result.StructuredContent.RunID+":")
+			t.Errorf("answer %+v, Result.RequestState %q, want Result.StructuredContent.Answer Well., Result.RequestState starting with %q", m, first.Result.RequestState, m.Result.StructuredContent.RunID+":")
 		}
 	}
 

@@ -480,7 +480,7 @@ func checkConforms(t *testing.T, client *http.Client, req *http.Request, route s
 	headers, _ := response["headers"].(object)
 	for name := range headers {
 		if d.resolveRef(headers[name])["required"] == true && resp.Header.Get(name) == "" {
-			t.Errorf("%s: %d without %s, want resp.Header.Get(name) non-empty", route, status, name)
+			t.Errorf("%s: %d without %s, want Header.Get(name) non-empty", route, status, name)
 		}
 	}
 	switch kind {

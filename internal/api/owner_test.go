@@ -114,7 +114,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	// The same key of another caller is another run.
 	mine, other := decodeResponse[answer](t, s.do(t, "GET", path, "", ada...), 200), readFrames(t, s.do(t, "POST", "/answer/stream", question, append(eve, "Idempotency-Key", "k")...), "")
 	if mine.Status != "suspended" || strings.HasPrefix(other[0].ID, run) {
-		t.Errorf("the run is %s; the stranger's stream begins with %s, want Status suspended, [0].ID not starting with %s", mine.Status, other[0].ID, run)
+		t.Errorf("the run is %s; the stranger's stream begins with %s, want Status suspended, ID not starting with %s", mine.Status, other[0].ID, run)
 	}
 	readFrames(t, s.do(t, "POST", path+"/input", approval, append(ada, "Accept", "text/event-stream")...), "final_answer")
 }

@@ -62,7 +62,7 @@ func TestReplicaContinuesAndStopsAUIChat(t *testing.T) {
 	}
 	rest := decodeUIChunks(t, readFrames(t, other.doContext(boundedContext(t), t, "POST", "/api/chat", chatAnswerBody("c", message, id, `{"action":"accept","content":{"people":2}}`)), ""))
 	if rest[0].MessageID != message || rest[len(rest)-1].Type != "finish" {
-		t.Errorf("types %q, want [0].MessageID %q, [last].Type finish", chunkTypes(rest), message)
+		t.Errorf("types %q, want MessageID %q, Type finish", chunkTypes(rest), message)
 	}
 
 	one, other = newReplicas(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})))
@@ -102,7 +102,7 @@ func TestReplicaRepeatsAUIChatThatWasCut(t *testing.T) {
 		t.Fatalf("status %q, want 200", resp.Status)
 	}
 	if got := decodeUIChunks(t, readFrames(t, resp, "")); got[0].MessageID != run || got[len(got)-1].Type != "finish" {
-		t.Errorf("types %q, want [0].MessageID %q, [last].Type finish", chunkTypes(got), run)
+		t.Errorf("types %q, want MessageID %q, Type finish", chunkTypes(got), run)
 	}
 }
 

@@ -176,7 +176,7 @@ func TestCORSAllowsConfiguredOriginsOnly(t *testing.T) {
 	}
 	resp := s.do(t, "POST", "/answer", question, "Origin", origin, "Sec-Fetch-Site", "cross-site")
 	if resp.StatusCode != 200 || resp.Header.Get("Access-Control-Allow-Origin") != origin || !strings.Contains(fmt.Sprint(resp.Header["Vary"]), "Origin") {
-		t.Errorf(`call %s %v, want status 200, Access-Control-Allow-Origin %s, resp.Header["Vary"] containing Origin`, resp.Status, resp.Header, origin)
+		t.Errorf(`call %s %v, want status 200, Access-Control-Allow-Origin %s, Header["Vary"] containing Origin`, resp.Status, resp.Header, origin)
 	}
 	bad := s.do(t, "POST", "/answer", `{}`, "Origin", origin)
 	if wantProblem(t, bad, 400, "invalid_request"); bad.Header.Get("Access-Control-Allow-Origin") != origin {
@@ -194,7 +194,7 @@ func TestTokenIsRequiredAndOnlyItsOwnerSeesARun(t *testing.T) {
 	resp := s.do(t, "POST", "/answer", question)
 	wantProblem(t, resp, 401, "unauthenticated")
 	if got := resp.Header.Get("WWW-Authenticate"); !strings.HasPrefix(got, "Bearer ") || strings.Contains(got, "error") {
-		t.Errorf(`challenge %s, want got starting with "Bearer ", got without error`, got)
+		t.Errorf(`challenge %s, want it to start with "Bearer " and without error`, got)
 	}
 	resp = s.do(t, "POST", "/answer", question, "Authorization", ada+"x")
 	wantProblem(t, resp, 401, "unauthenticated")

@@ -85,7 +85,7 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 	s := newService(t, addingModel(), nil, nil)
 	all := readFrames(t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?", `,"stream":true`)), "")
 	if string(all[len(all)-1].Data) != "[DONE]" || all[0].Event != "response.created" || all[len(all)-2].Event != "response.completed" {
-		t.Fatalf("events %s, want [last].Data [DONE], [0].Event response.created, [len-2].Event response.completed", eventNames(all))
+		t.Fatalf("events %s, want Data [DONE], Event response.created, [len-2].Event response.completed", eventNames(all))
 	}
 
 	open := make(map[string]bool)
@@ -166,7 +166,7 @@ func TestResponseContinuesPreviousResponses(t *testing.T) {
 	}
 	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"resp_none"`)), 404)
 	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
-		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
+		t.Errorf("error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
 	}
 	unkept := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("first", `,"store":false`)), 200)
 	decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+unkept.ID, ""), 404)
@@ -238,7 +238,7 @@ func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 		// The other answer comes too late.
 		late := strings.Replace(answer, fmt.Sprintf(`"approve":%t`, approve), fmt.Sprintf(`"approve":%t`, !approve), 1)
 		if e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", late), 409); e.Error.Code != "conflict" {
-			t.Errorf("open AI Error %+v, want Error.Code conflict", e)
+			t.Errorf("error %+v, want Error.Code conflict", e)
 		}
 		if n := len(s.Model.Requests()); n != 2 {
 			t.Errorf("%d model calls, want 2", n)
@@ -260,7 +260,7 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 		{"type":"mcp_approval_response","approval_request_id":"`+end.Response.Output[0].ID+`","approve":true}]`, `,"stream":true`)
 	all = readFrames(t, s.do(t, "POST", "/v1/responses", answer), "")
 	if all[0].Event != "response.created" || strings.Contains(eventNames(all), "approval") {
-		t.Errorf("events %s, want [0].Event response.created, events(all) without approval", eventNames(all))
+		t.Errorf("events %s, want Event response.created, events(all) without approval", eventNames(all))
 	}
 	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.outputShape() != "mcp_call:completed message:completed(It is 3.)" {
 		t.Errorf(`shape %s, want "mcp_call:completed message:completed(It is 3.)" and no error`, end.Response.outputShape())
@@ -306,7 +306,7 @@ func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 	}
 	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("y", `,"previous_response_id":"`+r.ID+`"`)), 409)
 	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
-		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
+		t.Errorf("error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
 	}
 	stream := s.do(t, "GET", "/v1/responses/"+r.ID+"?stream=true", "")
 	readFrames(t, stream, "response.output_text.delta")
@@ -333,7 +333,7 @@ func TestFailedResponseIsAnErrorAndAFailedResource(t *testing.T) {
 	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", responsesBody("x"))
 	if e := decodeResponse[openAIError](t, resp, 502); e.Error.Code != "model_error" || resp.Header.Get("X-Should-Retry") != "false" {
-		t.Errorf("open AI Error %+v %v, want e.Error.Code model_error, X-Should-Retry false", e, resp.Header)
+		t.Errorf("error %+v %v, want Error.Code model_error, X-Should-Retry false", e, resp.Header)
 	}
 	all := readFrames(t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"stream":true`)), "")
 	if last := all[len(all)-2].Event; last != "response.failed" || strings.Contains(eventNames(all), " error ") {
@@ -350,7 +350,7 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 		t.Errorf("shape %q, want %q", r.outputShape(), want)
 	}
 	if tools := s.Model.Requests()[0].Tools; len(tools) != 1 || tools[0].Function.Name != "add" {
-		t.Errorf("%d tools, want tools 1, [0].Function.Name add", len(tools))
+		t.Errorf("%d tools, want tools 1, Function.Name add", len(tools))
 	}
 	b, err := io.ReadAll(s.do(t, "GET", "/v1/responses/"+r.ID, "").Body)
 	if err != nil || strings.Contains(string(b), "s3cret") || !strings.Contains(string(b), `"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"]}]`) {
@@ -395,7 +395,7 @@ func TestResponseFunctionCallAndOutput(t *testing.T) {
 
 	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody(`[`+output+`]`, tools)), 400)
 	if e.Error.Param == nil || *e.Error.Param != "input" {
-		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param input", e)
+		t.Errorf("error %+v, want Error.Param non-nil, Error.Param input", e)
 	}
 }
 
@@ -438,7 +438,7 @@ func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
 
 	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", approval), 401)
 	if e.Error.Type != "authentication_error" {
-		t.Errorf("open AI Error %+v, want Error.Type authentication_error", e)
+		t.Errorf("error %+v, want Error.Type authentication_error", e)
 	}
 	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", approval, "Authorization", ada), 200)
 	if want := "mcp_call:completed message:completed(It is 3.)"; two.outputShape() != want {

@@ -222,7 +222,7 @@ func TestResultEndpointHasTheWholeResult(t *testing.T) {
 		case "tool_result":
 			seen++
 			if e.Truncated == nil || e.Truncated.Bytes < wholeText || len(f.Data) > 320<<10 {
-				t.Fatalf("%d bytes, truncated %+v, want Truncated non-nil, e.Truncated.Bytes at least %d, Data at most 320<<10", len(f.Data), e.Truncated, wholeText)
+				t.Fatalf("%d bytes, truncated %+v, want Truncated non-nil, Truncated.Bytes at least %d, Data at most 320<<10", len(f.Data), e.Truncated, wholeText)
 			}
 			resp := s.do(t, "GET", e.Truncated.URL, "")
 			if got := resp.Header.Get("Cache-Control"); got != "no-store" {
@@ -230,14 +230,14 @@ func TestResultEndpointHasTheWholeResult(t *testing.T) {
 			}
 			r := decodeResponse[callResult](t, resp, 200)
 			if len(r.Content) != 1 || len(r.Content[0]["text"].(string)) != wholeText || r.IsError || r.CallID != "call_1" || r.Tool != "give" || r.Server != "default" {
-				t.Errorf(`%d blocks of %s, %s, %s, want Content 1, len(r.Content[0]["text"].(string)) %d, IsError false, CallID call_1, Tool give, Server default`, len(r.Content), r.CallID, r.Tool, r.Server, wholeText)
+				t.Errorf(`%d blocks of %s, %s, %s, want Content 1, len(Content[0]["text"].(string)) %d, IsError false, CallID call_1, Tool give, Server default`, len(r.Content), r.CallID, r.Tool, r.Server, wholeText)
 			}
 		case "tool_error":
 			seen++
 			path := "/runs/" + e.RunID + "/results/" + url.PathEscape(e.CallID)
 			r := decodeResponse[callResult](t, s.do(t, "GET", path, ""), 200)
 			if e.Truncated != nil || !r.IsError || r.Payload != "No." || r.CallID != "call/2 ?%2F" {
-				t.Errorf(`truncated %+v, result %+v, want Truncated nil, r.IsError true, r.Payload No., r.CallID "call/2 ?%%2F"`, e.Truncated, r)
+				t.Errorf(`truncated %+v, result %+v, want Truncated nil, IsError true, Payload No., CallID "call/2 ?%%2F"`, e.Truncated, r)
 			}
 		}
 	}

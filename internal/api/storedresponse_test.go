@@ -140,7 +140,7 @@ func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"background":true`)), 200)
 	resp := s.do(t, "DELETE", "/v1/responses/"+r.ID, "")
 	if e := decodeResponse[openAIError](t, resp, 409); e.Error.Code != "conflict" || resp.Header.Get("X-Should-Retry") != "false" {
-		t.Errorf("open AI Error %+v, X-Should-Retry %q, want e.Error.Code conflict, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
+		t.Errorf("error %+v, X-Should-Retry %q, want Error.Code conflict, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
 	}
 	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
 	decodeResponse[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)

@@ -187,7 +187,7 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 				id, _, _ = strings.Cut(id, `"`)
 				rest := readAllFrames(t, sendOver(t, dial, "GET", "/v1/responses/"+id+"?stream=true&starting_after=4", "", freshToken()...))
 				if got := eventNames(rest); !strings.HasPrefix(got, "response.output_text.delta response.output_text.done") || !strings.Contains(string(rest[0].Data), `"sequence_number":5,`) {
-					t.Errorf(`events %s, %s, want got starting with "response.output_text.delta response.output_text.done", [0].Data containing "sequence_number":5,`, got, rest[0].Data)
+					t.Errorf(`events %s, %s, want it to start with "response.output_text.delta response.output_text.done", Data containing "sequence_number":5,`, got, rest[0].Data)
 				}
 			}},
 		"AI SDK": {"/api/chat", `{"id":"c","messages":[{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}]}`,
@@ -195,7 +195,7 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 			func(t *testing.T, dial func() net.Conn, _ []sse.Frame) {
 				rest := readAllFrames(t, sendOver(t, dial, "GET", "/api/chat/c/stream", "", freshToken()...))
 				if got := frameData(rest); !strings.HasPrefix(got, `{"messageId":`) || !strings.Contains(got, `"delta":"Wait"`) || !strings.Contains(got, `"finishReason":"stop"`) || strings.Contains(got, "expired") {
-					t.Errorf(`datas %q, want got starting with {"messageId":, got containing "delta":"Wait", got containing "finishReason":"stop", got without expired`, got)
+					t.Errorf(`data %q, want it to start with {"messageId": and to contain "delta":"Wait" and to contain "finishReason":"stop" and without expired`, got)
 				}
 			}},
 		"AG-UI": {"/agui", `{"threadId":"t","runId":"r","state":{},"messages":[{"id":"m","role":"user","content":"x"}],"tools":[],"context":[],"forwardedProps":{}}`,
@@ -205,7 +205,7 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 			runInBubble(t, m, nil, func(t *testing.T, dial func() net.Conn) {
 				said := readAllFrames(t, sendOver(t, dial, "POST", c.path, c.body, "Authorization", "Bearer "+m.validToken(nil, nil)))
 				if got := frameData(said); !strings.HasSuffix(got, c.tail) || !strings.Contains(got, "Wait") || strings.Count(got, "expired.") != 1 {
-					t.Errorf("datas %s, want got ending in %s, got containing Wait, 1 times expired.", got, c.tail)
+					t.Errorf("data %s, want it to end in %s and to contain Wait, 1 times expired.", got, c.tail)
 				}
 				if c.goOn != nil {
 					c.goOn(t, dial, said)
@@ -241,7 +241,7 @@ func TestBusyStreamEndsWhenItsTokenExpires(t *testing.T) {
 		began := time.Now()
 		got := readAllFrames(t, sendOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+m.validToken(nil, nil)))
 		if took := time.Since(began); took < 6*time.Minute || took > 7*time.Minute || got[len(got)-1].Event != "token_expired" {
-			t.Errorf("took %v, %s, want took at least 6 min, took at most 7 min, [last].Event token_expired", took, got[len(got)-1].Event)
+			t.Errorf("took %v, %s, want took at least 6 min, took at most 7 min, Event token_expired", took, got[len(got)-1].Event)
 		}
 	})
 }

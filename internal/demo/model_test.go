@@ -130,7 +130,7 @@ func TestModelStreamsToOpenAIsClient(t *testing.T) {
 
 		finish := map[bool]string{true: "stop", false: "tool_calls"}[len(want) == 0]
 		if !reflect.DeepEqual(got, want) || choice.FinishReason != finish || acc.Usage.TotalTokens == 0 {
-			t.Errorf("%s: %v, %s, %+v, want got %s, FinishReason %s, acc.Usage.TotalTokens non-zero", question, got, choice.FinishReason, acc.Usage, want, finish)
+			t.Errorf("%s: %v, %s, %+v, want %s, FinishReason %s, Usage.TotalTokens non-zero", question, got, choice.FinishReason, acc.Usage, want, finish)
 		}
 		whole, err := client.Chat.Completions.New(t.Context(), openaiParams(t, question))
 		if err != nil {

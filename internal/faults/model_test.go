@@ -265,7 +265,7 @@ func TestF10ModelLoopOnToolsEndsAtMaxTurns(t *testing.T) {
 	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url, "MAX_TURNS=3")
 	got := s.stream(t, nil)
 	if end := got.last(); end.FinishReason != "max_turns" || end.Answer != "So far." || tool.calls.Load() != 3 {
-		t.Errorf(`%+v after %d calls, want end.FinishReason max_turns, end.Answer "So far.", calls 3`, end, tool.calls.Load())
+		t.Errorf(`%+v after %d calls, want FinishReason max_turns, Answer "So far.", calls 3`, end, tool.calls.Load())
 	}
 	r.record("%s %s", got.last().Type, got.last().FinishReason)
 }

@@ -59,6 +59,6 @@ func TestApprovalAppliesAtOnceAfterAReload(t *testing.T) {
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
 	if e := mustFail(t, err); e.Kind != Denied || s.calls.Load() != 0 {
-		t.Errorf("call error %v, calls %d, want e.Kind Denied, calls 0", e, s.calls.Load())
+		t.Errorf("call error %v, calls %d, want Kind Denied, calls 0", e, s.calls.Load())
 	}
 }

@@ -60,7 +60,7 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 	// Who calls without asking first gets no further.
 	_, err = c.Call(t.Context(), Call{Tool: "forecast", Args: given, Check: true})
 	if e := mustFail(t, err); e.Kind != InvalidArguments || len(e.Fields) != 3 || calls.Load() != 0 {
-		t.Errorf("%+v after %d calls, want e.Kind InvalidArguments, 3 e.Fields, calls 0", e, calls.Load())
+		t.Errorf("%+v after %d calls, want Kind InvalidArguments, 3 Fields, calls 0", e, calls.Load())
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "forecast", Args: json.RawMessage(`{"city":"Rome"}`), Check: true})
 	mustResult(t, res, err)
@@ -294,6 +294,6 @@ func TestExcerptOfALargeSchema(t *testing.T) {
 		t.Errorf("schema excerpt %s, want %s", got, want)
 	}
 	if got := tool.SchemaExcerpt(nil, 1000); len(got) > 1100 || !strings.HasSuffix(got, fmt.Sprintf("[truncated: 1000 of %d bytes are shown]", len(tool.InputSchema))) {
-		t.Errorf("schema excerpt %s, want length at most 1100, got ending in %s", got, fmt.Sprintf("[truncated: 1000 of %d bytes are shown]", len(tool.InputSchema)))
+		t.Errorf("schema excerpt %s, want length at most 1100 and to end in %s", got, fmt.Sprintf("[truncated: 1000 of %d bytes are shown]", len(tool.InputSchema)))
 	}
 }

@@ -178,7 +178,7 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 		defer cancel()
 		_, err := c.Call(hurried, Call{Tool: "t"})
 		if e := mustFail(t, err); e.Kind != Timeout || time.Since(begin) != time.Second {
-			t.Errorf("%v after %s, want e.Kind Timeout, time.Since(begin) 1 s", e, time.Since(begin))
+			t.Errorf("%v after %s, want Kind Timeout, took 1 s", e, time.Since(begin))
 		}
 		if a, b := <-done, <-done; a != 7*time.Second || b != 14*time.Second {
 			t.Errorf("timed out after %s and %s, want 7 s and 14 s", a, b)

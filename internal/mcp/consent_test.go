@@ -121,7 +121,7 @@ func (c *consentFixture) signIn(name string) {
 		c.t.Fatalf("tools %q, %+v, want crm_sign_in", got, c.Servers())
 	}
 	if got, err := c.callAs("crm_sign_in", name); err != nil || !strings.HasSuffix(got, "from the next question on: crm_who") {
-		c.t.Fatalf("call as %q, %v\n%s, want got ending in \"from the next question on: crm_who\", no error", got, err, c.buf)
+		c.t.Fatalf("call as %q, %v\n%s, want it to end in \"from the next question on: crm_who\", no error", got, err, c.buf)
 	}
 	if got := namesOf(c.ToolsFor(c.t.Context(), callerNamed(name))); got != "crm_who" {
 		c.t.Fatalf("tools %q, want crm_who", got)
@@ -222,7 +222,7 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 	}
 
 	if st := c.Servers()[0]; st.State != Connected || c.runs.Load() != 0 {
-		t.Errorf("%+v, ran %d times, want st.State Connected, runs 0", st, c.runs.Load())
+		t.Errorf("%+v, ran %d times, want State Connected, runs 0", st, c.runs.Load())
 	}
 
 	// A person who has signed in after all is taken at that, not at what they say.
@@ -439,7 +439,7 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 	}, nil)
 
 	if list := c.Tools(t.Context()); len(list) != 0 || c.Servers()[0].Reason != awaitCaller {
-		t.Errorf("tools without a caller: %v, %+v, want 0 list, c.Servers()[0].Reason %q", list, c.Servers(), awaitCaller)
+		t.Errorf("tools without a caller: %v, %+v, want 0 list, Servers()[0].Reason %q", list, c.Servers(), awaitCaller)
 	}
 
 	for range 2 {

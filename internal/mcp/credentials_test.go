@@ -174,7 +174,7 @@ func TestTokenThatIsAlwaysRefused(t *testing.T) {
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	e := mustFail(t, err)
 	if e.Kind != Unavailable || source.fetches.Load() > 2 || asked.Load() != 2 || s.initializes.Load() != 1 {
-		t.Errorf("%v: %d fetches, %d requests, %d handshakes, want e.Kind Unavailable, fetches at most 2, asked 2, shakes 1", e, source.fetches.Load(), asked.Load(), s.initializes.Load())
+		t.Errorf("%v: %d fetches, %d requests, %d handshakes, want Kind Unavailable, fetches at most 2, asked 2, handshakes 1", e, source.fetches.Load(), asked.Load(), s.initializes.Load())
 	}
 }
 

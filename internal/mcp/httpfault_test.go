@@ -330,7 +330,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 		c := newClient(t, Options{Service: newTokenSource()}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT})
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := mustFail(t, err); e.Kind != Protocol || seen.Load() != 0 {
-			t.Errorf("%d: %v; the other host saw %d requests, want e.Kind Protocol, seen 0", status, e, seen.Load())
+			t.Errorf("%d: %v; the other host saw %d requests, want Kind Protocol, seen 0", status, e, seen.Load())
 		}
 	}
 }
@@ -432,7 +432,7 @@ func TestEndlessProgressTimesOut(t *testing.T) {
 		begin, got := time.Now(), 0
 		_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) { got++ }})
 		if e := mustFail(t, err); e.Kind != Timeout || time.Since(begin) != 60*time.Second || got < 58 {
-			t.Errorf("%v after %s and %d notifications, want e.Kind Timeout, time.Since(begin) 60 s, got at least 58", e, time.Since(begin), got)
+			t.Errorf("%v after %s and %d notifications, want Kind Timeout, took 60 s, got at least 58", e, time.Since(begin), got)
 		}
 		_ = c.Close()
 	})

@@ -274,7 +274,7 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 			}
 		}
 		if got := g.received(); strings.Contains(got, "inbound-") || strings.Contains(got, other.URL+"|") {
-			t.Errorf("a token went where it must not: %s, want got without inbound-, got without %s", got, other.URL+"|")
+			t.Errorf("a token went where it must not: %s, want it without inbound- and without %s", got, other.URL+"|")
 		}
 	}
 }
@@ -328,7 +328,7 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 
 	<-begun
 	if got, err := callAs(t, c, "a_t", more); err != nil || !strings.HasPrefix(got, "Bearer full|") {
-		t.Errorf(`call as %q, %v, want got starting with "Bearer full|", no error`, got, err)
+		t.Errorf(`call as %q, %v, want it to start with "Bearer full|", no error`, got, err)
 	}
 	close(release)
 	if got := <-answer; !strings.HasPrefix(got, "Bearer limited|") || s.initializes.Load() != 1 {
@@ -372,7 +372,7 @@ func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
 	c := newClient(t, Options{}, i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange))
 	_, err := callAs(t, c, "a_t", callerNamed("ann"))
 	if e := mustFail(t, err); e.Kind != Unavailable || len(i.tokenRequests()) > 2 {
-		t.Errorf("%v after %d exchanges, want e.Kind Unavailable, asked at most 2", e, len(i.tokenRequests()))
+		t.Errorf("%v after %d exchanges, want Kind Unavailable, asked at most 2", e, len(i.tokenRequests()))
 	}
 	if st := c.Servers()[0]; st.State != Connected {
 		t.Errorf("one caller's refusal made it %+v, want State Connected", st)

@@ -62,7 +62,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 					e := mustFail(t, err)
 					rpc, ok := errors.AsType[*jsonrpc.Error](err)
 					if !ok || rpc.Code != code || string(rpc.Data) != `{"n":1}` {
-						t.Errorf(`%s: got the error %+v in %v, want an Error, rpc.Code %d, Data {"n":1}`, name, rpc, err, code)
+						t.Errorf(`%s: got the error %+v in %v, want an Error, Code %d, Data {"n":1}`, name, rpc, err, code)
 					}
 					if e.Kind != Execution || e.Message != "MCP server a: it answered: too hot" {
 						t.Errorf(`%s: got %s, %q, want Execution and "MCP server a: it answered: too hot"`, name, e.Kind, e.Message)

@@ -128,7 +128,7 @@ func TestRemovedServerDrains(t *testing.T) {
 		second, third, queued := call("wait"), call("wait"), call("now")
 		mustReload(t, c)
 		if e := mustFail(t, <-queued); e.Kind != UnknownTool || serverStates(c) != "" {
-			t.Errorf("call error %v, %q, want e.Kind UnknownTool, statesOf(c) empty", e, serverStates(c))
+			t.Errorf("call error %v, %q, want Kind UnknownTool, no servers", e, serverStates(c))
 		}
 		synctest.Wait()
 		if n := len(s.deletes); n != 0 {

@@ -65,7 +65,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 			h, lists := serveWithListTTL(s, says)
 			c := newClient(t, Options{Transport: inProcessTransport(h)}, config.Server{Name: "a", URL: "http://localhost"})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != transport.StatelessVersion {
-				t.Fatalf("tools %s, %+v, want got echo, c.Servers()[0].Protocol StatelessVersion", got, c.Servers())
+				t.Fatalf("tools %s, %+v, want got echo, Servers()[0].Protocol StatelessVersion", got, c.Servers())
 			}
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 
@@ -238,7 +238,7 @@ func TestListOfAnotherType(t *testing.T) {
 	}
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "" || c.Servers()[0].State != Failed {
-		t.Errorf("tools %s, %+v, want got empty, c.Servers()[0].State Failed", got, c.Servers())
+		t.Errorf("tools %s, %+v, want got empty, Servers()[0].State Failed", got, c.Servers())
 	}
 	if got, err := c.Prompts(t.Context(), auth.Identity{}, "a"); err == nil {
 		t.Errorf("prompts: got %v and no error, want an error", got)

@@ -55,7 +55,7 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 		begin := time.Now()
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := mustFail(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*transport.MaxBackoff {
-			t.Errorf("%v after %s and %d GETs, want e.Kind UnknownOutcome, gets %d, time.Since(begin) at most %v", e, time.Since(begin), gets.Load(), maxResumes, maxResumes*transport.MaxBackoff)
+			t.Errorf("%v after %s and %d GETs, want Kind UnknownOutcome, gets %d, took at most %v", e, time.Since(begin), gets.Load(), maxResumes, maxResumes*transport.MaxBackoff)
 		}
 		_ = c.Close()
 	})
@@ -114,7 +114,7 @@ func TestResumeAtOnceDoesNotLoopTightly(t *testing.T) {
 		c.Tools(t.Context())
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := mustFail(t, err); e.Kind != Timeout || gets.Load() < 2 || gets.Load() > 101 {
-			t.Errorf("%v after %d streams, want e.Kind Timeout, gets at least 2, gets at most 101", e, gets.Load())
+			t.Errorf("%v after %d streams, want Kind Timeout, gets at least 2, gets at most 101", e, gets.Load())
 		}
 		_ = c.Close()
 	})

@@ -76,7 +76,7 @@ func TestHiddenTools(t *testing.T) {
 		t.Errorf("tools %v, want 0", list)
 	}
 	if tool, ok := c.Tool("t"); !ok || tool.Original != "t" || tool.Server != "a" {
-		t.Errorf("tool %+v, want ok true, tool.Original t, tool.Server a", tool)
+		t.Errorf("tool %+v, want Original t, Server a", tool)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	mustResult(t, res, err)
@@ -112,7 +112,7 @@ func TestToolsWaitsABoundedTime(t *testing.T) {
 			t.Errorf("ready %v, waited %s, want true at once", c.Ready(), time.Since(begin))
 		}
 		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" || st.Since.Sub(first) != session.HandshakeTimeout {
-			t.Errorf(`%+v after %s, want st.State Failed, st.Reason "no answer in time", st.Since.Sub(first) HandshakeTimeout`, st, st.Since.Sub(first))
+			t.Errorf(`%+v after %s, want State Failed, Reason "no answer in time", Since.Sub(first) HandshakeTimeout`, st, st.Since.Sub(first))
 		}
 		_ = c.Close()
 	})

@@ -115,7 +115,7 @@ func TestStreamConnHandlesListChanged(t *testing.T) {
 		server.AddResource(&sdk.Resource{URI: "x:2", Name: "2"}, nil)
 		<-time.After(time.Minute)
 		if r, ok := c.Tool(readTool); !ok || !strings.Contains(r.Description, "x:2") {
-			t.Errorf("tool %+v, want ok true, r.Description containing x:2", r)
+			t.Errorf("tool %+v, want Description containing x:2", r)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)

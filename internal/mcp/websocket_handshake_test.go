@@ -107,7 +107,7 @@ func TestWebSocketRefusedToken(t *testing.T) {
 			c.Tools(t.Context())
 			st := c.Servers()[0]
 			if st.State != want || source.fetches.Load() != 2 || s.dials.Load() != 2 {
-				t.Errorf("%d: %+v after %d fetches and %d handshakes, want st.State %q, fetches 2, dials 2", status, st, source.fetches.Load(), s.dials.Load(), want)
+				t.Errorf("%d: %+v after %d fetches and %d handshakes, want State %q, fetches 2, dials 2", status, st, source.fetches.Load(), s.dials.Load(), want)
 			}
 			if want == Failed && !strings.HasPrefix(st.Reason, "it refused our credentials (HTTP ") {
 				t.Errorf(`reason %q, want it to start with "it refused our credentials (HTTP "`, st.Reason)

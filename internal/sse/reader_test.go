@@ -95,7 +95,7 @@ func TestEventIsBounded(t *testing.T) {
 		src := io.MultiReader(strings.NewReader("data: ok\n\ndata: "), strings.NewReader(strings.Repeat(part, 1000)))
 		got, err := readAllFrames(NewReader(src, 100))
 		if !errors.Is(err, ErrTooLarge) || len(got) != 1 {
-			t.Errorf("%s: got %q, %v, want err ErrTooLarge, 1", name, got, err)
+			t.Errorf("%s: got %q, %v, want ErrTooLarge, 1", name, got, err)
 		}
 	}
 	if _, err := NewReader(endlessReader{}, 1000).Next(); !errors.Is(err, ErrTooLarge) {
@@ -120,7 +120,7 @@ func TestReaderBoundIsExact(t *testing.T) {
 func TestHeartbeatsBetweenEventsDoNotAddUp(t *testing.T) {
 	src := strings.Repeat(": ping\n", 1000) + strings.Repeat("\n", 1000) + "data: a\n\n"
 	if got, err := readAllFrames(NewReader(strings.NewReader(src), 50)); err != io.EOF || len(got) != 1 {
-		t.Errorf("got %q, %v, want err io.EOF, 1", got, err)
+		t.Errorf("got %q, %v, want io.EOF, 1", got, err)
 	}
 }
 

@@ -226,14 +226,14 @@ func TestReplyIsWaitedForFiveSecondsAndNoLongerThanTheCall(t *testing.T) {
 		begin := time.Now()
 		_, err = c.Ask(t.Context(), Call{Hook: PreToolCall})
 		if took := time.Since(begin); took != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v after %s, want took 5 s, err context.DeadlineExceeded", err, took)
+			t.Errorf("%v after %s, want took 5 s, context.DeadlineExceeded", err, took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		begin = time.Now()
 		_, err = c.Ask(ctx, Call{Hook: PreToolCall})
 		if took := time.Since(begin); took != time.Second || !errors.Is(err, context.Canceled) {
-			t.Errorf("%v after %s, want took 1 s, err context.Canceled", err, took)
+			t.Errorf("%v after %s, want took 1 s, context.Canceled", err, took)
 		}
 	})
 }

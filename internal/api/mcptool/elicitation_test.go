@@ -28,7 +28,7 @@ func TestApprovalIsGivenByItsFieldOnly(t *testing.T) {
 		{"nonsense", `{"approved":true}`, false},
 	} {
 		if in := mcptool.InputOf(i, c.action, json.RawMessage(c.content)); in.Approved == nil || *in.Approved != c.want {
-			t.Errorf("action %s %s: %v, want Approved non-nil, in.Approved %v", c.action, c.content, *in.Approved, c.want)
+			t.Errorf("action %s %s: %v, want Approved non-nil, Approved %v", c.action, c.content, *in.Approved, c.want)
 		}
 	}
 	if q := mcptool.ElicitationOf(i); !strings.Contains(q.Message, `{"path":"a"}`) || !strings.Contains(q.Message, "May I?") {

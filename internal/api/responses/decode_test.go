@@ -202,7 +202,7 @@ func TestStoredStateIsBounded(t *testing.T) {
 
 	kept, ok := responses.DecodeStored(q.EncodeStored())
 	if !ok || len(q.EncodeStored()) > 256<<10 || kept.Question != "last" || len(kept.History) != 2 || kept.History[1].Content[0] != '7' {
-		t.Errorf("%t, %d bytes, %d messages, Question %q, want ok true, encode stored at most 256<<10, Question last, History 2, kept.History[1].Content[0] '7'", ok, len(q.EncodeStored()), len(kept.History), kept.Question)
+		t.Errorf("%t, %d bytes, %d messages, Question %q, want encode stored at most 256<<10, Question last, History 2, History[1].Content[0] '7'", ok, len(q.EncodeStored()), len(kept.History), kept.Question)
 	}
 	q = responses.Request{Request: agent.Request{Question: "What?", Media: []agent.Media{{MIME: "image/png", Data: strings.Repeat(long, 3)}}}}
 	q.Echo.Instructions = long
@@ -211,7 +211,7 @@ func TestStoredStateIsBounded(t *testing.T) {
 	}
 	q.Echo.Instructions = strings.Repeat(long, 3)
 	if kept, ok = responses.DecodeStored(q.EncodeStored()); !ok || kept.Echo.Instructions != "" || kept.Question == "" {
-		t.Errorf("decode stored %t %+.50v, want ok true, kept.Echo.Instructions empty, kept.Question non-empty", ok, kept)
+		t.Errorf("decode stored %t %+.50v, want Echo.Instructions empty, Question non-empty", ok, kept)
 	}
 
 	for _, other := range []string{"", "null", "{}", `{"face":"chat"}`, `{"face":"responses"`} {
@@ -260,7 +260,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if n := len(q.History); len(q.Approvals) == 0 && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && (n == 0 || q.History[n-1].Role != "tool") {
-			t.Errorf("nothing to answer: %+v, n %d, want n non-zero, q.History[n-1].Role tool", q, n)
+			t.Errorf("nothing to answer: %+v, n %d, want n non-zero, History[n-1].Role tool", q, n)
 		}
 		if _, ok := responses.DecodeStored(q.EncodeStored()); !ok || !json.Valid(q.EncodeStored()) {
 			t.Errorf("EncodeStored = %s, want JSON that DecodeStored reads", q.EncodeStored())

@@ -46,7 +46,7 @@ func newVault(t *testing.T) *vault {
 		keyID, _, _ = strings.Cut(keyID, `"`)
 		v.keyID.Store(&keyID)
 		if r.PathValue("id") != secretOCID || !strings.HasPrefix(r.Header.Get("Authorization"), "Signature ") {
-			t.Errorf(`request for %q, authorization %q, want r.PathValue("id") %q, Authorization starting with "Signature "`, r.PathValue("id"), r.Header.Get("Authorization"), secretOCID)
+			t.Errorf(`request for %q, authorization %q, want PathValue("id") %q, Authorization starting with "Signature "`, r.PathValue("id"), r.Header.Get("Authorization"), secretOCID)
 		}
 		(*v.answer.Load())(w, r)
 	})

@@ -208,7 +208,7 @@ func TestAfterReadsTheSameFromEveryPosition(t *testing.T) {
 				}
 				for _, e := range page.Events {
 					if pos++; e.Seq != pos || e.Body == nil || !strings.Contains(string(e.AppendJSON(nil)), fmt.Sprintf(`"seq":%d,`, pos)) {
-						t.Fatalf("event %d is %+v, want e.Seq %d, e.Body non-nil, e.AppendJSON(nil) containing %q", pos, e, pos, fmt.Sprintf(`"seq":%d,`, pos))
+						t.Fatalf("event %d is %+v, want Seq %d, Body non-nil, AppendJSON(nil) containing %q", pos, e, pos, fmt.Sprintf(`"seq":%d,`, pos))
 					}
 				}
 				if page.HasNext != (pos < 301) {

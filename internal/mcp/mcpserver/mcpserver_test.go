@@ -152,7 +152,7 @@ func TestStreamSendsHeartbeatsDuringACall(t *testing.T) {
 		close(goOn)
 		<-done
 		if _, got := w.flushedBody(); !strings.Contains(got, "hello") || w.Header().Get("X-Accel-Buffering") != "no" {
-			t.Errorf("in the end: %q, want got containing hello, X-Accel-Buffering no", got)
+			t.Errorf("in the end: %q, want it to contain hello, X-Accel-Buffering no", got)
 		}
 	})
 }

@@ -104,7 +104,7 @@ func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 		for range 50 {
 			all.Go(func() {
 				if got, err := w.sendPost(userNamed("ann")); err != nil || !strings.HasSuffix(got, " hello") {
-					t.Errorf(`post %q, %v, want got ending in " hello", no error`, got, err)
+					t.Errorf(`post %q, %v, want it to end in " hello", no error`, got, err)
 				}
 			})
 		}

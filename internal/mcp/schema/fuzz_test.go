@@ -41,7 +41,7 @@ func FuzzCheck(f *testing.F) {
 				continue
 			}
 			if string(got) != args || len(problems) > maxProblems+1 {
-				t.Errorf("schema %d: %q becomes %q with %d problems, want got %q, problems at most %d", i, args, got, len(problems), args, maxProblems+1)
+				t.Errorf("schema %d: %q becomes %q with %d problems, want %q, problems at most %d", i, args, got, len(problems), args, maxProblems+1)
 			}
 			for _, p := range problems {
 				if !utf8.ValidString(p.Pointer+p.Detail) || len(p.Pointer) > maxPointer || len(p.Detail) > 800 {
