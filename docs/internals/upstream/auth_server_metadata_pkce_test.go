@@ -20,7 +20,7 @@ func TestMetadataWithoutPKCEServesClientCredentials(t *testing.T) {
 		fmt.Fprintf(w, `{"issuer":%q,"token_endpoint":"%s/token","grant_types_supported":["client_credentials"]}`, s.URL, s.URL)
 	}))
 	defer s.Close()
-	_, err := oauthex.GetAuthServerMeta(within(t, 10*time.Second), s.URL+"/.well-known/oauth-authorization-server", s.URL, s.Client())
+	_, err := oauthex.GetAuthServerMeta(timeoutContext(t, 10*time.Second), s.URL+"/.well-known/oauth-authorization-server", s.URL, s.Client())
 	if err != nil {
 		t.Errorf("metadata of a server with client_credentials alone: got %v, want no error", err)
 	}

@@ -30,11 +30,11 @@ func TestClientCredentialsHandlerIsSafeForConcurrentUse(t *testing.T) {
 	h, err := extauth.NewClientCredentialsHandler(&extauth.ClientCredentialsHandlerConfig{Credentials: &oauthex.ClientCredentials{
 		ClientID: "c", ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: "s"},
 	}})
-	setup(t, err)
+	skipOnError(t, err)
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
-			req, _ := http.NewRequestWithContext(within(t, 20*time.Second), http.MethodPost, s.URL+"/mcp", nil)
+			req, _ := http.NewRequestWithContext(timeoutContext(t, 20*time.Second), http.MethodPost, s.URL+"/mcp", nil)
 			resp := &http.Response{StatusCode: http.StatusUnauthorized, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}
 			if err := h.Authorize(req.Context(), req, resp); err != nil {
 				t.Log(err)

@@ -11,22 +11,22 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// slowClose is a transport whose Close takes its time, as CommandTransport's does for a
+// slowCloseTransport is a transport whose Close takes its time, as CommandTransport's does for a
 // process that does not exit at once.
-type slowClose struct {
+type slowCloseTransport struct {
 	mcp.Transport
 	release chan struct{}
 	closing chan struct{}
 }
 
-func (s slowClose) Connect(ctx context.Context) (mcp.Connection, error) {
+func (s slowCloseTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	c, err := s.Transport.Connect(ctx)
 	return slowCloseConn{c, s}, err
 }
 
 type slowCloseConn struct {
 	mcp.Connection
-	s slowClose
+	s slowCloseTransport
 }
 
 func (c slowCloseConn) Close() error {
@@ -39,23 +39,23 @@ func (c slowCloseConn) Close() error {
 }
 
 func TestCallOnAnEndedSessionReturnsAtOnce(t *testing.T) {
-	s := slowClose{release: make(chan struct{}), closing: make(chan struct{}, 1)}
-	s.Transport = lines(t, func(m message, out io.Writer) {
+	s := slowCloseTransport{release: make(chan struct{}), closing: make(chan struct{}, 1)}
+	s.Transport = newLineTransport(t, func(m message, out io.Writer) {
 		switch m.Method {
 		case "initialize":
-			say(out, m, handshake(m))
+			writeLine(out, m, handshakeResult(m))
 		case "ping":
 			_ = out.(io.Closer).Close() // the server has ended
 		}
 	})
-	cs := dial(t, s, legacy, nil)
+	cs := dialSession(t, s, legacy, nil)
 	defer close(s.release)
-	_ = cs.Ping(within(t, 5*time.Second), nil)
+	_ = cs.Ping(timeoutContext(t, 5*time.Second), nil)
 	<-s.closing
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = cs.CallTool(within(t, 500*time.Millisecond), &mcp.CallToolParams{Name: "t"})
+		_, _ = cs.CallTool(timeoutContext(t, 500*time.Millisecond), &mcp.CallToolParams{Name: "t"})
 	}()
 	select {
 	case <-done:

@@ -16,7 +16,7 @@ import (
 // several attempts are made.
 func TestConnectReturnsWhenItsContextEnds(t *testing.T) {
 	for range 20 {
-		connectsInTime(t, func(http.ResponseWriter, *http.Request, message) bool { return false }, modern)
+		checkConnectsInTime(t, func(http.ResponseWriter, *http.Request, message) bool { return false }, modern)
 		if t.Failed() {
 			return
 		}
@@ -25,12 +25,12 @@ func TestConnectReturnsWhenItsContextEnds(t *testing.T) {
 
 // The handshake works, and the GET of the standalone stream gets no header.
 func TestConnectDoesNotWaitForTheStandaloneStream(t *testing.T) {
-	connectsInTime(t, func(w http.ResponseWriter, r *http.Request, m message) bool {
+	checkConnectsInTime(t, func(w http.ResponseWriter, r *http.Request, m message) bool {
 		if r.Method != http.MethodPost {
 			return false
 		}
 		if m.Method == "initialize" {
-			reply(w, m, handshake(m))
+			replyJSON(w, m, handshakeResult(m))
 		} else {
 			w.WriteHeader(http.StatusAccepted)
 		}
@@ -38,9 +38,9 @@ func TestConnectDoesNotWaitForTheStandaloneStream(t *testing.T) {
 	}, legacy)
 }
 
-// connectsInTime connects under a context of 1 s to a server that hangs where answer
+// checkConnectsInTime connects under a context of 1 s to a server that hangs where answer
 // returns false.
-func connectsInTime(t *testing.T, answer func(http.ResponseWriter, *http.Request, message) bool, version string) {
+func checkConnectsInTime(t *testing.T, answer func(http.ResponseWriter, *http.Request, message) bool, version string) {
 	t.Helper()
 	end := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +57,7 @@ func connectsInTime(t *testing.T, answer func(http.ResponseWriter, *http.Request
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		cs, err := mcp.NewClient(impl, nil).Connect(within(t, time.Second), &mcp.StreamableClientTransport{Endpoint: s.URL, MaxRetries: -1}, &mcp.ClientSessionOptions{ProtocolVersion: version})
+		cs, err := mcp.NewClient(impl, nil).Connect(timeoutContext(t, time.Second), &mcp.StreamableClientTransport{Endpoint: s.URL, MaxRetries: -1}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 		if err == nil {
 			go cs.Close()
 		}

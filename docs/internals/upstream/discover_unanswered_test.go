@@ -12,12 +12,12 @@ import (
 
 // A server of before 2026-07-28 ignores what it does not know before initialize.
 func TestDiscoverThatIsNotAnsweredFallsBack(t *testing.T) {
-	transport := lines(t, func(m message, out io.Writer) {
+	transport := newLineTransport(t, func(m message, out io.Writer) {
 		if m.Method == "initialize" {
-			say(out, m, handshake(m))
+			writeLine(out, m, handshakeResult(m))
 		}
 	})
-	cs, err := mcp.NewClient(impl, nil).Connect(within(t, 8*time.Second), transport, nil)
+	cs, err := mcp.NewClient(impl, nil).Connect(timeoutContext(t, 8*time.Second), transport, nil)
 	if err != nil {
 		t.Errorf("Connect under a context of 8 s, server/discover without answer: got %v, want a session by initialize", err)
 		return

@@ -10,11 +10,11 @@ import (
 
 // The server names the same page as the next one forever.
 func TestListThatNeverEndsIsAnError(t *testing.T) {
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":"a"}`)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":"a"}`)
 	})
 	n := 0
-	for _, err := range open(t, s, legacy, nil).Tools(within(t, 20*time.Second), nil) {
+	for _, err := range openSession(t, s, legacy, nil).Tools(timeoutContext(t, 20*time.Second), nil) {
 		if err != nil {
 			return
 		}

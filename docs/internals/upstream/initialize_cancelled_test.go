@@ -16,12 +16,12 @@ import (
 func TestInitializeIsNotCancelled(t *testing.T) {
 	for range 200 {
 		cancelled := make(chan message, 10)
-		transport := lines(t, func(m message, _ io.Writer) {
+		transport := newLineTransport(t, func(m message, _ io.Writer) {
 			if m.Method == "notifications/cancelled" {
 				cancelled <- m
 			}
 		})
-		_, _ = mcp.NewClient(impl, nil).Connect(within(t, 10*time.Millisecond), transport, &mcp.ClientSessionOptions{ProtocolVersion: legacy})
+		_, _ = mcp.NewClient(impl, nil).Connect(timeoutContext(t, 10*time.Millisecond), transport, &mcp.ClientSessionOptions{ProtocolVersion: legacy})
 		select {
 		case m := <-cancelled:
 			t.Errorf("the client sent notifications/cancelled for request %s, which is initialize; want none", m.Params.RequestID)

@@ -12,14 +12,14 @@ import (
 // If an option to pass the cache comes, the second list is to use it.
 func TestListToolsCanReachTheServer(t *testing.T) {
 	var lists atomic.Int64
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
 		lists.Add(1)
-		reply(w, m, `{"resultType":"complete","ttlMs":3600000,"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		replyJSON(w, m, `{"resultType":"complete","ttlMs":3600000,"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
 	})
-	cs := open(t, s, modern, nil)
+	cs := openSession(t, s, modern, nil)
 	for range 2 {
-		_, err := cs.ListTools(within(t, 10*time.Second), nil)
-		setup(t, err)
+		_, err := cs.ListTools(timeoutContext(t, 10*time.Second), nil)
+		skipOnError(t, err)
 	}
 	if n := lists.Load(); n != 2 {
 		t.Errorf("ListTools was called twice, and the server was asked %d times; want a way to ask it again within ttlMs", n)

@@ -13,15 +13,15 @@ import (
 
 func TestListenIsReopened(t *testing.T) {
 	listens := make(chan struct{}, 10)
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
 		if m.Method == "subscriptions/listen" {
-			events(w)(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}`)
+			startEventStream(w)(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}`)
 			listens <- struct{}{}
 			return // which ends the stream
 		}
-		reply(w, m, `{}`)
+		replyJSON(w, m, `{}`)
 	})
-	open(t, s, modern, &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {}})
+	openSession(t, s, modern, &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {}})
 	<-listens
 	select {
 	case <-listens:

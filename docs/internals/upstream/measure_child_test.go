@@ -53,19 +53,19 @@ func init() {
 		_ = json.Unmarshal(in.Bytes(), &m)
 		switch {
 		case m.Method == "initialize":
-			say(os.Stdout, m, handshake(m))
+			writeLine(os.Stdout, m, handshakeResult(m))
 		case m.Params.Name == "exit":
 			os.Exit(3)
 		case m.Params.Name == "long":
-			say(os.Stdout, m, text(strings.Repeat("x", 100<<20)))
+			writeLine(os.Stdout, m, textResult(strings.Repeat("x", 100<<20)))
 		case m.Params.Name == "garbage":
 			fmt.Println("a log line")
-			say(os.Stdout, m, text("ok"))
+			writeLine(os.Stdout, m, textResult("ok"))
 		case m.Params.Name == "wrong":
-			say(os.Stdout, message{ID: json.RawMessage("9999")}, text("ok"))
-			say(os.Stdout, m, text("ok"))
+			writeLine(os.Stdout, message{ID: json.RawMessage("9999")}, textResult("ok"))
+			writeLine(os.Stdout, m, textResult("ok"))
 		case m.Method == "tools/call":
-			say(os.Stdout, m, text("ok"))
+			writeLine(os.Stdout, m, textResult("ok"))
 		}
 	}
 	if strings.HasPrefix(mode, "stubborn") {
@@ -78,7 +78,7 @@ func TestMeasureF23(t *testing.T) {
 	start := func(mode string) (*mcp.ClientSession, *exec.Cmd, error) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "FAULT_CHILD="+mode)
-		cs, err := mcp.NewClient(impl, nil).Connect(within(t, 20*time.Second), &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: legacy})
+		cs, err := mcp.NewClient(impl, nil).Connect(timeoutContext(t, 20*time.Second), &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: legacy})
 		return cs, cmd, err
 	}
 	for _, mode := range []string{"exit", "banner", "stderr"} {
@@ -86,20 +86,20 @@ func TestMeasureF23(t *testing.T) {
 		cs, _, err := start(mode)
 		t.Logf("F23 %s: Connect: %v after %v", mode, err, time.Since(began).Round(10*time.Millisecond))
 		if err == nil {
-			t.Logf("F23 %s: %s", mode, call(t, cs, "t", 5*time.Second))
+			t.Logf("F23 %s: %s", mode, describeCall(t, cs, "t", 5*time.Second))
 			_ = cs.Close()
 		}
 	}
 	for _, name := range []string{"exit", "garbage", "wrong", "long"} {
 		cs, _, err := start("server")
-		setup(t, err)
+		skipOnError(t, err)
 		var got string
-		mib := heap(func() { got = call(t, cs, name, 20*time.Second) })
-		t.Logf("F23 call %s: %s; heap +%d MiB; next: %s", name, got, mib, call(t, cs, "t", 5*time.Second))
+		mib := peakHeap(func() { got = describeCall(t, cs, name, 20*time.Second) })
+		t.Logf("F23 call %s: %s; heap +%d MiB; next: %s", name, got, mib, describeCall(t, cs, "t", 5*time.Second))
 		_ = cs.Close()
 	}
 	cs, cmd, err := start("stubborn")
-	setup(t, err)
+	skipOnError(t, err)
 	began := time.Now()
 	err = cs.Close()
 	t.Logf("F23 stubborn: Close after %v: %v, process state %v", time.Since(began).Round(100*time.Millisecond), err, cmd.ProcessState)
@@ -108,9 +108,9 @@ func TestMeasureF23(t *testing.T) {
 	cmd = exec.Command("sh", "-c", `sleep 60 & exec "$0"`, os.Args[0])
 	cmd.Env = append(os.Environ(), "FAULT_CHILD=server")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cs, err = mcp.NewClient(impl, nil).Connect(within(t, 20*time.Second), &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: legacy})
-	setup(t, err)
-	t.Logf("F23 grandchild, child exits in a call: %s; next: %s", call(t, cs, "exit", 3*time.Second), call(t, cs, "t", time.Second))
+	cs, err = mcp.NewClient(impl, nil).Connect(timeoutContext(t, 20*time.Second), &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: legacy})
+	skipOnError(t, err)
+	t.Logf("F23 grandchild, child exits in a call: %s; next: %s", describeCall(t, cs, "exit", 3*time.Second), describeCall(t, cs, "t", time.Second))
 	began = time.Now()
 	err = cs.Close()
 	t.Logf("F23 grandchild: Close after %v: %v; group still there: %v", time.Since(began).Round(100*time.Millisecond), err, syscall.Kill(-cmd.Process.Pid, 0) == nil)
@@ -121,11 +121,11 @@ func TestMeasureF24(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "FAULT_CHILD=parent")
 	out, err := cmd.StdoutPipe()
-	setup(t, err)
-	setup(t, cmd.Start())
+	skipOnError(t, err)
+	skipOnError(t, cmd.Start())
 	var pid int
 	_, err = fmt.Fscan(out, &pid)
-	setup(t, err)
+	skipOnError(t, err)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	<-time.After(time.Second)

@@ -28,16 +28,16 @@ import (
 //
 //	go test -tags upstream,faults -run Measure -v ./docs/internals/upstream
 
-// call makes one call of tool name and says what came of it.
-func call(t *testing.T, cs *mcp.ClientSession, name string, d time.Duration) string {
+// describeCall makes one call of tool name and describes its outcome.
+func describeCall(t *testing.T, cs *mcp.ClientSession, name string, d time.Duration) string {
 	began := time.Now()
-	res, err := cs.CallTool(within(t, d), &mcp.CallToolParams{Name: name})
+	res, err := cs.CallTool(timeoutContext(t, d), &mcp.CallToolParams{Name: name})
 	took := time.Since(began).Round(10 * time.Millisecond)
 	switch {
-	case err == nil && res != nil && len(textOf(res)) > 40:
-		return fmt.Sprintf("result of %d bytes after %v", len(textOf(res)), took)
+	case err == nil && res != nil && len(resultText(res)) > 40:
+		return fmt.Sprintf("result of %d bytes after %v", len(resultText(res)), took)
 	case err == nil:
-		return fmt.Sprintf("result %q after %v", textOf(res), took)
+		return fmt.Sprintf("result %q after %v", resultText(res), took)
 	}
 	s := err.Error()
 	if len(s) > 160 {
@@ -55,9 +55,9 @@ func call(t *testing.T, cs *mcp.ClientSession, name string, d time.Duration) str
 
 func TestMeasureF11(t *testing.T) {
 	for _, kind := range []string{"application/json", "text/event-stream"} {
-		s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
 			w.Header().Set("Content-Type", kind)
-			body := `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + text("größe") + `}`
+			body := `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + textResult("größe") + `}`
 			if kind != "application/json" {
 				body = "data: " + body + "\r\n\r\n"
 			}
@@ -66,27 +66,27 @@ func TestMeasureF11(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 			}
 		})
-		t.Logf("F11 %s, byte by byte: %s", kind, call(t, open(t, s, legacy, nil), "t", 10*time.Second))
+		t.Logf("F11 %s, byte by byte: %s", kind, describeCall(t, openSession(t, s, legacy, nil), "t", 10*time.Second))
 	}
-	tr := lines(t, func(m message, out io.Writer) {
+	tr := newLineTransport(t, func(m message, out io.Writer) {
 		if m.Method == "initialize" {
-			say(out, m, handshake(m))
+			writeLine(out, m, handshakeResult(m))
 		} else if m.ID != nil {
-			say(out, m, text("größe"))
+			writeLine(out, m, textResult("größe"))
 		}
 	})
 	tr.Reader = struct {
 		io.Reader
 		io.Closer
 	}{iotest.OneByteReader(tr.Reader), tr.Reader}
-	t.Logf("F11 IOTransport, byte by byte: %s", call(t, dial(t, tr, legacy, nil), "t", 10*time.Second))
+	t.Logf("F11 IOTransport, byte by byte: %s", describeCall(t, dialSession(t, tr, legacy, nil), "t", 10*time.Second))
 }
 
 func TestMeasureF12(t *testing.T) {
 	began := time.Now()
-	_, err := mcp.NewClient(impl, nil).Connect(within(t, 20*time.Second), &mcp.StreamableClientTransport{Endpoint: "http://127.0.0.1:1/"}, nil)
+	_, err := mcp.NewClient(impl, nil).Connect(timeoutContext(t, 20*time.Second), &mcp.StreamableClientTransport{Endpoint: "http://127.0.0.1:1/"}, nil)
 	t.Logf("F12 refused at Connect: %v after %v", err, time.Since(began).Round(time.Millisecond))
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m, text("ok")) })
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m, textResult("ok")) })
 	var down atomic.Bool
 	d := &net.Dialer{}
 	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -95,21 +95,21 @@ func TestMeasureF12(t *testing.T) {
 		}
 		return d.DialContext(ctx, network, addr)
 	}}}
-	cs := dial(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, HTTPClient: hc}, legacy, nil)
+	cs := dialSession(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, HTTPClient: hc}, legacy, nil)
 	down.Store(true)
 	for i := range 6 {
-		if r := call(t, cs, "t", 10*time.Second); i == 0 || i == 5 {
+		if r := describeCall(t, cs, "t", 10*time.Second); i == 0 || i == 5 {
 			t.Logf("F12 call %d while down: %s", i+1, r)
 		}
 	}
 	down.Store(false)
-	t.Logf("F12 when it is back: %s", call(t, cs, "t", 10*time.Second))
+	t.Logf("F12 when it is back: %s", describeCall(t, cs, "t", 10*time.Second))
 }
 
 func TestMeasureF13F14(t *testing.T) {
 	for _, version := range []string{legacy, modern} {
 		cancelled, ended := make(chan time.Time, 10), make(chan time.Time, 10)
-		s := server(t, func(w http.ResponseWriter, r *http.Request, m message) {
+		s := newServer(t, func(w http.ResponseWriter, r *http.Request, m message) {
 			switch {
 			case m.Method == "notifications/cancelled":
 				cancelled <- time.Now()
@@ -118,14 +118,14 @@ func TestMeasureF13F14(t *testing.T) {
 				<-r.Context().Done()
 				ended <- time.Now()
 			case m.Params.Name == "progress":
-				for send := events(w); r.Context().Err() == nil; <-time.After(20 * time.Millisecond) {
+				for send := startEventStream(w); r.Context().Err() == nil; <-time.After(20 * time.Millisecond) {
 					send(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`)
 				}
 			}
 		})
-		cs := open(t, s, version, nil)
+		cs := openSession(t, s, version, nil)
 		began := time.Now()
-		t.Logf("F13 %s, hanging tool, context of 0.5 s: %s", version, call(t, cs, "hangs", 500*time.Millisecond))
+		t.Logf("F13 %s, hanging tool, context of 0.5 s: %s", version, describeCall(t, cs, "hangs", 500*time.Millisecond))
 		at := (<-ended).Sub(began)
 		select {
 		case c := <-cancelled:
@@ -133,7 +133,7 @@ func TestMeasureF13F14(t *testing.T) {
 		case <-time.After(3 * time.Second):
 			t.Logf("F13 %s: the request ended at the server after %v, no notifications/cancelled", version, at)
 		}
-		t.Logf("F14 %s, progress for ever, context of 1 s: %s", version, call(t, cs, "progress", time.Second))
+		t.Logf("F14 %s, progress for ever, context of 1 s: %s", version, describeCall(t, cs, "progress", time.Second))
 	}
 }
 
@@ -156,49 +156,49 @@ var replies = []struct {
 			_ = c.Close()
 		}
 	}},
-	{"F16 200 text/html", raw("text/html", "<p>hello")},
-	{"F16 no content type, empty", raw("", "")},
-	{"F16 garbage JSON", raw("application/json", `{"jsonrpc":`)},
-	{"F16 JSON list", raw("application/json", `[]`)},
-	{"F16 wrong id", raw("application/json", `{"jsonrpc":"2.0","id":9999,"result":{"content":[]}}`)},
-	{"F16 id as string", raw("application/json", `{"jsonrpc":"2.0","id":"ID","result":{"content":[]}}`)},
-	{"F16 result null", raw("application/json", `{"jsonrpc":"2.0","id":ID,"result":null}`)},
-	{"F16 a request instead", raw("application/json", `{"jsonrpc":"2.0","id":ID,"method":"ping"}`)},
-	{"F16 garbage event", raw("text/event-stream", "data: {\"jsonrpc\n\n")},
-	{"F16 SSE line without colon", raw("text/event-stream", "nonsense\n\n")},
-	{"F16 event with wrong id", raw("text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"id\":9999,\"result\":{}}\n\n")},
-	{"F16 duplicate response", raw("text/event-stream", strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n", 2))},
-	{"F16 200 unsolicited requests, then a result", raw("text/event-stream", strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n\n", 200)+"data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n")},
-	{"F16 202", status(http.StatusAccepted, "")},
-	{"F16 400 text", status(http.StatusBadRequest, "no")},
-	{"F16 400 JSON-RPC error", rpc(http.StatusBadRequest, "ID", -32602)},
-	{"F16 403 text", status(http.StatusForbidden, "no")},
-	{"F16 405 text", status(http.StatusMethodNotAllowed, "no")},
-	{"F16 413 text", status(http.StatusRequestEntityTooLarge, "no")},
-	{"F16 429", status(http.StatusTooManyRequests, "later")},
-	{"F16 500", status(http.StatusInternalServerError, "oops")},
-	{"F16 501", status(http.StatusNotImplemented, "oops")},
-	{"F16 503", status(http.StatusServiceUnavailable, "later")},
+	{"F16 200 text/html", bodyReply("text/html", "<p>hello")},
+	{"F16 no content type, empty", bodyReply("", "")},
+	{"F16 garbage JSON", bodyReply("application/json", `{"jsonrpc":`)},
+	{"F16 JSON list", bodyReply("application/json", `[]`)},
+	{"F16 wrong id", bodyReply("application/json", `{"jsonrpc":"2.0","id":9999,"result":{"content":[]}}`)},
+	{"F16 id as string", bodyReply("application/json", `{"jsonrpc":"2.0","id":"ID","result":{"content":[]}}`)},
+	{"F16 result null", bodyReply("application/json", `{"jsonrpc":"2.0","id":ID,"result":null}`)},
+	{"F16 a request instead", bodyReply("application/json", `{"jsonrpc":"2.0","id":ID,"method":"ping"}`)},
+	{"F16 garbage event", bodyReply("text/event-stream", "data: {\"jsonrpc\n\n")},
+	{"F16 SSE line without colon", bodyReply("text/event-stream", "nonsense\n\n")},
+	{"F16 event with wrong id", bodyReply("text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"id\":9999,\"result\":{}}\n\n")},
+	{"F16 duplicate response", bodyReply("text/event-stream", strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n", 2))},
+	{"F16 200 unsolicited requests, then a result", bodyReply("text/event-stream", strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n\n", 200)+"data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n")},
+	{"F16 202", statusReply(http.StatusAccepted, "")},
+	{"F16 400 text", statusReply(http.StatusBadRequest, "no")},
+	{"F16 400 JSON-RPC error", rpcErrorReply(http.StatusBadRequest, "ID", -32602)},
+	{"F16 403 text", statusReply(http.StatusForbidden, "no")},
+	{"F16 405 text", statusReply(http.StatusMethodNotAllowed, "no")},
+	{"F16 413 text", statusReply(http.StatusRequestEntityTooLarge, "no")},
+	{"F16 429", statusReply(http.StatusTooManyRequests, "later")},
+	{"F16 500", statusReply(http.StatusInternalServerError, "oops")},
+	{"F16 501", statusReply(http.StatusNotImplemented, "oops")},
+	{"F16 503", statusReply(http.StatusServiceUnavailable, "later")},
 	{"F16 another session id", func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Mcp-Session-Id", "another")
-		reply(w, m, text("ok"))
+		replyJSON(w, m, textResult("ok"))
 	}},
-	{"F17 404 text", status(http.StatusNotFound, "session not found")},
-	{"F17 404 JSON-RPC, id null", rpc(http.StatusNotFound, "null", -32001)},
-	{"F17 400 JSON-RPC -32000, no id", raw400(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)},
-	{"F18 401", status(http.StatusUnauthorized, "no")},
-	{"F21 result of depth 1,001", raw("application/json", `{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"a":`+strings.Repeat("[", 1001)+strings.Repeat("]", 1001)+`}}}`)},
-	{"F21 resultType unknown", raw("application/json", `{"jsonrpc":"2.0","id":ID,"result":{"resultType":"poem"}}`)},
+	{"F17 404 text", statusReply(http.StatusNotFound, "session not found")},
+	{"F17 404 JSON-RPC, id null", rpcErrorReply(http.StatusNotFound, "null", -32001)},
+	{"F17 400 JSON-RPC -32000, no id", badRequestReply(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)},
+	{"F18 401", statusReply(http.StatusUnauthorized, "no")},
+	{"F21 result of depth 1,001", bodyReply("application/json", `{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"a":`+strings.Repeat("[", 1001)+strings.Repeat("]", 1001)+`}}}`)},
+	{"F21 resultType unknown", bodyReply("application/json", `{"jsonrpc":"2.0","id":ID,"result":{"resultType":"poem"}}`)},
 }
 
-func raw(contentType, body string) func(http.ResponseWriter, *http.Request, message) {
+func bodyReply(contentType, body string) func(http.ResponseWriter, *http.Request, message) {
 	return func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Content-Type", contentType)
 		_, _ = io.WriteString(w, strings.ReplaceAll(body, "ID", string(m.ID)))
 	}
 }
 
-func raw400(body string) func(http.ResponseWriter, *http.Request, message) {
+func badRequestReply(body string) func(http.ResponseWriter, *http.Request, message) {
 	return func(w http.ResponseWriter, _ *http.Request, _ message) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
@@ -206,7 +206,7 @@ func raw400(body string) func(http.ResponseWriter, *http.Request, message) {
 	}
 }
 
-func status(code int, body string) func(http.ResponseWriter, *http.Request, message) {
+func statusReply(code int, body string) func(http.ResponseWriter, *http.Request, message) {
 	return func(w http.ResponseWriter, _ *http.Request, _ message) {
 		if body == "" {
 			w.WriteHeader(code)
@@ -216,7 +216,7 @@ func status(code int, body string) func(http.ResponseWriter, *http.Request, mess
 	}
 }
 
-func rpc(code int, id string, rpcCode int) func(http.ResponseWriter, *http.Request, message) {
+func rpcErrorReply(code int, id string, rpcCode int) func(http.ResponseWriter, *http.Request, message) {
 	return func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
@@ -228,32 +228,32 @@ func rpc(code int, id string, rpcCode int) func(http.ResponseWriter, *http.Reque
 func TestMeasureF15F16F17(t *testing.T) {
 	for _, bad := range replies {
 		waiting, release := make(chan struct{}), make(chan struct{})
-		s := server(t, func(w http.ResponseWriter, r *http.Request, m message) {
+		s := newServer(t, func(w http.ResponseWriter, r *http.Request, m message) {
 			switch m.Params.Name {
 			case "waits":
-				send := events(w)
+				send := startEventStream(w)
 				close(waiting)
 				select {
 				case <-release:
-					send(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + text("waited") + `}`)
+					send(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + textResult("waited") + `}`)
 				case <-r.Context().Done():
 				}
 			case "bad":
 				bad.do(w, r, m)
 			case "next":
-				reply(w, m, text("ok"))
+				replyJSON(w, m, textResult("ok"))
 			default:
 				w.WriteHeader(http.StatusAccepted)
 			}
 		})
-		cs := open(t, s, legacy, nil)
+		cs := openSession(t, s, legacy, nil)
 		waited := make(chan string, 1)
-		go func() { waited <- call(t, cs, "waits", 5*time.Second) }()
+		go func() { waited <- describeCall(t, cs, "waits", 5*time.Second) }()
 		<-waiting
-		got := call(t, cs, "bad", time.Second)
+		got := describeCall(t, cs, "bad", time.Second)
 		<-time.After(50 * time.Millisecond)
 		close(release)
-		t.Logf("%s:\n\tit:     %s\n\tbeside: %s\n\tnext:   %s", bad.name, got, <-waited, call(t, cs, "next", time.Second))
+		t.Logf("%s:\n\tit:     %s\n\tbeside: %s\n\tnext:   %s", bad.name, got, <-waited, describeCall(t, cs, "next", time.Second))
 	}
 }
 
@@ -274,18 +274,18 @@ func TestMeasureF18(t *testing.T) {
 	for _, want := range []string{"Bearer token-1", "never"} {
 		h := &tokenHandler{}
 		var refuse atomic.Bool
-		s := server(t, func(w http.ResponseWriter, r *http.Request, m message) {
+		s := newServer(t, func(w http.ResponseWriter, r *http.Request, m message) {
 			if refuse.Load() && r.Header.Get("Authorization") != want {
 				http.Error(w, "no", http.StatusUnauthorized)
 				return
 			}
-			reply(w, m, text("ok"))
+			replyJSON(w, m, textResult("ok"))
 		})
-		cs := dial(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, OAuthHandler: h}, legacy, nil)
+		cs := dialSession(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, OAuthHandler: h}, legacy, nil)
 		refuse.Store(true)
-		got := call(t, cs, "t", 5*time.Second)
+		got := describeCall(t, cs, "t", 5*time.Second)
 		refuse.Store(false)
-		t.Logf("F18 401 until %q: %s; %d fetches; next: %s", want, got, h.fetched.Load(), call(t, cs, "t", 5*time.Second))
+		t.Logf("F18 401 until %q: %s; %d fetches; next: %s", want, got, h.fetched.Load(), describeCall(t, cs, "t", 5*time.Second))
 	}
 }
 
@@ -299,15 +299,15 @@ func TestMeasureF19(t *testing.T) {
 		}))
 		// Another host: localhost instead of 127.0.0.1.
 		to := strings.Replace(other.URL, "127.0.0.1", "localhost", 1)
-		s := server(t, func(w http.ResponseWriter, r *http.Request, _ message) { http.Redirect(w, r, to, code) })
-		cs := dial(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, OAuthHandler: &tokenHandler{}}, legacy, nil)
-		t.Logf("F19 %d to another host: %s; it saw %q", code, call(t, cs, "t", 5*time.Second), seen)
+		s := newServer(t, func(w http.ResponseWriter, r *http.Request, _ message) { http.Redirect(w, r, to, code) })
+		cs := dialSession(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, OAuthHandler: &tokenHandler{}}, legacy, nil)
+		t.Logf("F19 %d to another host: %s; it saw %q", code, describeCall(t, cs, "t", 5*time.Second), seen)
 		other.Close()
 	}
 }
 
-// heap runs f and returns the highest heap seen above the one before, in MiB.
-func heap(f func()) uint64 {
+// peakHeap runs f and returns the highest heap seen above the one before, in MiB.
+func peakHeap(f func()) uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -378,20 +378,20 @@ func TestMeasureF20(t *testing.T) {
 			}
 		},
 	} {
-		s := server(t, func(w http.ResponseWriter, r *http.Request, m message) {
+		s := newServer(t, func(w http.ResponseWriter, r *http.Request, m message) {
 			if m.Params.Name != "t" {
 				w.WriteHeader(http.StatusAccepted)
 				return
 			}
 			do(w, r, m)
 		})
-		cs := open(t, s, legacy, nil)
+		cs := openSession(t, s, legacy, nil)
 		d := time.Minute
 		if strings.HasPrefix(name, "endless") {
 			d = 3 * time.Second
 		}
 		var got string
-		mib := heap(func() { got = call(t, cs, "t", d) })
+		mib := peakHeap(func() { got = describeCall(t, cs, "t", d) })
 		t.Logf("F20 %s: %s; %d MiB read, heap +%d MiB", name, got, written.Load()>>20, mib)
 	}
 }
@@ -402,15 +402,15 @@ func TestMeasureF21(t *testing.T) {
 	defer refs.Close()
 	var pages atomic.Int64
 	list := func(name string, page func(m message) string) {
-		s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
 			pages.Add(1)
-			reply(w, m, page(m))
+			replyJSON(w, m, page(m))
 		})
-		cs := open(t, s, modern, nil)
+		cs := openSession(t, s, modern, nil)
 		pages.Store(0)
 		n, began := 0, time.Now()
 		var err error
-		for _, e := range cs.Tools(within(t, 5*time.Second), nil) {
+		for _, e := range cs.Tools(timeoutContext(t, 5*time.Second), nil) {
 			if err = e; err != nil {
 				break
 			}

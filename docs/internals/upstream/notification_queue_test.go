@@ -17,16 +17,16 @@ import (
 
 func TestProgressIsHandledBeforeTheResult(t *testing.T) {
 	const reports = 5
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
-		send := events(w)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		send := startEventStream(w)
 		for i := range reports {
 			send(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":%d}}`, i+1))
 		}
-		send(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + text("done") + `}`)
+		send(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + textResult("done") + `}`)
 	})
 	var handled atomic.Int64
 	returned := make(chan struct{})
-	cs := open(t, s, legacy, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
+	cs := openSession(t, s, legacy, &mcp.ClientOptions{ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) {
 		select { // it writes to a slow reader
 		case <-returned:
 		case <-time.After(200 * time.Millisecond):
@@ -35,10 +35,10 @@ func TestProgressIsHandledBeforeTheResult(t *testing.T) {
 	}})
 	p := &mcp.CallToolParams{Name: "t"}
 	p.SetProgressToken("p")
-	_, err := cs.CallTool(within(t, 10*time.Second), p)
+	_, err := cs.CallTool(timeoutContext(t, 10*time.Second), p)
 	n := handled.Load()
 	close(returned)
-	setup(t, err)
+	skipOnError(t, err)
 	if n != reports {
 		t.Errorf("when the call returned %d of %d progress notifications that came before its result were handled, want all", n, reports)
 	}
@@ -49,10 +49,10 @@ func TestNotificationsWaitAtTheServer(t *testing.T) {
 	var sent atomic.Int64
 	release := make(chan struct{})
 	defer close(release)
-	transport := lines(t, func(m message, out io.Writer) {
+	transport := newLineTransport(t, func(m message, out io.Writer) {
 		switch m.Method {
 		case "initialize":
-			say(out, m, handshake(m))
+			writeLine(out, m, handshakeResult(m))
 		case "ping":
 			line := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"x":"` + strings.Repeat("x", size) + `"}}}` + "\n"
 			for range floods {
@@ -63,8 +63,8 @@ func TestNotificationsWaitAtTheServer(t *testing.T) {
 			}
 		}
 	})
-	cs := dial(t, transport, legacy, &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { <-release }})
-	go func() { _ = cs.Ping(within(t, time.Minute), nil) }()
+	cs := dialSession(t, transport, legacy, &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { <-release }})
+	go func() { _ = cs.Ping(timeoutContext(t, time.Minute), nil) }()
 	for last := int64(-1); last != sent.Load(); <-time.After(2 * time.Second) { // until the server is stalled, or done
 		last = sent.Load()
 	}

@@ -19,10 +19,10 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	}))
 	defer other.Close()
 	to := strings.Replace(other.URL, "127.0.0.1", "localhost", 1)
-	s := server(t, func(w http.ResponseWriter, r *http.Request, _ message) {
+	s := newServer(t, func(w http.ResponseWriter, r *http.Request, _ message) {
 		http.Redirect(w, r, to, http.StatusTemporaryRedirect)
 	})
-	_, _ = open(t, s, legacy, nil).CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
+	_, _ = openSession(t, s, legacy, nil).CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
 	select {
 	case got := <-seen:
 		t.Errorf("another host got the call: %s; want that it gets nothing", got)

@@ -14,21 +14,21 @@ import (
 type callerKey struct{}
 
 func TestServerRequestBelongsToTheCallOfItsStream(t *testing.T) {
-	s := server(t, func(w http.ResponseWriter, r *http.Request, m message) {
+	s := newServer(t, func(w http.ResponseWriter, r *http.Request, m message) {
 		if m.Method != "tools/call" { // the answer to the question
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}
-		send := events(w)
+		send := startEventStream(w)
 		send(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"sure?","requestedSchema":{"type":"object"}}}`)
 		<-r.Context().Done()
 	})
 	asked := make(chan any, 1)
-	cs := open(t, s, legacy, &mcp.ClientOptions{ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	cs := openSession(t, s, legacy, &mcp.ClientOptions{ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 		asked <- ctx.Value(callerKey{})
 		return &mcp.ElicitResult{Action: "decline"}, nil
 	}})
-	ctx, stop := context.WithCancel(context.WithValue(within(t, 10*time.Second), callerKey{}, "alice"))
+	ctx, stop := context.WithCancel(context.WithValue(timeoutContext(t, 10*time.Second), callerKey{}, "alice"))
 	go func() { _, _ = cs.CallTool(ctx, &mcp.CallToolParams{Name: "t"}) }()
 	got := <-asked
 	stop()

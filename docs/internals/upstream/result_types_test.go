@@ -11,10 +11,10 @@ import (
 )
 
 func TestTaskIsNoEmptyResult(t *testing.T) {
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m, `{"resultType":"task","taskId":"1"}`)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m, `{"resultType":"task","taskId":"1"}`)
 	})
-	res, err := open(t, s, modern, nil).CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
+	res, err := openSession(t, s, modern, nil).CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
 	if err == nil {
 		t.Errorf("a result of type task: got %+v without an error, want an error or the task", *res)
 	}
@@ -22,15 +22,15 @@ func TestTaskIsNoEmptyResult(t *testing.T) {
 
 // 2026-07-28 basic/utilities/mrtr: a result may have a state alone, to be sent again with.
 func TestInputRequiredWithStateAloneIsSentAgain(t *testing.T) {
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
 		if m.Params.RequestState == "" {
-			reply(w, m, `{"resultType":"input_required","requestState":"s"}`)
+			replyJSON(w, m, `{"resultType":"input_required","requestState":"s"}`)
 			return
 		}
-		reply(w, m, text("done"))
+		replyJSON(w, m, textResult("done"))
 	})
-	res, err := open(t, s, modern, nil).CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
-	if err != nil || textOf(res) != "done" {
+	res, err := openSession(t, s, modern, nil).CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
+	if err != nil || resultText(res) != "done" {
 		t.Errorf("an unfinished result with a state: got %+v, %v, want that it is sent again with the state", res, err)
 	}
 }

@@ -29,7 +29,7 @@ func TestNullArgumentsCannotEndTheServer(t *testing.T) {
 		why, _, _ = strings.Cut(why, "\n")
 		t.Errorf("one request ended the server's process (%v): %s; want an error or a result", err, why)
 	} else {
-		setup(t, err)
+		skipOnError(t, err)
 	}
 }
 
@@ -43,9 +43,9 @@ func callWithNull(t *testing.T) {
 			return nil, nil, nil
 		})
 	ours, theirs := mcp.NewInMemoryTransports()
-	_, err := srv.Connect(within(t, 10*time.Second), theirs, nil)
-	setup(t, err)
-	cs := dial(t, ours, legacy, nil)
-	_, err = cs.CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t", Arguments: json.RawMessage("null")})
+	_, err := srv.Connect(timeoutContext(t, 10*time.Second), theirs, nil)
+	skipOnError(t, err)
+	cs := dialSession(t, ours, legacy, nil)
+	_, err = cs.CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t", Arguments: json.RawMessage("null")})
 	t.Log(err)
 }

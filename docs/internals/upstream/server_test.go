@@ -40,17 +40,17 @@ type message struct {
 	} `json:"params"`
 }
 
-// setup skips the test if a preparation failed: only the defect itself is a failure.
-func setup(t *testing.T, err error) {
+// skipOnError skips the test if a preparation failed: only the defect itself is a failure.
+func skipOnError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Skipf("setup: %v", err)
 	}
 }
 
-// server is an HTTP server that does the handshakes of both protocol versions, and gives
+// newServer returns an HTTP server that does the handshakes of both protocol versions, and gives
 // every other POST to handle. It has no standalone stream.
-func server(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, m message)) *httptest.Server {
+func newServer(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, m message)) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
@@ -68,7 +68,7 @@ func server(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, m 
 			if m.Method == "initialize" {
 				w.Header().Set("Mcp-Session-Id", "session-1")
 			}
-			reply(w, m, handshake(m))
+			replyJSON(w, m, handshakeResult(m))
 		case "notifications/initialized":
 			w.WriteHeader(http.StatusAccepted)
 		default:
@@ -82,8 +82,8 @@ func server(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, m 
 	return s
 }
 
-// handshake is the result of initialize and server/discover.
-func handshake(m message) string {
+// handshakeResult returns the result of initialize and server/discover.
+func handshakeResult(m message) string {
 	const capabilities = `"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}}`
 	if m.Method == "server/discover" {
 		return `{"resultType":"complete","supportedVersions":["` + modern + `"],` + capabilities + `}`
@@ -91,14 +91,14 @@ func handshake(m message) string {
 	return `{"protocolVersion":"` + legacy + `","serverInfo":{"name":"s","version":"1"},` + capabilities + `}`
 }
 
-// reply answers m with a JSON body.
-func reply(w http.ResponseWriter, m message, result string) {
+// replyJSON answers m with a JSON body.
+func replyJSON(w http.ResponseWriter, m message, result string) {
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 }
 
-// events begins an event stream and returns a function that sends one event.
-func events(w http.ResponseWriter) func(data string) {
+// startEventStream begins an event stream and returns a function that sends one event.
+func startEventStream(w http.ResponseWriter) func(data string) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	_ = http.NewResponseController(w).Flush()
 	return func(data string) {
@@ -107,11 +107,11 @@ func events(w http.ResponseWriter) func(data string) {
 	}
 }
 
-// text is a tool result.
-func text(s string) string { return fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, s) }
+// textResult returns a tool result.
+func textResult(s string) string { return fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, s) }
 
-// textOf is the first text of a tool result.
-func textOf(r *mcp.CallToolResult) string {
+// resultText returns the first text of a tool result.
+func resultText(r *mcp.CallToolResult) string {
 	if r == nil || len(r.Content) == 0 {
 		return ""
 	}
@@ -122,36 +122,36 @@ func textOf(r *mcp.CallToolResult) string {
 	return t.Text
 }
 
-// open is a session with s, without the standalone stream.
-func open(t *testing.T, s *httptest.Server, version string, o *mcp.ClientOptions) *mcp.ClientSession {
+// openSession returns a session with s, without the standalone stream.
+func openSession(t *testing.T, s *httptest.Server, version string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
-	return dial(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true}, version, o)
+	return dialSession(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true}, version, o)
 }
 
-// dial is a session over a transport.
-func dial(t *testing.T, transport mcp.Transport, version string, o *mcp.ClientOptions) *mcp.ClientSession {
+// dialSession returns a session over a transport.
+func dialSession(t *testing.T, transport mcp.Transport, version string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
-	cs, err := mcp.NewClient(impl, o).Connect(within(t, 10*time.Second), transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
-	setup(t, err)
+	cs, err := mcp.NewClient(impl, o).Connect(timeoutContext(t, 10*time.Second), transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
+	skipOnError(t, err)
 	t.Cleanup(func() { go cs.Close() }) // which may wait for what a defect left open
 	return cs
 }
 
-// within is a context that ends after d.
-func within(t *testing.T, d time.Duration) context.Context {
+// timeoutContext returns a context that ends after d.
+func timeoutContext(t *testing.T, d time.Duration) context.Context {
 	ctx, stop := context.WithTimeout(context.Background(), d)
 	t.Cleanup(stop)
 	return ctx
 }
 
-// lines is a transport whose server reads the client's messages one a line, and writes
-// to out what it likes.
-func lines(t *testing.T, serve func(m message, out io.Writer)) *mcp.IOTransport {
+// newLineTransport returns a transport to a server that reads one message per line, and writes
+// to out.
+func newLineTransport(t *testing.T, serve func(m message, out io.Writer)) *mcp.IOTransport {
 	t.Helper()
 	theirs, ours, err := os.Pipe()
-	setup(t, err)
+	skipOnError(t, err)
 	in, out, err := os.Pipe()
-	setup(t, err)
+	skipOnError(t, err)
 	t.Cleanup(func() {
 		for _, f := range []*os.File{theirs, ours, in, out} {
 			_ = f.Close()
@@ -168,7 +168,7 @@ func lines(t *testing.T, serve func(m message, out io.Writer)) *mcp.IOTransport 
 	return &mcp.IOTransport{Reader: in, Writer: ours}
 }
 
-// say writes the answer to m on a line.
-func say(out io.Writer, m message, result string) {
+// writeLine writes the answer to m on a line.
+func writeLine(out io.Writer, m message, result string) {
 	fmt.Fprintf(out, `{"jsonrpc":"2.0","id":%s,"result":%s}`+"\n", m.ID, result)
 }

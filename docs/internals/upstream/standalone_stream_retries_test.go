@@ -18,7 +18,7 @@ func TestSessionOutlivesItsStandaloneStreams(t *testing.T) {
 	const cuts = 10
 	var made atomic.Int64
 	gets := make(chan struct{}, 100)
-	posts := server(t, func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m, text("ok")) })
+	posts := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m, textResult("ok")) })
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			posts.Config.Handler.ServeHTTP(w, r)
@@ -37,13 +37,13 @@ func TestSessionOutlivesItsStandaloneStreams(t *testing.T) {
 		s.CloseClientConnections()
 		s.Close()
 	})
-	cs := dial(t, &mcp.StreamableClientTransport{Endpoint: s.URL}, legacy, nil)
+	cs := dialSession(t, &mcp.StreamableClientTransport{Endpoint: s.URL}, legacy, nil)
 	for range cuts + 1 {
 		select {
 		case <-gets:
 		case <-time.After(5 * time.Second): // the client makes no more
 		}
-		if _, err := cs.CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"}); err != nil {
+		if _, err := cs.CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t"}); err != nil {
 			t.Errorf("a call after %d ends of the standalone stream: got %v, want its result", made.Load(), err)
 			return
 		}

@@ -11,12 +11,12 @@ import (
 )
 
 func TestSubscribeEndsWithItsContext(t *testing.T) {
-	s := server(t, func(_ http.ResponseWriter, r *http.Request, _ message) { <-r.Context().Done() })
-	cs := open(t, s, modern, nil)
+	s := newServer(t, func(_ http.ResponseWriter, r *http.Request, _ message) { <-r.Context().Done() })
+	cs := openSession(t, s, modern, nil)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cs.Subscribe(within(t, 500*time.Millisecond), &mcp.SubscribeParams{URI: "file:///a"})
+		_ = cs.Subscribe(timeoutContext(t, 500*time.Millisecond), &mcp.SubscribeParams{URI: "file:///a"})
 	}()
 	select {
 	case <-done:

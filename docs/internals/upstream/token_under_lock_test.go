@@ -30,14 +30,14 @@ func (s *slowTokens) Token() (*oauth2.Token, error) {
 
 func TestCallEndsInTimeWhileATokenIsFetched(t *testing.T) {
 	tokens := &slowTokens{release: make(chan struct{})}
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m, text("ok")) })
-	cs := dial(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, OAuthHandler: tokens}, legacy, nil)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m, textResult("ok")) })
+	cs := dialSession(t, &mcp.StreamableClientTransport{Endpoint: s.URL, DisableStandaloneSSE: true, OAuthHandler: tokens}, legacy, nil)
 	tokens.hang.Store(true)
 	defer close(tokens.release)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = cs.CallTool(within(t, 500*time.Millisecond), &mcp.CallToolParams{Name: "t"})
+		_, _ = cs.CallTool(timeoutContext(t, 500*time.Millisecond), &mcp.CallToolParams{Name: "t"})
 	}()
 	select {
 	case <-done:

@@ -20,20 +20,20 @@ import (
 func TestTransportCanRejectOneMessage(t *testing.T) {
 	ours, theirs := mcp.NewInMemoryTransports()
 	srv := mcp.NewServer(impl, nil)
-	_, err := srv.Connect(within(t, 10*time.Second), theirs, nil)
-	setup(t, err)
-	cs := dial(t, refusing{ours}, legacy, nil)
-	if _, err := cs.CallTool(within(t, 5*time.Second), &mcp.CallToolParams{Name: "t"}); err == nil {
-		setup(t, errors.New("the refused call has a result"))
+	_, err := srv.Connect(timeoutContext(t, 10*time.Second), theirs, nil)
+	skipOnError(t, err)
+	cs := dialSession(t, refusingTransport{ours}, legacy, nil)
+	if _, err := cs.CallTool(timeoutContext(t, 5*time.Second), &mcp.CallToolParams{Name: "t"}); err == nil {
+		skipOnError(t, errors.New("the refused call has a result"))
 	}
-	if err := cs.Ping(within(t, 5*time.Second), nil); err != nil {
+	if err := cs.Ping(timeoutContext(t, 5*time.Second), nil); err != nil {
 		t.Errorf("the request after a refused one: got %v, want no error", err)
 	}
 }
 
-type refusing struct{ mcp.Transport }
+type refusingTransport struct{ mcp.Transport }
 
-func (r refusing) Connect(ctx context.Context) (mcp.Connection, error) {
+func (r refusingTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	c, err := r.Transport.Connect(ctx)
 	return refusingConn{c}, err
 }
@@ -51,14 +51,14 @@ func (c refusingConn) Write(ctx context.Context, m jsonrpc.Message) error {
 // request that was never sent.
 func TestRejectedMeansNotSent(t *testing.T) {
 	var ran atomic.Bool
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
 		ran.Store(true)
 		if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
 			_ = c.Close()
 		}
 	})
-	cs := open(t, s, legacy, nil)
-	_, err := cs.CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
+	cs := openSession(t, s, legacy, nil)
+	_, err := cs.CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
 	var e *jsonrpc.Error
 	if ran.Load() && errors.As(err, &e) && e.Code == -32005 {
 		t.Errorf("a call that ran: got the error of a message that the transport refused, want another: %v", err)

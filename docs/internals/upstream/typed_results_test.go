@@ -13,20 +13,20 @@ import (
 )
 
 func TestInvalidToolHidesNoOther(t *testing.T) {
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m, `{"tools":[{"name":7,"inputSchema":{"type":"object"}},{"name":"good","inputSchema":{"type":"object"}}]}`)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m, `{"tools":[{"name":7,"inputSchema":{"type":"object"}},{"name":"good","inputSchema":{"type":"object"}}]}`)
 	})
-	l, err := open(t, s, legacy, nil).ListTools(within(t, 10*time.Second), nil)
+	l, err := openSession(t, s, legacy, nil).ListTools(timeoutContext(t, 10*time.Second), nil)
 	if err != nil || len(l.Tools) != 1 {
 		t.Errorf("a page with one bad tool and one good: got %v, want the good one", err)
 	}
 }
 
 func TestUnknownContentIsKept(t *testing.T) {
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m, `{"content":[{"type":"hologram","shape":"x"},{"type":"text","text":"hello"}]}`)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m, `{"content":[{"type":"hologram","shape":"x"},{"type":"text","text":"hello"}]}`)
 	})
-	_, err := open(t, s, legacy, nil).CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
+	_, err := openSession(t, s, legacy, nil).CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
 	if err != nil {
 		t.Errorf("a result with content of an unknown type: got %v, want a result with the text and the unknown content", err)
 	}
@@ -34,13 +34,13 @@ func TestUnknownContentIsKept(t *testing.T) {
 
 func TestLargeIntegerSurvives(t *testing.T) {
 	const n = "9007199254740993" // 2^53 + 1
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m, `{"content":[],"structuredContent":{"id":`+n+`}}`)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m, `{"content":[],"structuredContent":{"id":`+n+`}}`)
 	})
-	res, err := open(t, s, legacy, nil).CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
-	setup(t, err)
+	res, err := openSession(t, s, legacy, nil).CallTool(timeoutContext(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
+	skipOnError(t, err)
 	got, err := json.Marshal(res.StructuredContent)
-	setup(t, err)
+	skipOnError(t, err)
 	if !strings.Contains(string(got), n) {
 		t.Errorf("structuredContent: got %s, want id %s", got, n)
 	}
@@ -49,13 +49,13 @@ func TestLargeIntegerSurvives(t *testing.T) {
 // The order of a schema's properties is that of the form or the documentation made of it.
 func TestSchemaIsKeptAsReceived(t *testing.T) {
 	const schema = `{"type":"object","properties":{"to":{"type":"string"},"from":{"type":"string"}}}`
-	s := server(t, func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m, `{"tools":[{"name":"t","inputSchema":`+schema+`}]}`)
+	s := newServer(t, func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m, `{"tools":[{"name":"t","inputSchema":`+schema+`}]}`)
 	})
-	l, err := open(t, s, legacy, nil).ListTools(within(t, 10*time.Second), nil)
-	setup(t, err)
+	l, err := openSession(t, s, legacy, nil).ListTools(timeoutContext(t, 10*time.Second), nil)
+	skipOnError(t, err)
 	got, err := json.Marshal(l.Tools[0].InputSchema)
-	setup(t, err)
+	skipOnError(t, err)
 	if string(got) != schema {
 		t.Errorf("inputSchema: got %s, want %s", got, schema)
 	}
