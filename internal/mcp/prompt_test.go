@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -44,6 +45,20 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 				t.Errorf("got %v, want ErrUnknownServer", err)
 			}
 		})
+	}
+}
+
+// A list of small pages is read to its end.
+func TestPromptsOnManyPagesAreAllListed(t *testing.T) {
+	s := sdk.NewServer(&sdk.Implementation{Name: "a", Version: "1"}, &sdk.ServerOptions{PageSize: 2})
+	for i := range 40 {
+		s.AddPrompt(&sdk.Prompt{Name: fmt.Sprint("p", i)}, func(context.Context, *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) { return nil, nil })
+	}
+	w := serveHTTP(t, streamableHandler(s, nil))
+
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	if list, err := c.Prompts(t.Context(), auth.Identity{}, "a"); err != nil || len(list) != 40 {
+		t.Errorf("got %d prompts, %v, want 40", len(list), err)
 	}
 }
 

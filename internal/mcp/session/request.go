@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	maxPages     = 16             // of one list
-	maxToolPages = 256            // of a list of tools, whose bytes are bounded too
-	maxTTL       = 24 * time.Hour // bound on the server's ttl for a list or resource
+	maxPages = 256            // of one list, whose elements or bytes are bounded too
+	maxTTL   = 24 * time.Hour // bound on the server's ttl for a list or resource
 )
 
 // RequestFunc sends one request, such as by ask, and returns its result as received.

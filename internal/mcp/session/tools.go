@@ -20,12 +20,12 @@ type ToolList struct {
 }
 
 // ListTools asks for all pages of the server's tools and gives each tool, as received, to add. It
-// requests no further page once add has returned false, or after maxToolPages. A page may have as
+// requests no further page once add has returned false, or after maxPages. A page may have as
 // many bytes as maxBytes and the tools before leave, and at least transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	used := map[string]bool{"": true}
 	cursor := ""
-	for range maxToolPages {
+	for range maxPages {
 		page, f := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
 		if f != nil {
 			return ToolList{}, f
