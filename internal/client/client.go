@@ -10,6 +10,8 @@
 //	defer stream.Close()
 //	frame, err := stream.Next()
 //
+// It is tested in internal/api, against the API itself.
+//
 // A Client is for any number of goroutines, a Stream for one at a time. Every method blocks until answerd has
 // answered or ctx ends; nothing is repeated. What answerd sends is bounded: 64 MiB of an answer that is decoded
 // and 8 MiB of an event.

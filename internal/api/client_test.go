@@ -1,4 +1,4 @@
-package client_test
+package api_test
 
 import (
 	"context"
@@ -20,12 +20,12 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-type question struct {
+type clientQuestion struct {
 	Question string `json:"question"`
 }
 
-// newClient starts the handler of the API over a whole agent and returns a client of it.
-func newClient(t *testing.T, script llmtest.Script, configure ...func(*config.Server)) (*agenttest.Fixture, *client.Client) {
+// newGoClient starts the handler of the API over a whole agent and returns a client of it.
+func newGoClient(t *testing.T, script llmtest.Script, configure ...func(*config.Server)) (*agenttest.Fixture, *client.Client) {
 	t.Helper()
 	fixture := agenttest.NewFixture(t, script, nil, configure...)
 	handler := api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour})
@@ -70,13 +70,13 @@ func readEvents(t *testing.T, s *client.Stream) (names []string, lastID string) 
 	}
 }
 
-func TestSendDecodesTheAnswer(t *testing.T) {
-	_, c := newClient(t, llmtest.Turns(llmtest.Says("It is 3.")))
+func TestClientSendDecodesTheAnswer(t *testing.T) {
+	_, c := newGoClient(t, llmtest.Turns(llmtest.Says("It is 3.")))
 	var got struct {
 		Answer string `json:"answer"`
 		RunID  string `json:"run_id"`
 	}
-	status, err := c.Send(t.Context(), http.MethodPost, "/answer", question{"?"}, nil, &got)
+	status, err := c.Send(t.Context(), http.MethodPost, "/answer", clientQuestion{"?"}, nil, &got)
 	if status != http.StatusOK || err != nil || got.Answer != "It is 3." {
 		t.Fatalf(`Send = %d, %v with answer %q, want 200 and "It is 3."`, status, err, got.Answer)
 	}
@@ -91,8 +91,8 @@ func TestSendDecodesTheAnswer(t *testing.T) {
 	}
 }
 
-func TestProblemNamesTheWrongField(t *testing.T) {
-	_, c := newClient(t, llmtest.Turns())
+func TestClientProblemNamesTheWrongField(t *testing.T) {
+	_, c := newGoClient(t, llmtest.Turns())
 	status, err := c.Send(t.Context(), http.MethodPost, "/answer", map[string]any{"question": 1}, nil, nil)
 	p := mustProblem(t, err)
 	if status != 0 || p.Status != http.StatusBadRequest || p.Code != "invalid_request" || p.IsBusy() || p.IsTooLate() {
@@ -103,19 +103,19 @@ func TestProblemNamesTheWrongField(t *testing.T) {
 	}
 }
 
-func TestProblemSaysWhenToAskAgain(t *testing.T) {
-	fixture, c := newClient(t, llmtest.Turns())
+func TestClientProblemSaysWhenToAskAgain(t *testing.T) {
+	fixture, c := newGoClient(t, llmtest.Turns())
 	over, stop := context.WithCancel(t.Context())
 	stop()
 	fixture.Drain(over)
-	_, err := c.Send(t.Context(), http.MethodPost, "/answer", question{"?"}, nil, nil)
+	_, err := c.Send(t.Context(), http.MethodPost, "/answer", clientQuestion{"?"}, nil, nil)
 	if p := mustProblem(t, err); !p.IsBusy() || p.RetryAfter < time.Second || p.RetryAfter > time.Minute {
 		t.Errorf("problem = %+v, want one that is busy for 1 s to 1 m", p)
 	}
 }
 
 // A server that is not answerd may send any number.
-func TestRetryAfterIsBounded(t *testing.T) {
+func TestClientRetryAfterIsBounded(t *testing.T) {
 	for value, want := range map[string]time.Duration{"86400": time.Minute, "9223372036854775807": time.Minute, "-1": 0, "soon": 0, "2": 2 * time.Second} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", value)
@@ -132,14 +132,14 @@ func TestRetryAfterIsBounded(t *testing.T) {
 	}
 }
 
-func TestUnauthenticatedProblemSaysHowToPassAToken(t *testing.T) {
+func TestClientUnauthenticatedProblemSaysHowToPassAToken(t *testing.T) {
 	got := (&client.Problem{Detail: "A token is required.", Code: "unauthenticated"}).Error()
 	if want := "A token is required. Pass a token with -token-file. (unauthenticated)"; got != want {
 		t.Errorf("Error() = %q, want %q", got, want)
 	}
 }
 
-func TestResponsesOfOtherServersAreRecognized(t *testing.T) {
+func TestClientResponsesOfOtherServersAreRecognized(t *testing.T) {
 	for name, body := range map[string]string{"HTML": "<html>", "no code": "{}"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusBadGateway)
@@ -156,7 +156,7 @@ func TestResponsesOfOtherServersAreRecognized(t *testing.T) {
 }
 
 // A proxy that wants https answers 301.
-func TestRedirectThatDropsTheQuestionIsAnError(t *testing.T) {
+func TestClientRedirectThatDropsTheQuestionIsAnError(t *testing.T) {
 	var asked atomic.Int32
 	secure := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
@@ -175,7 +175,7 @@ func TestRedirectThatDropsTheQuestionIsAnError(t *testing.T) {
 		c := client.New(proxy.URL, nil, 1)
 		defer c.Close()
 		before := asked.Load()
-		_, err := c.Send(t.Context(), http.MethodPost, "/answer", question{"?"}, nil, nil)
+		_, err := c.Send(t.Context(), http.MethodPost, "/answer", clientQuestion{"?"}, nil, nil)
 		if got := asked.Load() > before; got != followed || followed != (err == nil) || err != nil && !strings.Contains(err.Error(), secure.URL+"/answer") {
 			t.Errorf("POST with status %d: asked there: %t, %v, want %t, or an error that names %s", status, got, err, followed, secure.URL)
 		}
@@ -185,7 +185,7 @@ func TestRedirectThatDropsTheQuestionIsAnError(t *testing.T) {
 	}
 }
 
-func TestTokenIsReadForEachRequest(t *testing.T) {
+func TestClientTokenIsReadForEachRequest(t *testing.T) {
 	got := make(chan string, 2)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Authorization") }))
 	defer server.Close()
@@ -213,9 +213,9 @@ func TestTokenIsReadForEachRequest(t *testing.T) {
 	}
 }
 
-func TestStreamResumesAfterAnEvent(t *testing.T) {
-	_, c := newClient(t, llmtest.Turns(llmtest.Says("It is 3.")))
-	stream, err := c.Stream(t.Context(), http.MethodPost, "/answer/stream", question{"?"}, http.Header{"Idempotency-Key": {"k"}})
+func TestClientStreamResumesAfterAnEvent(t *testing.T) {
+	_, c := newGoClient(t, llmtest.Turns(llmtest.Says("It is 3.")))
+	stream, err := c.Stream(t.Context(), http.MethodPost, "/answer/stream", clientQuestion{"?"}, http.Header{"Idempotency-Key": {"k"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestStreamResumesAfterAnEvent(t *testing.T) {
 }
 
 // A caller would resume after the id of an event that it has only a part of, and never get the rest.
-func TestStreamReturnsNoPartOfAnEvent(t *testing.T) {
+func TestClientStreamReturnsNoPartOfAnEvent(t *testing.T) {
 	const whole, part = "id: run_1:1\nevent: start\ndata: {}\n\n", "id: run_1:2\nevent: text_delta\ndata: {\"delta\":\"It"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -255,7 +255,7 @@ func TestStreamReturnsNoPartOfAnEvent(t *testing.T) {
 	defer server.Close()
 	c := client.New(server.URL, nil, 1)
 	defer c.Close()
-	stream, err := c.Stream(t.Context(), http.MethodPost, "/answer/stream", question{"?"}, nil)
+	stream, err := c.Stream(t.Context(), http.MethodPost, "/answer/stream", clientQuestion{"?"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,13 +268,13 @@ func TestStreamReturnsNoPartOfAnEvent(t *testing.T) {
 	}
 }
 
-func TestSecondInputIsTooLate(t *testing.T) {
-	_, c := newClient(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), func(s *config.Server) { s.ApproveTools = []string{"add"} })
+func TestClientSecondInputIsTooLate(t *testing.T) {
+	_, c := newGoClient(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), func(s *config.Server) { s.ApproveTools = []string{"add"} })
 	var suspended struct {
 		RunID      string            `json:"run_id"`
 		Interrupts []event.Interrupt `json:"interrupts"`
 	}
-	status, err := c.Send(t.Context(), http.MethodPost, "/answer", question{"?"}, nil, &suspended)
+	status, err := c.Send(t.Context(), http.MethodPost, "/answer", clientQuestion{"?"}, nil, &suspended)
 	if status != http.StatusAccepted || err != nil || len(suspended.Interrupts) != 1 {
 		t.Fatalf("Send = %d, %v with interrupts %v, want 202 and one interrupt", status, err, suspended.Interrupts)
 	}
