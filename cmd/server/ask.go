@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,9 +87,14 @@ func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []st
 	return f, words, err
 }
 
-// parseFlags parses flags, which may stand before and after the other arguments, and returns the latter.
+// parseFlags parses flags, which may stand before and after the other arguments, and returns the latter. All that
+// follows -- is an argument and not a flag.
 func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	flags.SetOutput(io.Discard)
+	var rest []string
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, rest = args[:i], args[i+1:]
+	}
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
 			return nil, err
@@ -98,7 +104,7 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 			words, args = append(words, args[0]), args[1:]
 		}
 	}
-	return words, nil
+	return append(words, rest...), nil
 }
 
 // withSession calls use with a session on an answerd: the one at -url, or the one that listens at

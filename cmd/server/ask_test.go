@@ -54,6 +54,24 @@ func TestAskPrintsTheAnswerToStdoutAndCallsToStderr(t *testing.T) {
 	}
 }
 
+func TestAskFlagsEndAtTheSeparator(t *testing.T) {
+	for args, want := range map[string]string{
+		"a -json b":         "json a b",
+		"-json -- a -json":  "json a -json",
+		"a -- -5 -- plus 3": "a -5 -- plus 3",
+		"-- -url":           "-url",
+	} {
+		flags, words, err := parseAskFlags("ask", strings.Fields(args), true)
+		got := strings.Join(words, " ")
+		if flags.json {
+			got = "json " + got
+		}
+		if err != nil || got != want || flags.url != "" {
+			t.Errorf("ask %s: got %q, URL %q, %v, want %q and no URL", args, got, flags.url, err, want)
+		}
+	}
+}
+
 func TestAskPrintsTheAnswerDocument(t *testing.T) {
 	t.Parallel()
 	url := startDemo(t)
