@@ -241,12 +241,16 @@ func (f *replicas) stopReplica(t testing.TB, i int) {
 	}
 }
 
-// url returns the URL of a replica; -1 stands for any.
+// url returns the URL of a replica; -1 stands for any that runs, since another test's server may have the port of one
+// that has ended.
 func (f *replicas) url(i int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if i < 0 {
 		i = rand.IntN(len(f.urls))
+		for n := 1; n < len(f.urls) && isClosed(f.replicas[i].ended); n++ {
+			i = (i + 1) % len(f.urls)
+		}
 	}
 	return f.urls[i]
 }
