@@ -188,7 +188,7 @@ func TestServerThatIsDownDoesNotStopTheService(t *testing.T) {
 	}
 }
 
-// closedAddress returns a URL on which nobody listens.
+// closedAddress returns a URL at which no server listens.
 func closedAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

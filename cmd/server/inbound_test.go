@@ -120,7 +120,7 @@ func TestPortIsUsedByTheHealthCheckAndTheDemo(t *testing.T) {
 	p.waitForLine(t, "docker run -e AUTH_INSECURE_ALLOW_ANONYMOUS=true -p 127.0.0.1:"+port+":"+port)
 }
 
-// In a container, whose loopback address nobody else reaches, the demo listens at all addresses once that is allowed.
+// Other hosts cannot reach the loopback address of a container, so the demo listens at all addresses once that is allowed.
 func TestPortOfTheDemoIsOpenToAllWhenThatIsAllowed(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

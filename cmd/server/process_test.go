@@ -56,7 +56,7 @@ func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
 	}()
 	go func() {
 		p.waitErr = p.cmd.Wait()
-		write.Close() // ends the lines, so that nobody waits for more
+		write.Close() // ends the lines, so that no reader waits for more
 		close(p.ended)
 	}()
 	t.Cleanup(func() {

@@ -91,7 +91,7 @@ func TestServiceContinuesWhenItsLogReaderDies(t *testing.T) {
 	}
 }
 
-// newLoggingMCPServer starts a model that answers, and then sends something that nobody asked for.
+// newLoggingMCPServer starts a model that answers, and then sends bytes that were not requested.
 // net/http logs that by itself.
 func newLoggingMCPServer(t *testing.T) (url string) {
 	t.Helper()

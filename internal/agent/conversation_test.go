@@ -52,7 +52,7 @@ func TestHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 		question string
 		want     string
 	}{
-		{"goes on with results", []agent.Message{userMessage("q"), callMessage("a", "b"), toolMessage("b", "B"), toolMessage("a", "A")}, "",
+		{"continues with results", []agent.Message{userMessage("q"), callMessage("a", "b"), toolMessage("b", "B"), toolMessage("a", "A")}, "",
 			"user:q | assistant:<a><b> | tool:A@a | tool:B@b"},
 		{"a question after results", []agent.Message{userMessage("q"), callMessage("a"), toolMessage("a", "A"), {Role: "assistant", Content: "so"}}, "and?",
 			"user:q | assistant:<a> | tool:A@a | assistant:so | user:and?"},

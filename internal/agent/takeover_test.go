@@ -227,7 +227,7 @@ func TestRunContinuesWhereverItsProcessDied(t *testing.T) {
 			}
 			checkOneEndPerCall(t, events)
 
-			// Each call was made once, by either process. Of a call in flight nobody knows.
+			// Each call was made once, by either process. The outcome of a call in flight is unknown.
 			unknown := make(map[string]int)
 			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				if e.Kind == "unknown_outcome" {
@@ -302,7 +302,7 @@ func toolCallsSoFar(t *testing.T, log event.Log, run string) (ended, sent map[st
 	return ended, sent
 }
 
-// checkOneEndPerCall: S2.8, whatever happened on the way.
+// checkOneEndPerCall checks that each call has exactly one end (S2.8).
 func checkOneEndPerCall(t *testing.T, events []event.Event) {
 	t.Helper()
 	open := make(map[string]int)

@@ -58,7 +58,7 @@ func TestClients(t *testing.T) {
 		}
 	}
 	web.Start()
-	// The tests say when a slow answer goes on, and ask whether it has begun, and whether
+	// The tests say when a slow answer continues, and ask whether it has begun, and whether
 	// the service is done with a connection that was cut.
 	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := gates.get(r.URL.Query().Get("question"))

@@ -352,7 +352,7 @@ func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	return p
 }
 
-// forbidSecondRun tells OpenAI's clients not to retry a request whose run goes on without its reader, for
+// forbidSecondRun tells OpenAI's clients not to retry a request whose run continues without its reader, for
 // example at another process: a retry would start a second run. With an Idempotency-Key it attaches to
 // the first one.
 func forbidSecondRun(w http.ResponseWriter, r *http.Request) {

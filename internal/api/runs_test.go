@@ -129,7 +129,7 @@ func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 	}
 }
 
-// The run is cancelled wherever it goes on, so the caller must not be told that it was not.
+// The run is cancelled wherever it continues, so the caller must not be told that it was not.
 func TestCancelOfARunThatIsHandedOverIsAccepted(t *testing.T) {
 	t.Parallel()
 	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), func(o *agent.Options) { o.Durable = true }, nil)
@@ -146,7 +146,7 @@ func TestCancelOfARunThatIsHandedOverIsAccepted(t *testing.T) {
 	}
 }
 
-// OpenAI's clients repeat a request that got 503 on their own. If its run goes on elsewhere, that would be a
+// OpenAI's clients repeat a request that got 503 on their own. If its run continues elsewhere, that would be a
 // second run, which calls the tools again.
 func TestRequestOfARunThatIsHandedOverIsNotRepeated(t *testing.T) {
 	t.Parallel()

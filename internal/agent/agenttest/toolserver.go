@@ -70,7 +70,7 @@ func newToolServer(t testing.TB) *ToolServer {
 	t.Cleanup(func() {
 		close(s.over)
 		web.Close()
-		// A session whose handshake was cut short was never told of its end.
+		// A session whose handshake was cut short gets no notification of its end.
 		for session := range server.Sessions() {
 			session.Close()
 		}

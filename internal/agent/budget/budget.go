@@ -61,7 +61,7 @@ func (l Limits) ByName() map[string]float64 {
 	}
 }
 
-// lowerLimit returns the lower of two limits, where 0 is no limit.
+// lowerLimit returns the lower of two limits, where 0 means no limit.
 func lowerLimit[N int | int64 | float64](a, b N) N {
 	if a <= 0 || b > 0 && b < a {
 		return b

@@ -28,7 +28,7 @@ func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	return max(int64(left), 1)
 }
 
-// LowerTokens returns the lower of two numbers of tokens, where 0 is no limit.
+// LowerTokens returns the lower of two numbers of tokens, where 0 means no limit.
 func LowerTokens(a, b int64) int64 { return lowerLimit(a, b) }
 
 // Output measures an answer while it is written and says when to cut it. Endpoints count tokens

@@ -303,7 +303,7 @@ func (v jsonValue) readDuration() (time.Duration, error) {
 const maxSeconds = 3600
 
 // readTimeout returns a duration like readDuration, but a number above maxSeconds counts as
-// milliseconds. Some hosts write those (Gemini CLI, MCPHub), and others seconds (Cline). null is no timeout.
+// milliseconds. Some hosts write those (Gemini CLI, MCPHub), and others seconds (Cline). null means no timeout.
 func (v jsonValue) readTimeout() (time.Duration, error) {
 	if v.isNull() {
 		return 0, nil

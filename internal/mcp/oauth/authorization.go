@@ -435,7 +435,7 @@ var responseErrors = []string{
 }
 
 // refusal returns the error of an authorization response with that code. It does not quote another code, which is
-// text of whoever sent the browser here.
+// text of the page that sent the browser here.
 func refusal(code string) error {
 	if !slices.Contains(responseErrors, code) {
 		return errors.New("the authorization server refused the request")

@@ -214,7 +214,7 @@ func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 	case current.refresh.IsZero():
 		return token.Token{}, ErrConsent
 	}
-	// The request goes on when ctx ends, with Close for example: an authorization server that rotates refresh
+	// The request continues when ctx ends, with Close for example: an authorization server that rotates refresh
 	// tokens takes the next use of this one for a theft, so its reply must be stored.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer stop()

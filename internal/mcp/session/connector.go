@@ -64,15 +64,15 @@ type versionNegotiator struct {
 	mu         sync.Mutex // protects what follows
 	learned    string     // by the last handshake that succeeded; "" before, and after a refusal
 	initialize bool       // begin with LastInitialize, also if the server has later versions
-	// discovers is true after a handshake in which the server refused the protocol version of initialize: it was
-	// asked server/discover before, and did not answer in time, such as a process that takes long to start.
-	discovers bool
+	// initializeRefused says that the server refused the protocol version of initialize in the last handshake. It had
+	// been asked server/discover before and had not answered in time, such as a process that takes long to start.
+	initializeRefused bool
 }
 
 // connectNegotiated makes a handshake by connect, under the Request in ctx. connect is given
 // the version to begin with; "" for the newest.
 func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(version string) (*sdk.ClientSession, error)) (*sdk.ClientSession, error) {
-	if n.pinned != "" || n.answersDiscover() { // initialize would be in vain
+	if n.pinned != "" || n.wasInitializeRefused() { // no time is needed for initialize after server/discover
 		request := requestOf(ctx)
 		request.discoverTimeout = time.Until(request.Deadline())
 	}
@@ -94,20 +94,20 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 		n.setLearned(negotiatedVersion(cs))
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
-	n.setDiscovers(rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion)
+	n.setInitializeRefused(rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion)
 	return cs, err
 }
 
-func (n *versionNegotiator) answersDiscover() bool {
+func (n *versionNegotiator) wasInitializeRefused() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.discovers
+	return n.initializeRefused
 }
 
-func (n *versionNegotiator) setDiscovers(discovers bool) {
+func (n *versionNegotiator) setInitializeRefused(refused bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.discovers = discovers
+	n.initializeRefused = refused
 }
 
 func (n *versionNegotiator) learnedVersion() string {
