@@ -189,19 +189,31 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 }
 
 // recordUnanswered appends a question together with its resolution, since no person can answer
-// it. So readers learn why a call was refused. The run is not suspended in between, because mu is held.
+// it. So readers learn why a call was refused. Events of parallel calls may come in between, but the run is not
+// suspended there, because the call that asks does not wait.
 func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, res resolution) error {
+	resolved := i.resolvedEvent(res)
 	if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
 		return err
 	}
+	if err := s.appendAndResume(context.WithoutCancel(ctx), i.Body()); err != nil {
+		return err
+	}
+	if err := s.run.awaitOrder(ctx, resolved); err != nil {
+		return err
+	}
+	return s.run.out.Append(context.WithoutCancel(ctx), resolved)
+}
+
+// appendAndResume appends an event that ends a suspension.
+func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx = context.WithoutCancel(ctx)
-	if err := s.run.out.Append(ctx, i.Body()); err != nil {
+	if err := s.run.out.Append(ctx, body); err != nil {
 		return err
 	}
 	s.resumeLocked()
-	return s.run.out.Append(ctx, i.resolvedEvent(res))
+	return nil
 }
 
 // resolveInterrupt appends the resolution of a question and lets the run continue. It does so
@@ -411,13 +423,7 @@ func (s *suspension) withdrawRestored(ctx context.Context, rec event.Interrupt) 
 	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.run.out.Append(ctx, withdrawn); err != nil {
-		return err
-	}
-	s.resumeLocked()
-	return nil
+	return s.appendAndResume(ctx, withdrawn)
 }
 
 // resumeLocked ends the suspension. The caller has appended the event that reports it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -243,6 +244,31 @@ func TestRunsRunAgainAsRecorded(t *testing.T) {
 			requireSameRerun(t, exportRun(t, h, run.ID))
 		})
 	}
+}
+
+// A question that no person can answer is resolved at once, but an event of a parallel call can come first.
+func TestEventBetweenAQuestionAndItsResolutionKeepsItsPlace(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(
+		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{Name: "echo", Args: `{"text":`}), llmtest.Says("Done."),
+	), nil, func(s *config.Server) { s.ApproveTools = []string{"add"} })
+
+	run := h.StartRun(t, agent.Request{})
+	h.Events(t, run.ID)
+	doc := exportRun(t, h, run.ID)
+
+	// Move the failure of echo, which the recording may have before or after both.
+	indexOf := func(text string) int {
+		return slices.IndexFunc(doc.Events, func(line json.RawMessage) bool { return strings.Contains(string(line), text) })
+	}
+	failed := indexOf(`"payload":"the arguments cannot be used`)
+	line := doc.Events[failed]
+	doc.Events = slices.Delete(doc.Events, failed, failed+1)
+	doc.Events = slices.Insert(doc.Events, indexOf(`"type":"approval_resolved"`), line)
+	for i := range doc.Events {
+		doc.Events[i] = regexp.MustCompile(`"seq":\d+`).ReplaceAll(doc.Events[i], fmt.Appendf(nil, `"seq":%d`, i+1))
+	}
+
+	requireSameRerun(t, doc)
 }
 
 func TestCancelledRunRunsAgain(t *testing.T) {
