@@ -3,6 +3,7 @@ package jetstream_test
 import (
 	"flag"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -20,8 +21,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(createURL); url != "" {
 		createUntilKilled(url) // this process is one that TestKeyOfAKilledCreatorIsFreeAfterALease kills
 	}
-	// The tests that run in parallel wait for servers, leases and elections most of the time.
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(parallelTests)); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
