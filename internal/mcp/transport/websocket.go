@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -181,7 +182,12 @@ func (s *socket) Write(data []byte) error {
 	// A server must close the connection at text that is not UTF-8 (RFC 6455 section 8.1), and a
 	// call's arguments may have any source.
 	data = bytes.ToValidUTF8(data, []byte("\uFFFD"))
-	if err := s.conn.Write(context.Background(), websocket.MessageText, data); err != nil {
+	err := s.conn.Write(context.Background(), websocket.MessageText, data)
+	if errors.Is(err, net.ErrClosed) {
+		<-s.ended // Read is about to report why the library has closed the connection; stuck bounds the wait
+		return s.cause
+	}
+	if err != nil {
 		return s.closeNow(noReply(err, true))
 	}
 	return nil
@@ -203,8 +209,8 @@ func (s *socket) pingLoop() {
 		err := s.conn.Ping(ctx)
 		stop()
 		// A pong cannot overtake a long message that is being received, and messageTimeout bounds
-		// that.
-		if err != nil && !s.receiving.Load() {
+		// that. If the connection is closed, Read reports why.
+		if err != nil && !errors.Is(err, net.ErrClosed) && !s.receiving.Load() {
 			_ = s.closeNow(&Failure{Kind: UnknownOutcome, Public: "it does not answer any more", Err: err})
 		}
 	}

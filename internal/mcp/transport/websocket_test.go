@@ -242,6 +242,38 @@ func TestSocketRefusesHugeMessages(t *testing.T) {
 	})
 }
 
+// A message that is written while Read refuses one that is too large is not the reason why the socket ends.
+func TestSocketKeepsTheReasonOfRead(t *testing.T) {
+	huge := []byte("{" + strings.Repeat(`"a":0,`, MaxMessage/6+1)) // the search for its id takes some time
+	for range 50 {                                                 // Write may return before or after Read
+		synctest.Test(t, func(t *testing.T) {
+			reads := make(chan struct{})
+			s, end := dialPipe(t, transporttest.NewNetwork(), func(c *websocket.Conn, _ *bufio.ReadWriter) {
+				go func() { _ = c.Write(context.Background(), websocket.MessageText, huge) }()
+				<-reads
+				_, _, _ = c.Read(context.Background())
+			})
+			defer end()
+
+			read, wrote := make(chan error, 1), make(chan error, 1)
+			go func() {
+				_, err := s.Read()
+				read <- err
+			}()
+			synctest.Wait() // until the library sends the close frame, which the peer does not read yet
+			go func() { wrote <- s.Write([]byte("{}")) }()
+			synctest.Wait()
+			close(reads)
+
+			for name, err := range map[string]error{"Read": <-read, "Write": <-wrote} {
+				if f, ok := errors.AsType[*Failure](err); !ok || f.Kind != TooLarge {
+					t.Errorf("%s: got %v, want a failure of the kind %s", name, err, TooLarge)
+				}
+			}
+		})
+	}
+}
+
 // F25: close 1011, and normal closes.
 func TestSocketClosedByTheServer(t *testing.T) {
 	for code, eof := range map[websocket.StatusCode]bool{
