@@ -18,6 +18,7 @@ var testTools = []llm.Tool{
 	{Name: "get_weather", Schema: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`)},
 	{Name: "search-web", Schema: json.RawMessage(`{"type":"object","properties":{"q":{"type":"string"}}}`)},
 	{Name: "now"},
+	{Name: "split", Schema: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"},"n":{"type":"integer"}},"required":["text"]}`)},
 }
 
 // extractParts gives text to an extractor in pieces of n bytes, or of random sizes if n is
@@ -180,6 +181,11 @@ var callVectors = map[string]struct{ in, want string }{
 	"Hermes, not closed":                     {"<tool_call>\n{\"name\": \"now\", \"arguments\": {}}", "^now|now {}"},
 	"Hermes, unknown tool":                   {"<tool_call>{\"name\": \"nosuch\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"nosuch\", \"arguments\": {}}</tool_call>"},
 	"Qwen3-Coder":                            {"<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>", "^get_weather|get_weather {\"city\":\"Rome\"}"},
+	"Qwen3-Coder, parameter not closed":      {"<function=split>\n<parameter=text>\na\n<parameter=n>\n2\n</parameter>\n</function>", "^split|split {\"n\":2,\"text\":\"a\"}"},
+	"Qwen3-Coder, last one not closed":       {"<function=split>\n<parameter=text>\na\n</parameter>\n<parameter=n>\n2\n</function>", "^split|split {\"n\":2,\"text\":\"a\"}"},
+	"Qwen3-Coder, the form in a value":       {"<function=split>\n<parameter=text>\n<parameter=x> is\n</parameter>\n</function>", "^split|split {\"text\":\"\\u003cparameter=x\\u003e is\"}"},
+	"Qwen3-Coder, ends in a value":           {"<tool_call>\n<function=split>\n<parameter=text>\n/home/a", "<tool_call>\n<function=split>\n<parameter=text>\n/home/a"},
+	"Qwen3-Coder, ends in a mark":            {"<function=split>\n<parameter=text>\na\n</parameter>\n<parame", "<function=split>\n<parameter=text>\na\n</parameter>\n<parame"},
 	"Llama, function":                        {"<function=get_weather>{\"city\": \"Rome\"}</function>", "^get_weather|get_weather {\"city\": \"Rome\"}"},
 	"Llama, python tag":                      {"<|python_tag|>{\"name\": \"calc\", \"parameters\": {\"a\": 1}}", "^calc|calc {\"a\": 1}"},
 	"Llama, python tag and call":             {"<|python_tag|>get_weather.call(city=\"Rome\")", "^get_weather|get_weather {\"city\":\"Rome\"}"},
@@ -192,6 +198,8 @@ var callVectors = map[string]struct{ in, want string }{
 	"JSON list":                              {"[{\"name\": \"calc\", \"arguments\": {\"a\": 1}}, {\"name\": \"now\"}]", "^calc|^now|calc {\"a\": 1}|now {}"},
 	"JSON with quoted arguments":             {"{\"type\": \"function\", \"function\": {\"name\": \"calc\", \"arguments\": \"{\\\"a\\\": 1}\"}}", "^calc|calc {\"a\": 1}"},
 	"GLM":                                    {"<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>", "^get_weather|get_weather {\"city\":\"Rome\"}"},
+	"GLM, value not closed":                  {"<tool_call>split<arg_key>text</arg_key><arg_value>a\n<arg_key>n</arg_key><arg_value>2</arg_value></tool_call>", "^split|split {\"n\":2,\"text\":\"a\"}"},
+	"GLM, ends in a value":                   {"<tool_call>split<arg_key>text</arg_key><arg_value>a</arg_value><arg_key>n</arg_key><arg_value>2", "<tool_call>split<arg_key>text</arg_key><arg_value>a</arg_value><arg_key>n</arg_key><arg_value>2"},
 	"GLM, text that looks like a number":     {"<tool_call>get_weather<arg_key>city</arg_key><arg_value>12</arg_value></tool_call>", "^get_weather|get_weather {\"city\":\"12\"}"},
 	"GLM-4, name and JSON":                   {"get_weather\n{\"city\": \"Rome\"}", "^get_weather|get_weather {\"city\": \"Rome\"}"},
 	"name and JSON, then prose":              {"get_weather\n{\"city\": \"Rome\"} is what I would call.", "get_weather\n{\"city\": \"Rome\"} is what I would call."},
@@ -200,6 +208,9 @@ var callVectors = map[string]struct{ in, want string }{
 	"Kimi":                                   {"Wait.<|tool_calls_section_begin|><|tool_call_begin|>functions.calc:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_calls_section_end|>", "Wait.|^calc|calc {\"a\": 1}"},
 	"gpt-oss":                                {"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.calc <|constrain|>json<|message|>{\"a\": 1}<|call|>", "^calc|calc {\"a\": 1}"},
 	"Granite":                                {"<|tool_call|>[{\"name\": \"calc\", \"arguments\": {\"a\": 1}}]", "^calc|calc {\"a\": 1}"},
+	"invoke, parameter not closed":           {"<invoke name=\"split\">\n<parameter name=\"text\">a\n<parameter name=\"n\">2</parameter>\n</invoke>", "^split|split {\"n\":2,\"text\":\"a\"}"},
+	"invoke, last one not closed":            {"<invoke name=\"split\"><parameter name=\"text\">a</parameter><parameter name=\"n\">2</invoke>", "^split|split {\"n\":2,\"text\":\"a\"}"},
+	"invoke, ends in a value":                {"<invoke name=\"split\"><parameter name=\"text\">a</parameter><parameter name=\"n\">2", "<invoke name=\"split\"><parameter name=\"text\">a</parameter><parameter name=\"n\">2"},
 	"invoke without parameters":              {"<function_calls>\n<invoke name=\"now\">\n</invoke>\n</function_calls>", "^now|now {}"},
 	"invoke, unknown tool":                   {"<invoke name=\"nosuch\">\n</invoke>", "<invoke name=\"nosuch\">\n</invoke>"},
 	"a notation in inline code":              {"Write `<tool_call>{\"name\": \"now\"}</tool_call>` for that.", "Write `<tool_call>{\"name\": \"now\"}</tool_call>` for that."},

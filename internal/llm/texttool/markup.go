@@ -18,17 +18,20 @@ func (tools toolSet) find(name string) (llm.Tool, bool) {
 	return llm.Tool{}, false
 }
 
+// properties returns the schemas of a tool's parameters.
+func (tools toolSet) properties(tool string) map[string]json.RawMessage {
+	t, _ := tools.find(tool)
+	var s struct{ Properties map[string]json.RawMessage }
+	_ = json.Unmarshal(t.Schema, &s) // another schema has no parameters
+	return s.Properties
+}
+
 // propertyType returns the JSON Schema type of a tool's parameter; "" if it is not given or
 // not a single one.
 func (tools toolSet) propertyType(tool, parameter string) string {
-	t, _ := tools.find(tool)
-	var s struct {
-		Properties map[string]struct{ Type json.RawMessage }
-	}
-	var name string
-	if json.Unmarshal(t.Schema, &s) == nil {
-		_ = json.Unmarshal(s.Properties[parameter].Type, &name) // a list of types is none
-	}
+	var property struct{ Type any }
+	_ = json.Unmarshal(tools.properties(tool)[parameter], &property)
+	name, _ := property.Type.(string) // a list of types is none
 	return name
 }
 
@@ -43,12 +46,11 @@ func (tools toolSet) wrapText(call writtenCall) string {
 	case json.Unmarshal([]byte(call.arguments), &text) != nil:
 		text = call.arguments
 	}
-	t, _ := tools.find(call.name)
-	var s struct{ Properties map[string]json.RawMessage }
-	if json.Unmarshal(t.Schema, &s) != nil || len(s.Properties) != 1 || strings.HasPrefix(text, "{") {
+	properties := tools.properties(call.name)
+	if len(properties) != 1 || strings.HasPrefix(text, "{") {
 		return call.arguments
 	}
-	for parameter := range s.Properties {
+	for parameter := range properties {
 		if tools.propertyType(call.name, parameter) == "string" {
 			return encodeArguments(map[string]json.RawMessage{parameter: encodeText(text)})
 		}
@@ -79,8 +81,8 @@ func encodeArguments(arguments map[string]json.RawMessage) string {
 }
 
 var (
-	functionHead  = regexp.MustCompile(`^<function=\s*"?([\pL\pM\pN_./-]+)"?\s*>`)
-	parameterPart = regexp.MustCompile(`(?s)<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|$)`)
+	functionHead      = regexp.MustCompile(`^<function=\s*"?([\pL\pM\pN_./-]+)"?\s*>`)
+	functionParameter = parameterForm{regexp.MustCompile(`<parameter=([^>\s]+)>\n?`), "\n", "</parameter>"}
 )
 
 // parseFunction reads <function=NAME>, whose body is a JSON object or <parameter=…> elements.
@@ -89,7 +91,7 @@ func (tools toolSet) parseFunction(text string) []writtenCall {
 	if head == nil {
 		return nil
 	}
-	body, _, _ := strings.Cut(text[len(head[0]):], "</function>")
+	body, _, closed := strings.Cut(text[len(head[0]):], functionEnd)
 	body = strings.TrimSpace(body)
 	if body == "" {
 		return []writtenCall{{name: head[1], arguments: "{}"}}
@@ -97,18 +99,49 @@ func (tools toolSet) parseFunction(text string) []writtenCall {
 	if strings.HasPrefix(body, "{") {
 		return []writtenCall{{name: head[1], arguments: body}}
 	}
-	return tools.parseParameters(head[1], body, parameterPart)
+	return tools.parseParameters(head[1], body, functionParameter, closed)
 }
 
-// parseParameters reads the parameters of a call, each of which pattern finds with its name and
-// its value. It returns nil if there is none.
-func (tools toolSet) parseParameters(name, body string, pattern *regexp.Regexp) []writtenCall {
-	arguments := make(map[string]json.RawMessage)
-	for _, m := range pattern.FindAllStringSubmatch(body, -1) {
-		parameter := strings.TrimSpace(m[1])
-		arguments[parameter] = tools.decodeValue(name, parameter, m[2])
+// parameterForm says how a notation writes a parameter: what comes before its value, with its name, the white space
+// behind the value that is not part of it, and what closes it.
+type parameterForm struct {
+	head           *regexp.Regexp
+	space, closing string
+}
+
+// parseParameters reads the parameters of a call. Some models leave out what closes a value
+// (https://github.com/vllm-project/vllm/pull/23099, https://github.com/vllm-project/vllm/issues/57699). It then ends where another
+// parameter of the tool begins, or with the call, of which closed says that its end was written. Without either, the
+// answer was cut off within the value, which must not be passed on. It returns nil for that, and if there is no parameter.
+func (tools toolSet) parseParameters(name, body string, form parameterForm, closed bool) []writtenCall {
+	heads := form.head.FindAllStringSubmatchIndex(body, -1)
+	nameOf := func(head []int) string { return strings.TrimSpace(body[head[2]:head[3]]) }
+	properties := tools.properties(name)
+	ends := make([]int, len(heads)) // where the next parameter of the tool begins
+	for i, end := len(heads)-1, len(body); i >= 0; i-- {
+		ends[i] = end
+		if _, known := properties[nameOf(heads[i])]; known {
+			end = heads[i][0]
+		}
 	}
-	if len(arguments) == 0 {
+
+	arguments := make(map[string]json.RawMessage)
+	read := 0
+	for i, head := range heads {
+		if head[0] < read {
+			continue // it is within a value
+		}
+		value, _, ended := strings.Cut(body[head[1]:ends[i]], form.closing)
+		space := form.space
+		if read = head[1] + len(value) + len(form.closing); !ended {
+			if ends[i] == len(body) && !closed {
+				return nil
+			}
+			read, space = ends[i], "\n"
+		}
+		arguments[nameOf(head)] = tools.decodeValue(name, nameOf(head), strings.TrimSuffix(value, space))
+	}
+	if len(arguments) == 0 || !closed && strings.Contains(body[read:], "<") { // a mark that was cut off
 		return nil
 	}
 	return []writtenCall{{name: name, arguments: encodeArguments(arguments)}}
@@ -116,7 +149,7 @@ func (tools toolSet) parseParameters(name, body string, pattern *regexp.Regexp) 
 
 var (
 	keyValueHead = regexp.MustCompile(`^([\pL\pM\pN_./-]+)\s*(<arg_key>|$)`)
-	keyValuePart = regexp.MustCompile(`(?s)<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>`)
+	keyValue     = parameterForm{regexp.MustCompile(`<arg_key>([^<]*)</arg_key>\s*<arg_value>`), "", "</arg_value>"}
 )
 
 // parseKeyValues reads the name of a tool and <arg_key> and <arg_value> elements, as GLM writes them.
@@ -128,14 +161,14 @@ func (tools toolSet) parseKeyValues(text string) []writtenCall {
 	case head[2] == "":
 		return []writtenCall{{name: head[1], arguments: "{}"}}
 	}
-	return tools.parseParameters(head[1], text, keyValuePart)
+	return tools.parseParameters(head[1], text, keyValue, false)
 }
 
 var (
 	// markupWrapper is what encloses <invoke> elements.
-	markupWrapper = regexp.MustCompile(`</?(?:minimax:tool_call|function_calls|tool_calls)>\n?`)
-	invokeHead    = regexp.MustCompile(`^\s*["']?([\pL\pM\pN_./-]+)["']?\s*>`)
-	invokePart    = regexp.MustCompile(`(?s)<parameter name=["']?([^"'>]+)["']?[^>]*>(.*?)</parameter>`)
+	markupWrapper   = regexp.MustCompile(`</?(?:minimax:tool_call|function_calls|tool_calls)>\n?`)
+	invokeHead      = regexp.MustCompile(`^\s*["']?([\pL\pM\pN_./-]+)["']?\s*>`)
+	invokeParameter = parameterForm{regexp.MustCompile(`<parameter name=["']?([^"'>]+)["']?[^>]*>`), "", "</parameter>"}
 
 	kimiCall = regexp.MustCompile(`(?s)<\|tool_call_begin\|>\s*(?:functions\.)?([\pL\pM\pN_.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(.*?)\s*(?:<\|tool_call_end\|>|<\|tool_calls_section_end\|>|$)`)
 
@@ -166,7 +199,7 @@ func (tools toolSet) parseMarkup(text string) []segment {
 }
 
 // parseInvoke reads the inside of <invoke name=…>: the name and <parameter name=…> elements.
-func (tools toolSet) parseInvoke(body string) []writtenCall {
+func (tools toolSet) parseInvoke(body string, closed bool) []writtenCall {
 	head := invokeHead.FindStringSubmatch(body)
 	if head == nil {
 		return nil
@@ -174,5 +207,5 @@ func (tools toolSet) parseInvoke(body string) []writtenCall {
 	if strings.TrimSpace(body[len(head[0]):]) == "" {
 		return []writtenCall{{name: head[1], arguments: "{}"}}
 	}
-	return tools.parseParameters(head[1], body[len(head[0]):], invokePart)
+	return tools.parseParameters(head[1], body[len(head[0]):], invokeParameter, closed)
 }

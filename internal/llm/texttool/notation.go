@@ -37,6 +37,7 @@ const maxHeld = 256 << 10
 const (
 	hermesMark      = "<tool_call>"
 	functionMark    = "<function="
+	functionEnd     = "</function>"
 	invokeMark      = "<invoke name="
 	minimaxMark     = "<minimax:tool_call>"
 	callsMark       = "<function_calls>"
@@ -227,10 +228,14 @@ func parseHeld(text string, tools toolSet) ([]segment, bool) {
 func (tools toolSet) splitCalls(text string) []segment {
 	switch {
 	case strings.HasPrefix(text, hermesMark):
-		return splitBlocks(text, hermesMark, "</tool_call>", tools.parseBlock)
+		return splitBlocks(text, hermesMark, "</tool_call>", func(body string, _ bool) []writtenCall { return tools.parseBlock(body) })
 	case strings.HasPrefix(text, functionMark):
-		return splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, "</function>",
-			func(body string) []writtenCall { return tools.parseFunction(functionMark + body) })
+		return splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, functionEnd, func(body string, closed bool) []writtenCall {
+			if closed {
+				body += functionEnd
+			}
+			return tools.parseFunction(functionMark + body)
+		})
 	case strings.HasPrefix(text, pythonMark), strings.HasPrefix(text, pythonStartMark), strings.HasPrefix(text, callMark), strings.HasPrefix(text, callStartMark):
 		_, body, _ := strings.Cut(text, "|>")
 		return callSegments(tools.parseBlock(trimEnd(body)))
@@ -238,7 +243,7 @@ func (tools toolSet) splitCalls(text string) []segment {
 		return callSegments(parseMistral(text))
 	case strings.HasPrefix(text, toolCodeMark):
 		text, _, _ = strings.Cut(text, toolOutputMark)
-		return splitBlocks(text, toolCodeMark, "```", parseToolCode)
+		return splitBlocks(text, toolCodeMark, "```", func(body string, _ bool) []writtenCall { return parseToolCode(body) })
 	case strings.HasPrefix(text, reactMark):
 		return callSegments(tools.parseReAct(text))
 	case strings.HasPrefix(text, "<"):
@@ -270,7 +275,7 @@ func callSegments(calls []writtenCall) []segment {
 
 // splitBlocks splits text into blocks, from the opening to the closing mark, and the text
 // between them. The last block may lack its closing mark: some models stop before it.
-func splitBlocks(text, opening, closing string, parse func(body string) []writtenCall) (out []segment) {
+func splitBlocks(text, opening, closing string, parse func(body string, closed bool) []writtenCall) (out []segment) {
 	for {
 		before, rest, found := strings.Cut(text, opening)
 		if strings.TrimSpace(before) != "" {
@@ -281,11 +286,11 @@ func splitBlocks(text, opening, closing string, parse func(body string) []writte
 		}
 		body, after, closed := strings.Cut(rest, closing)
 		if next := strings.Index(body, opening); next >= 0 { // this block was not closed before the next one
-			body, after = rest[:next], rest[next:]
+			body, after, closed = rest[:next], rest[next:], false
 		} else if !closed {
 			after = ""
 		}
-		calls := parse(body)
+		calls := parse(body, closed)
 		if calls == nil {
 			return nil
 		}
