@@ -37,6 +37,16 @@ func parseJSONList(text string, wrappers int) (calls []writtenCall) {
 	return calls
 }
 
+// jsonLength returns the size of the complete JSON value at the start of text, with the white space before it; 0 if there is none.
+func jsonLength(text string) int {
+	dec := json.NewDecoder(strings.NewReader(text))
+	var value json.RawMessage
+	if dec.Decode(&value) != nil {
+		return 0
+	}
+	return int(dec.InputOffset())
+}
+
 // parseJSONCall reads one object: a name and arguments under any of the member names that models
 // use, the form of Chat Completions, or {"tool_calls": […]}.
 func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {

@@ -284,9 +284,11 @@ func splitBlocks(text, opening, closing string, parse func(body string, closed b
 		if !found {
 			return out
 		}
-		body, after, closed := strings.Cut(rest, closing)
-		if next := strings.Index(body, opening); next >= 0 { // this block was not closed before the next one
-			body, after, closed = rest[:next], rest[next:], false
+		start := jsonLength(rest) // a mark in a string of JSON is part of it
+		body, after, closed := strings.Cut(rest[start:], closing)
+		body = rest[:start+len(body)]
+		if next := strings.Index(body[start:], opening); next >= 0 { // this block was not closed before the next one
+			body, after, closed = rest[:start+next], rest[start+next:], false
 		} else if !closed {
 			after = ""
 		}
@@ -368,8 +370,12 @@ var mistralName = regexp.MustCompile(`^\s*([\pL\pM\pN_./-]+)\s*(?:\[CALL_ID\][^\
 
 // parseMistral reads a list of calls after the mark, or a name and its arguments after each mark.
 func parseMistral(text string) (calls []writtenCall) {
-	for part := range strings.SplitSeq(text, mistralMark) {
-		part = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(part), "</s>"))
+	for text != "" {
+		start := len(mistralName.FindString(text))
+		start += jsonLength(text[start:]) // a mark in a string of JSON is part of it
+		part, rest, _ := strings.Cut(text[start:], mistralMark)
+		part = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text[:start]+part), "</s>"))
+		text = rest
 		if part == "" {
 			continue
 		}
