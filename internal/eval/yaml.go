@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"regexp"
 	"strconv"
@@ -38,14 +39,14 @@ func readYAML(data []byte) (*document, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var root, second yaml.Node
 	if err := dec.Decode(&root); err != nil {
-		if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
-			line, _ := strconv.Atoi(m[1])
-			return nil, &Error{Line: line, Detail: "is not YAML: " + m[2]}
-		}
-		return nil, &Error{Detail: "is not a YAML document: " + strings.TrimPrefix(err.Error(), "yaml: ")}
+		return nil, syntaxError(err)
 	}
-	if dec.Decode(&second) == nil {
+	switch err := dec.Decode(&second); err {
+	case io.EOF:
+	case nil:
 		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
+	default:
+		return nil, syntaxError(err)
 	}
 	if root.Kind != yaml.DocumentNode || len(root.Content) != 1 {
 		return nil, &Error{Detail: "has no cases"}
@@ -59,6 +60,15 @@ func readYAML(data []byte) (*document, error) {
 		return nil, &Error{Detail: "cannot be written as JSON: " + err.Error()}
 	}
 	return doc, nil
+}
+
+// syntaxError returns the error for one of the YAML library.
+func syntaxError(err error) *Error {
+	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
+		line, _ := strconv.Atoi(m[1])
+		return &Error{Line: line, Detail: "is not YAML: " + m[2]}
+	}
+	return &Error{Detail: "is not a YAML document: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 }
 
 // convert returns the value of a node, and notes its line and those below it.

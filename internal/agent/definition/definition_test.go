@@ -87,7 +87,7 @@ func TestParseReadsJSON(t *testing.T) {
 
 // mistakes are files that are refused, one each.
 var mistakes = []string{
-	"", "[]", "agents: []", "agents: 1", "agents: [1]", "agents:\n- id: a\n\tx: 1", "{\"agents\": [", "a: 1", "agents:\n- id: a\n---\n- 2",
+	"", "[]", "agents: []", "agents: 1", "agents: [1]", "agents:\n- id: a\n\tx: 1", "{\"agents\": [", "a: 1", "agents:\n- id: a\n---\n- 2", "agents:\n- id: a\n---\n: [",
 	"agents:\n- description: x", "agents:\n- id: A", "agents:\n- id: answer", "agents:\n- id: capabilities", "agents:\n- id: fast", "agents:\n- id: a\n- id: a", "agents:\n- id: 7",
 	"agents:\n- id: a\n  id: b", "agents:\n- id: a\n  modle: fast", "agents:\n- id: a\n  model: gpt", "agents:\n- id: a\n  model: null",
 	"agents:\n- id: a\n  prompt: \"{{.unknown}}\"", "agents:\n- id: a\n  prompt: x\n  prompt_file: y", "agents:\n- id: a\n  prompt_file: none.txt",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -53,8 +54,12 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	if err := dec.Decode(&document); err != nil {
 		return nil, syntaxError(err)
 	}
-	if dec.Decode(&second) == nil {
+	switch err := dec.Decode(&second); err {
+	case io.EOF:
+	case nil:
 		return nil, &Error{Line: second.Line, Detail: "a second document, but the file has one"}
+	default:
+		return nil, syntaxError(err)
 	}
 	if document.Kind != yaml.DocumentNode || len(document.Content) != 1 {
 		return nil, &Error{Detail: "has no agents"}
