@@ -56,13 +56,16 @@ func isNotProbe(r *http.Request) bool {
 	return true
 }
 
-// traceContext is OpenTelemetry's propagator, which reads only the first of several tracestate headers.
-// They are one list (W3C Trace Context section 3.3.1).
+// traceContext is OpenTelemetry's propagator, which reads only the first of several headers of one name. Those of tracestate
+// are one list (W3C Trace Context section 3.3.1), and a traceparent has one value, so with several of them none is valid.
 type traceContext struct{ propagation.TraceContext }
 
 // Extract implements propagation.TextMapPropagator.
 func (p traceContext) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
 	if h, ok := carrier.(propagation.HeaderCarrier); ok {
+		if len(h.Values("traceparent")) > 1 {
+			return ctx
+		}
 		if states := h.Values("tracestate"); len(states) > 1 {
 			carrier = propagation.MapCarrier{"traceparent": h.Get("traceparent"), "tracestate": strings.Join(states, ",")}
 		}

@@ -50,6 +50,33 @@ func TestHandlerGivesEveryRequestATraceWithTracingOff(t *testing.T) {
 	}
 }
 
+// TestSeveralTraceparentsBeginANewTrace sends traceparent in two headers, as in the tests of W3C Trace Context.
+func TestSeveralTraceparentsBeginANewTrace(t *testing.T) {
+	col := newCollector(t)
+	for name, tel := range map[string]*Telemetry{
+		"off": newTelemetry(t, Config{}), "on": newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()}),
+	} {
+		url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, TraceID(r.Context()))
+		}), nil))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := strings.Replace(caller, callerTrace, strings.Repeat("1", 32), 1)
+		req.Header["Traceparent"] = []string{caller, other}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || len(id) != 32 || strings.Contains(caller+other, string(id)) {
+			t.Errorf("%s: got the trace %q, %v, want a new one", name, id, err)
+		}
+	}
+}
+
 // TestTracestateOfSeveralHeadersIsForwarded sends tracestate in more than one header, as a proxy that adds its own
 // member may do. The next server gets all members, in order (W3C Trace Context section 3.3.1).
 func TestTracestateOfSeveralHeadersIsForwarded(t *testing.T) {
