@@ -180,6 +180,10 @@ type config struct {
 
 	// Export traces with OTLP over HTTP. The standard OTEL_* variables apply. Without an endpoint answerd does not start.
 	EnableTracing bool `env:"ENABLE_TRACING" envDefault:"false"`
+	// Export nothing with OTLP, whatever other settings say. GET /metrics and the log remain.
+	OTelSDKDisabled bool `env:"OTEL_SDK_DISABLED" envDefault:"false"`
+	// Ended spans that may wait for the collector. Further ones are dropped and counted.
+	OTelMaxQueueSize int `env:"OTEL_BSP_MAX_QUEUE_SIZE" envDefault:"2048"`
 	// Name of the service in traces and metrics. Unset: service.name in OTEL_RESOURCE_ATTRIBUTES, otherwise answerd.
 	OTelServiceName string `env:"OTEL_SERVICE_NAME"`
 	// OTLP endpoint. /v1/traces, /v1/metrics or /v1/logs is appended.

@@ -73,6 +73,7 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 		{"OTEL_EXPORTER_OTLP_HEADERS", append(here, "ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "https://otlp.example", "OTEL_EXPORTER_OTLP_HEADERS", "authorization: Bearer canary")},
 		{"OTEL_EXPORTER_OTLP_HEADERS", append(here, "OTEL_METRICS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT", "https://otlp.example", "OTEL_EXPORTER_OTLP_HEADERS", "a=b,x-api-key=canary%zz")},
 		{"OTEL_EXPORTER_OTLP_LOGS_HEADERS", append(here, "OTEL_LOGS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT", "https://otlp.example", "OTEL_EXPORTER_OTLP_LOGS_HEADERS", "x key=canary")},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", append(here, "OTEL_BSP_MAX_QUEUE_SIZE", "0")},
 		{"TRACE_URL", append(here, "TRACE_URL", "https://traces.example/")},
 		{"TRACE_URL", append(here, "TRACE_URL", "javascript:alert('{trace_id}')")},
 		{"HOOKS_SECRET", append(here, "HOOKS_URL", "https://hooks.example")},
@@ -107,6 +108,30 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 				t.Errorf("exit code %d, %q, want code 2, line starting with %q", code, line.String(), "answerd: "+c.name+": ")
 			}
 		})
+	}
+}
+
+// The standard variables say what is exported where, how many spans may wait for it, and whether anything is exported.
+func TestTelemetryUsesTheStandardVariables(t *testing.T) {
+	tracing := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9/",
+		"OTEL_METRICS_EXPORTER", "otlp", "OTEL_LOGS_EXPORTER", "otlp"}
+	for _, c := range []struct {
+		settings []string
+		want     string
+	}{
+		{nil, "true 2048 http://127.0.0.1:9/v1/traces http://127.0.0.1:9/v1/metrics http://127.0.0.1:9/v1/logs"},
+		{[]string{"OTEL_BSP_MAX_QUEUE_SIZE", "8192", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:8/x"}, "true 8192 http://127.0.0.1:8/x http://127.0.0.1:9/v1/metrics http://127.0.0.1:9/v1/logs"},
+		{[]string{"OTEL_SDK_DISABLED", "true"}, "false 2048   "},
+	} {
+		cfg, err := loadConfig(newTestEnvironment(append(tracing[:len(tracing):len(tracing)], c.settings...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tc := telemetryConfig(cfg, nil)
+		got := fmt.Sprint(tc.Tracing, " ", tc.QueueSize, " ", tc.Endpoint, " ", tc.MetricsEndpoint, " ", tc.LogsEndpoint)
+		if got != c.want {
+			t.Errorf("%v: got %q, want %q", c.settings, got, c.want)
+		}
 	}
 }
 

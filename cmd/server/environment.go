@@ -203,6 +203,9 @@ func loadConfig(environ environment) (config, error) {
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
+	if cfg.OTelSDKDisabled {
+		cfg.EnableTracing, cfg.OTelMetricsExporter, cfg.OTelLogsExporter = false, nil, "none"
+	}
 	if cfg.portDecides = settings["ADDR"] == "" && cfg.Port != ""; cfg.portDecides {
 		cfg.Addr = ":" + cfg.Port
 	}

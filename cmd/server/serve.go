@@ -333,29 +333,34 @@ func newPrompt(cfg config) (*prompt.Prompt, error) {
 	return p, nil
 }
 
-// newTelemetry creates traces and metrics. Of the settings for the export of traces, the most
-// specific one wins.
-func newTelemetry(ctx context.Context, cfg config, logger *slog.Logger) (*telemetry.Telemetry, error) {
-	t := telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Tracing: cfg.EnableTracing, Logger: logger}
+// telemetryConfig returns what is exported. Of the settings for the export of traces, the most specific one wins.
+func telemetryConfig(cfg config, logger *slog.Logger) telemetry.Config {
+	t := telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Tracing: cfg.EnableTracing, QueueSize: cfg.OTelMaxQueueSize, Logger: logger}
 	if cfg.TraceContent {
 		t.MaxAttribute = genai.MaxBytes
 	}
+	base := strings.TrimSuffix(cfg.OTelEndpoint, "/")
 	switch {
+	case !cfg.EnableTracing:
 	case cfg.OCIAPMTracesURL != "":
 		t.Endpoint, t.Headers = cfg.OCIAPMTracesURL, telemetry.OCIHeaders(cfg.OCIAPMDataKey.Reveal())
 	case cfg.OTelTracesEndpoint != "":
 		t.Endpoint = cfg.OTelTracesEndpoint
-	case cfg.OTelEndpoint != "":
-		t.Endpoint = strings.TrimSuffix(cfg.OTelEndpoint, "/") + "/v1/traces"
+	case base != "":
+		t.Endpoint = base + "/v1/traces"
 	}
-	base := strings.TrimSuffix(cfg.OTelEndpoint, "/")
 	if cfg.exportsMetrics() {
 		t.MetricsEndpoint = cmp.Or(cfg.OTelMetricsEndpoint, base+"/v1/metrics")
 	}
 	if cfg.OTelLogsExporter == "otlp" {
 		t.LogsEndpoint = cmp.Or(cfg.OTelLogsEndpoint, base+"/v1/logs")
 	}
-	tel, err := telemetry.New(ctx, t)
+	return t
+}
+
+// newTelemetry creates traces and metrics.
+func newTelemetry(ctx context.Context, cfg config, logger *slog.Logger) (*telemetry.Telemetry, error) {
+	tel, err := telemetry.New(ctx, telemetryConfig(cfg, logger))
 	if err != nil && !cfg.EnableTracing {
 		return nil, &configError{"OTEL_EXPORTER_OTLP_ENDPOINT", err.Error()}
 	}

@@ -107,6 +107,7 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 		{"OTEL_METRICS_EXPORTER", c.exportsMetrics() && c.OTelMetricsEndpoint == "" && c.OTelEndpoint == "", "is otlp, but there is no endpoint: set OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"},
 		{"OTEL_LOGS_EXPORTER", c.OTelLogsExporter != "none" && c.OTelLogsExporter != "otlp", "must be none or otlp"},
 		{"OTEL_LOGS_EXPORTER", c.OTelLogsExporter == "otlp" && c.OTelLogsEndpoint == "" && c.OTelEndpoint == "", "is otlp, but there is no endpoint: set OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", c.OTelMaxQueueSize < 1 || c.OTelMaxQueueSize > 1_000_000, "must be 1 to 1000000"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},
 
@@ -387,7 +388,7 @@ var settingPages = []struct{ prefix, page string }{
 	{"TRACE_", "docs/observability.md#traces"},
 	{"OTEL_METRICS_", "docs/observability.md#metrics"},
 	{"OTEL_LOGS_", "docs/observability.md#log"},
-	{"OTEL_EXPORTER_", "docs/observability.md"},
+	{"OTEL_", "docs/observability.md"},
 	{"TLS_", "docs/deploy/reverse-proxy.md"},
 	{"PUBLIC_URL", "docs/deploy/reverse-proxy.md"},
 	{"ADDR", "docs/troubleshooting.md#at-start"},

@@ -18,8 +18,8 @@ type Config struct {
 	// Headers are sent with every export of traces and replace OTEL_EXPORTER_OTLP_HEADERS unless they are
 	// empty. They hold credentials (OCIHeaders) and are never printed.
 	Headers map[string]string
-	// QueueSize is the number of ended spans that may wait for the collector. It replaces
-	// OTEL_BSP_MAX_QUEUE_SIZE; 0 means the default of that, 2048.
+	// QueueSize is the number of ended spans that may wait for the collector: OTEL_BSP_MAX_QUEUE_SIZE, which
+	// the SDK would read itself. 0 means the default of that, 2048.
 	QueueSize int
 	// MaxAttribute is how long the text of an attribute may be; 0 means 4096. It replaces
 	// OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT only if that is not set.
