@@ -80,7 +80,7 @@ type config struct {
 	MCPApproval string `env:"MCP_APPROVAL" envDefault:"never"`
 	// An mcp.json with any number of MCP servers: docs/mcp-servers.md. It may be set together with MCP_URL. It is read again when it changes, and on SIGHUP.
 	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
-	// File with the accepted tool definitions of servers that have pin. Unset: mcp.pins.json in the directory of mcp.json.
+	// File with the accepted tool definitions of servers that have pin. Unset: MCP_CONFIG_PATH with .pins.json at its end, such as mcp.pins.json beside mcp.json.
 	MCPPinsPath string `env:"MCP_PINS_PATH"`
 	// Longest silence of an MCP server during a call. A call may take ten times as long in total.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"60s"`
