@@ -228,9 +228,8 @@ type wireFunction struct {
 	Arguments string
 }
 
-// newWireMessage converts a message to its form in the request. The caller ensures that a tool
-// message is not empty, because some endpoints refuse that. Members that came from another
-// endpoint are omitted.
+// newWireMessage converts a message to its form in the request. A text of white space alone is not sent, because
+// some endpoints refuse that. Members that came from another endpoint are omitted.
 func newWireMessage(message llm.Message, endpoint string) wireMessage {
 	decoded := wireMessage{Role: message.Role, Content: message.Text}
 	switch {
@@ -238,8 +237,11 @@ func newWireMessage(message llm.Message, endpoint string) wireMessage {
 		decoded.Content = newWireParts(message)
 	case message.Role == llm.ToolRole:
 		decoded.ToolCallID = message.CallID
+		if strings.TrimSpace(message.Text) == "" {
+			decoded.Content = "(no content)"
+		}
 	case message.Role == llm.Assistant && len(message.Calls) > 0:
-		if message.Text == "" {
+		if strings.TrimSpace(message.Text) == "" {
 			decoded.Content = nil
 		}
 		decoded.ToolCalls = make([]wireCall, len(message.Calls))

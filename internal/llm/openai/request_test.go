@@ -212,3 +212,18 @@ func TestEmptyAnswersAreLeftOut(t *testing.T) {
 		t.Errorf("got the request %s, want only the answer with a call", body)
 	}
 }
+
+// Anthropic refuses a text of white space alone, and so every later question: "text content blocks must contain
+// non-whitespace text" (https://github.com/LibreChat-AI/agents/pull/124).
+func TestTextOfWhiteSpaceAloneIsNotSent(t *testing.T) {
+	body := sentRequest(t, llm.Request{Model: "m", Messages: []llm.Message{
+		{Role: llm.User, Text: "Hi"},
+		{Role: llm.Assistant, Text: "\n\n", Calls: []llm.ToolCall{{ID: "c", Name: "f", Arguments: "{}"}}}, {Role: llm.ToolRole, CallID: "c", Tool: "f", Text: " \n"},
+	}})
+	want := `[{"role":"user","content":"Hi"},` +
+		`{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
+		`{"role":"tool","content":"(no content)","tool_call_id":"c"}]`
+	if got := string(body["messages"]); got != want {
+		t.Errorf("got the messages %s, want %s", got, want)
+	}
+}
