@@ -268,14 +268,16 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 		return fmt.Errorf("%s: %w", path, err)
 	}
 
+	var failed error // of the other configuration
 	if flags.against != "" && !report.Interrupted {
 		fmt.Fprintf(stdout, "\n%s:\n", flags.against)
 		compared, err := flags.evaluate(ctx, suite, "", against, stdout, stderr)
 		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("-against %s: %w", flags.against, err)
+			failed = fmt.Errorf("-against %s: %w", flags.against, err)
+		} else {
+			compared.Configuration = flags.against
+			report.CompareWith(compared)
 		}
-		compared.Configuration = flags.against
-		report.CompareWith(compared)
 	}
 
 	report.PrintSummary(stdout)
@@ -286,6 +288,8 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 	switch {
 	case ctx.Err() != nil:
 		return terminal.ErrInterrupted
+	case failed != nil:
+		return failed
 	case !report.Passed:
 		return fmt.Errorf("eval: %d of %d cases are below their pass rate", len(report.Cases)-report.PassedCases, len(report.Cases))
 	}
@@ -339,21 +343,28 @@ func (f *evalFlags) environmentAgainst(environ environment) (environment, error)
 	}
 	against := maps.Clone(environ)
 	against.override(settings)
+	if _, err := loadConfig(forEvaluation(against)); err != nil { // before a question is asked
+		return nil, fmt.Errorf("-against %s: %w", f.against, err)
+	}
 	return against, nil
 }
 
-// evaluate runs a suite with the answerd at url, or with one in this process. The latter keeps its
-// events in memory and sends no webhooks about them: the runs of an evaluation are not the runs of the
-// service.
+// forEvaluation returns environ for a service that keeps its events in memory and sends no webhooks about them: the runs
+// of an evaluation are not the runs of the service.
+func forEvaluation(environ environment) environment {
+	environ = maps.Clone(environ)
+	// EVENTS_CREDENTIALS_FILE and TOKENS_KEY_FILE need EVENTS_URL.
+	for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "EVENTS_CREDENTIALS_FILE", "TOKENS_KEY_FILE", "RUN_WEBHOOK_URL"} {
+		environ[name] = ""
+	}
+	return environ
+}
+
+// evaluate runs a suite with the answerd at url, or with one in this process.
 func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, environ environment, stdout, stderr io.Writer) (eval.Report, error) {
 	configuration := url
 	if url == "" {
-		environ = maps.Clone(environ)
-		// EVENTS_CREDENTIALS_FILE and TOKENS_KEY_FILE need EVENTS_URL.
-		for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "EVENTS_CREDENTIALS_FILE", "TOKENS_KEY_FILE", "RUN_WEBHOOK_URL"} {
-			environ[name] = ""
-		}
-		service, err := startLocalService(ctx, environ, stderr)
+		service, err := startLocalService(ctx, forEvaluation(environ), stderr)
 		if err != nil {
 			return eval.Report{}, err
 		}

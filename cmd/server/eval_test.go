@@ -236,6 +236,22 @@ cases:
 	}
 }
 
+// The settings of the other configuration are checked before a question is asked, which may cost. If it fails later, the
+// report has what was asked until then.
+func TestEvalKeepsItsReportIfTheOtherConfigurationFails(t *testing.T) {
+	t.Parallel()
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says("yes")))
+	suite := `cases: [{name: one, question: Hi, expect: {contains: "yes"}}]`
+	out, report, code := evaluate(t, w.environment(), suite, "-against", writeCodeFile(t, t.TempDir(), "other.env", "MAX_TURNS=0\n"))
+	if asked := len(w.model.Requests()); code != 2 || asked != 0 || !strings.Contains(out, "other.env: MAX_TURNS: must be at least 1") {
+		t.Errorf("MAX_TURNS=0: got exit code %d after %d requests, want 2 after none:\n%s", code, asked, out)
+	}
+	out, report, code = evaluate(t, w.environment(), suite, "-against", writeCodeFile(t, t.TempDir(), "other.env", "SYSTEM_PROMPT_FILE=/nonexistent\n"))
+	if code != 2 || !report.Passed || report.Runs != 1 || report.Against != nil || !strings.Contains(out, "1 of 1 cases passed") {
+		t.Errorf("SYSTEM_PROMPT_FILE: got exit code %d, %+v, want 2 and the report of one run:\n%s", code, report, out)
+	}
+}
+
 // Ctrl-C ends the command with 130. It prints and writes what is done, and cancels the other run.
 func TestEvalPrintsWhatIsDoneWhenInterrupted(t *testing.T) {
 	t.Parallel()
