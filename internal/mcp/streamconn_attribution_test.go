@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -113,4 +116,64 @@ func TestServerMessagesAreNotAttributedAfterAnAbandonedCall(t *testing.T) {
 	if logs, err := countLogs(t.Context(), c); err != nil || logs != 0 {
 		t.Errorf("%d messages, %v, want 0 and no error", logs, err)
 	}
+}
+
+// A server need not answer a call that was cancelled (2025-11-25 basic/utilities/cancellation). So a question that
+// could be about such a call is declined, and a new connection makes questions attributable again, once no call is in
+// flight that the change would end. In fake time.
+func TestElicitationAfterAnAbandonedCallWorksOverANewConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end, release := make(chan struct{}), make(chan struct{})
+		server := newToolServer(func(s *sdk.Server) {
+			for name, ended := range map[string]chan struct{}{"hang": end, "hold": release} {
+				addRawTool(s, name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					<-ended // whether it is cancelled or not
+					return &sdk.CallToolResult{}, nil
+				})
+			}
+			addRawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "?", RequestedSchema: json.RawMessage(bookingForm)})
+				if err != nil {
+					return nil, err
+				}
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: res.Action}}}, nil
+			})
+		})
+		var connections atomic.Int64
+		c := newPipedClient(t, Options{}, config.Server{ProtocolVersion: "2025-11-25"}, func(conn net.Conn) {
+			connections.Add(1)
+			_ = server.Run(context.Background(), &sdk.IOTransport{Reader: conn, Writer: conn})
+		})
+		checkAsks := func(want string, wantConnections int64) {
+			t.Helper()
+			var q answeringUser
+			res, err := q.call(t.Context(), c, "ask")
+			if got := mustResult(t, res, err).Text(); got != want || connections.Load() != wantConnections {
+				t.Errorf("got %s over connection %d, want %s over connection %d", got, connections.Load(), want, wantConnections)
+			}
+		}
+		<-time.After(time.Hour)
+		checkAsks(Accept, 1)
+
+		var q answeringUser
+		ctx, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		if _, err := q.call(ctx, c, "hang"); err == nil {
+			t.Error("got no error of a call that was cancelled, want one")
+		}
+		held := make(chan error, 1)
+		go func() { _, err := q.call(t.Context(), c, "hold"); held <- err }()
+		synctest.Wait()
+		checkAsks(Decline, 1)
+		close(release)
+		if err := <-held; err != nil { // it was in flight beside a question that was declined
+			t.Errorf("got %v of a call in flight, want no error", err)
+		}
+		checkAsks(Decline, 1)
+		checkAsks(Accept, 2)
+		close(end)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

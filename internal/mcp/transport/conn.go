@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -86,6 +87,8 @@ type streamConn struct {
 	discovers  bool                    // server/discover was to be sent
 	givenUp    map[jsonrpc.ID]struct{} // calls that we gave up, and the server perhaps did not
 	overflowed bool                    // more calls were given up than are kept
+	opened     time.Time               // when the connection was opened
+	ambiguous  bool                    // a question could be about a call that was given up
 	cancels    []*outMessage           // cancellations that the writer does not have yet
 	dropped    int                     // messages
 	unmatched  int                     // messages that could be about no call, or about several
@@ -119,7 +122,7 @@ func (c *streamConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.session, c.conn = RoundTripOf(ctx).Session, conn
+	c.session, c.conn, c.opened = RoundTripOf(ctx).Session, conn, time.Now()
 	go c.writeLoop()
 	return c, nil
 }
@@ -174,6 +177,10 @@ func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
 func (c *streamConn) endConnection(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.endConnectionLocked(err)
+}
+
+func (c *streamConn) endConnectionLocked(err error) {
 	if c.err != nil {
 		return
 	}

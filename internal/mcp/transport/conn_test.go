@@ -29,8 +29,8 @@ func TestStreamConnAttributesNothingAfterTooManyGivenUp(t *testing.T) {
 		l.removeGivenUp(id(i))
 	}
 	l.pending[id(-1)] = &pendingRequest{trip: &RoundTrip{}, method: "tools/call", sent: true}
-	if len(l.givenUp) != 0 || l.onlyCall() != nil {
-		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.givenUp), l.onlyCall())
+	if len(l.givenUp) != 0 || l.onlyCall(false) != nil {
+		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.givenUp), l.onlyCall(false))
 	}
 }
 

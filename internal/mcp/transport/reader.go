@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -81,6 +82,7 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 		}
 		return nil
 	}
+	c.endIfAmbiguous()
 	if pending.trip != nil {
 		f := pending.trip.acceptAnswer(msg)
 		if limit := pending.trip.answerLimit(); f == nil && len(msg.Result) > limit { // the connection's limit is higher at the moment
@@ -126,7 +128,7 @@ func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 		c.dropMessage("too many requests at a time")
 		return nil
 	case msg.Method == methodElicit, msg.Method == methodSample:
-		trip := c.onlyCall()
+		trip := c.onlyCall(true)
 		if trip != nil {
 			trip.timer.noteActivity()
 		}
@@ -144,7 +146,7 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 		c.processProgress(data)
 		return nil
 	case notificationMessage:
-		if trip := c.onlyCall(); trip != nil {
+		if trip := c.onlyCall(false); trip != nil {
 			trip.timer.noteActivity()
 			trip.countOrAbort(len(data))
 			c.session.Log(trip, data)
@@ -225,27 +227,50 @@ func (c *streamConn) dropMessage(reason string) {
 // no other call could be meant. Otherwise requests are declined and log messages dropped. (From
 // 2026-07-28 on questions are part of answers, and this does not apply.)
 
-// maxGivenUp bounds the calls of a connection that are kept as given up.
-const maxGivenUp = 1000
+const (
+	// maxGivenUp bounds the calls of a connection that are kept as given up.
+	maxGivenUp = 1000
+	// minConnectionAge is the age from which on a connection may be replaced because of calls that
+	// were given up. A process is started at most maxStarts times within startSpan.
+	minConnectionAge = startSpan
+)
 
 // onlyCall returns the RoundTrip of the one call that the server can be working on. Where there is
-// none, or several, it returns nil and counts the message.
-func (c *streamConn) onlyCall() *RoundTrip {
+// none, or several, it returns nil and counts the message. isQuestion says that the server waits for
+// an answer.
+func (c *streamConn) onlyCall(isQuestion bool) *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var trip *RoundTrip
-	calls := len(c.givenUp)
+	inFlight := 0
 	for _, q := range c.pending {
 		if q.sent && serverMayAsk(q.method) {
 			trip = q.trip
-			calls++
+			inFlight++
 		}
 	}
-	if calls == 1 && trip != nil && !c.overflowed {
+	onlyOne := inFlight == 1 && trip != nil
+	if onlyOne && !c.hasGivenUpLocked() {
 		return trip
 	}
+	c.ambiguous = c.ambiguous || onlyOne && isQuestion
 	c.unmatched++
 	return nil
+}
+
+// hasGivenUpLocked reports whether the server may be working on a call that was given up.
+func (c *streamConn) hasGivenUpLocked() bool { return len(c.givenUp) > 0 || c.overflowed }
+
+// endIfAmbiguous ends the connection if a question was declined only because it could be about a call that was given
+// up. The server need not answer such a call (2025-11-25 basic/utilities/cancellation), and would then have all its
+// questions declined; over the next connection they can be attributed. It waits until no request is in flight that
+// would fail.
+func (c *streamConn) endIfAmbiguous() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ambiguous && c.hasGivenUpLocked() && len(c.pending) == 0 && time.Since(c.opened) >= minConnectionAge {
+		c.endConnectionLocked(&Failure{Kind: Unavailable, Public: "it has not ended a call that was cancelled, so it is connected again", NotRun: true})
+	}
 }
 
 // giveUpLocked notes that a call was given up that the server has. The server may continue it
@@ -266,5 +291,6 @@ func (c *streamConn) removeGivenUp(id jsonrpc.ID) bool {
 	defer c.mu.Unlock()
 	_, late := c.givenUp[id]
 	delete(c.givenUp, id)
+	c.ambiguous = c.ambiguous && c.hasGivenUpLocked()
 	return late
 }
