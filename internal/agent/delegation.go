@@ -122,7 +122,8 @@ type childRun struct {
 func (c *childRun) open(ctx context.Context) error {
 	c.relayed, c.failed = make(map[string]bool), make(chan error, 1)
 	if known := c.exec.replayed; known.HasChild() {
-		started, err := c.awaitStart(ctx, known.Child)
+		started := false
+		err := awaitLog(ctx, func() (err error) { started, err = c.awaitStart(ctx, known.Child); return err })
 		switch {
 		case err != nil:
 			return err
@@ -189,19 +190,32 @@ func (c *childRun) newRequest(question string) Request {
 	return request
 }
 
-// start starts the child in this process. The note with its id comes first, so that a process that takes
-// over the parent cannot start a second one.
+// start starts the child in this process. If the log does not answer, it deletes what may have been stored of the
+// child, and starts another one.
 func (c *childRun) start(ctx context.Context) error {
-	l, exec, agent := c.loop, c.exec, c.loop.agent
+	exec, agent := c.exec, c.loop.agent
 	var args struct{ Question string }
 	if json.Unmarshal(exec.args, &args) != nil || strings.TrimSpace(args.Question) == "" {
 		return exec.failure(mcp.InvalidArguments, `the arguments must be {"question": "…"}`)
 	}
 	request := c.newRequest(args.Question)
-	if err := agent.validateRequest(l.run.caller, &request); err != nil {
+	if err := agent.validateRequest(c.loop.run.caller, &request); err != nil {
 		return exec.failure(mcp.Denied, "The agent "+exec.asks+" cannot be asked: "+err.Error()+".")
 	}
+	return awaitLog(ctx, func() error {
+		if c.id != "" {
+			if err := agent.Log.Delete(ctx, c.id); errors.Is(err, event.ErrUnavailable) {
+				return err
+			}
+		}
+		return c.begin(ctx, request)
+	})
+}
 
+// begin starts a child once. The note with its id comes first, so that a process that takes over the parent
+// cannot start a second one.
+func (c *childRun) begin(ctx context.Context, request Request) error {
+	l, exec, agent := c.loop, c.exec, c.loop.agent
 	rec := event.Run{
 		ID: agent.Log.NewID(), ThreadID: request.ThreadID, TraceID: l.run.TraceID, Owner: l.run.Owner, Created: agent.Log.Now(), Background: true,
 		Agent: request.Agent, ParentID: l.run.ID,
@@ -209,6 +223,7 @@ func (c *childRun) start(ctx context.Context) error {
 	if err := l.run.writeNote(ctx, replay.NoteChild, replay.CallKey(exec.CallID), rec.ID); err != nil {
 		return err
 	}
+	c.id = rec.ID
 	child := agent.newRun(trace.ContextWithSpanContext(agent.ctx, trace.SpanContextFromContext(ctx)), rec, l.run.caller, request)
 	child.account = l.run.account
 	if !agent.registerChild(child) {
@@ -223,7 +238,6 @@ func (c *childRun) start(ctx context.Context) error {
 		return fmt.Errorf("ask the agent %s: %w", exec.asks, err)
 	}
 
-	c.id = rec.ID
 	l.run.suspension.awaitsChild(c.id, true)
 	exec.childID = c.id
 	agent.runInBackground(child)
@@ -245,7 +259,8 @@ func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
 
 	log, reported := c.loop.agent.Log, c.attached
 	for pos := int64(0); ; {
-		page, err := log.After(ctx, c.id, pos)
+		var page event.Page
+		err := awaitLog(ctx, func() (err error) { page, err = log.After(ctx, c.id, pos); return err })
 		if ctx.Err() != nil {
 			return event.Event{}, context.Cause(ctx)
 		}
@@ -366,7 +381,8 @@ func (c *childRun) passOn(ctx context.Context, id string, v resolution) error {
 	if v.unanswered != nil {
 		return nil
 	}
-	err := c.loop.agent.Log.AddInput(context.WithoutCancel(ctx), c.id, id, encodeInput(v.Input, v.by))
+	log, input := c.loop.agent.Log, encodeInput(v.Input, v.by)
+	err := awaitLog(ctx, func() error { return log.AddInput(context.WithoutCancel(ctx), c.id, id, input) })
 	switch {
 	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
 		return nil
@@ -384,22 +400,6 @@ func (c *childRun) cancel(ctx context.Context) {
 		return
 	}
 	_ = thread.AwaitEnd(ctx, a.Log, c.id, nil) // the parent ends in any case
-}
-
-// cancelChildren cancels the child runs of a run that ends, if another process started them and no call
-// of this process has waited for their end.
-func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
-	if l.replayed == nil {
-		return
-	}
-	for _, c := range l.replayed.Calls {
-		if !c.HasChild() || c.End != nil || c.Spent != nil {
-			continue
-		}
-		if err := a.Cancel(ctx, c.Child); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
-			a.Logger.WarnContext(ctx, "a child run could not be cancelled", "run_id", l.run.ID, "child_run_id", c.Child, "error", err)
-		}
-	}
 }
 
 // spend counts what the child has used, once: a note says that it is counted. The note comes before the budget.

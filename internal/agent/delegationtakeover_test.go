@@ -208,3 +208,82 @@ func TestParentIsHandedOverBeforeItsChildBegins(t *testing.T) {
 		t.Errorf("the parent has the status %s, %v; want %s", r.Status(), err, event.StatusRunning)
 	}
 }
+
+// silentLog is a log that does not answer the first few requests about a child run.
+type silentLog struct {
+	event.Log
+	mu     sync.Mutex // guards what follows
+	parent string
+	silent map[string]int // how many more requests of each kind are not answered
+}
+
+// answers reports whether the log answers a request of that kind about a run.
+func (l *silentLog) answers(kind, run string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.parent == "" {
+		l.parent = run
+	}
+	if run == l.parent || l.silent[kind] == 0 {
+		return true
+	}
+	l.silent[kind]--
+	return false
+}
+
+func (l *silentLog) Create(ctx context.Context, r event.Run) error {
+	if !l.answers("create", r.ID) {
+		return event.ErrUnavailable
+	}
+	return l.Log.Create(ctx, r)
+}
+
+func (l *silentLog) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
+	if !l.answers("job", run) {
+		return nil, event.ErrUnavailable
+	}
+	return l.Log.CreateJob(ctx, run, request)
+}
+
+func (l *silentLog) After(ctx context.Context, run string, seq int64) (event.Page, error) {
+	if !l.answers("after", run) {
+		return event.Page{}, event.ErrUnavailable
+	}
+	return l.Log.After(ctx, run, seq)
+}
+
+func (l *silentLog) AddInput(ctx context.Context, run, id string, data []byte) error {
+	if !l.answers("input", run) {
+		return event.ErrUnavailable
+	}
+	return l.Log.AddInput(ctx, run, id, data)
+}
+
+// A log answers reads of a run and the creation of one only for some seconds. A parent waits for it, as the log does
+// itself with events, since its child is not lost by that.
+func TestParentWaitsForALogThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"create", "job", "after", "input"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			log := &silentLog{Log: newMemoryLog(), silent: map[string]int{kind: 1}}
+			h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+				"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")),
+				"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
+			}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }), approveTools("add"))
+			run := h.StartRun(t, agent.Request{Interactive: true, Background: true}).ID
+			answerInterrupt(t, h, run, agent.Input{ID: waitUntilSuspended(t, h, run, 1)[0].ID, Approved: new(true)})
+			events := h.Events(t, run)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+			if results := agenttest.EventsOf[event.ToolResult](events); end.Answer != "Done." || len(results) != 1 || string(results[0].Payload) != `"It is 3."` {
+				t.Errorf("got answer %q and results %+v, want Done. and the one of the child", end.Answer, results)
+			}
+			if log.answers("never", run); log.silent[kind] != 0 {
+				t.Errorf("got %d requests about the child left, want 0", log.silent[kind])
+			}
+			if page, err := h.Log.Runs(t.Context(), event.Filter{Children: true}); err != nil || len(page.Runs) != 2 {
+				t.Errorf("got %d runs, %v, want the parent and one child", len(page.Runs), err)
+			}
+		})
+	}
+}

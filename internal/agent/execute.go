@@ -103,6 +103,22 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 	l.logEnd(ctx, end)
 }
 
+// cancelChildren cancels the child runs of a run that ends, if another process started them and no call
+// of this process has waited for their end.
+func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
+	if l.replayed == nil {
+		return
+	}
+	for _, c := range l.replayed.Calls {
+		if !c.HasChild() || c.End != nil || c.Spent != nil {
+			continue
+		}
+		if err := a.Cancel(ctx, c.Child); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
+			a.Logger.WarnContext(ctx, "a child run could not be cancelled", "run_id", l.run.ID, "child_run_id", c.Child, "error", err)
+		}
+	}
+}
+
 // appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are
 // stored first, and sent afterwards. Stored after the event, they would be lost if the process died between
 // the two, because nobody continues a run that has ended. Sent before it, they could tell of an end that the

@@ -142,6 +142,22 @@ func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
 	return nil
 }
 
+// appendWait is how long a log repeats an Append while it does not answer.
+const appendWait = 30 * time.Second
+
+// awaitLog repeats f while the log does not answer, for as long as the log itself repeats an Append, until ctx ends. So
+// a request that the log answers only for some seconds does not end a run whose events can still be appended.
+func awaitLog(ctx context.Context, f func() error) error {
+	deadline := time.Now().Add(appendWait)
+	for {
+		err := f()
+		if !errors.Is(err, event.ErrUnavailable) || ctx.Err() != nil || !time.Now().Before(deadline) {
+			return err
+		}
+		waitFor(ctx, 100*time.Millisecond)
+	}
+}
+
 // keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
 // before events that close something: these are appended even if the run's context has ended, but not by a
 // process that has given the run up.
