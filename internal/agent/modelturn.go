@@ -13,7 +13,6 @@ import (
 	"unicode"
 
 	"answerd/internal/agent/budget"
-	"answerd/internal/agent/replay"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
@@ -98,7 +97,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	l.step++
-	before := cmp.Or(l.preferred, l.run.req.Model)
+	before, upstream := cmp.Or(l.preferred, l.run.req.Model), l.metadata.UpstreamModel
 	stream := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), added: added}
 	if err := l.appendStepStart(ctx); err != nil {
 		return modelReply{}, err
@@ -131,10 +130,8 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := stream.callModelResultHook(ctx); err != nil {
 		return modelReply{}, err
 	}
-	if l.preferred != "" && l.preferred != before {
-		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferred); err != nil {
-			return modelReply{}, err
-		}
+	if err := l.writeModel(ctx, before, upstream); err != nil {
+		return modelReply{}, err
 	}
 	if err := l.writeExtensions(ctx, stream.extensions); err != nil {
 		return modelReply{}, err

@@ -59,11 +59,32 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.step++
 	l.addUsage(s.Usage)
 	l.preferred = cmp.Or(s.Model, l.preferred)
+	l.metadata.UpstreamModel = cmp.Or(s.Upstream, l.metadata.UpstreamModel)
 	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
 	for _, c := range s.Calls {
 		reply.calls = append(reply.calls, restoreCall(c))
 	}
 	return reply
+}
+
+// writeModel stores which model has answered the step, and how its endpoint calls it, if they are not those before. It
+// writes them before step_end, as writeExtensions does.
+func (l *loop) writeModel(ctx context.Context, before, upstream string) error {
+	if l.preferred != "" && l.preferred != before {
+		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferred); err != nil {
+			return err
+		}
+	}
+	if l.metadata.UpstreamModel == upstream || l.run.job == nil {
+		return nil
+	}
+	for _, part := range replay.Parts([]byte(l.metadata.UpstreamModel)) {
+		// Without Flush: step_end follows, which waits for what precedes it.
+		if err := l.agent.Log.AddNote(ctx, l.run.ID, []byte(replay.NoteUpstream+" "+part)); err != nil {
+			return fmt.Errorf("store the name of a model: %w", err)
+		}
+	}
+	return nil
 }
 
 // writeExtensions stores the members that an endpoint requires in later requests, for a process

@@ -403,3 +403,24 @@ func TestProcessThatTakesOverAsksTheModelThatAnswered(t *testing.T) {
 		t.Errorf("%d requests, the first of %q, want one of small", len(asked), asked[0].Model)
 	}
 }
+
+// A process may die between the last step and the final answer, whose metadata name the model as its endpoint does.
+func TestFinalAnswerNamesTheUpstreamModelAfterATakeover(t *testing.T) {
+	t.Parallel()
+	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
+	a := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), withDurableLog(origin))
+	run := a.StartRun(t, agent.Request{Background: true}).ID
+	want := agenttest.TerminalEvent[event.FinalAnswer](t, a.Events(t, run)).Metadata
+	operations := origin.recordedOperations()
+	for n, o := range operations {
+		if o.what == "final_answer" {
+			operations = operations[:n]
+			break
+		}
+	}
+	b := agenttest.NewFixture(t, answerAlways("Yes."), withDurableLog(replayOperations(t, operations)), withToolsOf(a))
+	got := agenttest.TerminalEvent[event.FinalAnswer](t, b.Events(t, run)).Metadata
+	if n := len(b.Model.Requests()); got.UpstreamModel != want.UpstreamModel || want.UpstreamModel == "" || n != 0 {
+		t.Errorf("got the upstream model %q after %d requests, want %q of the step that had ended", got.UpstreamModel, n, want.UpstreamModel)
+	}
+}

@@ -21,6 +21,7 @@ const (
 	NoteSampled    = "sampled"    // and tokens: input, output and total, that a server has used
 	NoteExtensions = "extensions" // and a part of llm.Extensions, as JSON in base64: of the answer of this step
 	NoteModel      = "model"      // and the id of the model that answered this step, if it is not the one before
+	NoteUpstream   = "upstream"   // and a part: how its endpoint calls that model, if it is not the name before
 	NoteInput      = "input"      // and a CallKey and a part: what the server of a call requires before it is sent again
 	NoteTold       = "told"       // and the id of an interrupt: the hook interrupt has replied about it
 	NoteExtended   = "extended"   // and a part: what the hook pre_model_call adds to the requests of this step

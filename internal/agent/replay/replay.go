@@ -80,6 +80,7 @@ type Step struct {
 	RaisedBefore, RaisedAfter []event.BudgetResolved
 	Extensions                string // the notes of NoteExtensions, joined
 	Model                     string // that answered; "" if it is the one before
+	Upstream                  string // how its endpoint calls it; "" as before
 	// Extended is what the hook pre_model_call adds to the requests of the step; nil if nothing. It
 	// stays when the step is reset.
 	Extended []byte
@@ -215,8 +216,9 @@ func (s *State) lastStep() *Step {
 // noteReader adds notes to a state.
 type noteReader struct {
 	*State
-	byKey                map[string]*Call // by CallKey
-	extended, abort, end joined           // of NoteExtended, NoteAborted and NoteEnd
+	byKey map[string]*Call // by CallKey
+	// Of NoteExtended, NoteUpstream, NoteAborted and NoteEnd.
+	extended, upstream, abort, end joined
 }
 
 // applyNote adds one note to the state, and reports whether another process took over there.
@@ -260,6 +262,8 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 		step.Extensions += rest
 	case kind == NoteModel && step != nil:
 		step.Model = rest
+	case kind == NoteUpstream && step != nil && n.upstream.addPart(words[1:]):
+		step.Upstream = string(n.upstream.data)
 	case kind == NoteLimit && step != nil:
 		step.StopReason = rest
 	case kind == NoteSampled && step != nil:
