@@ -158,6 +158,23 @@ func TestLoadConfigReadsSecretsFromFilesAndNeverPrintsThem(t *testing.T) {
 	}
 }
 
+// An empty file is one that was not written yet, or by mistake. Another key, such as OPENAI_API_KEY, must not take its
+// place, nor may hooks be signed with an empty secret.
+func TestLoadConfigRefusesAnEmptySecretFile(t *testing.T) {
+	for _, name := range []string{"LLM_API_KEY_FILE", "HOOKS_SECRET_FILE"} {
+		for _, text := range []string{"", " \r\n"} {
+			path := filepath.Join(t.TempDir(), "key")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "OPENAI_API_KEY", "sk-canary", name, path))
+			if got, want := fmt.Sprint(err), name+": is empty"; got != want {
+				t.Errorf("%q: got error %q, want %q", text, got, want)
+			}
+		}
+	}
+}
+
 func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mcp.json")
 	if err := os.WriteFile(file, []byte(`{"mcpServers": {"crm": {"url": "https://crm.example", "bearerToken": "${MCP_CRM_TOKEN}",

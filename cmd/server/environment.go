@@ -66,6 +66,9 @@ func (e environment) readSettings() (map[string]string, error) {
 					return nil, &configError{name + "_FILE", "cannot be read: " + fileReason(err)}
 				}
 				value = strings.TrimRight(string(b), "\r\n")
+				if strings.TrimSpace(value) == "" { // a setting of another name must not take its place unnoticed
+					return nil, &configError{name + "_FILE", "is empty"}
+				}
 			}
 		}
 		if value != "" {
