@@ -228,7 +228,11 @@ func (c *legacySSE) Write(data []byte) error {
 		defer close(done)
 		defer func() { <-c.posts }()
 		defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
-		c.post(data, head.ID, head.Method != "" && head.ID != nil)
+		if head.Method == "" {
+			c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, func(ctx context.Context) *Failure { return c.post(ctx, data) }))
+		} else {
+			c.reportFailure(head.ID, c.post(c.ctx, data))
+		}
 	})
 	if head.Method != "" && head.ID == nil {
 		late := time.NewTimer(NotifyTimeout)
@@ -242,41 +246,40 @@ func (c *legacySSE) Write(data []byte) error {
 	return nil
 }
 
-// post sends one message. A request that failed is reported to Read. A session that the server
-// forgot ends.
-func (c *legacySSE) post(data []byte, rawID json.RawMessage, isRequest bool) {
+// post sends one message.
+func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	trip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
-	ctx := context.WithValue(c.ctx, roundTripKey{}, trip)
+	ctx = context.WithValue(ctx, roundTripKey{}, trip)
 
 	r, err := http.NewRequestWithContext(trip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
-	var failure *Failure
-	lost := false
 	if err != nil {
-		failure = noReply(err, false)
-	} else {
-		r.Header["Content-Type"] = jsonOnly
-		resp, err := c.cfg.RoundTripper.RoundTrip(r)
-		switch {
-		case err != nil:
-			failure = noReply(err, trip.sent.Load())
-		default:
-			body := drainBody(resp, maxRefusal)
-			if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-				failure = refusal(resp)
-				lost = saysSessionLost(resp.StatusCode, body) || resp.StatusCode == http.StatusGone
-			}
-		}
+		return noReply(err, false)
 	}
+	r.Header["Content-Type"] = jsonOnly
+	resp, err := c.cfg.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return noReply(err, trip.sent.Load())
+	}
+	body := drainBody(resp, maxRefusal)
+	switch {
+	case resp.StatusCode >= 200 && resp.StatusCode < 300:
+		return nil
+	case saysSessionLost(resp.StatusCode, body) || resp.StatusCode == http.StatusGone:
+		return LostSession(refusal(resp))
+	}
+	return refusal(resp)
+}
+
+// reportFailure reports to Read that a message could not be sent: the request with that id fails, unless rawID is nil,
+// and a session that the server forgot ends.
+func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 	if failure == nil || c.ctx.Err() != nil {
 		return
 	}
-	if lost {
-		failure = LostSession(failure)
-	}
-	if id, err := decodeID(rawID); err == nil && isRequest {
+	if id, err := decodeID(rawID); err == nil && rawID != nil {
 		c.deliver(legacyRead{err: &requestError{id: id, failure: failure}})
 	}
-	if lost {
+	if failure.Lost {
 		c.end(failure)
 	}
 }

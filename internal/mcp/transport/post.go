@@ -47,19 +47,29 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	return nil
 }
 
-// sendResponse sends the answer to a request of the server, and sends it again until life ends if it may not have
-// got through: a server does not need a second one, and ignores it.
+// sendResponse sends the answer to a request of the server.
 func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) {
 	// A RoundTrip of its own, because each answer may renew a token once. The context's is the handshake's.
-	ctx, stop := context.WithTimeout(context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session}), answerTimeout)
+	ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
+	_ = repeatAnswer(ctx, life, func(ctx context.Context) *Failure {
+		f, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
+		return f
+	})
+}
+
+// repeatAnswer sends the answer to a request of the server by post, and sends it again until life ends if it may not have
+// got through: a server does not need a second one, and ignores it. It returns the last failure.
+func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure) (last *Failure) {
+	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
 	for failures := 0; ctx.Err() == nil; failures++ {
-		f, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
-		mayRepeat := f != nil && (f.Status == 0 || f.Status == http.StatusTooManyRequests || f.Status >= 500)
-		if !mayRepeat || !Pause(life, max(Backoff(failures), f.RetryAfter())) {
-			return
+		last = post(ctx)
+		mayRepeat := last != nil && !last.Lost && (last.Status == 0 || last.Status == http.StatusTooManyRequests || last.Status >= 500)
+		if !mayRepeat || !Pause(life, max(Backoff(failures), last.RetryAfter())) {
+			break
 		}
 	}
+	return last
 }
 
 // sendRequest sends a request of ours and processes the reply.
