@@ -370,16 +370,16 @@ const (
 //
 // A call that is read within readTime, and t after it was cancelled, is so cancelled at most
 // t + 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
-// nothing can overtake.
+// nothing can overtake, and there is no such notification over HTTP (basic/patterns/cancellation).
 func (c *httpConn) cancelRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
-	if trip.Handshake || !trip.sent.Load() || trip.failed.Load() {
+	if trip.Handshake || !trip.sent.Load() || trip.failed.Load() || c.session.Protocol() >= StatelessVersion {
 		// initialize must not be cancelled (2025-11-25 basic/lifecycle). Else there is nothing to
 		// cancel.
 		return
 	}
 	// The SDK gave it 5 s, which are over if the machine stood still that long.
 	ctx = context.WithoutCancel(ctx)
-	if !c.sendCancel(ctx, trip, msg) && trip.life.Err() == nil && c.session.Protocol() < StatelessVersion {
+	if !c.sendCancel(ctx, trip, msg) && trip.life.Err() == nil {
 		// The SDK's session does not wait for these.
 		c.background.Go(func() { c.resendCancel(ctx, trip, msg) })
 	}
