@@ -152,6 +152,35 @@ func TestStandaloneStreamIsReopenedAfterARefusal(t *testing.T) {
 	}
 }
 
+// Servers without the stream answer the first GET not only with 405, which the specification demands. They are not asked
+// again. One that fails, or is busy, is.
+func TestStandaloneStreamIsOpenedUntilTheServerDoesNotHaveIt(t *testing.T) {
+	for status, again := range map[int]bool{
+		http.StatusBadRequest: false, http.StatusNotFound: false, http.StatusMethodNotAllowed: false, http.StatusNotAcceptable: false, http.StatusNotImplemented: false,
+		http.StatusTooManyRequests: true, http.StatusInternalServerError: true, http.StatusServiceUnavailable: true, http.StatusForbidden: true,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			gets := 0
+			way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
+				gets++
+				return newEmptyReply(r, status), nil
+			})
+			c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
+			x := startRoundTrip(t)
+			defer x.Finish()
+			if _, err := c.Connect(x.ctx); err != nil {
+				t.Fatal(err)
+			}
+			c.openStandaloneStream()
+			Pause(t.Context(), time.Hour)
+			_ = c.Close()
+			if gets > 1 != again {
+				t.Errorf("%d: got %d GETs, want more than one: %t", status, gets, again)
+			}
+		})
+	}
+}
+
 // An event that is too large is not asked for again and again.
 func TestStandaloneStreamContinuesAfterAnEventThatIsTooLarge(t *testing.T) {
 	large := "id: 7\n\nid: 8\ndata: " + strings.Repeat("x", MaxMessage) + "\n\n"

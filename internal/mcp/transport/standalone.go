@@ -139,9 +139,9 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 }
 
 // processRefusal decides after a reply without a stream whether there will be another GET. A
-// server that says that it does not have the stream is not asked again; a 404 says that where no
-// stream was ever open (go-sdk#393). Other replies may be different the next time, and so may these
-// where a stream was open: a proxy or another replica may have answered.
+// server that says that it does not have the stream is not asked again. Where no stream was ever open, 400,
+// 404 and 406 say that too (python-sdk#3102, go-sdk#393). Other replies may be different the next time, and so may
+// these where a stream was open: a proxy or another replica may have answered.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
 	s.later = retryAfter(resp.Header)
@@ -154,7 +154,8 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 		if status == http.StatusBadRequest || status == http.StatusNotFound {
 			s.lastID = "" // the server may not have that event any more, as the go-sdk's event store
 		}
-	case status < 300, status == http.StatusMethodNotAllowed, status == http.StatusNotFound, status == http.StatusNotImplemented:
+	case status < 300, status == http.StatusBadRequest, status == http.StatusNotFound, status == http.StatusMethodNotAllowed, status == http.StatusNotAcceptable,
+		status == http.StatusNotImplemented:
 		s.unavailable = true
 		level := slog.LevelDebug // the specification does not demand it
 		if s.conn.StandaloneStream != nil {
