@@ -156,6 +156,41 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 	}
 }
 
+// A server that was busy when it was asked server/discover may have the newest version all the same: the next handshake
+// asks it again. In between it is used with an earlier one.
+func TestNegotiatorAsksDiscoverAgainAfterItWasBusy(t *testing.T) {
+	stateless := streamableHandler(newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
+	}), flavours["stateless sse"])
+	stateful := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusBadGateway} {
+		var busy, forgets atomic.Bool
+		busy.Store(true)
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch isNewest := r.Header.Get("Mcp-Protocol-Version") == transport.StatelessVersion; {
+			case isNewest && busy.CompareAndSwap(true, false):
+				w.WriteHeader(status)
+			case isNewest:
+				stateless.ServeHTTP(w, r)
+			case strings.Contains(peekBody(r), methodCall) && forgets.CompareAndSwap(true, false):
+				w.WriteHeader(http.StatusNotFound)
+			default:
+				stateful.ServeHTTP(w, r)
+			}
+		})).URL})
+		for _, want := range []string{"2025-11-25", transport.StatelessVersion} {
+			res, err := c.Call(t.Context(), Call{Tool: "t"})
+			mustResult(t, res, err)
+			if got := c.serverByName("a").pool.CurrentSession().Protocol(); got != want {
+				t.Errorf("%d: got the version %s, want %s", status, got, want)
+			}
+			forgets.Store(true)
+		}
+	}
+}
+
 // noSessionID leaves out the session id of a reply.
 type noSessionID struct{ http.ResponseWriter }
 

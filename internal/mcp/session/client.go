@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"answerd/internal/help"
@@ -114,7 +115,9 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		res, err := next(request.Context(), method, req)
 		handshake.SetTokenRenewed(request.TokenRenewed())
 		if err != nil {
-			return nil, request.Failure(err)
+			failure := request.Failure(err)
+			handshake.discoverBusy = method == methodDiscover && (failure.Status == http.StatusTooManyRequests || failure.Status >= 500)
+			return nil, failure
 		}
 		return res, nil
 	}

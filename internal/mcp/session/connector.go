@@ -90,7 +90,8 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 	if errors.Is(err, transport.ErrHungUp) {
 		cs, err = connect(LastInitialize)
 	}
-	if err == nil {
+	// A server that was too busy for server/discover has not refused it: it is asked again in the next handshake.
+	if err == nil && !requestOf(ctx).discoverBusy {
 		n.setLearned(negotiatedVersion(cs))
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)

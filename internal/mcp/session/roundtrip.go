@@ -23,6 +23,7 @@ type Request struct {
 	InputRequired   *content.InputRequired
 	session         *Session
 	discoverTimeout time.Duration      // of a handshake: for the answer to server/discover
+	discoverBusy    bool               // of a handshake: the server was too busy for server/discover
 	notifications   *notificationQueue // of the call; nil if the caller does not read them
 	wantsLog        bool               // its reader takes log messages
 	serverRequests  *serverRequests    // answers the server's own requests; nil declines them
