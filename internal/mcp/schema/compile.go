@@ -35,7 +35,7 @@ type Schema struct {
 // have only the values at places where the drafts expect a schema. A reference into anything else,
 // such as an example or a member that no draft defines, is therefore a reference to nothing.
 type compiler struct {
-	draft7          bool
+	draft4, draft7  bool // draft7 is set for draft-04, too
 	tracksEvaluated bool
 	patterns        map[string]*pattern // nil if package regexp does not support the expression
 	size            int                 // states of all patterns
@@ -52,8 +52,9 @@ func (c *compiler) compile(tree *value) (*node, error) {
 	if !tree.isSchema() {
 		return nil, fmt.Errorf("it is %s", describeValue(tree))
 	}
-	// Drafts 04 and 06 hardly differ from draft-07 and are treated like it. All other schemas, also
-	// those without $schema, are treated as 2020-12.
+	// Drafts 04 and 06 hardly differ from draft-07 and are treated like it, except for exclusive bounds of numbers.
+	// All other schemas, also those without $schema, are treated as 2020-12.
+	c.draft4 = strings.Contains(tree.keywordString("$schema"), "draft-04")
 	for _, old := range []string{"draft-04", "draft-06", "draft-07"} {
 		c.draft7 = c.draft7 || strings.Contains(tree.keywordString("$schema"), old)
 	}
@@ -83,7 +84,7 @@ func (c *compiler) collectSchemas(v *value) error {
 	if v.kind != object {
 		return nil
 	}
-	if err := checkKeywords(v); err != nil {
+	if err := c.checkKeywords(v); err != nil {
 		return err
 	}
 	if x := v.keywordString("pattern"); x != "" {
@@ -176,8 +177,8 @@ func (c *compiler) buildNode(n *node, v *value) {
 		n.alwaysFalse = n.alwaysFalse || len(e.items) == 0
 	}
 	n.constant = v.member("const")
-	n.minimum, n.maximum = v.keyword("minimum"), v.keyword("maximum")
-	n.exclusiveMinimum, n.exclusiveMaximum = v.keyword("exclusiveMinimum"), v.keyword("exclusiveMaximum")
+	n.minimum, n.exclusiveMinimum = bounds(v.keyword("minimum"), v.keyword("exclusiveMinimum"))
+	n.maximum, n.exclusiveMaximum = bounds(v.keyword("maximum"), v.keyword("exclusiveMaximum"))
 	n.multipleOf = v.keyword("multipleOf")
 	if n.multipleOf != nil && n.multipleOf.float <= 0 {
 		n.multipleOf = nil // not allowed (draft 2020-12 validation, 6.2.1), so ignored
@@ -194,6 +195,18 @@ func (c *compiler) buildNode(n *node, v *value) {
 		n.then, n.elseSchema = c.childSchema(v, "then"), c.childSchema(v, "else")
 	}
 	c.tracksEvaluated = c.tracksEvaluated || n.unevaluatedItems != nil || n.unevaluatedProperties != nil
+}
+
+// bounds returns the inclusive and the exclusive bound of numbers that a pair of keywords has. In draft-04 the second one
+// says whether the first one is exclusive (draft-04 validation, 5.1.2 and 5.1.3).
+func bounds(bound, exclusive *value) (inclusiveBound, exclusiveBound *value) {
+	switch {
+	case exclusive == nil || exclusive.kind != boolean:
+		return bound, exclusive
+	case exclusive.raw[0] == 't':
+		return nil, bound
+	}
+	return bound, nil
 }
 
 // namedKinds returns the types that the value of the keyword type names; 0, which restricts nothing, if one of

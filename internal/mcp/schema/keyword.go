@@ -94,10 +94,13 @@ func (s keywordType) elementTypes() (types keywordType) {
 }
 
 // checkKeywords returns an error if a keyword of the schema v has a value of the wrong type.
-func checkKeywords(v *value) error {
+func (c *compiler) checkKeywords(v *value) error {
 	for i, name := range v.names {
 		given := v.items[i]
 		s, known := keywords[name]
+		if c.draft4 && (name == "exclusiveMinimum" || name == "exclusiveMaximum") {
+			s |= boolValue
+		}
 		if !known || given.kind == null || given != v.member(name) {
 			continue
 		}

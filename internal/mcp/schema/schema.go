@@ -7,7 +7,7 @@
 //		fmt.Println(p.Pointer, p.Detail) // /city missing required field: city
 //	}
 //
-// Compile supports draft 2020-12, and draft-07 for schemas whose $schema names it. The tests run the
+// Compile supports draft 2020-12, and draft-07 for schemas whose $schema names it or an earlier draft. The tests run the
 // official test suite, and list the schemas of it that Compile refuses. They also compare with the
 // library google/jsonschema-go. The library is not used at run time, for four reasons: it stops at
 // the first problem; a schema that refers to itself overflows its stack, which ends the process; it

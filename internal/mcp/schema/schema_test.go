@@ -147,3 +147,36 @@ func TestCheckTellsItemsOfTheSameTextApart(t *testing.T) {
 		}
 	}
 }
+
+// In draft-04 exclusiveMinimum and exclusiveMaximum are booleans that say whether minimum and maximum are allowed
+// themselves (draft-04 validation, 5.1.2 and 5.1.3). In later drafts they are numbers.
+func TestCompileReadsExclusiveBoundsOfDraft04(t *testing.T) {
+	const draft04, bounds = `"$schema":"http://json-schema.org/draft-04/schema#"`, `"minimum":0,"maximum":9`
+	for keywords, want := range map[string]string{
+		draft04 + `,` + bounds + `,"exclusiveMinimum":true,"exclusiveMaximum":true`:   "1 8",
+		draft04 + `,` + bounds + `,"exclusiveMinimum":false,"exclusiveMaximum":false`: "0 1 8 9",
+		draft04 + `,` + bounds + `,"exclusiveMaximum":true`:                           "0 1 8",
+		draft04 + `,"exclusiveMinimum":true`:                                          "-1 0 1 8 9 10", // nothing to exclude
+		draft04 + `,"exclusiveMinimum":0`:                                             "1 8 9 10",      // as written by mistake
+	} {
+		s, err := Compile([]byte(`{` + keywords + `}`))
+		if err != nil {
+			t.Errorf("%s: got %v, want no error", keywords, err)
+			continue
+		}
+		var valid []string
+		for _, value := range []string{"-1", "0", "1", "8", "9", "10"} {
+			if s.Validate([]byte(value)) == nil {
+				valid = append(valid, value)
+			}
+		}
+		if got := strings.Join(valid, " "); got != want {
+			t.Errorf("%s: got the valid values %s, want %s", keywords, got, want)
+		}
+	}
+	for _, raw := range []string{`{"minimum":0,"exclusiveMinimum":true}`, `{"$schema":"http://json-schema.org/draft-07/schema#","minimum":0,"exclusiveMinimum":true}`} {
+		if _, err := Compile([]byte(raw)); err == nil {
+			t.Errorf("%s: got no error, want one: later drafts have numbers", raw)
+		}
+	}
+}
