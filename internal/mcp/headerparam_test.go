@@ -22,6 +22,7 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 	}
 	tool("good", `"a":{"type":"string","x-mcp-header":"Region"},"b":{"type":"object","properties":{"c":{"type":"boolean","x-mcp-header":"X-2"}}},"d":true`)
 	tool("mentioned", `"x-mcp-header":{"type":"string"}`) // a property of that name is none
+	tool("quoted", `"a":{"type":"object","default":{"x-mcp-header":"A"},"enum":[{"x-mcp-header":"A"}],"examples":[{"x-mcp-header":"A"}],"oneOf":[{"properties":{"x-mcp-header":true}}]}`)
 
 	for i, bad := range []string{
 		`{"type":"string","x-mcp-header":""}`,
@@ -37,13 +38,21 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 		`{"x-mcp-header":"A"}`,
 		`{"type":"object","properties":{"in":{"type":"array","x-mcp-header":"A"}}}`,
 		`{"type":"object","properties":{"in":{"type":"string","x-mcp-header":"one"},"as":{"type":"string","x-mcp-header":"One"}}}`,
+		// Not reachable from the root by properties alone (2026-07-28 basic/transports/streamable-http, "Schema Extension").
+		`{"type":"array","items":{"type":"string","x-mcp-header":"A"}}`,
+		`{"type":"array","prefixItems":[{"type":"string","x-mcp-header":"A"}]}`,
+		`{"type":"object","additionalProperties":{"type":"string","x-mcp-header":"A"}}`,
+		`{"oneOf":[{"type":"object","properties":{"in":{"type":"string","x-mcp-header":"A"}}},{"type":"null"}]}`,
+		`{"type":"string"}},"$defs":{"d":{"type":"string","x-mcp-header":"A"}`,
+		`{"type":"string"}},"if":{"properties":{"p":{"type":"string","x-mcp-header":"A"}}`,
+		`{"type":"string"}},"x-mcp-header":"A","other":{"of":{}`,
 	} {
 		tool(fmt.Sprintf("bad%d", i), `"p":`+bad)
 	}
 
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, scriptWithTools(list...)).URL})
-	if got := namesOf(c.Tools(t.Context())); got != "good mentioned" {
-		t.Errorf(`tools %s, want "good mentioned"`, got)
+	if got := namesOf(c.Tools(t.Context())); got != "good mentioned quoted" {
+		t.Errorf(`tools %s, want "good mentioned quoted"`, got)
 	}
 }
 

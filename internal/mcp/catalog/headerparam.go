@@ -40,6 +40,9 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n := countAnnotations(schema); n != len(params) {
+		return nil, fmt.Errorf("%s is allowed only for properties that are reached from the root by properties alone", headerAnnotation)
+	}
 	seen := make(map[string]bool)
 	for _, p := range params {
 		// Header names are case-insensitive (RFC 9110 section 5.1).
@@ -81,6 +84,37 @@ func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []str
 		}
 	}
 	return params, nil
+}
+
+// countAnnotations returns how many annotations there are in a schema and in all schemas in it.
+func countAnnotations(schema json.RawMessage) (n int) {
+	var list []json.RawMessage
+	if json.Unmarshal(schema, &list) == nil {
+		for _, s := range list {
+			n += countAnnotations(s)
+		}
+		return n
+	}
+	var keywords map[string]json.RawMessage
+	if json.Unmarshal(schema, &keywords) != nil {
+		return 0
+	}
+	for keyword, value := range keywords {
+		switch keyword {
+		case headerAnnotation:
+			n++
+		case "const", "default", "enum", "example", "examples": // not schemas
+		case "properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions":
+			var named map[string]json.RawMessage
+			_ = json.Unmarshal(value, &named) // else it has no schemas
+			for _, s := range named {
+				n += countAnnotations(s)
+			}
+		default:
+			n += countAnnotations(value)
+		}
+	}
+	return n
 }
 
 // parseHeaderName returns the header name of an annotation. kind is the type of the property,
