@@ -3,9 +3,11 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -152,6 +154,80 @@ func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 		for _, query := range []string{"", "?stream=true"} { // OpenAI's API has no 410
 			decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+r.ID+query, ""), 404)
 		}
+	}
+}
+
+// The log of a service that keeps little drops the beginning of a run while that is in progress. The run
+// can be cancelled all the same, and its response is then what GET says of it.
+func TestCancelResponseOfDroppedEventsIsNotFound(t *testing.T) {
+	t.Parallel()
+	longText := func(w http.ResponseWriter, r *http.Request) {
+		llmtest.Stream(w, "", slices.Repeat([]any{map[string]any{"content": strings.Repeat("x", 1<<10)}}, 30)...)
+		<-r.Context().Done()
+	}
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), longText),
+		func(o *agent.Options) { o.Log = memory.New(memory.Options{MaxBytes: 16 << 10}) }, nil, addNeedsApproval)
+	asked := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x")), 200)
+	approval := `[{"type":"mcp_approval_response","approval_request_id":"` + asked.Output[0].ID + `","approve":true}]`
+	begun := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(approval, `,"background":true`)), 200)
+	run := "run_" + strings.Split(begun.ID, "_")[1]
+	s.waitUntilDropped(t, run)
+
+	for range 2 { // the second one finds that the run has ended
+		for _, id := range []string{begun.ID, asked.ID} {
+			resp := s.do(t, "POST", "/v1/responses/"+id+"/cancel", "")
+			if e := decodeResponse[openAIError](t, resp, 404); e.Error.Code != "not_found" || e.Error.Param == nil || *e.Error.Param != "response_id" {
+				t.Errorf("cancel %s: got %+v, want not_found with the parameter response_id", id, e)
+			}
+			if st := decodeResponse[answer](t, s.do(t, "GET", "/runs/"+run, ""), 200); st.Status != "cancelled" {
+				t.Errorf("after cancel %s: got the status %s, want cancelled", id, st.Status)
+			}
+		}
+	}
+}
+
+// waitUntilDropped waits until the log has dropped the first event of a run.
+func (s *service) waitUntilDropped(t *testing.T, run string) {
+	t.Helper()
+	for pos := int64(0); ; {
+		page, err := s.Log.After(t.Context(), run, pos)
+		if errors.Is(err, event.ErrGone) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pos > 0 {
+			if _, err := s.Log.After(t.Context(), run, 0); errors.Is(err, event.ErrGone) {
+				return
+			}
+		}
+		if n := len(page.Events); n > 0 {
+			pos = page.Events[n-1].Seq
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-boundedContext(t).Done():
+			t.Fatalf("the log has all events up to %d, want the first one dropped", pos)
+		}
+	}
+}
+
+// A stream that cannot begin at the first event is refused before its header, in the error format of its API.
+func TestRepeatedStreamOfDroppedEventsIsGone(t *testing.T) {
+	t.Parallel()
+	log := memory.New(memory.Options{MaxBytes: 16 << 10})
+	long := slices.Repeat([]string{strings.Repeat("x", 200)}, 100)
+	s := newService(t, llmtest.Turns(llmtest.Says(long...)), func(o *agent.Options) { o.Log = log }, nil)
+	for _, d := range formats {
+		if !d.stream {
+			continue
+		}
+		body := d.questionBody("x", "")
+		s.do(t, "POST", d.path, body, "Idempotency-Key", d.name)
+		s.waitUntilDropped(t, newestRun(t, s))
+		d.wantRefusal(t, s.do(t, "POST", d.path, body, "Idempotency-Key", d.name), 410, "gone")
 	}
 }
 

@@ -264,20 +264,21 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 }
 
 // cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response as
-// it is after cancelWait, if the run has not ended by then.
+// it is after cancelWait, if the run has not ended by then. The response is read last, because a run whose
+// events the log has dropped can be cancelled too.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
-	head, err := h.responseHeader(r, span, 0)
-	if err != nil {
-		return err
-	}
 	if _, err := h.cancelAndWait(r, span.run.ID); err != nil && !errors.Is(err, errCallerGone) {
-		return err
+		return missingResponse(err, "response_id")
 	}
-	return h.writeResponse(w, r, span, head)
+	head, err := h.responseHeader(r, span, 0)
+	if err == nil {
+		err = h.writeResponse(w, r, span, head)
+	}
+	return missingResponse(err, "response_id")
 }
 
 // answerApprovals gives the run the answers to its approval requests, all or none, and sends the

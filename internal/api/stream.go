@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"sync"
@@ -83,9 +84,9 @@ var closedChannel = func() <-chan struct{} {
 }()
 
 // streamRun writes the events of a run after pos as Server-Sent Events until the run ends or is
-// suspended, the caller's token expires, or the caller leaves. The run must exist and the log must
-// still have pos. It is the only stream loop, for all formats; its one select has every way in
-// which a stream ends.
+// suspended, the caller's token expires, or the caller leaves. The run must exist. If the log no longer has
+// pos, for example because a repeated request attaches to a long run, streamRun answers 410. It is the only
+// stream loop, for all formats; its one select has every way in which a stream ends.
 //
 // The loop reads the log and then waits for page.More, which that read returned. It is closed when
 // there is more to read, so an event that is appended between reading and waiting is not missed.
@@ -102,6 +103,11 @@ var closedChannel = func() <-chan struct{} {
 // with Last-Event-ID. A stream that ends cleanly could look complete (recoverPanic), and an EventSource
 // reconnects in either case.
 func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, format streamFormat) (complete bool) {
+	// Report dropped events now: after the header, a stream can only be cut.
+	if _, err := h.Log.After(r.Context(), run, pos); errors.Is(err, event.ErrGone) {
+		h.writeProblem(w, r, err)
+		return false
+	}
 	release, refused := h.limiter.acquireReader(run)
 	if refused != nil {
 		h.writeProblem(w, r, refused)
