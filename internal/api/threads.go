@@ -127,14 +127,15 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	for _, stored := range page.Turns {
-		turn, err := thread.Decode(stored.Data)
-		if err != nil {
-			return err
-		}
-		out.Messages = append(out.Messages, native.NewThreadMessages(stored.Run, turn)...)
 		if stored.Run == t.Active { // it has ended meanwhile
 			active = nil
 		}
+		turn, err := thread.Decode(stored.Data)
+		if err != nil { // it must not hide the others; the model does not get it either
+			h.Logger.WarnContext(r.Context(), "a turn of a thread cannot be read", "run_id", stored.Run, "error", err)
+			continue
+		}
+		out.Messages = append(out.Messages, native.NewThreadMessages(stored.Run, turn)...)
 	}
 	if len(active) >= limit && len(page.Turns) > 0 { // the run in progress fills the page, and all turns are on the next one
 		out.Messages, page.Before = nil, page.Turns[len(page.Turns)-1].Number+1

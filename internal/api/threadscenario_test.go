@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"answerd/internal/api/native"
+	"answerd/internal/event"
 )
 
 var updateThreads = flag.Bool("update-threads", false, "write the golden files of the thread scenarios")
@@ -202,4 +203,25 @@ func (s *service) waitUntilEnded(id string) error {
 	defer resp.Body.Close()
 	_, err = io.Copy(io.Discard, resp.Body)
 	return err
+}
+
+// A turn that another version has stored, or that is damaged, does not hide the other turns.
+func TestThreadLeavesOutATurnThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := newService(t, countingModel, nil, nil)
+	askers[0].ask(t, s, "t", "one")
+	if _, err := s.Log.BeginTurn(t.Context(), event.Owner{}, "t", "run_newer", "", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Log.EndTurn(t.Context(), event.Owner{}, "t", "run_newer", []byte(`{"version":99}`)); err != nil {
+		t.Fatal(err)
+	}
+	askers[0].ask(t, s, "t", "two")
+	var got []string
+	for _, m := range decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200).Messages {
+		got = append(got, m.Content)
+	}
+	if want := "one Answer 1. two Answer 2."; strings.Join(got, " ") != want {
+		t.Errorf("messages %q, want %q", strings.Join(got, " "), want)
+	}
 }
