@@ -63,7 +63,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 // continueThread makes the request continue the thread of the previous response, after that response. It
 // replaces references to items of earlier responses by the items.
 func (h *Handler) continueThread(r *http.Request, request *responses.Request) error {
-	err := request.ResolveReferences(func(run string) ([]event.Event, error) {
+	err := request.ResolveReferences(h.Agent.MaxHistory, func(run string) ([]event.Event, error) {
 		if _, err := h.ownedRun(r, run); err != nil {
 			return nil, err
 		}

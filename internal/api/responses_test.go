@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"answerd/internal/agent"
 	"answerd/internal/api"
 	"answerd/internal/api/native"
 	"answerd/internal/llm/llmtest"
@@ -206,6 +207,22 @@ func TestResponseResolvesItemReferences(t *testing.T) {
 		if e.Error.Param == nil || *e.Error.Param != c.param {
 			t.Errorf("reference to %s: got %+v, want the param %s", c.id, e, c.param)
 		}
+	}
+}
+
+// MAX_HISTORY alone bounds the history, whether a request has the items or refers to them.
+func TestResponseResolvesAsManyReferencesAsTheHistoryMayHave(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	s := newService(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("Yes.") }, func(o *agent.Options) { o.MaxHistory = n }, nil)
+	input := "["
+	for range n {
+		r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x")), 200)
+		input += `{"type":"item_reference","id":"` + r.Output[0].ID + `"},`
+	}
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(input+`{"role":"user","content":"Sure?"}]`)), 200)
+	if got, want := strings.Count(s.lastConversation(), "assistant:Yes."), n; got != want {
+		t.Errorf("%d answers in %s, want %d", got, s.lastConversation(), want)
 	}
 }
 

@@ -234,7 +234,7 @@ func TestReferencesAreBounded(t *testing.T) {
 	}
 
 	looked := 0
-	err = q.ResolveReferences(func(run string) ([]event.Event, error) {
+	err = q.ResolveReferences(16, func(run string) ([]event.Event, error) {
 		looked++
 		return []event.Event{{Body: event.TextStart{PartID: "text_1"}}, {Body: event.TextDelta{PartID: "text_1", Delta: run}}, {Body: event.TextEnd{PartID: "text_1"}}}, nil
 	})
@@ -251,7 +251,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := responses.Decode(body)
 		if err == nil {
-			err = q.ResolveReferences(func(string) ([]event.Event, error) { return nil, nil })
+			err = q.ResolveReferences(16, func(string) ([]event.Event, error) { return nil, nil })
 		}
 		if err != nil {
 			if _, ok := errors.AsType[*responses.Invalid](err); !ok {

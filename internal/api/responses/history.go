@@ -22,15 +22,16 @@ func callOf(b event.ToolCall, index int) agent.ClientCall {
 // item, and Content its path in the input, for errors.
 const reference = "item_reference"
 
-// maxReferred bounds the runs whose events a request can make the service read. References to
-// further, older runs are dropped, as the agent drops old history.
-const maxReferred = 32
+// minReferred is how many runs a request can refer to, however short its history may be: items such as
+// reasoning are no messages.
+const minReferred = 32
 
-// ResolveReferences replaces the placeholders in the history by the items themselves. readRun
-// returns all events of a run, and an error if the caller may not read them. The error is an
-// *Invalid or that of readRun.
-func (q *Request) ResolveReferences(readRun func(run string) ([]event.Event, error)) error {
-	referred, err := q.readReferredRuns(readRun)
+// ResolveReferences replaces the placeholders in the history by the items themselves. maxHistory is the number of
+// messages that the agent uses of a history. The runs beyond that many are not read, since the agent would drop
+// their messages. readRun returns all events of a run, and an error if the caller may not read them. The error is
+// an *Invalid or that of readRun.
+func (q *Request) ResolveReferences(maxHistory int, readRun func(run string) ([]event.Event, error)) error {
+	referred, err := q.readReferredRuns(max(maxHistory, minReferred), readRun)
 	if err != nil {
 		return err
 	}
@@ -50,8 +51,8 @@ func (q *Request) ResolveReferences(readRun func(run string) ([]event.Event, err
 }
 
 // readReferredRuns returns the items of the runs that placeholders refer to. It reads each run
-// once, the newest references first, so that maxReferred drops the oldest.
-func (q *Request) readReferredRuns(readRun func(run string) ([]event.Event, error)) (map[string]*runItems, error) {
+// once, the newest references first, and leaves out the oldest beyond maxRuns.
+func (q *Request) readReferredRuns(maxRuns int, readRun func(run string) ([]event.Event, error)) (map[string]*runItems, error) {
 	referred := make(map[string]*runItems)
 	for _, message := range slices.Backward(q.History) {
 		if message.Role != reference {
@@ -64,7 +65,7 @@ func (q *Request) readReferredRuns(readRun func(run string) ([]event.Event, erro
 		if referred[run] != nil {
 			continue
 		}
-		if len(referred) == maxReferred {
+		if len(referred) == maxRuns {
 			break
 		}
 		events, err := readRun(run)
