@@ -110,6 +110,17 @@ func (c *callRegistry) cancelMatching(cause error, match func(*Call) bool) {
 	}
 }
 
+// busySessions returns the sessions with a call in flight.
+func (c *callRegistry) busySessions() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	busy := make(map[string]bool)
+	for call := range c.open {
+		busy[call.session] = true
+	}
+	return busy
+}
+
 // refuseNew makes add refuse all calls from now on.
 func (c *callRegistry) refuseNew() {
 	c.mu.Lock()

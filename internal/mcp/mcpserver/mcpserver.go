@@ -18,7 +18,7 @@
 // Protocol 2026-07-28 has no sessions, so no state of it can be lost: an elicitation is the result
 // of a call, and its answer comes with another call. In older versions an elicitation goes out on
 // the open stream of the call, and its answer is another request of the same session. There are
-// at most MaxSessions sessions. An idle session ends, and only its owner can use it.
+// at most MaxSessions sessions, shared fairly among callers. An idle session ends, and only its owner can use it.
 package mcpserver
 
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); clients still ask for it.
@@ -62,7 +62,7 @@ type Options struct {
 	Owner func(*http.Request) string
 
 	Heartbeat          time.Duration // silence of a stream before a comment; 0 means 15 s
-	MaxSessions        int           // 0 means 1024
+	MaxSessions        int           // 0 means 1024; of all callers together
 	SessionIdleTimeout time.Duration // a session without a request for this long ends; 0 means 10 min
 	Logger             *slog.Logger
 }
@@ -74,6 +74,7 @@ type Handler struct {
 	statelessHandler, statefulHandler http.Handler
 	statelessServer, statefulServer   *sdk.Server
 	calls                             callRegistry
+	sessions                          sessionRegistry
 }
 
 // New returns a Handler. The caller must Close it.
@@ -96,7 +97,10 @@ func New(opts Options) *Handler {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Handler{Options: opts, calls: callRegistry{open: make(map[*Call]context.CancelCauseFunc)}}
+	h := &Handler{
+		Options: opts, calls: callRegistry{open: make(map[*Call]context.CancelCauseFunc)},
+		sessions: sessionRegistry{uses: make(map[string]sessionUse)},
+	}
 	h.statelessServer, h.statefulServer = h.newSDKServer(), h.newSDKServer()
 	h.statelessHandler = h.newTransport(h.statelessServer, true)
 	h.statefulHandler = h.newTransport(h.statefulServer, false)
@@ -182,7 +186,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		// The SDK waits for the calls of a session that it ends.
 		h.calls.cancelMatching(nil, func(c *Call) bool { return c.session == session && c.owner == h.Owner(r) })
-	case !stateless && session == "" && !h.hasSessionCapacity():
+	case !stateless && session == "" && !h.admitSession(h.Owner(r)):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "the service has too many open sessions", http.StatusServiceUnavailable)
 		return
@@ -190,23 +194,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := newStream(w, h.Heartbeat)
 	defer s.finish()
 	next := h.statefulHandler
-	if stateless {
+	switch {
+	case stateless:
 		next = h.statelessHandler
+	case session == "":
+		defer func() { h.sessions.add(w.Header().Get("Mcp-Session-Id"), h.Owner(r)) }()
+	default:
+		h.sessions.recordUse(session, h.Owner(r))
 	}
 	h.attachRequest(next, r, s).ServeHTTP(s, h.withPlaceholderToken(r))
-}
-
-// hasSessionCapacity reports whether another session may begin. Requests that arrive at the same
-// time can together exceed MaxSessions.
-func (h *Handler) hasSessionCapacity() bool {
-	n := 0
-	for range h.statefulServer.Sessions() {
-		n++
-		if n >= h.MaxSessions {
-			return false
-		}
-	}
-	return true
 }
 
 // callRequest is the HTTP request of a call and the stream of its response.

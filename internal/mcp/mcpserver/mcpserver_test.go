@@ -82,6 +82,56 @@ func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	})
 }
 
+// If one caller has all sessions, another one gets the place of the one that was not used for longest and
+// executes no call.
+func TestSessionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		entered, open := make(chan struct{}), make(chan struct{})
+		h := newHandler(t, mcpserver.Options{MaxSessions: 3}, func(context.Context, *mcpserver.Call) mcpserver.Result {
+			close(entered)
+			<-open
+			return mcpserver.Result{Text: "hello"}
+		})
+		defer h.Close(t.Context())
+		var ids []string
+		for range 3 {
+			ids = append(ids, serveRequest(h, newRequest("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id"))
+			<-time.After(time.Second)
+		}
+		done := make(chan *httptest.ResponseRecorder, 1)
+		old := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`
+		go func() { done <- serveRequest(h, newRequest("POST", old, "Mcp-Session-Id", ids[0], "From", "ada")) }()
+		<-entered
+		for _, id := range ids[1:] {
+			<-time.After(time.Second)
+			serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", id, "From", "ada"))
+		}
+
+		if w := serveRequest(h, newRequest("POST", initialize, "From", "ada")); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("a fourth session of the same caller: %d, want 503", w.Code)
+		}
+		eve := serveRequest(h, newRequest("POST", initialize, "From", "eve"))
+		if eve.Code != http.StatusOK {
+			t.Errorf("a session of another caller: %d %s, want 200", eve.Code, eve.Body)
+		}
+		close(open)
+		if w := <-done; !strings.Contains(w.Body.String(), "hello") {
+			t.Errorf("the call in flight: %s, want hello in it", w.Body)
+		}
+		for i, want := range []int{http.StatusOK, http.StatusNotFound, http.StatusOK} {
+			if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", ids[i], "From", "ada")); w.Code != want {
+				t.Errorf("session %d of the first caller: %d, want %d", i, w.Code, want)
+			}
+		}
+		if w := serveRequest(h, newRequest("POST", initialize, "From", "eve")); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("a second session of the other caller, who would then have more: %d, want 503", w.Code)
+		}
+		if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", eve.Header().Get("Mcp-Session-Id"), "From", "eve")); w.Code != http.StatusOK {
+			t.Errorf("the session of the other caller: %d, want 200", w.Code)
+		}
+	})
+}
+
 // Knowing a session's id is not enough to use or to end it.
 func TestSessionBelongsToItsOwner(t *testing.T) {
 	h := newHandler(t, mcpserver.Options{}, sayHello)
