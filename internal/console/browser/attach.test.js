@@ -66,6 +66,24 @@ describe("attachments and output", { skip: missing }, () => {
     await close();
   });
 
+  it("keeps the question and its files if the service refuses them", async () => {
+    const { page, faults, close } = await openPage(browser, demo.url);
+    await page.locator("#files").setInputFiles([{ name: "a.zip", mimeType: "application/zip", buffer: Buffer.from("x") }, { name: "b.txt", mimeType: "text/plain", buffer: Buffer.from("y") }]);
+    await page.getByRole("button", { name: "Remove b.txt" }).waitFor();
+    await page.locator("#question").fill("What is 12.5 * 8?");
+    await page.keyboard.press("Enter");
+    await page.locator(".turn .problem").waitFor();
+    assert.equal(await page.locator("#question").inputValue(), "What is 12.5 * 8?");
+    await page.getByRole("button", { name: "Remove a.zip" }).click();
+    const sent = page.waitForRequest((r) => r.url().endsWith("/answer/stream"));
+    await page.locator("#question").press("Enter");
+    assert.deepEqual(JSON.parse((await sent).postData()).attachments, [{ name: "b.txt", media_type: "text/plain", data: "eQ==" }]);
+    await answered(page);
+    assert.equal(await page.locator("#attached").isVisible(), false);
+    assert.deepEqual(faults.filter((f) => !/status of 400/.test(f)), []);
+    await close();
+  });
+
   it("shows output as a tree", async () => {
     const { page, faults, close } = await openPage(browser, demo.url);
     await page.route("**/answer/stream", async (route) => {

@@ -77,6 +77,12 @@ export class Attachments {
     return files;
   }
 
+  /** Puts files that take returned back on the list, before those that were added meanwhile. @param {Attachment[]} files */
+  putBack(files) {
+    this.#files.unshift(...files);
+    this.#draw("");
+  }
+
   /** @param {string} problem */
   #draw(problem) {
     const items = this.#files.map((file) => {

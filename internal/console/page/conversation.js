@@ -9,6 +9,7 @@ import { newThread, random, titleOf } from "./threads.js";
 /** @typedef {import("./threads.js").Thread} Thread */
 /** @typedef {import("./threads.js").Turn} Turn */
 /** @typedef {import("./threads.js").Pending} Pending */
+/** @typedef {import("./attach.js").Attachment} Attachment */
 /** A run in progress. left is aborted when the page stops following it.
  * @typedef {{thread: Thread, turn: Turn, view: AnswerView, left: AbortController}} Run
  */
@@ -31,6 +32,9 @@ export class Conversation {
   #changed;
   /** @type {WeakMap<Turn, AnswerView>} */
   #views = new WeakMap();
+  /** The files of questions that were asked on this page and have no answer yet.
+   * @type {WeakMap<Turn, Attachment[]>} */
+  #files = new WeakMap();
   #older = element("button", { type: "button", class: "quiet older" }, "Show earlier questions");
 
   /**
@@ -57,7 +61,7 @@ export class Conversation {
 
   /**
    * @param {string} question
-   * @param {{files: import("./attach.js").Attachment[], agent: string, model: string}} how agent and model
+   * @param {{files: Attachment[], agent: string, model: string}} how agent and model
    *   are ids; "" for the default ones
    */
   async ask(question, { files, agent, model }) {
@@ -67,7 +71,14 @@ export class Conversation {
     const key = random();
     // This browser does not store files. A question with files is not sent again after a reload.
     this.#threads.keep(files.length ? null : { thread: thread.id, key, at: Date.now(), request });
-    await this.#send(thread, request, key, files.map((f) => f.name));
+    await this.#send(thread, request, key, files);
+  }
+
+  /** Returns the files of a question that got no answer, once. @param {Turn} turn */
+  takeFiles(turn) {
+    const files = this.#files.get(turn) ?? [];
+    this.#files.delete(turn);
+    return files;
   }
 
   /**
@@ -198,16 +209,17 @@ export class Conversation {
    * @param {Thread} thread
    * @param {{question: string}} request
    * @param {string} key
-   * @param {string[]} files their names
+   * @param {Attachment[]} files
    */
   async #send(thread, request, key, files) {
     /** @type {Turn} */
-    const turn = { question: request.question, run: "", status: "running", content: "", calls: [], files };
+    const turn = { question: request.question, run: "", status: "running", content: "", calls: [], files: files.map((f) => f.name) };
+    this.#files.set(turn, files);
     if (this.thread === thread && thread.turns.length === 0) this.#root.replaceChildren(); // what was said about another one
     thread.turns.push(turn);
     thread.title ||= titleOf(turn.question);
     const view = this.#add(turn.question, ++thread.count, true);
-    if (files.length) view.note(`Attached: ${files.join(", ")}`);
+    if (files.length) view.note(`Attached: ${turn.files.join(", ")}`);
     this.#threads.asked(thread);
     await this.#run(thread, turn, view, asking(request, key));
   }
@@ -238,6 +250,7 @@ export class Conversation {
     }
     view.close();
     turn.content = view.answer;
+    if (turn.content) this.#files.delete(turn);
     if (this.running.delete(thread.id)) this.#changed();
   }
 

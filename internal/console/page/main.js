@@ -76,7 +76,10 @@ function show() {
   stopButton.disabled = false;
   if (ran && !current) {
     const last = thread.turns.at(-1);
-    if (last && !last.content && field.value === "") field.value = last.question; // to ask it again or to change it
+    if (last && !last.content && field.value === "") {
+      field.value = last.question; // to ask it again or to change it
+      attachments.putBack(conversation.takeFiles(last));
+    }
     void panel.load(); // the state of a server may have changed during a call
   }
   // At the end of a run, move the focus only if it is on a button that is now hidden: the person may be
