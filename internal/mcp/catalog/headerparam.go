@@ -40,7 +40,13 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := countAnnotations(schema); n != len(params) {
+	var tree any
+	dec := json.NewDecoder(bytes.NewReader(schema))
+	dec.UseNumber() // a bound may be larger than a float64
+	if err := dec.Decode(&tree); err != nil {
+		return nil, fmt.Errorf("decode the schema: %w", err)
+	}
+	if countAnnotations(tree) != len(params) {
 		return nil, fmt.Errorf("%s is allowed only for properties that are reached from the root by properties alone", headerAnnotation)
 	}
 	seen := make(map[string]bool)
@@ -86,32 +92,28 @@ func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []str
 	return params, nil
 }
 
-// countAnnotations returns how many annotations there are in a schema and in all schemas in it.
-func countAnnotations(schema json.RawMessage) (n int) {
-	var list []json.RawMessage
-	if json.Unmarshal(schema, &list) == nil {
-		for _, s := range list {
+// countAnnotations returns how many annotations there are in a schema and in all schemas in it. The schema is
+// decoded once, so that deep ones cost no more.
+func countAnnotations(schema any) (n int) {
+	switch schema := schema.(type) {
+	case []any:
+		for _, s := range schema {
 			n += countAnnotations(s)
 		}
-		return n
-	}
-	var keywords map[string]json.RawMessage
-	if json.Unmarshal(schema, &keywords) != nil {
-		return 0
-	}
-	for keyword, value := range keywords {
-		switch keyword {
-		case headerAnnotation:
-			n++
-		case "const", "default", "enum", "example", "examples": // not schemas
-		case "properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions":
-			var named map[string]json.RawMessage
-			_ = json.Unmarshal(value, &named) // else it has no schemas
-			for _, s := range named {
-				n += countAnnotations(s)
+	case map[string]any:
+		for keyword, value := range schema {
+			switch keyword {
+			case headerAnnotation:
+				n++
+			case "const", "default", "enum", "example", "examples": // not schemas
+			case "properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions":
+				named, _ := value.(map[string]any)
+				for _, s := range named {
+					n += countAnnotations(s)
+				}
+			default:
+				n += countAnnotations(value)
 			}
-		default:
-			n += countAnnotations(value)
 		}
 	}
 	return n

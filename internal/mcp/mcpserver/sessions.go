@@ -81,10 +81,10 @@ func (h *Handler) admitSession(owner string) bool {
 	if len(open) < h.MaxSessions {
 		return true
 	}
-	id := h.sessions.leastRecentlyUsed(owner, h.calls.busySessions())
-	if id == "" {
+	session := open[h.sessions.leastRecentlyUsed(owner, h.calls.busySessions())]
+	if session == nil {
 		return false
 	}
-	_ = open[id].Close() // fails only if the connection is gone already
+	_ = session.Close() // fails only if the connection is gone already
 	return true
 }
