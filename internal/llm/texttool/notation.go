@@ -285,19 +285,18 @@ func splitBlocks(text, opening, closing string, parse func(body string, closed b
 			return out
 		}
 		start := jsonLength(rest) // a mark in a string of JSON is part of it
-		body, after, closed := strings.Cut(rest[start:], closing)
-		body = rest[:start+len(body)]
-		if next := strings.Index(body[start:], opening); next >= 0 { // this block was not closed before the next one
-			body, after, closed = rest[:start+next], rest[start+next:], false
-		} else if !closed {
-			after = ""
+		end := len(rest)
+		if next := strings.Index(rest[start:], opening); next >= 0 {
+			end = start + next // a block that is not closed ends where the next one begins
 		}
+		body, _, closed := strings.Cut(rest[start:end], closing)
+		body = rest[:start+len(body)]
+		text = strings.TrimPrefix(rest[len(body):], closing)
 		calls := parse(body, closed)
 		if calls == nil {
 			return nil
 		}
 		out = append(out, callSegments(calls)...)
-		text = after
 	}
 }
 
