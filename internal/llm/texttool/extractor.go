@@ -3,6 +3,7 @@ package texttool
 import (
 	"crypto/rand"
 	"errors"
+	"slices"
 	"strings"
 
 	"answerd/internal/llm"
@@ -44,6 +45,7 @@ type extractor struct {
 	started      bool            // text or a call was emitted
 	previous     byte            // the last byte before pending, 0 at the start
 
+	cut        bool // the answer ended at the model's limit of tokens
 	holding    bool // pending is held back until the end of the answer, see notation.go
 	noHolding  bool // a text that was held back was not a call, so none is held back again
 	discarding bool // the model invents results of tools, which are dropped
@@ -103,6 +105,7 @@ func (e *extractor) passNativeCall(p llm.Part) error {
 
 // finishAnswer reads the rest of the text, and emits the complete calls and then last.
 func (e *extractor) finishAnswer(last ...llm.Part) error {
+	e.cut = slices.ContainsFunc(last, func(p llm.Part) bool { finish, ok := p.(llm.Finish); return ok && finish.Reason == "length" })
 	if !e.disabled {
 		if err := e.readPending(true); err != nil {
 			return err
@@ -219,7 +222,7 @@ func (e *extractor) readHeld(final bool) (again bool, err error) {
 		return false, nil
 	}
 	e.holding = false
-	segments, found := parseHeld(e.pending, e.tools)
+	segments, found := parseHeld(e.pending, e.tools, e.cut)
 	if !final || !found {
 		e.noHolding = true
 		return true, nil
@@ -326,6 +329,7 @@ func (e *extractor) beginCall(header toolHeader) error {
 	switch {
 	case header.raw == "":
 		return nil
+	case e.cut && e.pending == "": // the arguments may be missing
 	case saysNoArguments(header.raw) && !e.toolNeedsArguments(header.name):
 		header.raw = "{}"
 	}

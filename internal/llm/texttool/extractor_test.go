@@ -261,6 +261,42 @@ func TestExtractorReadsCallsOutOfText(t *testing.T) {
 	}
 }
 
+// An answer that ends at the model's limit of tokens ends in the middle of what it was writing. A call that may lack a
+// part of its arguments is not made; one that is complete is.
+func TestExtractorMakesNoCallThatWasCutAtTheLimit(t *testing.T) {
+	for in, want := range map[string]string{
+		"<function=split>\n<parameter=text>\na\n</parameter>\n":                                                     "",
+		"<tool_call>\n<function=split>\n<parameter=text>\na\n</parameter>\n</function>\n</tool_call>":               `split {"text":"a"}`,
+		"<invoke name=\"split\"><parameter name=\"text\">a</parameter>":                                             "",
+		"<tool_call>split<arg_key>text</arg_key><arg_value>a</arg_value>":                                           "",
+		"<tool_call>{\"name\": \"now\"}</tool_call><tool_call>split<arg_key>text</arg_key><arg_value>a</arg_value>": "",
+		"<tool_call>now":                                          "",
+		"<tool_call>{\"name\": \"now\"}":                          "now {}",
+		"<tool_call>now</tool_call>":                              "now {}",
+		"Action: get_weather\nAction Input: Ro":                   "",
+		"Action: search-web\nAction Input:":                       "",
+		"Action: get_weather\nAction Input: {\"city\": \"Rome\"}": `get_weather {"city": "Rome"}`,
+		"TOOL: now\nPARAMETERS:":                                  "now PARAMETERS:",
+		"TOOL: now\nPARAMETERS: none\nI wait":                     "now {}",
+	} {
+		var calls []string
+		x := newExtractor(func(p llm.Part) {
+			if call, ok := p.(llm.ToolCall); ok && isObject(call.Arguments) || ok && strings.HasPrefix(in, "TOOL") {
+				calls = append(calls, call.Name+" "+call.Arguments)
+			}
+		})
+		if err := x.readText(in); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.finishAnswer(llm.Finish{Reason: "length"}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(calls, ", "); got != want {
+			t.Errorf("%q: got the calls %q, want %q", in, got, want)
+		}
+	}
+}
+
 // withoutText drops the text, which stands between calls here and before them in other
 // answers.
 func withoutText(parts []llm.Part) []llm.Part {

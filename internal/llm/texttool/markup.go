@@ -178,7 +178,7 @@ var (
 )
 
 // parseMarkup reads calls in elements or between special tokens. It returns nil if there is none.
-func (tools toolSet) parseMarkup(text string) []segment {
+func (tools toolSet) parseMarkup(text string, cut bool) []segment {
 	var pattern *regexp.Regexp
 	switch {
 	case strings.HasPrefix(text, kimiSectionMark), strings.HasPrefix(text, kimiMark):
@@ -189,7 +189,7 @@ func (tools toolSet) parseMarkup(text string) []segment {
 		pattern = harmonyCall
 	default:
 		text = markupWrapper.ReplaceAllString(strings.ReplaceAll(text, "｜DSML｜", ""), "")
-		return splitBlocks(text, invokeMark, "</invoke>", tools.parseInvoke)
+		return splitBlocks(text, invokeMark, "</invoke>", cut, tools.parseInvoke)
 	}
 	var out []segment
 	for _, m := range pattern.FindAllStringSubmatch(text, -1) {

@@ -206,9 +206,10 @@ func trimEnd(text string) string {
 }
 
 // parseHeld reads the calls of a text that matchNotation matched. It reports false if the text
-// has no call, or a call of a tool that does not exist; then all of it is text.
-func parseHeld(text string, tools toolSet) ([]segment, bool) {
-	segments := tools.splitCalls(trimEnd(text))
+// has no call, or a call of a tool that does not exist; then all of it is text. cut says that the model could not
+// finish the text, so a call whose end is not marked may lack arguments, and is none.
+func parseHeld(text string, tools toolSet, cut bool) ([]segment, bool) {
+	segments := tools.splitCalls(trimEnd(text), cut)
 	hasCall := false
 	for _, segment := range segments {
 		if segment.call == nil {
@@ -225,12 +226,12 @@ func parseHeld(text string, tools toolSet) ([]segment, bool) {
 
 // splitCalls splits a text into calls and the text between them. The mark at its beginning tells
 // the notation; see the list at the top of this file.
-func (tools toolSet) splitCalls(text string) []segment {
+func (tools toolSet) splitCalls(text string, cut bool) []segment {
 	switch {
 	case strings.HasPrefix(text, hermesMark):
-		return splitBlocks(text, hermesMark, "</tool_call>", func(body string, _ bool) []writtenCall { return tools.parseBlock(body) })
+		return splitBlocks(text, hermesMark, "</tool_call>", cut, func(body string, _ bool) []writtenCall { return tools.parseBlock(body) })
 	case strings.HasPrefix(text, functionMark):
-		return splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, functionEnd, func(body string, closed bool) []writtenCall {
+		return splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, functionEnd, cut, func(body string, closed bool) []writtenCall {
 			if closed {
 				body += functionEnd
 			}
@@ -243,11 +244,11 @@ func (tools toolSet) splitCalls(text string) []segment {
 		return callSegments(parseMistral(text))
 	case strings.HasPrefix(text, toolCodeMark):
 		text, _, _ = strings.Cut(text, toolOutputMark)
-		return splitBlocks(text, toolCodeMark, "```", func(body string, _ bool) []writtenCall { return parseToolCode(body) })
+		return splitBlocks(text, toolCodeMark, "```", cut, func(body string, _ bool) []writtenCall { return parseToolCode(body) })
 	case strings.HasPrefix(text, reactMark):
-		return callSegments(tools.parseReAct(text))
+		return callSegments(tools.parseReAct(text, cut))
 	case strings.HasPrefix(text, "<"):
-		return tools.parseMarkup(text)
+		return tools.parseMarkup(text, cut)
 	}
 	return callSegments(tools.parseWholeAnswer(text))
 }
@@ -274,8 +275,9 @@ func callSegments(calls []writtenCall) []segment {
 }
 
 // splitBlocks splits text into blocks, from the opening to the closing mark, and the text
-// between them. The last block may lack its closing mark: some models stop before it.
-func splitBlocks(text, opening, closing string, parse func(body string, closed bool) []writtenCall) (out []segment) {
+// between them. The last block may lack its closing mark: some models stop before it. If it was cut, it must be
+// complete JSON then.
+func splitBlocks(text, opening, closing string, cut bool, parse func(body string, closed bool) []writtenCall) (out []segment) {
 	for {
 		before, rest, found := strings.Cut(text, opening)
 		if strings.TrimSpace(before) != "" {
@@ -293,7 +295,7 @@ func splitBlocks(text, opening, closing string, parse func(body string, closed b
 		body = rest[:start+len(body)]
 		text = strings.TrimPrefix(rest[len(body):], closing)
 		calls := parse(body, closed)
-		if calls == nil {
+		if calls == nil || cut && text == "" && !closed && (start == 0 || strings.TrimSpace(body[start:]) != "") {
 			return nil
 		}
 		out = append(out, callSegments(calls)...)
@@ -402,8 +404,8 @@ var (
 )
 
 // parseReAct reads one action. It ignores what the model wrote after the action's input, such as
-// an invented observation.
-func (tools toolSet) parseReAct(text string) []writtenCall {
+// an invented observation. If the text was cut, the input must be an object, which shows its end.
+func (tools toolSet) parseReAct(text string, cut bool) []writtenCall {
 	if reactBlob.MatchString(text) {
 		_, blob, _ := strings.Cut(text, "```")
 		blob, _, _ = strings.Cut(blob, "```")
@@ -421,7 +423,11 @@ func (tools toolSet) parseReAct(text string) []writtenCall {
 		}
 		input = trimFence(strings.TrimSpace(input))
 	}
-	return []writtenCall{{name: head[1], arguments: readInput(input)}}
+	arguments := readInput(input)
+	if cut && (input == "" || !isObject(arguments)) {
+		return nil
+	}
+	return []writtenCall{{name: head[1], arguments: arguments}}
 }
 
 // readInput returns the input of an action as JSON where it is an object, in Python's notation or
