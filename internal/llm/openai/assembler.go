@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"answerd/internal/llm"
 )
@@ -102,13 +104,35 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if choice.error != nil {
 		return streamError(choice.error)
 	}
-	if choice.reason == "error" {
+	reason := finishReason(choice.reason)
+	if reason == "error" {
 		return newError(llm.ModelError, publicFailing, errors.New("finish_reason is error"))
 	}
-	if choice.reason != "" {
-		a.reason = choice.reason
+	if slices.Contains(interruptedReasons, reason) {
+		failed := newError(llm.ModelError, publicFailing, fmt.Errorf("finish_reason is %s", reason))
+		failed.Retryable, failed.Unavailable = true, true
+		return &retryableError{err: failed, retry: true}
+	}
+	if reason != "" {
+		a.reason = reason
 	}
 	return nil
+}
+
+// interruptedReasons are those of answers that the endpoint gave up: DeepSeek's without capacity, and Gemini's for a call
+// that is not JSON.
+var interruptedReasons = []string{"insufficient_system_resource", "malformed_function_call"}
+
+// finishReason returns the finish_reason of the specification for that of a provider, in lower case. Mistral has
+// model_length, and Gemini's endpoint passes on its own names (https://github.com/HKUDS/Vibe-Trading/pull/308).
+func finishReason(reason string) string {
+	switch reason = strings.ToLower(reason); reason {
+	case "model_length", "max_tokens":
+		return "length"
+	case "safety", "recitation", "blocklist", "prohibited_content", "spii":
+		return "content_filter"
+	}
+	return reason
 }
 
 // addDelta emits a delta, or a message that replaces all of them. Reasoning goes before

@@ -95,6 +95,34 @@ func TestStreamEndsWithACutOrSilenceAfterFinishReason(t *testing.T) {
 	}
 }
 
+func TestFinishReasonsOfProvidersAreThoseOfTheSpecification(t *testing.T) {
+	for reason, want := range map[string]string{
+		"model_length": "length", "MAX_TOKENS": "length", "SAFETY": "content_filter", "PROHIBITED_CONTENT": "content_filter", "STOP": "stop", "tool_calls": "tool_calls", "eos": "eos",
+	} {
+		_, m := newEndpoint(t, Config{}, sendStream(eventStream(textChunk("a"), `{"model":"m-1","choices":[{"delta":{},"finish_reason":"`+reason+`"}]}`)))
+		parts, err := llmtest.Collect(t.Context(), m, testRequest)
+		if got := llmtest.FormatParts(parts); err != nil || got != llmtest.Lines(`text "a"`, `finish `+want+` m-1`) {
+			t.Errorf("%s: got error %v and\n%swant the reason %s", reason, err, got, want)
+		}
+	}
+}
+
+// An answer that the endpoint gave up is not complete. It is asked for again if nothing of it has been passed on.
+func TestAnswerThatTheEndpointGaveUpIsAnError(t *testing.T) {
+	for _, reason := range []string{"insufficient_system_resource", "MALFORMED_FUNCTION_CALL"} {
+		end := `{"choices":[{"delta":{"content":""},"finish_reason":"` + reason + `"}]}`
+		s, m := newEndpoint(t, Config{MaxRetries: 1}, sendStream(eventStream(end)), sendStream(helloStream))
+		if _, err := llmtest.Collect(t.Context(), m, testRequest); err != nil || len(s.receivedRequests()) != 2 {
+			t.Errorf("%s: got error %v after %d requests, want none after 2", reason, err, len(s.receivedRequests()))
+		}
+		_, m = newEndpoint(t, Config{MaxRetries: 1}, sendStream(eventStream(textChunk("a"), end)))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		if e := requireError(t, err, llm.ModelError); e.Public != publicFailing || !e.Retryable {
+			t.Errorf("%s: got %+v, want a failure of the endpoint", reason, e)
+		}
+	}
+}
+
 // F6
 func TestStreamReturnsATypedErrorForAnythingElse(t *testing.T) {
 	replyEndlessly := func(w http.ResponseWriter, r *http.Request) {
