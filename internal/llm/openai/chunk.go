@@ -92,7 +92,9 @@ func (s *jsonScanner) readErrorMember() []byte {
 // maxTokens bounds a token count of an endpoint. No model has a context of a trillion tokens.
 const maxTokens = 1 << 40
 
-// readUsage reads the token counts of an answer, and computes a missing total. It returns nil if a count is no
+// readUsage reads the token counts of an answer, and computes a missing total. All that a total has beyond the prompt counts
+// as output: completion_tokens of xAI and Gemini lack the reasoning, which is billed as output
+// (https://docs.x.ai/docs/key-information/consumption-and-rate-limits). It returns nil if a count is no
 // integer, negative or above maxTokens: budgets are counted by these.
 func (s *jsonScanner) readUsage() *llm.Usage {
 	if s.peekKind() == 'n' {
@@ -121,6 +123,9 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 		return nil
 	}
 	usage.Total = cmp.Or(usage.Total, usage.Input+usage.Output)
+	if usage.Input > 0 {
+		usage.Output = max(usage.Output, usage.Total-usage.Input)
+	}
 	return &usage
 }
 

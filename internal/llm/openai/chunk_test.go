@@ -84,6 +84,21 @@ func TestChunkWithAnInvalidUsageIsAccepted(t *testing.T) {
 	}
 }
 
+// xAI and Gemini count reasoning in total_tokens alone, and bill it as output.
+func TestUsageCountsReasoningAsOutput(t *testing.T) {
+	for data, want := range map[string]llm.Usage{
+		`{"usage":{"prompt_tokens":32,"completion_tokens":9,"total_tokens":135,"completion_tokens_details":{"reasoning_tokens":94}}}`: {Input: 32, Output: 103, Total: 135},
+		`{"usage":{"prompt_tokens":20,"completion_tokens":198,"total_tokens":623}}`:                                                   {Input: 20, Output: 603, Total: 623},
+		`{"usage":{"prompt_tokens":5,"completion_tokens":9,"total_tokens":14,"completion_tokens_details":{"reasoning_tokens":8}}}`:    {Input: 5, Output: 9, Total: 14},
+		`{"usage":{"prompt_tokens":5,"completion_tokens":9,"total_tokens":1}}`:                                                        {Input: 5, Output: 9, Total: 1},
+	} {
+		var c chunk
+		if err := c.decodeJSON([]byte(data)); err != nil || c.usage == nil || *c.usage != want {
+			t.Errorf("%s: got %v %v, want %v", data, c.usage, err, want)
+		}
+	}
+}
+
 // A chunk that ends too early may be a stream that broke off, another is nonsense.
 func TestChunkTruncatedDiffersFromOneThatIsMalformed(t *testing.T) {
 	whole := `{"choices":[{"delta":{"content":"a\u00e9\n"},"index":0,"x":[-1.5e+10,true,false,null]}]}`
