@@ -434,7 +434,8 @@ func (c *childRun) spend(ctx context.Context, end event.Event) error {
 func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.Spent) {
 	zero := 0.0
 	spent.Cost = &zero
-	events, err := a.allEvents(ctx, id)
+	var events []event.Event
+	err := awaitLog(ctx, func() (err error) { events, err = a.allEvents(ctx, id); return err })
 	if err != nil || level > definition.MaxLevels {
 		return event.Spent{}
 	}

@@ -246,10 +246,11 @@ func (l *silentLog) CreateJob(ctx context.Context, run string, request []byte) (
 }
 
 func (l *silentLog) After(ctx context.Context, run string, seq int64) (event.Page, error) {
-	if !l.answers("after", run) {
+	page, err := l.Log.After(ctx, run, seq)
+	if !l.answers("after", run) || seq == 0 && page.Ended && !l.answers("all", run) {
 		return event.Page{}, event.ErrUnavailable
 	}
-	return l.Log.After(ctx, run, seq)
+	return page, err
 }
 
 func (l *silentLog) AddInput(ctx context.Context, run, id string, data []byte) error {
@@ -263,7 +264,7 @@ func (l *silentLog) AddInput(ctx context.Context, run, id string, data []byte) e
 // itself with events, since its child is not lost by that.
 func TestParentWaitsForALogThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"create", "job", "after", "input"} {
+	for _, kind := range []string{"create", "job", "after", "input", "all"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			log := &silentLog{Log: newMemoryLog(), silent: map[string]int{kind: 1}}
@@ -277,6 +278,10 @@ func TestParentWaitsForALogThatDoesNotAnswer(t *testing.T) {
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if results := agenttest.EventsOf[event.ToolResult](events); end.Answer != "Done." || len(results) != 1 || string(results[0].Payload) != `"It is 3."` {
 				t.Errorf("got answer %q and results %+v, want Done. and the one of the child", end.Answer, results)
+			}
+			child := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, childRunOf(t, events)))
+			if got, want := end.Metadata.Usage.TotalTokens, 2*child.Metadata.Usage.TotalTokens; got != want {
+				t.Errorf("got %d tokens, want %d: both runs have two steps", got, want)
 			}
 			if log.answers("never", run); log.silent[kind] != 0 {
 				t.Errorf("got %d requests about the child left, want 0", log.silent[kind])
