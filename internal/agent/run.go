@@ -158,6 +158,14 @@ func awaitLog(ctx context.Context, f func() error) error {
 	}
 }
 
+// waitFor returns after d, or when ctx ends.
+func waitFor(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
 // keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
 // before events that close something: these are appended even if the run's context has ended, but not by a
 // process that has given the run up.

@@ -164,14 +164,6 @@ func (a *Agent) claimJob(ctx context.Context) (_ event.Job, err error) {
 	return a.Log.Claim(ctx)
 }
 
-// waitFor returns after d, or when ctx ends.
-func waitFor(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
 // awaitFreeSlot waits until another run may be executed here. It reports false if ctx ends first.
 func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	for {
