@@ -225,8 +225,8 @@ func TestPathOfCapabilitiesSelectsNoAgent(t *testing.T) {
 	s := newService(t, answerWithPrompt, withAgents, nil)
 	for _, method := range []string{"POST", "OPTIONS", "DELETE"} {
 		resp := s.do(t, method, "/agui/capabilities", `{}`)
-		if got := resp.Header.Get("Allow"); resp.StatusCode != 405 || got != "GET" {
-			t.Errorf("%s /agui/capabilities: got %s with Allow %q, want 405 with GET", method, resp.Status, got)
+		if got := resp.Header.Get("Allow"); resp.StatusCode != 405 || got != "GET, HEAD" {
+			t.Errorf("%s /agui/capabilities: got %s with Allow %q, want 405 with GET, HEAD", method, resp.Status, got)
 		}
 	}
 	if resp := s.do(t, "GET", "/agui/a", ""); resp.StatusCode != 405 || resp.Header.Get("Allow") != "POST" {

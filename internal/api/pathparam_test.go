@@ -34,8 +34,8 @@ func TestPathParametersAreUnescaped(t *testing.T) {
 
 	resp := s.do(t, "PUT", "/threads/ann%40example.com%2F1", "")
 	wantProblem(t, resp, http.StatusMethodNotAllowed, "method_not_allowed")
-	if got := resp.Header.Get("Allow"); got != "GET, PATCH, DELETE" {
-		t.Errorf("Allow: got %q, want GET, PATCH, DELETE", got)
+	if got := resp.Header.Get("Allow"); got != "GET, HEAD, PATCH, DELETE" {
+		t.Errorf("Allow: got %q, want GET, HEAD, PATCH, DELETE", got)
 	}
 	req, err := http.NewRequest("GET", "/threads/ann%40example.com%2F1", nil)
 	if err != nil {

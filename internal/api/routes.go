@@ -38,8 +38,7 @@ func (h *Handler) newRouter() chi.Router {
 	return router
 }
 
-// addPublicRoutes adds the routes that need no token. Everything there can be read without starting anything,
-// so it answers HEAD too (RFC 9110 section 9.1).
+// addPublicRoutes adds the routes that need no token.
 func (h *Handler) addPublicRoutes(router chi.Router) {
 	getOrHead(router, "/healthz", h.withProblems(h.getHealth))
 	getOrHead(router, "/readyz", h.withProblems(h.getReadiness))
@@ -66,30 +65,30 @@ func (h *Handler) addNativeRoutes(r chi.Router) {
 	r.Get("/answer/stream", h.withProblems(h.getAnswerStream))
 
 	// Runs of any API format, and input from people.
-	r.Get("/runs", h.withProblems(h.listRuns))
-	r.Get("/runs/{run_id}", h.withProblems(h.getRun))
+	getOrHead(r, "/runs", h.withProblems(h.listRuns))
+	getOrHead(r, "/runs/{run_id}", h.withProblems(h.getRun))
 	r.Delete("/runs/{run_id}", h.withProblems(h.deleteRun))
 	r.Get("/runs/{run_id}/events", h.withProblems(h.streamEvents))
-	r.Get("/runs/{run_id}/export", h.withProblems(h.exportRun))
-	r.Get("/runs/{run_id}/receipt", h.withProblems(h.getReceipt))
-	r.Get("/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
+	getOrHead(r, "/runs/{run_id}/export", h.withProblems(h.exportRun))
+	getOrHead(r, "/runs/{run_id}/receipt", h.withProblems(h.getReceipt))
+	getOrHead(r, "/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
 	r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
 	r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))
 
 	// Threads of any API format.
-	r.Get("/threads", h.withProblems(h.listThreads))
-	r.Get("/threads/{thread_id}", h.withProblems(h.getThread))
+	getOrHead(r, "/threads", h.withProblems(h.listThreads))
+	getOrHead(r, "/threads/{thread_id}", h.withProblems(h.getThread))
 	r.Patch("/threads/{thread_id}", h.withProblems(h.renameThread))
 	r.Delete("/threads/{thread_id}", h.withProblems(h.deleteThread))
 
 	// Tools, agents and MCP servers, without a run.
-	r.Get("/tools", h.withProblems(h.listTools))
+	getOrHead(r, "/tools", h.withProblems(h.listTools))
 	r.Post("/tools/{name}/call", h.withProblems(h.callTool))
-	r.Get("/agents", h.withProblems(h.listAgents))
-	r.Get("/agents/{id}", h.withProblems(h.getAgent))
-	r.Get("/servers", h.withProblems(h.listServers))
+	getOrHead(r, "/agents", h.withProblems(h.listAgents))
+	getOrHead(r, "/agents/{id}", h.withProblems(h.getAgent))
+	getOrHead(r, "/servers", h.withProblems(h.listServers))
 	r.Post("/servers/{name}/refresh", h.withProblems(h.refreshServer))
-	r.Get("/servers/{name}/prompts", h.withProblems(h.listPrompts))
+	getOrHead(r, "/servers/{name}/prompts", h.withProblems(h.listPrompts))
 	r.Delete("/servers/{name}/sign-in", h.withProblems(h.signOut))
 }
 
@@ -97,14 +96,14 @@ func (h *Handler) addNativeRoutes(r chi.Router) {
 func (h *Handler) addOpenAIRoutes(r chi.Router) {
 	// OpenAI Chat Completions.
 	r.Post("/v1/chat/completions", h.withProblems(h.chatCompletions))
-	r.Get("/v1/models", h.withProblems(h.listModels))
-	r.Get("/v1/models/{model}", h.withProblems(h.getModel))
+	getOrHead(r, "/v1/models", h.withProblems(h.listModels))
+	getOrHead(r, "/v1/models/{model}", h.withProblems(h.getModel))
 
 	// OpenAI Responses, and Open Responses.
 	r.Post("/v1/responses", h.withProblems(h.createResponse))
 	r.Get("/v1/responses/{response_id}", h.withProblems(h.getResponse))
 	r.Delete("/v1/responses/{response_id}", h.withProblems(h.deleteResponse))
-	r.Get("/v1/responses/{response_id}/input_items", h.withProblems(h.listInputItems))
+	getOrHead(r, "/v1/responses/{response_id}/input_items", h.withProblems(h.listInputItems))
 	r.Post("/v1/responses/{response_id}/cancel", h.withProblems(h.cancelResponse))
 }
 
@@ -118,14 +117,15 @@ func (h *Handler) addProtocolRoutes(r chi.Router) {
 	// AG-UI.
 	r.Post("/agui", h.withProblems(h.postAGUI))
 	r.Post("/agui/{agent}", h.withProblems(h.postAGUI))
-	r.Get("/agui/capabilities", h.withProblems(h.getAGUICapabilities))
+	getOrHead(r, "/agui/capabilities", h.withProblems(h.getAGUICapabilities))
 
 	// The agent as an MCP server.
 	r.Post("/mcp", h.withProblems(h.serveMCP))
 	r.Delete("/mcp", h.withProblems(h.serveMCP))
 }
 
-// getOrHead adds a route that answers both GET and HEAD.
+// getOrHead adds a route that answers both GET and HEAD (RFC 9110 section 9.1). The routes that can be a stream have
+// GET alone: the header of a stream is sent when the run is read, or begins.
 func getOrHead(r chi.Router, path string, handler http.Handler) {
 	r.Method(http.MethodGet, path, handler)
 	r.Method(http.MethodHead, path, handler)

@@ -351,7 +351,7 @@ func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
 		}
 	}
 
-	for path, allow := range map[string]string{"/threads": "GET", "/threads/t": "GET, PATCH, DELETE"} {
+	for path, allow := range map[string]string{"/threads": "GET, HEAD", "/threads/t": "GET, HEAD, PATCH, DELETE"} {
 		resp := s.do(t, "POST", path, `{}`)
 		if wantProblem(t, resp, 405, "method_not_allowed"); resp.Header.Get("Allow") != allow {
 			t.Errorf("%s: Allow %q, want %q", path, resp.Header.Get("Allow"), allow)
