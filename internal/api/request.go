@@ -113,7 +113,9 @@ func requireJSON(r *http.Request) error {
 		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return newProblem("unsupported_media", "The body must not have a Content-Encoding.")
+		p := newProblem("unsupported_media", "The body must not have a Content-Encoding.")
+		p.header.Set("Accept-Encoding", "identity") // RFC 9110 section 15.5.16
+		return p
 	}
 	return nil
 }

@@ -40,3 +40,17 @@ func TestHeadAnswersAsGet(t *testing.T) {
 		t.Errorf("%d model requests, want 1", n)
 	}
 }
+
+// RFC 9110 section 15.5.16: a client whose content coding is refused learns which one is accepted. A refused media
+// type is another matter.
+func TestRefusedContentCodingNamesTheAcceptedOne(t *testing.T) {
+	t.Parallel()
+	s := newService(t, llmtest.Turns(), nil, nil)
+	for header, want := range map[[2]string]string{{"Content-Encoding", "gzip"}: "identity", {"Content-Type", "text/plain"}: ""} {
+		resp := s.do(t, "POST", "/answer", question, header[0], header[1])
+		wantProblem(t, resp, http.StatusUnsupportedMediaType, "unsupported_media")
+		if got := resp.Header.Get("Accept-Encoding"); got != want {
+			t.Errorf("%s: got Accept-Encoding %q, want %q", header, got, want)
+		}
+	}
+}
