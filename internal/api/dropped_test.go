@@ -133,3 +133,22 @@ func TestAnswerWithoutItsCallsIsGone(t *testing.T) {
 		}
 	}
 }
+
+// OpenAI's API has no 410. The response may have been in the memory of a process that has ended.
+func TestResponsesOfAnEarlierProcessAreNotFound(t *testing.T) {
+	t.Parallel()
+	s := newService(t, llmtest.Turns(), nil, nil)
+	const id = "resp_aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	for _, c := range []struct{ method, path, body, param string }{
+		{"GET", "/v1/responses/" + id, "", "response_id"}, {"DELETE", "/v1/responses/" + id, "", "response_id"},
+		{"GET", "/v1/responses/" + id + "/input_items", "", "response_id"}, {"POST", "/v1/responses/" + id + "/cancel", "", "response_id"},
+		{"POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"`+id+`"`), "previous_response_id"},
+		{"POST", "/v1/responses", responsesBody(`[{"type":"item_reference","id":"msg_aaaaaaaaaaaaaaaaaaaaaaaaaa_text_1"},{"role":"user","content":"x"}]`), "input"},
+	} {
+		resp := s.do(t, c.method, c.path, c.body)
+		if e := decodeResponse[openAIError](t, resp, 404); e.Error.Code != "not_found" || e.Error.Param == nil || *e.Error.Param != c.param {
+			t.Errorf("%s %s: got %+v, want not_found with the parameter %s", c.method, c.path, e, c.param)
+		}
+	}
+	wantProblem(t, s.do(t, "GET", "/runs/run_aaaaaaaaaaaaaaaaaaaaaaaaaa", ""), 410, "gone") // of the same run
+}

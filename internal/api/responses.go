@@ -131,6 +131,8 @@ func missingResponse(err error, param string) error {
 		p = newProblem("not_found", "There is no such response.")
 	case errors.Is(err, event.ErrGone):
 		p = newProblem("not_found", "The response is no longer kept.")
+	case errors.Is(err, event.ErrLost):
+		p = newProblem("not_found", "The response was lost when the process that executed it ended. Ask again.")
 	default:
 		return err
 	}
