@@ -372,7 +372,9 @@ func (l *loop) countChild(s event.Spent) {
 func (l *loop) cost() *float64 {
 	all, children := l.metadata.Usage, l.childSpent.Usage
 	own := l.budget.CostOf(event.Usage{
-		InputTokens: all.InputTokens - children.InputTokens, OutputTokens: all.OutputTokens - children.OutputTokens, TotalTokens: all.TotalTokens - children.TotalTokens,
+		InputTokens:  all.InputTokens - children.InputTokens,
+		OutputTokens: all.OutputTokens - children.OutputTokens,
+		TotalTokens:  all.TotalTokens - children.TotalTokens,
 	})
 	if children == (event.Usage{}) {
 		return own

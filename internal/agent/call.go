@@ -314,7 +314,12 @@ func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *cont
 // full if the event has only a part of its text.
 func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *mcp.CallError) callOutcome {
 	end := callOutcome{abort: exec.abort, errorEvent: &event.ToolError{
-		Call: exec.Call, Args: exec.args, ArgsText: exec.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: exec.duration.Milliseconds(),
+		Call:       exec.Call,
+		Args:       exec.args,
+		ArgsText:   exec.argsText,
+		Kind:       string(failed.Kind),
+		Errors:     fieldErrors(failed.Fields),
+		DurationMS: exec.duration.Milliseconds(),
 	}}
 	if exec.runID != "" {
 		end.resultURL = a.resultPath(exec.runID, exec.CallID)

@@ -483,7 +483,10 @@ func (l *loop) answerTokens(final bool) int64 {
 // modelRequest returns the request of a turn.
 func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	req := &l.run.req
-	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final), Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferred}
+	r := llm.Request{
+		Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final),
+		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferred,
+	}
 	if tools := l.offeredTools(final); len(tools) > 0 {
 		r.Tools, r.ToolChoice = tools, llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {

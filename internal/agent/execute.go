@@ -172,13 +172,24 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down. Ask again.", Retryable: true, PartialAnswer: partial}
 	case errors.Is(cause, errNoMemory):
 		a.Logger.WarnContext(ctx, "run ended: it needs more memory than is left", "run_id", r.ID)
-		return event.RunError{Code: "overloaded", Message: "The run needed more memory than the service has left. Ask again later.", Retryable: true, RetryAfter: 2, PartialAnswer: partial}
+		return event.RunError{
+			Code:          "overloaded",
+			Message:       "The run needed more memory than the service has left. Ask again later.",
+			Retryable:     true,
+			RetryAfter:    2,
+			PartialAnswer: partial,
+		}
 	case errors.Is(cause, budget.ErrTimeUsed):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
 	}
 	if errors.Is(err, errJobLost) {
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err, help.Scaling.Attr())
-		return event.RunError{Code: "server_shutdown", Message: "The service ended before the run did. Ask again.", Retryable: true, PartialAnswer: partial}
+		return event.RunError{
+			Code:          "server_shutdown",
+			Message:       "The service ended before the run did. Ask again.",
+			Retryable:     true,
+			PartialAnswer: partial,
+		}
 	}
 	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err, help.Scaling.Attr())
@@ -260,5 +271,9 @@ func (e *promptError) runError() event.RunError {
 	if errors.Is(e.err, mcp.ErrBadPrompt) {
 		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}
 	}
-	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now. Ask again later; GET /servers says why.", Retryable: true}
+	return event.RunError{
+		Code:      "unavailable",
+		Message:   "The prompt cannot be had from its MCP server now. Ask again later; GET /servers says why.",
+		Retryable: true,
+	}
 }

@@ -378,7 +378,10 @@ func (s *modelStream) callModelResultHook(ctx context.Context) error {
 	if err := s.repeatAbort(s.step, true); err != nil || !s.agent.Hooks.Asks(webhook.ModelResult) {
 		return err
 	}
-	answer := &webhook.ModelAnswer{Model: cmp.Or(s.metadata.UpstreamModel, s.run.req.Model), Text: s.text, FinishReason: s.finish, Calls: make([]webhook.MessageCall, len(s.calls))}
+	answer := &webhook.ModelAnswer{
+		Model: cmp.Or(s.metadata.UpstreamModel, s.run.req.Model), Text: s.text, FinishReason: s.finish,
+		Calls: make([]webhook.MessageCall, len(s.calls)),
+	}
 	for i, c := range s.calls {
 		answer.Calls[i] = webhook.MessageCall{CallID: c.CallID, Tool: c.Tool, Args: c.args, ArgsText: c.argsText}
 	}

@@ -81,7 +81,14 @@ func (i *interrupt) resolvedEvent(res resolution) event.Body {
 	case event.KindApproval:
 		return event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: res.isApproved(), Reason: reason, By: res.by.Subject}
 	case event.KindBudget:
-		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: res.isApproved(), Max: res.raisedLimit(i.Max, i.operatorLimit), Reason: reason, By: res.by.Subject}
+		return event.BudgetResolved{
+			InterruptID: i.ID,
+			Limit:       i.Limit,
+			Approved:    res.isApproved(),
+			Max:         res.raisedLimit(i.Max, i.operatorLimit),
+			Reason:      reason,
+			By:          res.by.Subject,
+		}
 	}
 	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: res.elicitationAction()}
 }

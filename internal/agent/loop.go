@@ -113,7 +113,13 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	}
 	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
 	l.media = mediaBudget{profile: profile, budget: l.budget}
-	l.metadata = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model, UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true)}
+	l.metadata = event.Metadata{
+		ToolNames:          []string{},
+		ToolParams:         []jsonText{},
+		ToolResults:        []jsonText{},
+		Model:              req.Model,
+		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true),
+	}
 	l.restoreLoop()
 	if err == nil && l.replayed == nil {
 		l.recordBeginning(ctx)

@@ -391,10 +391,23 @@ func (l *loop) settingsForExport() export.Settings {
 	a, as, p := l.agent, l.run.req.as, l.profile
 	source := as.prompt.Options()
 	return export.Settings{
-		Agent:  as.exported,
-		Prompt: export.Template{Template: source.Template, Username: source.Username, Timezone: source.Location.String(), Instructions: l.instructions},
+		Agent: as.exported,
+		Prompt: export.Template{
+			Template:     source.Template,
+			Username:     source.Username,
+			Timezone:     source.Location.String(),
+			Instructions: l.instructions,
+		},
 		Budget: export.Budget(a.budgetLimits(as)), Search: export.Search(a.ToolSearch), Output: a.MaxOutputTokens,
-		Model: export.Model{ID: p.ID, ContextTokens: l.window.Size(), MaxOutputTokens: p.MaxOutputTokens, Images: p.Images, Audio: p.Audio, PDF: p.PDF, Price: p.Price},
+		Model: export.Model{
+			ID:              p.ID,
+			ContextTokens:   l.window.Size(),
+			MaxOutputTokens: p.MaxOutputTokens,
+			Images:          p.Images,
+			Audio:           p.Audio,
+			PDF:             p.PDF,
+			Price:           p.Price,
+		},
 	}
 }
 

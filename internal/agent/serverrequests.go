@@ -57,7 +57,11 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 	defer func() {
 		if output := written.Tokens(); err != nil && !counted && output > 0 { // as countCutAnswer does
 			input := window.MessageTokens(r.Messages)
-			err = errors.Join(err, count(context.WithoutCancel(ctx), event.Usage{InputTokens: input, OutputTokens: output, TotalTokens: input + output}))
+			err = errors.Join(err, count(context.WithoutCancel(ctx), event.Usage{
+				InputTokens:  input,
+				OutputTokens: output,
+				TotalTokens:  input + output,
+			}))
 		}
 	}()
 	var said strings.Builder
@@ -117,7 +121,13 @@ func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.
 // savePending sets what the call waits for, and writes it down for a process that takes over. That
 // comes before the first question, so that every answer finds it.
 func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content.InputRequired) error {
-	pending := &pendingInput{Required: in, Interrupts: make(map[string]string), Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
+	pending := &pendingInput{
+		Required:        in,
+		Interrupts:      make(map[string]string),
+		Args:            exec.args,
+		Edited:          exec.edited,
+		ApprovedVersion: exec.approvedVersion,
+	}
 	if exec.pending != nil {
 		pending.Asked = exec.pending.Asked
 	}
@@ -229,7 +239,13 @@ func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[stri
 	for n, key := range keys {
 		e := asked[key]
 		recs[n] = event.Interrupt{
-			ID: exec.pending.Interrupts[key], Kind: event.KindElicitation, Call: exec.Call, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL,
+			ID:      exec.pending.Interrupts[key],
+			Kind:    event.KindElicitation,
+			Call:    exec.Call,
+			Message: e.Message,
+			Mode:    e.Mode,
+			Schema:  e.Schema,
+			URL:     e.URL,
 		}
 	}
 	resolved, err := l.askOwnerAll(ctx, recs, nil)

@@ -47,7 +47,9 @@ func New(opts Options) (*Agent, error) {
 	}
 
 	agent.ctx, agent.stop = context.WithCancelCause(context.Background())
-	agent.gate = admission.New(admission.Limits{Max: opts.MaxRuns, PerCaller: opts.MaxRunsPerCaller, Rate: opts.Rate, MemoryShort: opts.MemoryShort, Memory: opts.Memory})
+	agent.gate = admission.New(admission.Limits{
+		Max: opts.MaxRuns, PerCaller: opts.MaxRunsPerCaller, Rate: opts.Rate, MemoryShort: opts.MemoryShort, Memory: opts.Memory,
+	})
 	agent.idleSignal, agent.handingOver = make(chan struct{}, 1), make(chan struct{})
 	agent.accepting, agent.stopAccept = context.WithCancel(context.Background())
 

@@ -207,8 +207,16 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	}
 
 	request := mcp.Call{
-		Tool: a.presentName(exec), Server: exec.Server, Args: exec.args, Check: true, Context: exec.contextParams, Meta: exec.requestMeta(ctx), Principal: exec.caller, Approved: exec.approvedVersion,
-		CallID: exec.CallID, RunID: exec.runID,
+		Tool:      a.presentName(exec),
+		Server:    exec.Server,
+		Args:      exec.args,
+		Check:     true,
+		Context:   exec.contextParams,
+		Meta:      exec.requestMeta(ctx),
+		Principal: exec.caller,
+		Approved:  exec.approvedVersion,
+		CallID:    exec.CallID,
+		RunID:     exec.runID,
 	}
 	if exec.loop != nil {
 		request.ThreadID = exec.loop.run.ThreadID
@@ -347,7 +355,14 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request Tool
 	name := strings.ToValidUTF8(request.Tool[:min(len(request.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
 	c.parseArgs(string(request.Args))
-	end, err := a.executeToolCall(ctx, toolExecution{call: c, tool: tool, exists: known, contextParams: request.Context, caller: caller, preapproved: request.Approved})
+	end, err := a.executeToolCall(ctx, toolExecution{
+		call:          c,
+		tool:          tool,
+		exists:        known,
+		contextParams: request.Context,
+		caller:        caller,
+		preapproved:   request.Approved,
+	})
 	if err != nil {
 		return event.ToolResult{}, err
 	}

@@ -42,7 +42,12 @@ func (c *call) editNote() string {
 // toolTurn executes the calls of a turn. It adds their results to the conversation in call
 // order, not in the order in which the calls ended.
 func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error {
-	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: reply.text, Calls: reply.conversationCalls(), Extensions: reply.extensions})
+	l.messages = append(l.messages, llm.Message{
+		Role:       llm.Assistant,
+		Text:       reply.text,
+		Calls:      reply.conversationCalls(),
+		Extensions: reply.extensions,
+	})
 	outcomes, err := l.runCalls(ctx, reply.ownCalls(), final)
 	l.addUsage(l.budget.TakeSampled())
 	if err != nil {

@@ -397,7 +397,12 @@ func addCalendar(server *sdk.Server, mux *http.ServeMux, url string) {
 	})
 	addAskingTool(server, newTool("connect_calendar", "Connect the calendar",
 		"Connects the user's calendar. It sends the user to a page of its own to allow that.", ""),
-		&sdk.ElicitParams{Mode: "url", Message: "Allow the use of your calendar on its own page, and come back.", URL: url + calendarPath, ElicitationID: "calendar"},
+		&sdk.ElicitParams{
+			Mode:          "url",
+			Message:       "Allow the use of your calendar on its own page, and come back.",
+			URL:           url + calendarPath,
+			ElicitationID: "calendar",
+		},
 		func(given *sdk.ElicitResult, c *consent) error {
 			switch {
 			case given.Action != "accept":

@@ -54,7 +54,11 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 
 	for _, report := range r.Cases {
-		testCase := junitCase{Class: suite.Name, Name: printable(report.Name, 1024), Time: fmt.Sprintf("%.3f", report.Seconds*float64(len(report.Results)))}
+		testCase := junitCase{
+			Class: suite.Name,
+			Name:  printable(report.Name, 1024),
+			Time:  fmt.Sprintf("%.3f", report.Seconds*float64(len(report.Results))),
+		}
 		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f", report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)
 		if !report.Passed {
 			testCase.Failure = &junitFailure{Message: summary, Type: "expectation", Text: "\n" + strings.Join(report.reasons(), "\n") + "\n"}
@@ -77,7 +81,8 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 	enc := xml.NewEncoder(w)
 	enc.Indent("", "  ")
-	if err := enc.Encode(junitSuites{Name: suite.Name, Tests: suite.Tests, Failures: suite.Failures, Time: suite.Time, Suites: []junitSuite{suite}}); err != nil {
+	all := junitSuites{Name: suite.Name, Tests: suite.Tests, Failures: suite.Failures, Time: suite.Time, Suites: []junitSuite{suite}}
+	if err := enc.Encode(all); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, "\n")

@@ -169,8 +169,14 @@ func newSuite(file suiteFile, doc *document, opts FileOptions) (Suite, error) {
 	for i, format := range file.Cases {
 		pointer := fmt.Sprintf("/cases/%d", i)
 		testCase := Case{
-			Name: format.Name, Line: doc.lines[pointer], Question: format.Question, Agent: format.Agent, Expect: format.Expect,
-			Runs: *cmp.Or(format.Runs, file.Runs, new(1)), Pass: *cmp.Or(format.Pass, file.Pass, new(1.0)), Approve: *cmp.Or(format.Approve, file.Approve, new(false)),
+			Name:     format.Name,
+			Line:     doc.lines[pointer],
+			Question: format.Question,
+			Agent:    format.Agent,
+			Expect:   format.Expect,
+			Runs:     *cmp.Or(format.Runs, file.Runs, new(1)),
+			Pass:     *cmp.Or(format.Pass, file.Pass, new(1.0)),
+			Approve:  *cmp.Or(format.Approve, file.Approve, new(false)),
 		}
 		if seen[testCase.Name] {
 			return Suite{}, doc.errorAt(pointer+"/name", "the name is given to two cases")

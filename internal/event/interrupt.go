@@ -57,13 +57,27 @@ func (i Interrupt) Body() Body {
 	switch i.Kind {
 	case KindApproval:
 		return ApprovalRequired{
-			Call: i.Call, InterruptID: i.ID, Args: i.Args, Message: i.Message, ToolVersion: i.ToolVersion, ExpiresAt: i.ExpiresAt, ChildRunID: i.ChildRunID,
+			Call:        i.Call,
+			InterruptID: i.ID,
+			Args:        i.Args,
+			Message:     i.Message,
+			ToolVersion: i.ToolVersion,
+			ExpiresAt:   i.ExpiresAt,
+			ChildRunID:  i.ChildRunID,
 		}
 	case KindBudget:
 		return BudgetRequired{InterruptID: i.ID, Limit: i.Limit, Used: i.Used, Max: i.Max, Message: i.Message, ExpiresAt: i.ExpiresAt}
 	}
 	return Elicitation{
-		Call: i.Call, InterruptID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL, HeldOpen: i.HeldOpen, ExpiresAt: i.ExpiresAt, ChildRunID: i.ChildRunID,
+		Call:        i.Call,
+		InterruptID: i.ID,
+		Mode:        i.Mode,
+		Message:     i.Message,
+		Schema:      i.Schema,
+		URL:         i.URL,
+		HeldOpen:    i.HeldOpen,
+		ExpiresAt:   i.ExpiresAt,
+		ChildRunID:  i.ChildRunID,
 	}
 }
 
@@ -100,14 +114,27 @@ func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
 		}
 		w.suspended = true
 	case ApprovalRequired:
-		return w.askForCallLocked(body.Call, body.InterruptID, ApprovalResolved{Call: body.Call, InterruptID: body.InterruptID, Reason: "The run ended."}), true
+		return w.askForCallLocked(body.Call, body.InterruptID, ApprovalResolved{
+			Call:        body.Call,
+			InterruptID: body.InterruptID,
+			Reason:      "The run ended.",
+		}), true
 	case Elicitation:
-		return w.askForCallLocked(body.Call, body.InterruptID, ElicitationResolved{Call: body.Call, InterruptID: body.InterruptID, Action: "cancel"}), true
+		return w.askForCallLocked(body.Call, body.InterruptID, ElicitationResolved{
+			Call:        body.Call,
+			InterruptID: body.InterruptID,
+			Action:      "cancel",
+		}), true
 	case BudgetRequired:
 		if w.step != 0 {
 			return "a step is open", true
 		}
-		return w.askLocked(body.InterruptID, BudgetResolved{InterruptID: body.InterruptID, Limit: body.Limit, Max: body.Max, Reason: "The run ended."}), true
+		return w.askLocked(body.InterruptID, BudgetResolved{
+			InterruptID: body.InterruptID,
+			Limit:       body.Limit,
+			Max:         body.Max,
+			Reason:      "The run ended.",
+		}), true
 	case ApprovalResolved:
 		return w.resolveLocked(body.InterruptID), true
 	case ElicitationResolved:

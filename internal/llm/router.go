@@ -54,7 +54,12 @@ func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 	routes := router.routes.Load()
 	return func(yield func(Part, error) bool) {
 		if _, served := routes.profiles[r.Model]; !served && len(routes.profiles) > 0 {
-			yield(nil, &Error{Kind: ModelError, UnknownModel: true, Public: "The model is no longer served. Name one of GET /v1/models.", Err: errors.New("the model has no profile")})
+			yield(nil, &Error{
+				Kind:         ModelError,
+				UnknownModel: true,
+				Public:       "The model is no longer served. Name one of GET /v1/models.",
+				Err:          errors.New("the model has no profile"),
+			})
 			return
 		}
 		candidates := routes.candidates(r)

@@ -401,7 +401,10 @@ func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catal
 
 // roundTrip sends tools/call, or resources/read for the read tool, and waits for the result.
 func (s *server) roundTrip(request *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
-	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion, Suspend: call.Suspend, Resume: call.Resume}
+	handlers := session.Handlers{
+		OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample,
+		OnQuestion: onQuestion, Suspend: call.Suspend, Resume: call.Resume,
+	}
 	if !b.ReadsResources {
 		return used.CallTool(request, session.ToolCall{Name: b.Original, Args: call.Args, Meta: s.callMeta(call), Handlers: handlers})
 	}

@@ -157,7 +157,12 @@ func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, 
 	case ctx.Err() != nil:
 		return nil, callError(contextFailure(ctx), call.Tool, srv.cfg.Name)
 	case !failed:
-		return nil, callError(&transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}, call.Tool, srv.cfg.Name)
+		return nil, callError(&transport.Failure{
+			Kind:   Cancelled,
+			Public: "answerd is shutting down",
+			NotRun: true,
+			Err:    err,
+		}, call.Tool, srv.cfg.Name)
 	}
 	res, failure := srv.askForConsent(ctx, call, failure, false)
 	if failure != nil {

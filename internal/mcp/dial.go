@@ -40,7 +40,11 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 		return dialer{}, err
 	}
 	endpoint := transport.NewHTTP(transport.HTTPConfig{
-		URL: cfg.URL, RoundTripper: roundTripper, StandaloneStream: cfg.StandaloneStream, WatchResources: len(cfg.Resources) > 0, Logger: serverLogger(cfg, opts),
+		URL:              cfg.URL,
+		RoundTripper:     roundTripper,
+		StandaloneStream: cfg.StandaloneStream,
+		WatchResources:   len(cfg.Resources) > 0,
+		Logger:           serverLogger(cfg, opts),
 	})
 	d := dialEndpoint(cfg, opts, endpoint, roundTripper.close)
 	d.delegation = roundTripper.delegation
@@ -161,7 +165,11 @@ func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	d := dialEndpoint(cfg, opts, transport.NewWebSocket(transport.WebSocketConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, opts)}), out.close)
+	d := dialEndpoint(cfg, opts, transport.NewWebSocket(transport.WebSocketConfig{
+		URL:          base,
+		RoundTripper: out,
+		Logger:       serverLogger(cfg, opts),
+	}), out.close)
 	d.tls = out.tls
 	return d, nil
 }

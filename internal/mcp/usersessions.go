@@ -68,8 +68,15 @@ func (c *userSessions) acquireSession(user auth.Identity) (*userSession, *transp
 		// OnLost does nothing: one user's lost session tells nothing about the server, and is
 		// replaced at the user's next request.
 		created.pool = session.New(session.Options{
-			Life: c.s.life, Logger: c.s.log, Connect: c.s.dialer.connect, HandshakeTimeout: session.HandshakeTimeout, Tokens: userSessionTokens{c, created},
-			OverHTTP: true, OnConnected: func() {}, OnLost: func(*transport.Failure) {}, OnNotification: c.s.handleListChanged,
+			Life:             c.s.life,
+			Logger:           c.s.log,
+			Connect:          c.s.dialer.connect,
+			HandshakeTimeout: session.HandshakeTimeout,
+			Tokens:           userSessionTokens{c, created},
+			OverHTTP:         true,
+			OnConnected:      func() {},
+			OnLost:           func(*transport.Failure) {},
+			OnNotification:   c.s.handleListChanged,
 		})
 		return created
 	})

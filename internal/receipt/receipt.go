@@ -103,8 +103,16 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	last := events[len(events)-1]
 	statement := &Statement{
 		RegisteredClaims: jwt.RegisteredClaims{Issuer: "answerd", IssuedAt: jwt.NewNumericDate(timeOf(last))},
-		Run:              doc.Run.ID, Thread: doc.Run.ThreadID, Agent: doc.Run.Agent, Caller: doc.Run.Subject, Status: doc.Run.Status,
-		Export: export.Digest(data), Events: len(events), Chain: Chain(doc.Events), Question: export.Digest([]byte(doc.Request.Question)), Answer: export.Digest([]byte(answerOf(last))),
+		Run:              doc.Run.ID,
+		Thread:           doc.Run.ThreadID,
+		Agent:            doc.Run.Agent,
+		Caller:           doc.Run.Subject,
+		Status:           doc.Run.Status,
+		Export:           export.Digest(data),
+		Events:           len(events),
+		Chain:            Chain(doc.Events),
+		Question:         export.Digest([]byte(doc.Request.Question)),
+		Answer:           export.Digest([]byte(answerOf(last))),
 	}
 
 	hashes := make(map[string]string)
@@ -321,7 +329,14 @@ func (s *Signer) JWKS() []byte {
 		Keys []jwk `json:"keys"`
 	}{}
 	for _, k := range s.keys {
-		set.Keys = append(set.Keys, jwk{Type: "OKP", Curve: "Ed25519", X: base64.RawURLEncoding.EncodeToString(k.Public), ID: k.ID, Use: "sig", Alg: "EdDSA"})
+		set.Keys = append(set.Keys, jwk{
+			Type:  "OKP",
+			Curve: "Ed25519",
+			X:     base64.RawURLEncoding.EncodeToString(k.Public),
+			ID:    k.ID,
+			Use:   "sig",
+			Alg:   "EdDSA",
+		})
 	}
 	data, _ := json.Marshal(set) // strings always marshal
 	return data

@@ -22,7 +22,15 @@ var errLeftOpen = errors.New("the recorded call was closed by the end of its run
 
 // repetition returns what makes the runs repeat the recording.
 func (s *session) repetition() *recorded.Inputs {
-	return &recorded.Inputs{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, Ended: s.endedByHook, ManualClock: true}
+	return &recorded.Inputs{
+		Order:       s.awaitOrder,
+		Charge:      s.awaitCharge,
+		Suspends:    s.suspends,
+		ChildBudget: s.childBudget,
+		Decision:    s.decision,
+		Ended:       s.endedByHook,
+		ManualClock: true,
+	}
 }
 
 // awaitOrder implements recorded.Inputs.Order: it waits until the run has the events that were recorded before the one

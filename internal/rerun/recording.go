@@ -64,7 +64,13 @@ func newRecording(doc *export.Document) (*recording, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	rec := &recording{doc: doc, events: events, calls: make(map[string]*recordedCall), children: make(map[string]*recording), inputs: make(map[string][]byte)}
+	rec := &recording{
+		doc:      doc,
+		events:   events,
+		calls:    make(map[string]*recordedCall),
+		children: make(map[string]*recording),
+		inputs:   make(map[string][]byte),
+	}
 
 	switch {
 	case len(doc.Missing) > 0:
@@ -288,7 +294,13 @@ func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (
 		}
 		return nil, failure
 	}
-	return nil, &mcp.CallError{Kind: mcp.Execution, Tool: call.Tool, Server: call.Server, Message: "The recording has no result of this call.", Err: errRecorded}
+	return nil, &mcp.CallError{
+		Kind:    mcp.Execution,
+		Tool:    call.Tool,
+		Server:  call.Server,
+		Message: "The recording has no result of this call.",
+		Err:     errRecorded,
+	}
 }
 
 // storedResult is a whole result of an export.

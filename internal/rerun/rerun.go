@@ -66,7 +66,14 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	if opts.Stall <= 0 {
 		opts.Stall = 2 * time.Second
 	}
-	s := &session{otherModel: opts.Model != nil, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), watch: newWatch()}
+	s := &session{
+		otherModel: opts.Model != nil,
+		root:       rec,
+		log:        memory.New(memory.Options{Retention: 24 * time.Hour}),
+		runs:       make(map[string]*runState),
+		attached:   make(chan struct{}),
+		watch:      newWatch(),
+	}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	defer s.end(nil)
 	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
@@ -150,7 +157,13 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 func addProfiles(doc *export.Document, to map[string]llm.Profile) {
 	m := doc.Settings.Model
 	to[doc.Request.Model] = llm.Profile{
-		ID: doc.Request.Model, ContextTokens: m.ContextTokens, MaxOutputTokens: m.MaxOutputTokens, Images: m.Images, Audio: m.Audio, PDF: m.PDF, Price: m.Price,
+		ID:              doc.Request.Model,
+		ContextTokens:   m.ContextTokens,
+		MaxOutputTokens: m.MaxOutputTokens,
+		Images:          m.Images,
+		Audio:           m.Audio,
+		PDF:             m.PDF,
+		Price:           m.Price,
 	}
 	for i := range doc.Children {
 		addProfiles(&doc.Children[i], to)

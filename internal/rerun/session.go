@@ -76,8 +76,16 @@ func (s *session) attach(executing record.Executing) *runState {
 		}
 	}
 	state := &runState{
-		session: s, rec: rec, id: executing.Run, parent: parent, childOf: make(map[string]*runState), claimed: make(map[int64]bool),
-		interrupts: make(map[string]string), recordedID: make(map[string]string), sent: make(map[string]chan struct{}), repeated: make(map[string]int),
+		session:    s,
+		rec:        rec,
+		id:         executing.Run,
+		parent:     parent,
+		childOf:    make(map[string]*runState),
+		claimed:    make(map[int64]bool),
+		interrupts: make(map[string]string),
+		recordedID: make(map[string]string),
+		sent:       make(map[string]chan struct{}),
+		repeated:   make(map[string]int),
 	}
 	state.comparison = newComparison(rec.doc.Run.ID, rec.events)
 	state.planActions(executing.Parent == "")

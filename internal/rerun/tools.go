@@ -37,7 +37,13 @@ func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
 // restore returns a tool of the catalog for a recorded definition.
 func (t *tools) restore(d export.Tool) catalog.Tool {
 	c := catalog.Tool{
-		Name: d.Name, Server: d.Server, Original: d.Original, Title: d.Title, Description: d.Description, InputSchema: d.InputSchema, OutputSchema: d.OutputSchema,
+		Name:          d.Name,
+		Server:        d.Server,
+		Original:      d.Original,
+		Title:         d.Title,
+		Description:   d.Description,
+		InputSchema:   d.InputSchema,
+		OutputSchema:  d.OutputSchema,
 		NeedsApproval: d.NeedsApproval && !t.session.otherModel,
 	}
 	if d.Annotations != nil {
@@ -91,7 +97,13 @@ func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, e
 // Call implements agent.Tools.
 func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
 	state := t.session.byID(call.RunID)
-	failure := &mcp.CallError{Kind: mcp.Execution, Tool: call.Tool, Server: call.Server, Message: "The recording has no result of this call.", Err: errRecorded}
+	failure := &mcp.CallError{
+		Kind:    mcp.Execution,
+		Tool:    call.Tool,
+		Server:  call.Server,
+		Message: "The recording has no result of this call.",
+		Err:     errRecorded,
+	}
 	if state == nil {
 		return nil, failure
 	}
@@ -153,7 +165,8 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 			asking, stop := context.WithCancel(ctx)
 			withdraw[body.InterruptID] = stop
 			asked.Go(func() {
-				_, _ = call.Elicit(asking, mcp.Elicitation{Mode: body.Mode, Message: body.Message, Schema: body.Schema, URL: body.URL}) // the recording has what came of it
+				question := mcp.Elicitation{Mode: body.Mode, Message: body.Message, Schema: body.Schema, URL: body.URL}
+				_, _ = call.Elicit(asking, question) // the recording has what came of it
 			})
 		case event.ElicitationResolved:
 			r.await(ctx, e.Seq-1)

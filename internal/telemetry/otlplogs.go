@@ -62,13 +62,26 @@ func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*l
 		return nil, fmt.Errorf("setting up the OTLP exporter of logs (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
 	abandoned, abandon := context.WithCancel(context.Background())
-	sender := &logSender{Exporter: exporter, canceled: abandoned, outage: outage{logger: cfg.Logger, begins: "logs do not reach the collector", ends: "logs reach the collector again", help: help.ExportedLog}}
+	sender := &logSender{
+		Exporter: exporter,
+		canceled: abandoned,
+		outage: outage{
+			logger: cfg.Logger,
+			begins: "logs do not reach the collector",
+			ends:   "logs reach the collector again",
+			help:   help.ExportedLog,
+		},
+	}
 	provider := sdklog.NewLoggerProvider(
 		sdklog.WithResource(res),
 		sdklog.WithProcessor(sdklog.NewBatchProcessor(sender)),
 		sdklog.WithAttributeValueLengthLimit(maxAttributeBytes),
 	)
-	return &logPipeline{provider: provider, logger: provider.Logger("answerd", log.WithInstrumentationVersion(cfg.Version)), cancelExport: abandon}, nil
+	return &logPipeline{
+		provider:     provider,
+		logger:       provider.Logger("answerd", log.WithInstrumentationVersion(cfg.Version)),
+		cancelExport: abandon,
+	}, nil
 }
 
 // Export sends one batch. It always returns nil, because it logs a failure itself.

@@ -121,11 +121,16 @@ func (s *ToolServer) addWaitingTools(server *sdk.Server) {
 func addStepsTool(server *sdk.Server) {
 	sdk.AddTool(server, &sdk.Tool{Name: "steps"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
 		for i := range 3 {
-			err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1), Total: 3})
+			err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
+				ProgressToken: r.Params.GetProgressToken(),
+				Progress:      float64(i + 1),
+				Total:         3,
+			})
 			if err != nil {
 				return nil, nil, err
 			}
-			if err := r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "warning", Logger: "steps", Data: map[string]int{"step": i + 1}}); err != nil {
+			message := &sdk.LoggingMessageParams{Level: "warning", Logger: "steps", Data: map[string]int{"step": i + 1}}
+			if err := r.Session.Log(ctx, message); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -157,7 +162,11 @@ func addAskTool(server *sdk.Server) {
 func addInterviewTool(server *sdk.Server) {
 	server.AddTool(&sdk.Tool{Name: "interview", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		question := func(text string) *sdk.ElicitParams {
-			return &sdk.ElicitParams{Mode: "form", Message: text, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"answer": map[string]any{"type": "string"}}}}
+			return &sdk.ElicitParams{
+				Mode:            "form",
+				Message:         text,
+				RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"answer": map[string]any{"type": "string"}}},
+			}
 		}
 		given := r.Params.InputResponses
 		switch {
@@ -179,7 +188,9 @@ func addSampleTool(server *sdk.Server) {
 		given := r.Params.InputResponses["q"]
 		if given == nil {
 			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.CreateMessageParams{
-				SystemPrompt: "Be brief.", MaxTokens: 100, Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: "A word?"}}},
+				SystemPrompt: "Be brief.",
+				MaxTokens:    100,
+				Messages:     []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: "A word?"}}},
 			}}}, nil
 		}
 		said, err := json.Marshal(given)

@@ -62,7 +62,11 @@ func newClient(t *http.Transport) *http.Client {
 	t.MaxResponseHeaderBytes = maxHeader
 	t.MaxIdleConnsPerHost = 2
 	t.IdleConnTimeout = 30 * time.Second
-	return &http.Client{Transport: t, Timeout: attemptTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{
+		Transport:     t,
+		Timeout:       attemptTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // clientFor returns the client for a delivery to that URL. A callback may go to addresses that are at most as

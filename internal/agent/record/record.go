@@ -147,7 +147,11 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 
 	shared = append(shared, "]}"...)
 	stored := beginning{
-		Request: begin.Request, Context: export.Digest(shared), System: export.Digest([]byte(begin.System))[:checksumBytes], History: begin.History, Requests: begin.Requests,
+		Request:  begin.Request,
+		Context:  export.Digest(shared),
+		System:   export.Digest([]byte(begin.System))[:checksumBytes],
+		History:  begin.History,
+		Requests: begin.Requests,
 	}
 	if begin.Messages != nil {
 		stored.Messages = messages(begin.Messages)

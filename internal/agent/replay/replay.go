@@ -145,7 +145,13 @@ type Abort struct {
 
 // Read rebuilds the state of a run from all of its events, notes and inputs.
 func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State {
-	state := &State{Calls: make(map[string]*Call), Reported: make(map[string]int), Raised: make(map[string]float64), Inputs: make(map[string][]byte), Told: make(map[string]bool)}
+	state := &State{
+		Calls:    make(map[string]*Call),
+		Reported: make(map[string]int),
+		Raised:   make(map[string]float64),
+		Inputs:   make(map[string][]byte),
+		Told:     make(map[string]bool),
+	}
 	for _, in := range inputs {
 		state.Inputs[in.ID] = in.Data
 	}
@@ -400,8 +406,17 @@ func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 	switch body := e.Body.(type) {
 	case event.Elicitation:
 		return event.Interrupt{
-			ID: body.InterruptID, Kind: event.KindElicitation, Call: body.Call, Message: body.Message, Mode: body.Mode, Schema: body.Schema, URL: body.URL,
-			HeldOpen: body.HeldOpen, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt, ChildRunID: body.ChildRunID,
+			ID:         body.InterruptID,
+			Kind:       event.KindElicitation,
+			Call:       body.Call,
+			Message:    body.Message,
+			Mode:       body.Mode,
+			Schema:     body.Schema,
+			URL:        body.URL,
+			HeldOpen:   body.HeldOpen,
+			CreatedAt:  e.Time,
+			ExpiresAt:  body.ExpiresAt,
+			ChildRunID: body.ChildRunID,
 		}, ""
 	case event.ApprovalRequired:
 		return event.Interrupt{
@@ -410,7 +425,14 @@ func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 		}, ""
 	case event.BudgetRequired:
 		return event.Interrupt{
-			ID: body.InterruptID, Kind: event.KindBudget, Message: body.Message, Limit: body.Limit, Used: body.Used, Max: body.Max, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt,
+			ID:        body.InterruptID,
+			Kind:      event.KindBudget,
+			Message:   body.Message,
+			Limit:     body.Limit,
+			Used:      body.Used,
+			Max:       body.Max,
+			CreatedAt: e.Time,
+			ExpiresAt: body.ExpiresAt,
 		}, ""
 	case event.ElicitationResolved:
 		return asked, body.InterruptID

@@ -48,7 +48,14 @@ func (b *Builder) Add(body event.Body) {
 		b.text.WriteString(e.Delta)
 	case event.ToolCall:
 		step := &b.steps[len(b.steps)-1]
-		step.Calls = append(step.Calls, Call{CallID: e.CallID, Tool: e.Tool, Server: e.Server, Args: e.Args, ArgsText: e.ArgsText, byClient: e.Executor == event.Client})
+		step.Calls = append(step.Calls, Call{
+			CallID:   e.CallID,
+			Tool:     e.Tool,
+			Server:   e.Server,
+			Args:     e.Args,
+			ArgsText: e.ArgsText,
+			byClient: e.Executor == event.Client,
+		})
 	case event.ToolResult:
 		if c := b.callLocked(e.CallID); c != nil {
 			c.Args = e.Args

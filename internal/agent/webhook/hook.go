@@ -87,7 +87,12 @@ func New(opts Options) (*Client, error) {
 	if opts.CurrentSecret == nil {
 		opts.CurrentSecret = func() auth.Secret { return opts.Secret }
 	}
-	client := &Client{url: opts.URL, secret: opts.CurrentSecret, events: opts.Events, tracer: cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
+	client := &Client{
+		url:    opts.URL,
+		secret: opts.CurrentSecret,
+		events: opts.Events,
+		tracer: cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer("")),
+	}
 	client.http = &http.Client{
 		Transport: transport,
 		// A redirect would show arguments and results to another host (F19).

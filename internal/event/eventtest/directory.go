@@ -48,7 +48,8 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 		}
 		want = append([]string{r.ID}, want...)
 		if i%4 == 0 {
-			if err := log.Create(t.Context(), event.Run{ID: fmt.Sprintf("bobs_%02d", i), Owner: bob, Created: time.Now(), Metadata: map[string]string{"team": "b"}}); err != nil {
+			run := event.Run{ID: fmt.Sprintf("bobs_%02d", i), Owner: bob, Created: time.Now(), Metadata: map[string]string{"team": "b"}}
+			if err := log.Create(t.Context(), run); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -107,7 +108,8 @@ func testChildRunsAreListedOnRequest(t *testing.T, log event.Log) {
 	if got, want := listRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr"}), []string{"run_parent"}; !slices.Equal(got, want) {
 		t.Errorf("runs of the thread are %v, want %v", got, want)
 	}
-	if got, want := listRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr", Children: true}), []string{"run_child", "run_parent"}; !slices.Equal(got, want) {
+	filter := event.Filter{Owner: ada, ThreadID: "thr", Children: true}
+	if got, want := listRuns(t, log, filter), []string{"run_child", "run_parent"}; !slices.Equal(got, want) {
 		t.Errorf("runs of the thread with children are %v, want %v", got, want)
 	}
 }

@@ -259,7 +259,11 @@ func testReadersSeeTheSameEvents(t *testing.T, log event.Log) {
 
 func testEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
-	appendEvent(t, log, "run_a", event.ToolError{Call: event.Call{CallID: "c1", Tool: "t", Server: "s"}, Payload: "<no>\n\"way\"\u2028", Kind: "timeout"})
+	appendEvent(t, log, "run_a", event.ToolError{
+		Call:    event.Call{CallID: "c1", Tool: "t", Server: "s"},
+		Payload: "<no>\n\"way\"\u2028",
+		Kind:    "timeout",
+	})
 	page, err := log.After(t.Context(), "run_a", 0)
 	if err != nil {
 		t.Fatal(err)

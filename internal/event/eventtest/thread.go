@@ -81,7 +81,15 @@ func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 		t.Errorf("Thread of an unknown id = %v, want %v", err, event.ErrNotFound)
 	}
 	begun := beginTurn(t, log, ada, "thr_a", "run_1")
-	want := event.Thread{ID: "thr_a", Owner: ada, Title: "About thr_a", Agent: "support", Active: "run_1", Created: begun.Created, Updated: begun.Updated}
+	want := event.Thread{
+		ID:      "thr_a",
+		Owner:   ada,
+		Title:   "About thr_a",
+		Agent:   "support",
+		Active:  "run_1",
+		Created: begun.Created,
+		Updated: begun.Updated,
+	}
 	if begun != want || begun.Created.Before(before) || begun.Updated.Before(before) {
 		t.Errorf("BeginTurn = %+v, want %+v of now", begun, want)
 	}

@@ -127,7 +127,10 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 func newLog(opts Options) *Log {
 	log := &Log{
 		client: client{
-			instanceID: strings.ToLower(rand.Text()), logger: opts.Logger, expireNow: make(chan struct{}, 1), pullInboxes: make(chan pullInbox, maxPullInboxes),
+			instanceID:  strings.ToLower(rand.Text()),
+			logger:      opts.Logger,
+			expireNow:   make(chan struct{}, 1),
+			pullInboxes: make(chan pullInbox, maxPullInboxes),
 		},
 		retention: opts.Retention, maxBytes: opts.MaxBytes, lease: opts.Lease, live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1),
 		batches: !opts.NoBatch, evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(opts.Memory, 0), DefaultMemory) / 6,

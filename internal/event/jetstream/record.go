@@ -34,7 +34,18 @@ type record struct {
 }
 
 func newRecord(r event.Run) record {
-	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background, Metadata: r.Metadata, Request: r.Request, Agent: r.Agent, ParentID: r.ParentID}
+	rec := record{
+		ThreadID:   r.ThreadID,
+		TraceID:    r.TraceID,
+		Issuer:     r.Owner.Issuer,
+		Subject:    r.Owner.Subject,
+		Created:    r.Created,
+		Background: r.Background,
+		Metadata:   r.Metadata,
+		Request:    r.Request,
+		Agent:      r.Agent,
+		ParentID:   r.ParentID,
+	}
 	if r.Key != "" {
 		rec.Key = keySubject(r.Owner, r.Key)
 	}
@@ -42,7 +53,18 @@ func newRecord(r event.Run) record {
 }
 
 func (rec *record) toRun(id string) event.Run {
-	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Metadata: rec.Metadata, Request: rec.Request, Agent: rec.Agent, ParentID: rec.ParentID}
+	return event.Run{
+		ID:         id,
+		ThreadID:   rec.ThreadID,
+		TraceID:    rec.TraceID,
+		Owner:      event.Owner{Issuer: rec.Issuer, Subject: rec.Subject},
+		Created:    rec.Created,
+		Background: rec.Background,
+		Metadata:   rec.Metadata,
+		Request:    rec.Request,
+		Agent:      rec.Agent,
+		ParentID:   rec.ParentID,
+	}
 }
 
 // readRecord reads the record of a run, which may be a tombstone.

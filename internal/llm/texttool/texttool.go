@@ -86,7 +86,13 @@ func (m *Model) streamAnswer(ctx context.Context, request llm.Request, emit func
 	if offered {
 		request = request.SchemaInPrompt() // a response_format would forbid calls, which are text
 	}
-	inner := llm.Request{Model: request.Model, Messages: historyAsText(request.Messages), MaxTokens: request.MaxTokens, Sampling: request.Sampling, OutputSchema: request.OutputSchema}
+	inner := llm.Request{
+		Model:        request.Model,
+		Messages:     historyAsText(request.Messages),
+		MaxTokens:    request.MaxTokens,
+		Sampling:     request.Sampling,
+		OutputSchema: request.OutputSchema,
+	}
 	e := &extractor{emit: emit, tools: request.Tools, disabled: !offered, reminders: countReminders(request.Messages)}
 	if offered {
 		inner.Messages = addInstructions(inner.Messages, request)

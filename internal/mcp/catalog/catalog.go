@@ -81,7 +81,14 @@ func (c *Catalog) LoadPins(path string) { c.setPins(readPinsFile(path)) }
 
 // New returns a catalog without servers.
 func New(log *slog.Logger) *Catalog {
-	return &Catalog{log: log, entries: map[int]serverEntry{}, pins: &acceptedTools{}, expected: map[string][]string{}, reservedNames: map[string]toolID{}, isStale: true}
+	return &Catalog{
+		log:           log,
+		entries:       map[int]serverEntry{},
+		pins:          &acceptedTools{},
+		expected:      map[string][]string{},
+		reservedNames: map[string]toolID{},
+		isStale:       true,
+	}
 }
 
 // SetTools replaces the tools of the server with that id. It returns how many can be called: those

@@ -73,7 +73,15 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 	}
 
 	return &authServer{
-		issuer: issuer, trusted: trusted, tokenURL: decoded.Token, authorizeURL: decoded.Authorize, registerURL: decoded.Register, revokeURL: decoded.Revoke,
-		authMethods: decoded.Methods, scopes: validScopes(decoded.Scopes), returnsIssuer: decoded.Iss, acceptsMetadata: decoded.CIMD,
+		issuer:          issuer,
+		trusted:         trusted,
+		tokenURL:        decoded.Token,
+		authorizeURL:    decoded.Authorize,
+		registerURL:     decoded.Register,
+		revokeURL:       decoded.Revoke,
+		authMethods:     decoded.Methods,
+		scopes:          validScopes(decoded.Scopes),
+		returnsIssuer:   decoded.Iss,
+		acceptsMetadata: decoded.CIMD,
 	}, nil
 }

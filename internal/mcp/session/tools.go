@@ -76,7 +76,11 @@ func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (
 	case methodNotFound(failure):
 		return page, nil
 	case failure != nil && failure.Kind == transport.TooLarge:
-		return page, &transport.Failure{Kind: transport.TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBytes), Err: failure}
+		return page, &transport.Failure{
+			Kind:   transport.TooLarge,
+			Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBytes),
+			Err:    failure,
+		}
 	case failure != nil:
 		return page, failure
 	}

@@ -182,7 +182,13 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 		return
 	}
 	if !trip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(body, answer) {
-		trip.fail(&Failure{Kind: Unavailable, Public: "it does not continue the session, or has another protocol version", NotRun: true, Lost: true, Err: badStatus(resp.StatusCode)})
+		trip.fail(&Failure{
+			Kind:   Unavailable,
+			Public: "it does not continue the session, or has another protocol version",
+			NotRun: true,
+			Lost:   true,
+			Err:    badStatus(resp.StatusCode),
+		})
 		return
 	}
 	if answer != nil {
