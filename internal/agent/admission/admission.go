@@ -115,11 +115,12 @@ type Slot struct {
 	left   bool
 }
 
-// Acquire takes a slot for the caller with that name, at once or after a wait of at most ten seconds, for
-// a run whose request holds that many bytes of memory. It returns a *Refusal if there is none, also
-// if ctx ends first, and ErrClosed after Close.
-func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, error) {
-	short := g.MemoryShort != nil && g.MemoryShort() || !g.Memory.hasRoom(request)
+// Acquire takes a slot for the caller with that name, at once or after a wait of at most ten seconds. It
+// reserves requestBytes of memory, which the request of the run holds. It returns a *Refusal if there is no slot
+// or ctx ends first, and ErrClosed after Close.
+func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*Slot, error) {
+	processIsShort := g.MemoryShort != nil && g.MemoryShort()
+	short := processIsShort || !g.Memory.hasRoom(requestBytes)
 	g.mu.Lock()
 	w, err := g.admitOrQueueLocked(name, short, time.Now())
 	if c := g.callers[name]; err != nil && c != nil {
@@ -130,7 +131,7 @@ func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, 
 		return nil, err
 	}
 	if w == nil {
-		return g.newSlot(name, request)
+		return g.newSlot(name, requestBytes)
 	}
 	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
@@ -144,15 +145,15 @@ func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, 
 	if err != nil {
 		return nil, err
 	}
-	return g.newSlot(name, request)
+	return g.newSlot(name, requestBytes)
 }
 
 // newSlot returns a slot that was taken, with its memory. Others may have taken the memory since it
 // was looked at; then the slot is free again.
-func (g *Gate) newSlot(name string, request int64) (*Slot, error) {
+func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
 	p := &Slot{gate: g, caller: name, token: true}
 	enough := false
-	p.Memory, enough = g.Memory.reserve(request, false)
+	p.Memory, enough = g.Memory.reserve(requestBytes, false)
 	if !enough {
 		p.Discard()
 		return nil, newRefusal(ErrMemory, memoryWait)
@@ -209,9 +210,9 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 }
 
 // AcquireOverLimit takes a slot whatever the limits say, for a run that was admitted by another
-// process and must continue, or that is the child of an admitted run. Its request holds that many bytes.
+// process and must continue, or that is the child of an admitted run. Its request holds requestBytes of memory.
 // The caller has not started it, so it does not count for the rate.
-func (g *Gate) AcquireOverLimit(name string, request int64) *Slot {
+func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -220,7 +221,7 @@ func (g *Gate) AcquireOverLimit(name string, request int64) *Slot {
 		c = g.addCallerLocked(name, now)
 	}
 	g.countActiveLocked(c, now)
-	reserved, _ := g.Memory.reserve(request, true)
+	reserved, _ := g.Memory.reserve(requestBytes, true)
 	return &Slot{Memory: reserved, gate: g, caller: name}
 }
 
@@ -229,7 +230,11 @@ func (g *Gate) AcquireOverLimit(name string, request int64) *Slot {
 func (g *Gate) HasFreeSlot() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return (g.active < g.Max || g.queue.n > 0 && g.active == g.Max) && g.Memory.hasRoom(0)
+	limit := g.Max
+	if g.queue.n > 0 {
+		limit++
+	}
+	return g.active < limit && g.Memory.hasRoom(0)
 }
 
 // Freed returns a channel that can be received from when HasFreeSlot may have changed.
@@ -252,7 +257,8 @@ func (p *Slot) Release() { p.freeOnce(true) }
 // Discard is Release for a slot whose run did not begin. It does not count as one of its caller's starts.
 func (p *Slot) Discard() { p.freeOnce(false) }
 
-// freeOnce frees the slot, once.
+// freeOnce frees the slot, once, and gives it to the next in the queue. A run that has not begun gives its
+// caller's token back, because it does not count for the caller's rate.
 func (p *Slot) freeOnce(began bool) {
 	if p == nil {
 		return
@@ -271,7 +277,8 @@ func (p *Slot) freeOnce(began bool) {
 
 	if c := gate.callers[p.caller]; c != nil {
 		c.active--
-		if !began && p.token && gate.Rate.N > 0 {
+		spentInVain := p.token && !began
+		if spentInVain && gate.Rate.N > 0 {
 			c.tokens++
 		}
 		gate.forgetIdleLocked(p.caller, c, now)

@@ -21,13 +21,14 @@ type departureRate struct {
 	begun        time.Time // this window
 	now, before  int
 	hasBefore    bool
-	freeSince    time.Time // when the last place became free that nobody took
+	freeSince    time.Time // when the last slot became free that was not taken at once
 	measuredOnce bool
 }
 
 // markFull notes that the last free slot was taken.
 func (p *departureRate) markFull(now time.Time) {
-	if !p.measuredOnce || !p.freeSince.IsZero() && now.Sub(p.freeSince) > paceLull {
+	hadLull := !p.freeSince.IsZero() && now.Sub(p.freeSince) > paceLull
+	if !p.measuredOnce || hadLull {
 		*p = departureRate{begun: now, measuredOnce: true}
 	}
 	p.freeSince = time.Time{}

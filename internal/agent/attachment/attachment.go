@@ -35,7 +35,10 @@ const (
 const PDF = "application/pdf"
 
 // textTypes lists the media types outside of text/* whose content is text.
-var textTypes = []string{"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml", "application/javascript", "application/sql", "application/x-ndjson", "application/csv"}
+var textTypes = []string{
+	"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml",
+	"application/javascript", "application/sql", "application/x-ndjson", "application/csv",
+}
 
 // errType lists the media types that New accepts.
 var errType = errors.New("must be image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg, application/pdf, or text")
@@ -108,7 +111,13 @@ var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image
 
 // IsText reports whether the content of a file is text, which is written into the message.
 func IsText(m llm.Media) bool {
-	return strings.HasPrefix(m.MIME, "text/") || slices.Contains(textTypes, m.MIME) || strings.HasSuffix(m.MIME, "+json") || strings.HasSuffix(m.MIME, "+xml") && m.MIME != "image/svg+xml"
+	switch {
+	case m.MIME == "image/svg+xml":
+		return false
+	case strings.HasPrefix(m.MIME, "text/"), strings.HasSuffix(m.MIME, "+json"), strings.HasSuffix(m.MIME, "+xml"):
+		return true
+	}
+	return slices.Contains(textTypes, m.MIME)
 }
 
 // Accepts reports whether a model takes m.
@@ -155,7 +164,8 @@ func Describe(media llm.Media) string {
 		details = append(details, media.Name)
 	}
 	if media.MIME != "" {
-		details = append(details, media.MIME, fmt.Sprintf("%d bytes", base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(media.Data, "=")))))
+		size := base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(media.Data, "=")))
+		details = append(details, media.MIME, fmt.Sprintf("%d bytes", size))
 	}
 	if len(details) > 0 {
 		what += " (" + strings.Join(details, ", ") + ")"

@@ -63,10 +63,13 @@ func (l Limits) ByName() map[string]float64 {
 
 // lowerLimit returns the lower of two limits, where 0 means no limit.
 func lowerLimit[N int | int64 | float64](a, b N) N {
-	if a <= 0 || b > 0 && b < a {
+	switch {
+	case a <= 0:
 		return b
+	case b <= 0:
+		return a
 	}
-	return a
+	return min(a, b)
 }
 
 // Budget counts what a run has used of its Limits. Clock counts its seconds.
@@ -101,8 +104,8 @@ type Status struct {
 	Used, Max float64 // a Max of 0 is no limit
 }
 
-// New returns a Budget of which nothing is used. It calls notify when TryCall is worth another
-// try; notify must close the channel that it is given.
+// New returns a Budget of which nothing is used. When a call has been decided, so that TryCall may decide about the
+// next one, it calls notify with the channel that TryCall has returned. notify must close that channel.
 func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify func(changed chan struct{})) *Budget {
 	return &Budget{
 		price:   price,
@@ -263,8 +266,10 @@ func (b *Budget) decideLocked(i int) {
 func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.input.isReached() || b.output.isReached() || b.total.isReached() || b.cost.isReached() {
-		return 0, false
+	for _, c := range []*counter{&b.input, &b.output, &b.total, &b.cost} {
+		if c.isReached() {
+			return 0, false
+		}
 	}
 	return int64(min(float64(wanted), b.output.remaining(), b.total.remaining())), true
 }

@@ -73,7 +73,8 @@ func (o *Output) Add(piece string) (kept string, cut bool) {
 		}
 		o.count(rest[:n])
 		rest = rest[n:]
-		if o.limit > 0 && o.Tokens() > o.limit+outputSlack || o.repeatsItself() {
+		exceedsLimit := o.limit > 0 && o.Tokens() > o.limit+outputSlack
+		if exceedsLimit || o.repeatsItself() {
 			return piece[:len(piece)-len(rest)], true
 		}
 	}

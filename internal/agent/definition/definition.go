@@ -66,7 +66,8 @@ type Agent struct {
 
 // Narrows reports whether the agent has other tools than the service: fewer, or with more approvals.
 func (a *Agent) Narrows() bool {
-	return a.Servers != nil || a.Tools != nil || a.Approval != "" && a.Approval != config.ApproveNever || len(a.Agents) > 0
+	asksForApproval := a.Approval != "" && a.Approval != config.ApproveNever
+	return a.Servers != nil || a.Tools != nil || len(a.Agents) > 0 || asksForApproval
 }
 
 // FilterTools returns the tools in all that the agent may use, with its own approvals. If the agent
@@ -99,10 +100,13 @@ func (a *Agent) AllowsServer(name string) bool {
 
 // AllowsTool reports whether the agent may use a tool of a server.
 func (a *Agent) AllowsTool(server, tool string) bool {
-	return a.AllowsServer(server) && (a.Tools == nil || slices.ContainsFunc(a.Tools, func(glob string) bool {
+	if !a.AllowsServer(server) {
+		return false
+	}
+	return a.Tools == nil || slices.ContainsFunc(a.Tools, func(glob string) bool {
 		ok, err := path.Match(glob, tool)
 		return ok && err == nil
-	}))
+	})
 }
 
 // NeedsApproval reports whether a person must approve each call of t: because its server's

@@ -206,7 +206,9 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 	case "description":
 		agent.Description, err = p.readText(node, name, 0, maxDescription)
 	case "model":
-		if agent.Model, err = p.readText(node, name, 1, maxModel); err == nil && !p.AnyModel && !slices.Contains(p.Models, agent.Model) {
+		agent.Model, err = p.readText(node, name, 1, maxModel)
+		isServed := p.AnyModel || slices.Contains(p.Models, agent.Model)
+		if err == nil && !isServed {
 			err = p.errorAt(node, "model %s is not one of the models", printable(agent.Model))
 		}
 	case "prompt":

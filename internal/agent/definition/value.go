@@ -90,7 +90,8 @@ func (p *parser) checkGlobs(n *yaml.Node, globs []string) error {
 // readWhole reads a whole number above 0.
 func (p *parser) readWhole(n *yaml.Node, name string) (int64, error) {
 	var v int64
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&v) != nil || v < 1 || v > 1<<53 {
+	isInteger := n.Kind == yaml.ScalarNode && n.Tag == "!!int" && n.Decode(&v) == nil
+	if !isInteger || v < 1 || v > 1<<53 {
 		return 0, p.errorAt(n, "%s must be a whole number above 0", name)
 	}
 	return v, nil
@@ -99,11 +100,13 @@ func (p *parser) readWhole(n *yaml.Node, name string) (int64, error) {
 // readNumber reads a number from low to high; low itself is excluded if above is set.
 func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, above bool) (float64, error) {
 	var v float64
-	isNumber := n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float") && n.Decode(&v) == nil
-	if !isNumber || !(v >= low && v <= high) || above && v == low {
-		if above {
-			return 0, p.errorAt(n, "%s must be a number above %g, at most %g", name, low, high)
-		}
+	hasType := n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float")
+	isNumber := hasType && n.Decode(&v) == nil
+	isInRange := v >= low && v <= high // false for NaN
+	switch {
+	case above && (!isNumber || !isInRange || v == low):
+		return 0, p.errorAt(n, "%s must be a number above %g, at most %g", name, low, high)
+	case !isNumber || !isInRange:
 		return 0, p.errorAt(n, "%s must be a number from %g to %g", name, low, high)
 	}
 	return v, nil

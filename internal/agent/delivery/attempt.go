@@ -31,7 +31,8 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	}
 
 	free := all < maxAttempts && d.attempts[origin] < maxAttemptsPerReceiver
-	stopped := d.closed || !d.Local && d.draining.Err() != nil
+	leftToOthers := !d.Local && d.draining.Err() != nil
+	stopped := d.closed || leftToOthers
 	if free && !stopped {
 		d.attempts[origin]++
 		d.work.Add(1)
@@ -151,7 +152,7 @@ func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 	d.Logger.ErrorContext(ctx, "delivery given up", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why, help.Webhooks.Attr())
 }
 
-// park leaves the next attempt to whoever claims the delivery after that time.
+// park leaves the next attempt to the process that claims the delivery after delay.
 func (d *Deliverer) park(job event.Job, delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()

@@ -114,8 +114,8 @@ type Deliverer struct {
 
 	waiting, bytes atomic.Int64 // in the log, as counted last, and what has changed here since
 	countMu        sync.Mutex   // guards changes of waiting and bytes, and the next two lines
-	storing        [2]int64     // deliveries that are being stored, and their bytes
-	added          [2]int64     // deliveries that were stored here, ever, and their bytes
+	storing        tally        // deliveries that are being stored
+	added          tally        // deliveries that this process has ever stored
 
 	mu       sync.Mutex     // protects the fields below
 	closed   bool           // Drain waits for the last attempts: no other one begins

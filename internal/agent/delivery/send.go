@@ -163,7 +163,8 @@ func ParseOrigin(text string) (string, error) {
 	text = strings.TrimSuffix(strings.TrimSpace(text), "/")
 	u, err := url.Parse(text)
 	origin, ok := originOf(text)
-	if err != nil || !ok || u.Path != "" || u.RawQuery != "" {
+	isOrigin := ok && err == nil && u.Path == "" && u.RawQuery == ""
+	if !isOrigin {
 		return "", fmt.Errorf("%q is not an origin like https://crm.example.com, or http:// on the loopback address", text)
 	}
 	return origin, nil

@@ -14,6 +14,9 @@ import (
 // for deliveries that are stored while it reads the pages of the log. So the bound can be exceeded by what other
 // processes store within countInterval.
 
+// tally is a number of deliveries, and the bytes of their bodies.
+type tally struct{ count, bytes int64 }
+
 // reserve counts a delivery that is about to be stored. It returns false if too many wait. If it returns true,
 // the caller must call stored or notStored.
 func (d *Deliverer) reserve(size int64) bool {
@@ -24,32 +27,32 @@ func (d *Deliverer) reserve(size int64) bool {
 	}
 	d.waiting.Add(1)
 	d.bytes.Add(size)
-	d.storing[0]++
-	d.storing[1] += size
+	d.storing.count++
+	d.storing.bytes += size
 	return true
 }
 
-// stored is called when a delivery is in the log.
+// stored counts a delivery that is in the log now.
 func (d *Deliverer) stored(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.storing[0]--
-	d.storing[1] -= size
-	d.added[0]++
-	d.added[1] += size
+	d.storing.count--
+	d.storing.bytes -= size
+	d.added.count++
+	d.added.bytes += size
 }
 
-// notStored is called when a delivery could not be stored.
+// notStored no longer counts a delivery, because the log did not store it.
 func (d *Deliverer) notStored(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.storing[0]--
-	d.storing[1] -= size
+	d.storing.count--
+	d.storing.bytes -= size
 	d.waiting.Add(-1)
 	d.bytes.Add(-size)
 }
 
-// removed is called when a delivery was removed from the log.
+// removed no longer counts a delivery, because the log no longer has it.
 func (d *Deliverer) removed(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -96,8 +99,8 @@ func (d *Deliverer) countStored() {
 	}
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.waiting.Store(n + d.storing[0] + d.added[0] - before[0])
-	d.bytes.Store(bytes + d.storing[1] + d.added[1] - before[1])
+	d.waiting.Store(n + d.storing.count + d.added.count - before.count)
+	d.bytes.Store(bytes + d.storing.bytes + d.added.bytes - before.bytes)
 }
 
 // Drain lets attempts end, but not longer than ctx. If the log ends with the process, it also waits for

@@ -56,17 +56,19 @@ type joined struct {
 	data   []byte // once all parts are there; nil before
 }
 
-// addPart adds a part, and reports whether it was the last one.
+// addPart adds a part, whose words are those that Parts has written, and reports whether it was the last one.
 func (j *joined) addPart(words []string) bool {
 	if len(words) != 3 {
 		return false
 	}
-	n, err := strconv.Atoi(words[0])
+	index, count, piece := words[0], words[1], words[2]
+	n, err := strconv.Atoi(index)
 	if n == 0 {
 		j.pieces = ""
 	}
-	j.pieces += words[2]
-	if err != nil || strconv.Itoa(n+1) != words[1] {
+	j.pieces += piece
+	isLast := err == nil && strconv.Itoa(n+1) == count
+	if !isLast {
 		return false
 	}
 	data, err := base64.StdEncoding.DecodeString(j.pieces)

@@ -46,14 +46,15 @@ type Search struct {
 	recent     []string // the same names; those that were found or called last are at the end
 }
 
-// Search returns nil if the model is offered all tools of a catalog, because they are few. windowTokens is the size
+// Search returns nil if the model is offered all tools of a catalog, because they are few and small. windowTokens is the size
 // of the model's window; 0 if it is unknown.
 func (o Options) Search(c *Catalog, windowTokens int64) *Search {
-	many := o.MinTools > 0 && len(c.Tools) > o.MinTools || o.MinBytes > 0 && c.bytes > o.MinBytes
+	many := o.MinTools > 0 && len(c.Tools) > o.MinTools
+	large := o.MinBytes > 0 && c.bytes > o.MinBytes
 	if windowTokens > 0 && o != (Options{}) && len(c.Tools) > 1 {
-		many = many || window.ToolTokens(c.Offered) > windowTokens/maxToolShare
+		large = large || window.ToolTokens(c.Offered) > windowTokens/maxToolShare
 	}
-	if !many {
+	if !many && !large {
 		return nil
 	}
 	return NewSearch(c, windowTokens)
@@ -134,7 +135,10 @@ func (s *Search) Offer(names ...string) bool {
 // longest time, because the result of a search says that all of its tools can be called, those of earlier searches
 // included. The latest tool always stays.
 func (s *Search) dropOldest() {
-	for len(s.recent) > 1 && (len(s.recent) > maxShownTools || s.maxTokens > 0 && window.ToolTokens(s.Shown()) > s.maxTokens) {
+	exceedsLimits := func() bool {
+		return len(s.recent) > maxShownTools || s.maxTokens > 0 && window.ToolTokens(s.Shown()) > s.maxTokens
+	}
+	for len(s.recent) > 1 && exceedsLimits() {
 		oldest := s.recent[0]
 		s.recent = s.recent[1:]
 		s.foundNames = slices.DeleteFunc(s.foundNames, func(name string) bool { return name == oldest })
@@ -153,7 +157,7 @@ type searchHit struct {
 var ErrArguments = errors.New("the arguments cannot be used")
 
 // Find executes one call of the search tool. It returns the result and the names of the tools in it, which the
-// caller gives to Offer when the turn has ended. The error wraps ErrArguments, if the model can do better.
+// caller gives to Offer when the turn has ended. The error wraps ErrArguments if the model can correct its arguments.
 func (s *Search) Find(args json.RawMessage) (result *content.Result, found []string, _ error) {
 	query, err := queryOf(args)
 	if err != nil {
@@ -163,7 +167,8 @@ func (s *Search) Find(args json.RawMessage) (result *content.Result, found []str
 	tokens := window.ToolTokens(s.Shown()[:1])
 	for _, i := range s.catalog.index().Find(query, maxHits) {
 		tokens += window.ToolTokens(s.catalog.Offered[i : i+1])
-		if s.maxTokens > 0 && tokens > s.maxTokens && len(hits) > 0 {
+		isFull := s.maxTokens > 0 && tokens > s.maxTokens
+		if isFull && len(hits) > 0 {
 			break // the best hits come first
 		}
 		tool := s.catalog.Tools[i]

@@ -71,13 +71,14 @@ func hasNoSpaces(r rune) bool {
 	return r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
 }
 
-// appendWord adds a word, or the pairs of letters that stand for words where there are
-// no spaces: what a pair is part of can be found without a dictionary.
+// appendWord adds the stem of a word, unless it is a stop word. In a script without spaces it adds each pair of
+// adjacent letters: a word is then found by its pairs, without a dictionary.
 func appendWord(out []string, word string) []string {
 	first, size := utf8.DecodeRuneInString(word)
 	if !hasNoSpaces(first) {
-		w := strings.ToLower(word)
-		if stem := stemWord(w); !stopWords[w] && !stopWords[stem] { // this and was lose their s
+		lower := strings.ToLower(word)
+		stem := stemWord(lower) // of "this" it is "thi", so both forms are looked up
+		if !stopWords[lower] && !stopWords[stem] {
 			out = append(out, stem)
 		}
 		return out
@@ -85,10 +86,10 @@ func appendWord(out []string, word string) []string {
 	if len(word) == size {
 		return append(out, word)
 	}
-	for before, at := 0, size; at < len(word); {
-		_, n := utf8.DecodeRuneInString(word[at:])
-		out = append(out, word[before:at+n])
-		before, at = at, at+n
+	for first, second := 0, size; second < len(word); {
+		_, n := utf8.DecodeRuneInString(word[second:])
+		out = append(out, word[first:second+n])
+		first, second = second, second+n
 	}
 	return out
 }
@@ -104,7 +105,8 @@ func stemWord(w string) string {
 	switch {
 	case len(w) > 4 && strings.HasSuffix(w, "ies"):
 		w = w[:len(w)-3] + "y"
-	case len(w) > 2 && strings.HasSuffix(w, "s") && !strings.HasSuffix(w, "ss") && !strings.HasSuffix(w, "us"):
+	case strings.HasSuffix(w, "ss"), strings.HasSuffix(w, "us"):
+	case len(w) > 2 && strings.HasSuffix(w, "s"):
 		w = w[:len(w)-1]
 	}
 	for _, ending := range []string{"ing", "ed"} {

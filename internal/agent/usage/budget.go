@@ -51,10 +51,13 @@ func ParseLimits(text string) (out []Limit, _ error) {
 			return nil, errors.New("the names are cost, input_tokens, output_tokens and total_tokens")
 		}
 		var err error
-		if limit.Max, err = strconv.ParseFloat(number, 64); err != nil || !(limit.Max > 0 && limit.Max <= 1e15) {
+		limit.Max, err = strconv.ParseFloat(number, 64)
+		isInRange := limit.Max > 0 && limit.Max <= 1e15 // false for NaN
+		if err != nil || !isInRange {
 			return nil, fmt.Errorf("%s: want a number above 0", name)
 		}
-		if limit.Period, err = parsePeriod(period); err != nil || limit.Period < minPeriod || limit.Period > maxPeriod {
+		limit.Period, err = parsePeriod(period)
+		if err != nil || limit.Period < minPeriod || limit.Period > maxPeriod {
 			return nil, fmt.Errorf("%s: want a period of 1m to 366d, such as 30m, 24h or 7d", name)
 		}
 		if slices.ContainsFunc(out, func(o Limit) bool { return o.key() == limit.key() }) {
@@ -305,7 +308,7 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 		if err != nil {
 			return nil, err
 		}
-		sum, ttl := b.sum(stored, use)
+		sum, ttl := b.addUse(stored, use)
 		value, err := json.Marshal(sum)
 		if err != nil {
 			return nil, fmt.Errorf("encode what a caller has used: %w", err)
@@ -326,16 +329,21 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 	return nil, errors.New("store what a caller has used: too many processes do at the same time")
 }
 
-// sum returns what is stored with use added, and the time until the last of its periods has passed. A stored period of
-// another limit counts until it ends: other processes may have that limit, during a rolling update or before a rollback.
-func (b *budgets) sum(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
+// addUse returns what is stored with use added, and the time until the last of its periods has passed. A stored
+// period of a limit that this process does not have counts until it ends: other processes may have that limit, during
+// a rolling update or before a rollback.
+func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
 	now := b.store.Now()
 	sum = make(map[string]period)
 	limits := slices.Clone(b.limits)
 	for key := range stored {
 		name, duration, _ := strings.Cut(key, "/")
 		length, err := time.ParseDuration(duration)
-		if other := (Limit{Name: name, Period: length}); err == nil && other.isCurrent(stored, now) && !slices.ContainsFunc(limits, func(l Limit) bool { return l.key() == key }) {
+		isOurs := slices.ContainsFunc(limits, func(l Limit) bool { return l.key() == key })
+		if err != nil || isOurs {
+			continue
+		}
+		if other := (Limit{Name: name, Period: length}); other.isCurrent(stored, now) {
 			limits = append(limits, other)
 		}
 	}

@@ -75,8 +75,13 @@ func New(o Options) (*Meter, error) {
 		m.budgets = &budgets{limits: o.Limits, store: o.Store, logger: o.Logger, pending: make(map[string]*pendingUse)}
 	}
 	var tokensErr, costErr error
-	m.tokens, tokensErr = o.Meter.Int64Counter("answerd.tokens", metric.WithUnit("{token}"), metric.WithDescription("Tokens of prompts and answers, by agent and model, and by the claim of COST_CLAIM. Each model call is counted once, by the run that made it: those of a child run under the child's agent, and not again for its parent."))
-	m.cost, costErr = o.Meter.Float64Counter("answerd.cost", metric.WithDescription("Cost of model calls in the currency of MODELS_FILE, by agent and model, and by the claim of COST_CLAIM. A model without a price has no cost. Each model call is counted once, by the run that made it, and not again for the run's parent."))
+	m.tokens, tokensErr = o.Meter.Int64Counter("answerd.tokens",
+		metric.WithUnit("{token}"),
+		metric.WithDescription("Tokens of prompts and answers, by agent and model, and by the claim of COST_CLAIM. "+
+			"Each model call is counted once, by the run that made it: those of a child run under the child's agent, and not again for its parent."))
+	m.cost, costErr = o.Meter.Float64Counter("answerd.cost",
+		metric.WithDescription("Cost of model calls in the currency of MODELS_FILE, by agent and model, and by the claim of COST_CLAIM. "+
+			"A model without a price has no cost. Each model call is counted once, by the run that made it, and not again for the run's parent."))
 	return m, errors.Join(tokensErr, costErr)
 }
 

@@ -65,7 +65,8 @@ func New(p llm.Profile) *Window {
 // LearnSize sets the size that the endpoint has named for its window, if it is smaller than the
 // known size. It ignores 0.
 func (w *Window) LearnSize(tokens int64) {
-	if tokens <= 0 || w.size > 0 && !w.guessed && w.size <= tokens {
+	isKnown := w.size > 0 && !w.guessed
+	if tokens <= 0 || isKnown && w.size <= tokens {
 		return
 	}
 	w.size, w.guessed = tokens, false
@@ -108,7 +109,8 @@ func (w *Window) promptLimit() int64 { return w.size - min(w.reserve, w.size) }
 func (w *Window) Observe(u event.Usage) {
 	if u.InputTokens > 0 && w.sent > 0 {
 		// The bounds keep a provider that counts wrongly from emptying the conversation.
-		w.factor, w.counted = min(max(float64(u.InputTokens)/float64(w.sent), 0.25), 4), true
+		w.factor = min(max(float64(u.InputTokens)/float64(w.sent), 0.25), 4)
+		w.counted = true
 	}
 }
 
