@@ -85,7 +85,9 @@ const maxTypeName = 64
 // of a Server-Sent Event, so it must not contain a line break.
 func isTypeName(t Type) bool {
 	for _, c := range []byte(t) {
-		if c != '_' && (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+		switch {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '_':
+		default:
 			return false
 		}
 	}

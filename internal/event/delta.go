@@ -7,8 +7,8 @@ type Deltas struct {
 	size  int    // as DeltaSize of all together
 }
 
-// Add adds body after the others and reports whether it did. It does not unless body is a delta of the same part or call
-// as the others, and all together are at most max bytes by DeltaSize.
+// Add adds body after the others and reports whether it did. body must be a delta of the same part or call as the
+// others, and all together may have at most max bytes by DeltaSize.
 func (d *Deltas) Add(body Body, max int) bool {
 	size, text := DeltaSize(body), deltaText(body)
 	if d.first != nil {

@@ -159,7 +159,9 @@ func (w *Writer) readAgainLocked(ctx context.Context) {
 		return
 	}
 	if has, err := ResumeWriter(ctx, w.log, w.run); err == nil {
-		w.started, w.step, w.text, w.reasoning, w.calls, w.questions, w.suspended = has.started, has.step, has.text, has.reasoning, has.calls, has.questions, has.suspended
+		w.started, w.suspended = has.started, has.suspended
+		w.step, w.text, w.reasoning = has.step, has.text, has.reasoning
+		w.calls, w.questions = has.calls, has.questions
 		w.unsure = false
 	}
 }
@@ -314,6 +316,7 @@ func (w *Writer) checkRunningLocked(c Call) string {
 	return ""
 }
 
+// endCallLocked notes the result of a call. It returns a reason if the call cannot end.
 func (w *Writer) endCallLocked(c Call) string {
 	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
@@ -325,6 +328,7 @@ func (w *Writer) endCallLocked(c Call) string {
 	return ""
 }
 
+// openPartLocked opens a part of the step: w.text or w.reasoning. It returns a reason if the part cannot be opened.
 func (w *Writer) openPartLocked(part *string, id string) string {
 	if *part != "" || id == "" || w.step == 0 {
 		return "a part of this kind is open, or no step is"
@@ -333,6 +337,7 @@ func (w *Writer) openPartLocked(part *string, id string) string {
 	return ""
 }
 
+// checkPartOpen returns a reason unless id is the open part.
 func checkPartOpen(part, id string) string {
 	if part == "" || part != id {
 		return "that part is not open"
@@ -340,6 +345,7 @@ func checkPartOpen(part, id string) string {
 	return ""
 }
 
+// closePart closes the open part. It returns a reason unless that is id.
 func closePart(part *string, id string) string {
 	reason := checkPartOpen(*part, id)
 	if reason == "" {

@@ -102,7 +102,8 @@ func connectUntilDone(ctx context.Context, servers string, options []nats.Option
 		switch {
 		case err == nil:
 			return c, nil
-		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted):
+		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired),
+			errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted):
 			return nil, fmt.Errorf("connect to the event log: %w", err)
 		}
 		select {
@@ -166,8 +167,11 @@ const (
 
 // confirmLeader returns nil if a stream has one leader, which this connection reaches. It asks at most once a second.
 func (c *client) confirmLeader(ctx context.Context, stream string) error {
+	if !c.clustered {
+		return nil
+	}
 	began := time.Now()
-	if until, ok := c.leaders.Load(stream); !c.clustered || ok && began.Before(until.(time.Time)) {
+	if until, ok := c.leaders.Load(stream); ok && began.Before(until.(time.Time)) {
 		return nil
 	}
 	if !c.hasLeader(ctx, c.read, stream) {
@@ -205,7 +209,7 @@ func CheckURL(s string) error {
 	scheme := ""
 	for _, server := range strings.Split(s, ",") {
 		u, err := url.Parse(strings.TrimSpace(server))
-		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+		if err != nil || !isServerURL(u) {
 			return errors.New("must be file:DIR, or servers like nats://host:4222, comma separated")
 		}
 		if scheme != "" && scheme != u.Scheme {
@@ -214,6 +218,13 @@ func CheckURL(s string) error {
 		scheme = u.Scheme
 	}
 	return nil
+}
+
+// isServerURL reports whether u is nats:// or tls:// with a host, and without a path, query or fragment.
+func isServerURL(u *url.URL) bool {
+	hasScheme := u.Scheme == "nats" || u.Scheme == "tls"
+	hasMore := u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != ""
+	return hasScheme && u.Hostname() != "" && !hasMore
 }
 
 // diskFailed reports whether the disk of an embedded log accepts no writes. No append then

@@ -81,8 +81,8 @@ func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body [
 	return l.createError(err)
 }
 
-// BeginThread implements event.Log. It sends the head of the thread ahead. If the server refuses it or does not answer, BeginTurn
-// tries again, and deletes other threads if the stream is full.
+// BeginThread implements event.Log. It sends the head of the thread and does not wait for the acknowledgement. If the
+// server refuses the head or does not answer, BeginTurn tries again, and deletes other threads if the stream is full.
 func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) error {
 	w, err := l.writerFor(ctx, run.ID)
 	if err != nil {

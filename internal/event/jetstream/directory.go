@@ -57,7 +57,8 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 				return page, err
 			}
 			for i, run := range runs {
-				if run.ID == "" || filter.HidesChild(run) || filter.Status != "" && run.Status() != filter.Status {
+				hasStatus := filter.Status == "" || run.Status() == filter.Status
+				if run.ID == "" || filter.HidesChild(run) || !hasStatus {
 					continue
 				}
 				if len(page.Runs) == filter.PageSize() {
@@ -86,7 +87,8 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 				entries = append(entries, m)
 			}
 		}
-		if !more && !l.clustered || len(found) == 0 {
+		hasAll := !more && !l.clustered // a server of a cluster may lack the newest entries
+		if hasAll || len(found) == 0 {
 			break
 		}
 	}

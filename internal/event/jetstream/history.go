@@ -201,7 +201,8 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 			}
 			notes = append(notes, of...)
 		}
-		if !more && from > head || len(found) == 0 {
+		hasAll := !more && from > head
+		if hasAll || len(found) == 0 {
 			return notes, nil
 		}
 	}

@@ -106,8 +106,9 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 		r.moreInput = make(chan struct{})
 	}
 	more := r.moreInput // taken before the read, so that no wake-up is missed
-	// Nobody knows of a run before its first event.
-	none := r.noInputs && (l.alone || r.last.Seq == 0)
+	// Another process can add an input only after it has read an event of the run.
+	isUnshared := l.alone || r.last.Seq == 0
+	none := r.noInputs && isUnshared
 	r.mu.Unlock()
 	if none {
 		return event.InputPage{More: more}, nil

@@ -81,7 +81,8 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 // request is large or an older version stored it. It returns nil if the log has none.
 func (c *client) readRequest(ctx context.Context, id string) (*message, error) {
 	m, err := c.readLastFromLeader(ctx, jobsName, jobPrefix+id)
-	if err != nil || m != nil && m.header.Get(writerHeader) != "" {
+	hasRequest := m != nil && m.header.Get(writerHeader) != ""
+	if err != nil || hasRequest {
 		return m, err
 	}
 	return c.readLast(ctx, runsName, runSubject(id, requestToken))

@@ -117,7 +117,8 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 	w.first = w.seq
 	if count := header.Get(batchHeader); count != "" {
 		n, err := strconv.ParseInt(count, 10, 64)
-		if err != nil || n < 0 || n > w.seq || n == 0 && w.seq > 0 {
+		isEmpty := n == 0 && w.seq > 0
+		if err != nil || n < 0 || n > w.seq || isEmpty {
 			return w, fmt.Errorf("a message of the log has %q events in a batch", count)
 		}
 		w.first, w.inBatch = w.seq-n+1, true
@@ -157,7 +158,10 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 		}
 		events = append(events, e)
 	}
-	if len(events) == 0 || by.inBatch && events[len(events)-1].Seq != by.seq {
+	if len(events) == 0 {
+		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
+	}
+	if last := events[len(events)-1]; by.inBatch && last.Seq != by.seq {
 		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
 	}
 	return events, nil

@@ -236,10 +236,12 @@ func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, erro
 	}
 	err = json.Unmarshal(answer.Data, &ack)
 	switch {
-	case err != nil || ack.Error == nil && ack.Stream == "":
+	case err != nil:
 		return nil, js.ErrInvalidJSAck
 	case ack.Error != nil:
 		return nil, ack.Error
+	case ack.Stream == "":
+		return nil, js.ErrInvalidJSAck
 	}
 	return &ack.PubAck, nil
 }
@@ -248,7 +250,10 @@ func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, erro
 // expected.
 func isWrongLastSequence(err error) bool {
 	var api *js.APIError
-	return errors.As(err, &api) && (api.ErrorCode == js.JSErrCodeStreamWrongLastSequence || api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant)
+	if !errors.As(err, &api) {
+		return false
+	}
+	return api.ErrorCode == js.JSErrCodeStreamWrongLastSequence || api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant
 }
 
 // isDuplicate reports whether a message was refused because its subject already has one: the
@@ -265,13 +270,17 @@ func isFull(err error) bool {
 	if !errors.As(err, &api) {
 		return false
 	}
-	return isAccountFull(err) || api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
+	isStreamFull := api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
+	return isStreamFull || isAccountFull(err)
 }
 
 // isAccountFull reports whether an account or its server has reached a limit.
 func isAccountFull(err error) bool {
 	var api *js.APIError
-	return errors.As(err, &api) && (api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode)
+	if !errors.As(err, &api) {
+		return false
+	}
+	return api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode
 }
 
 // isPermanent reports whether a server would refuse a message again if it were repeated. It takes a message later that it
@@ -281,7 +290,10 @@ func isPermanent(err error) bool {
 		return true
 	}
 	var api *js.APIError
-	return errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408 && api.Code != 429 && !isFull(err)
+	if !errors.As(err, &api) || api.Code == 408 || api.Code == 429 {
+		return false
+	}
+	return api.Code/100 == 4 && !isFull(err)
 }
 
 // createError returns the error of Create for an error of publishAfter.

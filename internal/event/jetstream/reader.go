@@ -78,7 +78,7 @@ func (r *run) settledChannel() (<-chan struct{}, error) {
 	if r.isGoneLocked() {
 		return nil, event.ErrGone
 	}
-	if !r.last.Settled() && r.writer == nil && r.eventSub == nil && !r.log.alone {
+	if !r.last.Settled() && !r.hearsOfEventsLocked() {
 		return nil, nil
 	}
 	if r.settled == nil {
@@ -111,7 +111,14 @@ func (r *run) updateFor(ctx context.Context, seq int64) error {
 func (r *run) canWaitAt(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.loaded && r.record != nil && (r.eventSub != nil || r.writer != nil || r.log.alone) && seq <= r.last.Seq
+	isRead := r.loaded && r.record != nil
+	return isRead && r.hearsOfEventsLocked() && seq <= r.last.Seq
+}
+
+// hearsOfEventsLocked reports whether new events of the run reach this instance without a read: it appends them
+// itself, has a live subscription, or is the only one that uses the log.
+func (r *run) hearsOfEventsLocked() bool {
+	return r.writer != nil || r.eventSub != nil || r.log.alone
 }
 
 // confirmEnd reads from the stream's leader when seq is beyond the last known event. Another

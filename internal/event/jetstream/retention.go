@@ -32,7 +32,8 @@ func (l *Log) expireLoop() {
 			select {
 			case now := <-space.C:
 				short := l.watchSpace(space)
-				waiting = now.Before(due) && (!short || now.Before(again))
+				mayMakeSpace := short && !now.Before(again)
+				waiting = now.Before(due) && !mayMakeSpace
 			case <-l.expireNow:
 				waiting = false
 			case <-l.ctx.Done():
@@ -89,7 +90,11 @@ func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 	}
 	s.last = now
 	info, err := l.streamInfo(l.ctx, l.runsStream)
-	if err != nil || info.State.Msgs > 0 && l.expired.Load() == s.expired {
+	if err != nil {
+		return
+	}
+	hasRuns := info.State.Msgs > 0
+	if hasRuns && l.expired.Load() == s.expired {
 		return
 	}
 	s.checks++
@@ -311,7 +316,8 @@ func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
 			return err == nil && !s.exceeds(enoughBelow), err
 		},
 	})
-	return err == nil && (outcome == share.Nothing || outcome == share.Waiting && full), err
+	cannotWait := outcome == share.Waiting && full
+	return err == nil && (outcome == share.Nothing || cannotWait), err
 }
 
 // endOf returns when a run ended, zero if it has not ended, and the pos of its last event, by the leader
@@ -393,7 +399,10 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spa
 	if isAbandoned(last) {
 		return age >= startTimeout, nil
 	}
-	return age >= abandonedAfter || ended && (spaceShort || age >= l.retention), nil
+	if ended && (spaceShort || age >= l.retention) {
+		return true, nil
+	}
+	return age >= abandonedAfter, nil
 }
 
 // confirmExpired does the same as isExpired with the last event that the stream's leader has. Another

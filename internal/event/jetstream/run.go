@@ -156,12 +156,16 @@ func (r *run) isCurrentLocked() bool {
 	if r.writer != nil {
 		return true
 	}
-	return (r.eventSub != nil || r.log.alone || r.last.Terminal()) && time.Since(r.lastRead) < pollInterval
+	isLive := r.eventSub != nil || r.log.alone || r.last.Terminal()
+	return isLive && time.Since(r.lastRead) < pollInterval
 }
 
 // isGoneLocked reports whether the run was deleted, or its retention has passed.
 func (r *run) isGoneLocked() bool {
-	return r.record.Gone || r.last.Terminal() && r.log.Now().Sub(time.UnixMilli(r.last.Time)) >= r.log.retention
+	if r.record.Gone {
+		return true
+	}
+	return r.last.Terminal() && r.log.Now().Sub(time.UnixMilli(r.last.Time)) >= r.log.retention
 }
 
 // wakeReadersLocked makes callers that wait for the run ask again.
@@ -238,7 +242,9 @@ func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
 // trimTailLocked drops the older half of a tail that exceeds twice its bounds. Pages that share
 // the dropped part stay valid.
 func (r *run) trimTailLocked() {
-	if len(r.tail) <= 2*maxTail && (r.tailBytes <= 2*maxTailBytes || len(r.tail) == 1) {
+	isLong := len(r.tail) > 2*maxTail
+	isLarge := len(r.tail) > 1 && r.tailBytes > 2*maxTailBytes
+	if !isLong && !isLarge {
 		return
 	}
 	n, bytes := 0, r.tailBytes

@@ -71,8 +71,16 @@ func (l *Log) runsConfig(replicas int) js.StreamConfig {
 // dropped old records instead, their runs would become unknown to their owners.
 func (l *Log) indexConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
-		Name: indexName, Subjects: []string{recordPrefix + "*", ownerPrefix + ">", keyPrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
+		Name:              indexName,
+		Subjects:          []string{recordPrefix + "*", ownerPrefix + ">", keyPrefix + "*"},
+		Storage:           js.FileStorage,
+		Replicas:          replicas,
+		MaxBytes:          maxIndexBytes(l.maxBytes),
+		Discard:           js.DiscardNew,
+		MaxMsgsPerSubject: 1,
+		AllowDirect:       true,
+		AllowMsgTTL:       true,
+		MaxConsumers:      16,
 	}
 }
 
@@ -80,17 +88,32 @@ func (l *Log) indexConfig(replicas int) js.StreamConfig {
 // a second one is refused until the first is acknowledged.
 func (l *Log) jobsConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
-		Name: jobsName, Subjects: []string{jobPrefix + "*", wakePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
-		Retention: js.WorkQueuePolicy,
+		Name:                 jobsName,
+		Subjects:             []string{jobPrefix + "*", wakePrefix + "*"},
+		Storage:              js.FileStorage,
+		Replicas:             replicas,
+		MaxBytes:             maxIndexBytes(l.maxBytes) / 2,
+		Discard:              js.DiscardNew,
+		MaxMsgsPerSubject:    1,
+		DiscardNewPerSubject: true,
+		Retention:            js.WorkQueuePolicy,
 	}
 }
 
-// valuesConfig returns the configuration of the stream with the values of package values.
+// valuesConfig returns the configuration of the stream with the values of package values. A subject holds one message,
+// the current value of its key. A full stream refuses new values instead of dropping old ones.
 func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
-		Name: valuesName, Subjects: []string{valuePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
+		Name:              valuesName,
+		Subjects:          []string{valuePrefix + "*"},
+		Storage:           js.FileStorage,
+		Replicas:          replicas,
+		MaxBytes:          maxIndexBytes(l.maxBytes) / 2,
+		Discard:           js.DiscardNew,
+		MaxMsgsPerSubject: 1,
+		AllowDirect:       true,
+		AllowMsgTTL:       true,
+		MaxConsumers:      16,
 	}
 }
 
@@ -171,7 +194,12 @@ func (l *Log) threadsServer() threads.Server {
 			}
 			return int64(info.State.Bytes), info.Config.MaxBytes, nil
 		},
-		DiskFull: l.diskFull.Load, IsFull: isFull, Now: l.Now, MaxPart: l.maxPart, Clustered: l.clustered, Alone: l.embedded != nil,
+		DiskFull:  l.diskFull.Load,
+		IsFull:    isFull,
+		Now:       l.Now,
+		MaxPart:   l.maxPart,
+		Clustered: l.clustered,
+		Alone:     l.embedded != nil,
 	}
 }
 
@@ -205,7 +233,11 @@ func (l *Log) openConsumer(ctx context.Context) error {
 
 func (l *Log) consumerConfig() js.ConsumerConfig {
 	return js.ConsumerConfig{
-		Durable: workersName, AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
+		Durable:       workersName,
+		AckPolicy:     js.AckExplicitPolicy,
+		AckWait:       l.lease,
+		MaxDeliver:    -1,
+		MaxAckPending: 100_000,
 	}
 }
 
@@ -257,6 +289,17 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 	return stream, nil
 }
 
+// isSetupRefusal reports whether a server has refused a request, and would refuse it again. 503 and a lack of peers
+// pass when the cluster is complete, but a server without JetStream answers 503 too.
+func isSetupRefusal(err error) bool {
+	var api *js.APIError
+	if !errors.As(err, &api) {
+		return false
+	}
+	isStarting := api.Code == 503 || api.ErrorCode == noPeersCode
+	return !isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled
+}
+
 // retrySetup calls request until a server answers it. A cluster that is starting may lack a leader,
 // or some of its servers.
 func retrySetup(ctx context.Context, request func(context.Context) error) error {
@@ -264,8 +307,7 @@ func retrySetup(ctx context.Context, request func(context.Context) error) error 
 		attempt, cancel := context.WithTimeout(ctx, setupAttemptTimeout)
 		err := request(attempt)
 		cancel()
-		var api *js.APIError
-		if err == nil || errors.As(err, &api) && (api.Code != 503 && api.ErrorCode != noPeersCode || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled) {
+		if err == nil || isSetupRefusal(err) {
 			return err
 		}
 		select {

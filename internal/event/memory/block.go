@@ -99,8 +99,8 @@ func (s *events) first() int64 {
 	return s.blocks[0].first
 }
 
-// linesAfter returns the JSON of events after seq, which are kept: at most n, and not more than maxSize bytes
-// if that is more than one.
+// linesAfter returns the JSON of events after seq: at most n events, and at most maxSize bytes unless the first event
+// alone is larger. The events after seq must be kept.
 func (s *events) linesAfter(seq int64, n, maxSize int) (lines [][]byte) {
 	i := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > seq+1 }) - 1
 	for ; i < len(s.blocks); i++ {
@@ -108,7 +108,8 @@ func (s *events) linesAfter(seq int64, n, maxSize int) (lines [][]byte) {
 		for k := int(seq + 1 - b.first); k < len(b.ends); k++ {
 			line := b.line(k)
 			maxSize -= len(line)
-			if len(lines) == n || maxSize < 0 && len(lines) > 0 {
+			isTooLarge := maxSize < 0 && len(lines) > 0
+			if len(lines) == n || isTooLarge {
 				return lines
 			}
 			lines = append(lines, line)

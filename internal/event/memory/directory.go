@@ -23,7 +23,9 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 
 	var found []*run
 	for _, v := range l.runs.Range {
-		if r := v.(*run); r.number < before && r.record.Owner == filter.Owner && (filter.ThreadID == "" || filter.ThreadID == r.record.ThreadID) {
+		r := v.(*run)
+		inThread := filter.ThreadID == "" || filter.ThreadID == r.record.ThreadID
+		if inThread && r.number < before && r.record.Owner == filter.Owner {
 			found = append(found, r)
 		}
 	}
@@ -32,7 +34,8 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 	var page event.RunPage
 	var last int64
 	for _, r := range found {
-		if filter.HidesChild(r.record) || filter.Status != "" && r.currentStatus() != filter.Status {
+		hasStatus := filter.Status == "" || r.currentStatus() == filter.Status
+		if filter.HidesChild(r.record) || !hasStatus {
 			continue
 		}
 		snapshot, kept, err := r.snapshot(l.retention)

@@ -134,7 +134,8 @@ func (l *Log) NewID() string {
 // isForeignID reports whether id is a well-formed run id that another process made.
 func (l *Log) isForeignID(id string) bool {
 	random, ok := strings.CutPrefix(id, idPrefix)
-	return ok && event.ValidID(id) && len(random) == idLength && random == strings.ToLower(random) && !strings.HasSuffix(random, l.instanceID)
+	isWellFormed := ok && event.ValidID(id) && len(random) == idLength && random == strings.ToLower(random)
+	return isWellFormed && !strings.HasSuffix(random, l.instanceID)
 }
 
 // Create implements event.Log. It also drops the runs whose retention has passed.

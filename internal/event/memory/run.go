@@ -158,7 +158,8 @@ func (r *run) decodePage(page event.Page, undecoded [][]byte) (event.Page, error
 // expiredLocked reports whether the run was dropped, or will be by the timer or the next Create because its
 // retention has passed.
 func (r *run) expiredLocked(retention time.Duration) bool {
-	return r.dropped || !r.ended.IsZero() && time.Since(r.ended) >= retention
+	hasEnded := !r.ended.IsZero()
+	return r.dropped || hasEnded && time.Since(r.ended) >= retention
 }
 
 // snapshot returns what is known of the run, its newest event included, and whether the run is kept for a retention.

@@ -93,7 +93,8 @@ func (x *Index) Remove(owner event.Owner, id string) {
 	}
 }
 
-// Page returns a page of the threads that are kept.
+// Page returns a page of the owner's threads, the latest first. It leaves out those for which kept returns false,
+// and those whose title does not contain the query.
 func (x *Index) Page(filter event.ThreadFilter, kept func(event.Thread) bool) (page event.ThreadPage, err error) {
 	o := x.owners[filter.Owner]
 	if o == nil {
@@ -107,19 +108,22 @@ func (x *Index) Page(filter event.ThreadFilter, kept func(event.Thread) bool) (p
 		}
 		end, _ = o.search(after)
 	}
-	query, last := strings.ToLower(filter.Query), uint64(0)
+	query := strings.ToLower(filter.Query)
+	lastOrder := uint64(0)
 	if query == "" {
 		page.Threads = make([]event.Thread, 0, min(end, filter.PageSize()))
 	}
 	for _, e := range slices.Backward(o.sorted[:end]) {
-		if !kept(e.Thread) || query != "" && !strings.Contains(strings.ToLower(e.Title), query) {
+		matches := query == "" || strings.Contains(strings.ToLower(e.Title), query)
+		if !kept(e.Thread) || !matches {
 			continue
 		}
 		if len(page.Threads) == filter.PageSize() {
-			page.Next = strconv.FormatUint(last, 36)
+			page.Next = strconv.FormatUint(lastOrder, 36)
 			break
 		}
-		page.Threads, last = append(page.Threads, e.Thread), e.Order
+		page.Threads = append(page.Threads, e.Thread)
+		lastOrder = e.Order
 	}
 	return page, nil
 }

@@ -100,8 +100,8 @@ func (q *Queue) Settle(ctx context.Context) error {
 	return q.Flush(ctx)
 }
 
-// Flush returns nil when all items that were added before are stored, or the error of the attempt to store
-// them; event.ErrUnavailable if ctx ends first. The items that were not stored stay in the queue.
+// Flush waits until all items that were added before are stored. It returns the error of the attempt to store them,
+// or event.ErrUnavailable if ctx ends first. Items that were not stored stay in the queue.
 func (q *Queue) Flush(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -115,11 +115,11 @@ func (q *Queue) Flush(ctx context.Context) error {
 		q.due = time.Time{}
 		tried := q.tried
 		q.mu.Unlock()
-		var ended error
+		var ctxErr error
 		select {
 		case <-tried:
 		case <-ctx.Done():
-			ended = fmt.Errorf("append to the log: %w: %w", event.ErrUnavailable, context.Cause(ctx))
+			ctxErr = fmt.Errorf("append to the log: %w: %w", event.ErrUnavailable, context.Cause(ctx))
 		}
 		q.mu.Lock()
 		switch {
@@ -127,8 +127,8 @@ func (q *Queue) Flush(ctx context.Context) error {
 			return nil
 		case q.stopped != nil:
 			return q.stopped
-		case ended != nil:
-			return ended
+		case ctxErr != nil:
+			return ctxErr
 		case q.err != nil:
 			return q.err
 		}
@@ -151,14 +151,15 @@ func (q *Queue) Stop(why error) {
 
 // scheduleLocked starts an attempt to store what waits when it is due, unless one is running or has failed.
 func (q *Queue) scheduleLocked() {
-	if q.storing || q.err != nil || q.stopped != nil || len(q.waiting) == 0 {
+	isIdle := !q.storing && q.err == nil && q.stopped == nil
+	if !isIdle || len(q.waiting) == 0 {
 		return
 	}
-	wait := time.Until(q.due)
-	if wait <= 0 || q.size >= q.options.Limit {
+	if q.isDueLocked() {
 		q.startLocked()
 		return
 	}
+	wait := time.Until(q.due)
 	if q.timer != nil {
 		q.timer.Reset(wait)
 		return
@@ -169,6 +170,11 @@ func (q *Queue) scheduleLocked() {
 		q.timer = nil
 		q.scheduleLocked()
 	})
+}
+
+// isDueLocked reports whether what waits is to be stored now, because its time has come or because it fills a batch.
+func (q *Queue) isDueLocked() bool {
+	return time.Until(q.due) <= 0 || q.size >= q.options.Limit
 }
 
 func (q *Queue) stopTimerLocked() {
@@ -206,7 +212,8 @@ func (q *Queue) storeDue() {
 		q.err = err
 		close(q.tried)
 		q.tried = make(chan struct{})
-		more = err == nil && q.stopped == nil && len(q.waiting) > 0 && (time.Until(q.due) <= 0 || q.size >= q.options.Limit)
+		canStore := err == nil && q.stopped == nil
+		more = canStore && len(q.waiting) > 0 && q.isDueLocked()
 		if !more {
 			q.storing = false
 			q.scheduleLocked()

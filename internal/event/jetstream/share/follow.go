@@ -39,7 +39,8 @@ var errGap = errors.New("a message of the consumer is missing")
 func (t *Table) Follow(ctx context.Context, used int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	outdated := t.complete && t.total > used/8*9 || len(t.runs) >= maxRuns
+	countsDeleted := t.complete && t.total > used/8*9
+	outdated := countsDeleted || len(t.runs) >= maxRuns
 	switch {
 	case t.built.IsZero():
 		t.built = time.Now()

@@ -249,7 +249,8 @@ func (t *Table) largestLocked(limit int64, queues map[*owner][]*run) (largest *o
 	most := limit / int64(max(len(t.owners), 1))
 	for _, o := range t.owners {
 		queue, ok := queues[o]
-		if n := size(o); n > most && (!ok || len(queue) > 0) {
+		isEmpty := ok && len(queue) == 0
+		if n := size(o); n > most && !isEmpty {
 			largest, most = o, n
 		}
 	}

@@ -66,11 +66,15 @@ func (s *Store) makeSpace(ctx context.Context, full bool) (deleted bool, err err
 	defer s.makingSpace.Unlock()
 	for {
 		heads, turns, err := s.readExcess(ctx)
-		if err != nil || heads <= 0 && turns <= 0 {
+		isEnough := heads <= 0 && turns <= 0
+		if err != nil || isEnough {
 			return deleted, err
 		}
 		batch := s.dropOrder(max(minDropBatch, s.count()/100))
-		if len(batch) == 0 || batch[0].Active != "" && !full {
+		if len(batch) == 0 {
+			return deleted, nil
+		}
+		if onlyActive := batch[0].Active != ""; onlyActive && !full {
 			return deleted, nil
 		}
 		// Until this should be enough; then the server is asked again.

@@ -44,9 +44,9 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 	})
 }
 
-// FirstTurn returns the head of a new thread whose active run is run, as a message. The caller publishes it to the
-// stream of heads, expects that its subject is empty, and calls addToIndex with the message's pos. Otherwise it calls
-// BeginTurn, which has the same effect.
+// FirstTurn returns the head of a new thread whose active run is run, as a message. The caller publishes the message to
+// the stream of heads, under the condition that its subject is empty, and then calls addToIndex with the message's pos.
+// If the server does not store the message, the caller calls BeginTurn instead.
 func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, addToIndex func(pos uint64), err error) {
 	h := newHead(run.Owner, run.ThreadID)
 	h.beginRun(run.ID, run.Agent, title, s.server.Now())
@@ -91,10 +91,10 @@ func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, ed
 			after = newHead(owner, id)
 		}
 		changed, err := edit(&after)
-		if cached && (err != nil || !changed) { // the index may be behind
-			continue
-		}
 		if err != nil || !changed {
+			if cached { // the index may be behind
+				continue
+			}
 			return after.thread(), err
 		}
 		replaced, err := s.replaceHead(ctx, before, &after)
@@ -123,7 +123,8 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool
 			break
 		}
 		freed, spaceErr := s.makeSpace(ctx, true)
-		if spaceErr != nil || !freed && tries > 0 { // at first, another caller may have made the space
+		isUseless := !freed && tries > 0 // at first, another caller may have made the space
+		if spaceErr != nil || isUseless {
 			return false, err
 		}
 	}

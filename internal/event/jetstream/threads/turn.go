@@ -41,13 +41,15 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 			}
 		}
 		unfinished := slices.Contains(h.Unfinished, run)
+		changesHead := data != nil || h.Active == run
+		wasDeleted := stored != "" && (!h.exists() || h.Incarnation != stored)
 		switch {
-		case !cached && stored != "" && (!h.exists() || h.Incarnation != stored):
-			_ = s.removeTurns(ctx, keyOf(owner, id), stored) // the thread was deleted meanwhile; Expire repeats it
+		case !cached && wasDeleted:
+			_ = s.removeTurns(ctx, keyOf(owner, id), stored) // Expire repeats it
 			return event.ErrNotFound
 		case h.exists() && slices.Contains(h.Ended, run):
 			return nil
-		case h.exists() && unfinished && (data != nil || h.Active == run):
+		case h.exists() && unfinished && changesHead:
 		case cached: // it may be behind
 			continue
 		case h.exists() && unfinished:
@@ -66,7 +68,8 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 		if err != nil {
 			return err
 		}
-		if replaced && (data == nil || after.LastRun == run) {
+		isCounted := data == nil || after.LastRun == run
+		if replaced && isCounted {
 			return nil
 		}
 	}
@@ -90,14 +93,15 @@ func (s *Store) storeAndCountTurn(ctx context.Context, h head, run string, data 
 	return after, nil
 }
 
-// storeTurn publishes a turn with the number after those of h, and returns whose turn has it then.
+// storeTurn publishes the turn of a run with the number after those of h. If the log already has a turn with that
+// number, it does not store another. It returns the run and the size of the turn that has the number now.
 func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) (by string, size int, err error) {
 	for {
 		msg := nats.NewMsg(h.turnSubject(h.Turns + 1))
 		msg.Header.Set(runHeader, run)
 		msg.Header.Set(writerHeader, rand.Text())
 		parts, err := s.setData(ctx, h, msg, data)
-		refused := err != nil // otherwise the turn may be stored although there is an error
+		refused := err != nil // after Publish, the turn may be stored although there is an error
 		if err == nil {
 			_, err = s.server.Publish(ctx, TurnsStream, msg, 0)
 			refused = errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
@@ -106,7 +110,7 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 			return run, len(data), nil
 		}
 		if parts != "" && refused {
-			_ = s.server.Purge(ctx, TurnsStream, parts) // with the thread at the latest
+			_ = s.server.Purge(ctx, TurnsStream, parts) // otherwise they are deleted with the thread
 		}
 		if !errors.Is(err, event.ErrFenced) {
 			return "", 0, err
@@ -168,7 +172,8 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 			return page, err
 		}
 		for _, t := range slices.Backward(found) {
-			if len(turns) == max(limit, 1) || len(turns) > 0 && size+len(t.Data) > maxBytes {
+			isTooLarge := len(turns) > 0 && size+len(t.Data) > maxBytes
+			if isTooLarge || len(turns) == max(limit, 1) {
 				page.Before = turns[len(turns)-1].Number
 				slices.Reverse(turns)
 				page.Turns = turns
