@@ -81,8 +81,9 @@ func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	err := r.ParseForm()
 	form, grant := r.PostForm, r.PostForm.Get("grant_type") // the query does not count (section 3.2)
+	isRepeated := len(form["grant_type"]) > 1 || len(form["scope"]) > 1
 	switch {
-	case err != nil || grant == "" || len(form["grant_type"]) > 1 || len(form["scope"]) > 1:
+	case err != nil || grant == "" || isRepeated:
 		refuse(http.StatusBadRequest, "invalid_request", "the body must be a form with one grant_type and at most one scope")
 	case grant != "client_credentials":
 		refuse(http.StatusBadRequest, "unsupported_grant_type", "only client_credentials is supported")

@@ -246,8 +246,10 @@ func readConversation(request *chatRequest) (c conversation) {
 	for _, m := range request.Messages {
 		text := textOf(m.Content)
 		c.words += len(strings.Fields(text))
-		if said := equals.FindAllStringSubmatch(text, -1); said != nil && (m.Role == "assistant" || m.Role == "tool") {
-			value = said[len(said)-1][1]
+		if m.Role == "assistant" || m.Role == "tool" {
+			if said := equals.FindAllStringSubmatch(text, -1); said != nil {
+				value = said[len(said)-1][1]
+			}
 		}
 		at := textResult.FindStringIndex(text)
 		switch {
@@ -272,9 +274,15 @@ func readConversation(request *chatRequest) (c conversation) {
 // text.
 func (r *chatRequest) offeredTools(prompt string) (names []string, inText bool) {
 	choice := string(r.ToolChoice) // a word, or an object that names one tool
+	isChosen := func(name string) bool {
+		if strings.HasPrefix(choice, "{") {
+			return strings.Contains(choice, `"`+name+`"`)
+		}
+		return choice != `"none"`
+	}
 	for _, t := range r.Tools {
-		if name := t.Function.Name; choice != `"none"` && (!strings.HasPrefix(choice, "{") || strings.Contains(choice, `"`+name+`"`)) {
-			names = append(names, name)
+		if isChosen(t.Function.Name) {
+			names = append(names, t.Function.Name)
 		}
 	}
 	inText = len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:")

@@ -99,7 +99,9 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 	for retries := 0; ; {
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, http.Header{"Idempotency-Key": {key}}, &got)
-		if p, ok := errors.AsType[*client.Problem](err); ok && p.RetryAfter > 0 && p.IsBusy() && retries < maxRetries {
+		p, ok := errors.AsType[*client.Problem](err)
+		isBusy := ok && p.RetryAfter > 0 && p.IsBusy()
+		if isBusy && retries < maxRetries {
 			retries++
 			if r.runID != "" { // the run continues meanwhile
 				err = wait(ctx, p.RetryAfter)

@@ -59,7 +59,8 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 			Name:  printable(report.Name, 1024),
 			Time:  fmt.Sprintf("%.3f", report.Seconds*float64(len(report.Results))),
 		}
-		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f", report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)
+		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f",
+			report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)
 		if !report.Passed {
 			testCase.Failure = &junitFailure{Message: summary, Type: "expectation", Text: "\n" + strings.Join(report.reasons(), "\n") + "\n"}
 		}

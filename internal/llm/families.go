@@ -59,7 +59,8 @@ var families = slices.Concat(
 	// Mistral, before Mistral Small 3.1
 	textFamilies("codestral", "mathstral", "mistral-7b", "mistral-large-2402", "mistral-large-2407", "mistral-large-2411", "mistral-nemo", "mixtral"),
 	// Google, Microsoft, Cohere, xAI, Amazon
-	textFamilies("gemma-2", "gemma-3-1b", "gemma-3-270m", "phi-2", "phi-3", "phi-4", "command-a-03", "command-a-reasoning", "command-r", "grok-2", "grok-3", "nova-micro"),
+	textFamilies("gemma-2", "gemma-3-1b", "gemma-3-270m", "phi-2", "phi-3", "phi-4"),
+	textFamilies("command-a-03", "command-a-reasoning", "command-r", "grok-2", "grok-3", "nova-micro"),
 	// Open models of others
 	textFamilies("exaone", "falcon", "granite", "jamba", "lfm2", "olmo", "smollm", "solar", "stablelm", "starcoder", "vicuna"),
 )
@@ -79,8 +80,11 @@ func newFamilies(images bool, names []string) (out []family) {
 func idWords(id string) (words []string) {
 	id = strings.ToLower(id)
 	start := 0 // of the word so far
+	continues := func(i int) bool {
+		return isWordByte(id, start) && isWordByte(id, i) && isDigit(id[i]) == isDigit(id[start])
+	}
 	for i := 1; i <= len(id); i++ {
-		if i < len(id) && isWordByte(id, i) && isWordByte(id, start) && isDigit(id[i]) == isDigit(id[start]) {
+		if i < len(id) && continues(i) {
 			continue
 		}
 		if isWordByte(id, start) {
@@ -93,10 +97,14 @@ func idWords(id string) (words []string) {
 
 // isWordByte reports whether the byte at i belongs to a word or a number. Bytes beyond ASCII do, as letters.
 func isWordByte(id string, i int) bool {
-	if id[i] == 'p' && i > 0 && i+1 < len(id) && isDigit(id[i-1]) && isDigit(id[i+1]) {
+	isInner := i > 0 && i+1 < len(id)
+	switch c := id[i]; {
+	case c == 'p' && isInner && isDigit(id[i-1]) && isDigit(id[i+1]):
 		return false
+	case isDigit(c), 'a' <= c && c <= 'z', c >= utf8.RuneSelf:
+		return true
 	}
-	return isDigit(id[i]) || id[i] >= 'a' && id[i] <= 'z' || id[i] >= utf8.RuneSelf
+	return false
 }
 
 func isDigit(b byte) bool { return b >= '0' && b <= '9' }

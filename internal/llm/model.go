@@ -58,7 +58,8 @@ func (r Request) SchemaInPrompt() Request {
 	if len(r.OutputSchema) == 0 {
 		return r
 	}
-	text := "Write your final answer as JSON that conforms to the following JSON Schema. Write nothing else: no explanation and no code fence.\n\n" + string(r.OutputSchema)
+	text := "Write your final answer as JSON that conforms to the following JSON Schema. " +
+		"Write nothing else: no explanation and no code fence.\n\n" + string(r.OutputSchema)
 	r.OutputSchema, r.Sampling.ResponseFormat = nil, nil
 	if len(r.Messages) > 0 && r.Messages[0].Role == System {
 		r.Messages = slices.Clone(r.Messages)

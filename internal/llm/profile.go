@@ -85,7 +85,7 @@ type StructuredOutput string
 // The ways of asking for it.
 const (
 	NativeOutput StructuredOutput = "native" // response_format
-	PromptOutput StructuredOutput = "prompt" // the schema stands in the system message
+	PromptOutput StructuredOutput = "prompt" // the schema is in the system message
 )
 
 // Bounds of a file of profiles.
@@ -103,8 +103,8 @@ const (
 //	  {"id": "local", "tool_calling": "text", "context_tokens": 8192, "max_output_tokens": 1024}
 //	]
 //
-// Only id is required. What is not a profile is an error that names the place by a JSON
-// pointer (RFC 6901): a name that nobody knows, one that occurs twice, a number below 0.
+// Only id is required. An error names the place by a JSON pointer (RFC 6901), such as that of an unknown member, of an
+// id that occurs twice, or of a number below 0.
 func ParseProfiles(data []byte) ([]Profile, error) {
 	switch {
 	case len(data) > maxProfileFile:

@@ -68,7 +68,8 @@ func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 			if failed == nil || stopped {
 				return
 			}
-			cmp.Or(router.Logger, slog.New(slog.DiscardHandler)).LogAttrs(ctx, slog.LevelInfo, "a model is unavailable, so its fallback is asked",
+			logger := cmp.Or(router.Logger, slog.New(slog.DiscardHandler))
+			logger.LogAttrs(ctx, slog.LevelInfo, "a model is unavailable, so its fallback is asked",
 				slog.String("model", id), slog.String("fallback", candidates[i+1]), slog.String("reason", failed.Error()))
 		}
 	}
@@ -95,7 +96,8 @@ func (routes *routes) tryModel(ctx context.Context, r Request, id string, yield 
 			if isOurs {
 				e.Asked = id
 			}
-			if mayFail && !began && ctx.Err() == nil && isOurs && e.Unavailable {
+			isUnavailable := isOurs && e.Unavailable
+			if mayFail && isUnavailable && !began && ctx.Err() == nil {
 				return err, false
 			}
 			yield(nil, err)
@@ -124,7 +126,8 @@ func (routes *routes) ask(ctx context.Context, request Request) iter.Seq2[Part, 
 		models = own
 	}
 	request.Model = cmp.Or(p.Upstream, request.Model)
-	if p.MaxOutputTokens > 0 && (request.MaxTokens <= 0 || request.MaxTokens > p.MaxOutputTokens) {
+	exceedsLimit := request.MaxTokens <= 0 || request.MaxTokens > p.MaxOutputTokens
+	if p.MaxOutputTokens > 0 && exceedsLimit {
 		request.MaxTokens = p.MaxOutputTokens
 	}
 	if p.StructuredOutput == PromptOutput {

@@ -120,22 +120,40 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 		hashes[t.Name] = t.SHA256
 	}
 
+	addCall := func(i int, call event.Call, args []byte, failed string) {
+		statement.Calls = append(statement.Calls, Call{
+			ID:         call.CallID,
+			Tool:       call.Tool,
+			Server:     call.Server,
+			Definition: hashes[call.Tool],
+			Arguments:  export.Digest(args),
+			Result:     export.Digest(doc.Events[i]),
+			Failed:     failed,
+		})
+	}
 	asked := make(map[string]event.ApprovalRequired)
 	for i, e := range events {
 		switch body := e.Body.(type) {
 		case event.ToolResult:
-			statement.Calls = append(statement.Calls, Call{body.CallID, body.Tool, body.Server, hashes[body.Tool], export.Digest(body.Args), export.Digest(doc.Events[i]), ""})
+			addCall(i, body.Call, body.Args, "")
 		case event.ToolError:
 			args := []byte(body.Args)
 			if body.Args == nil {
 				args = []byte(body.ArgsText)
 			}
-			statement.Calls = append(statement.Calls, Call{body.CallID, body.Tool, body.Server, hashes[body.Tool], export.Digest(args), export.Digest(doc.Events[i]), body.Kind})
+			addCall(i, body.Call, args, body.Kind)
 		case event.ApprovalRequired:
 			asked[body.InterruptID] = body
 		case event.ApprovalResolved:
-			q := asked[body.InterruptID]
-			statement.Approvals = append(statement.Approvals, Approval{body.CallID, body.Tool, body.Approved, body.By, export.Digest(q.Args), q.ToolVersion})
+			question := asked[body.InterruptID]
+			statement.Approvals = append(statement.Approvals, Approval{
+				Call:      body.CallID,
+				Tool:      body.Tool,
+				Approved:  body.Approved,
+				By:        body.By,
+				Arguments: export.Digest(question.Args),
+				Version:   question.ToolVersion,
+			})
 		}
 	}
 

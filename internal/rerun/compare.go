@@ -201,7 +201,9 @@ func decodeExact(data []byte) (value any, err error) {
 func withFloats(value any) any {
 	switch v := value.(type) {
 	case json.Number:
-		if f, err := v.Float64(); err == nil && (math.Abs(f) < 1<<53 || strings.ContainsAny(v.String(), ".eE")) {
+		f, err := v.Float64()
+		isLargeInteger := math.Abs(f) >= 1<<53 && !strings.ContainsAny(v.String(), ".eE")
+		if err == nil && !isLargeInteger {
 			return f
 		}
 	case []any:

@@ -126,7 +126,9 @@ func (r *runState) claim(e event.Event) *event.Event {
 		}
 		wasAsked, wasResolved := replay.InterruptOf(*was)
 		_, ended := was.EndsCall()
-		if ends != ended || !ends && was.Body.Type() != e.Body.Type() || resolved != "" && r.recordedID[resolved] != wasResolved {
+		isSameKind := ends == ended && (ends || was.Body.Type() == e.Body.Type())
+		resolvesOther := resolved != "" && r.recordedID[resolved] != wasResolved
+		if !isSameKind || resolvesOther {
 			continue
 		}
 		if asked.ChildRunID != "" && len(r.rec.children) > 0 { // the ids of both runs are the same

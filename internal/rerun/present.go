@@ -23,7 +23,8 @@ type Present struct {
 func Compare(doc *export.Document, now Present) (lines []string) {
 	for _, t := range doc.Tools {
 		if t.SHA256 != "" && t.Hash() != t.SHA256 {
-			lines = append(lines, fmt.Sprintf("the definition of the tool %s is not the recorded one: its hash is %s, and the recorded one %s", t.Name, t.Hash(), t.SHA256))
+			line := fmt.Sprintf("the definition of the tool %s is not the recorded one: its hash is %s, and the recorded one %s", t.Name, t.Hash(), t.SHA256)
+			lines = append(lines, line)
 		}
 	}
 	if p := doc.SystemPrompt; p != nil && export.Digest([]byte(p.Text)) != p.SHA256 {
@@ -106,12 +107,12 @@ func diffLines(a, b []string) (out []string) {
 		switch {
 		case i < len(a) && j < len(b) && a[i] == b[j]:
 			i, j = i+1, j+1
-		case j == len(b) || i < len(a) && common[i+1][j] >= common[i][j+1]:
-			out = append(out, "- "+a[i])
-			i++
-		default:
+		case i == len(a), j < len(b) && common[i+1][j] < common[i][j+1]:
 			out = append(out, "+ "+b[j])
 			j++
+		default:
+			out = append(out, "- "+a[i])
+			i++
 		}
 	}
 	return out

@@ -120,10 +120,12 @@ func (r *recording) readCharges() {
 		}
 		var charged *recordedCall
 		for _, c := range r.calls {
-			if c.end == nil || c.events[0].Seq > e.Seq || c.end.Seq < e.Seq || charged != nil && charged.end.Seq < c.end.Seq {
+			isRunning := c.end != nil && c.events[0].Seq <= e.Seq && e.Seq <= c.end.Seq
+			if !isRunning {
 				continue
 			}
-			if child, _ := c.end.EndsCall(); child != "" {
+			endsLater := charged != nil && charged.end.Seq < c.end.Seq
+			if child, _ := c.end.EndsCall(); child != "" && !endsLater {
 				charged = c
 			}
 		}
@@ -240,7 +242,9 @@ func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) 
 		if b, ok := end.Body.(event.ToolResult); ok {
 			recorded = b.Args
 		}
-		if _, ok := end.EndsCall(); ok && (sameJSON(recorded, args) || sameJSON(call.args, args)) {
+		_, hasEnded := end.EndsCall()
+		hasArgs := sameJSON(recorded, args) || sameJSON(call.args, args)
+		if hasEnded && hasArgs {
 			return r, call
 		}
 	}

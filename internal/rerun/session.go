@@ -355,7 +355,8 @@ func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	}
 	idle := r.watch.idleSignal()
 	for id, c := range r.rec.calls {
-		if !r.rec.inFlight(c, seq) || !isSent(c.events[0]) || c.server == "" || r.rec.awaitsEarlier(c, seq) {
+		wasSent := c.server != "" && r.rec.inFlight(c, seq) && isSent(c.events[0])
+		if !wasSent || r.rec.awaitsEarlier(c, seq) {
 			continue
 		}
 		select {

@@ -114,8 +114,9 @@ func appendField(buf []byte, name, value string) []byte {
 func appendClean(buf []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])
-		bad := r == '\r' || r == '\n' || r == 0 || (r == utf8.RuneError && size == 1)
-		if !bad {
+		isInvalid := r == utf8.RuneError && size == 1
+		isAllowed := !isInvalid && r != '\r' && r != '\n' && r != 0
+		if isAllowed {
 			buf = append(buf, s[i:i+size]...)
 		}
 		i += size

@@ -50,14 +50,14 @@ type part struct {
 func Input(messages []llm.Message) []attribute.KeyValue {
 	var out []attribute.KeyValue
 	if len(messages) > 0 && messages[0].Role == llm.System {
-		instructions := encode(1, func(_, limit int) any {
+		instructions := encodeBounded(1, func(_, limit int) any {
 			return []part{{Type: "text", Content: truncateText(messages[0].Text, limit)}}
 		})
 		out = append(out, attribute.String("gen_ai.system_instructions", instructions))
 		messages = messages[1:]
 	}
 	messages = messages[max(0, len(messages)-maxMessages):]
-	return append(out, attribute.String("gen_ai.input.messages", encode(len(messages), func(from, limit int) any {
+	return append(out, attribute.String("gen_ai.input.messages", encodeBounded(len(messages), func(from, limit int) any {
 		list := make([]message, 0, len(messages)-from)
 		for _, m := range messages[from:] {
 			list = append(list, newMessage(m, limit))
@@ -68,7 +68,7 @@ func Input(messages []llm.Message) []attribute.KeyValue {
 
 // Output returns the answer of a model, or of an agent.
 func Output(text string, calls []llm.ToolCall, finishReason string) attribute.KeyValue {
-	return attribute.String("gen_ai.output.messages", encode(1, func(_, limit int) any {
+	return attribute.String("gen_ai.output.messages", encodeBounded(1, func(_, limit int) any {
 		m := newMessage(llm.Message{Role: llm.Assistant, Text: text, Calls: calls}, limit)
 		m.FinishReason = finishReason
 		return []message{m}
@@ -95,7 +95,7 @@ func newMessage(m llm.Message, limit int) message {
 		out.Parts = append(out.Parts, part{Type: "text", Content: truncateText(m.Text, limit)})
 	}
 	for _, c := range m.Calls {
-		out.Parts = append(out.Parts, part{Type: "tool_call", ID: c.ID, Name: c.Name, Arguments: arguments(c.Arguments, limit)})
+		out.Parts = append(out.Parts, part{Type: "tool_call", ID: c.ID, Name: c.Name, Arguments: argumentsValue(c.Arguments, limit)})
 	}
 	for _, file := range m.Media {
 		modality, _, _ := strings.Cut(file.MIME, "/")
@@ -104,17 +104,17 @@ func newMessage(m llm.Message, limit int) message {
 	return out
 }
 
-// arguments returns arguments as a value, or as text if they are not JSON or too long.
-func arguments(text string, limit int) any {
+// argumentsValue returns arguments as a value, or as text if they are not JSON or too long.
+func argumentsValue(text string, limit int) any {
 	if len(text) > limit || !json.Valid([]byte(text)) {
 		return truncateText(text, limit)
 	}
 	return json.RawMessage(text)
 }
 
-// encode returns the JSON of n messages, which build returns: those from an index on, with texts of at most
-// limit bytes. It shortens the texts, and then leaves out the oldest messages, until MaxBytes suffice.
-func encode(n int, build func(from, limit int) any) string {
+// encodeBounded returns the JSON of n messages in at most MaxBytes. build returns the messages from an index on, with
+// texts of at most limit bytes. encodeBounded lowers the limit first, and then leaves out the oldest messages.
+func encodeBounded(n int, build func(from, limit int) any) string {
 	from, limit := 0, maxText
 	for {
 		text, err := json.Marshal(build(from, limit))

@@ -82,7 +82,10 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 // addUsage keeps the latest usage, nil if a chunk has none. Zeros do not replace tokens: some gateways send a usage
 // with every chunk, and it has tokens in only one of them.
 func (a *assembler) addUsage(usage *llm.Usage) {
-	if usage != nil && (a.usage == nil || *usage != llm.Usage{}) {
+	if usage == nil {
+		return
+	}
+	if isZero := *usage == (llm.Usage{}); a.usage == nil || !isZero {
 		a.usage = usage
 	}
 }

@@ -32,16 +32,18 @@ func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) erro
 	if res != nil {
 		defer res.Body.Close()
 	}
+	isRefused := res != nil && res.StatusCode/100 != 2
 	switch {
 	// If the status arrived before the connection was cut, it explains the failure better.
-	case res != nil && ctx.Err() == nil && (res.StatusCode < 200 || res.StatusCode > 299):
+	case isRefused && ctx.Err() == nil:
 		return responseError(res)
 	case err != nil:
 		return m.classifyError(ctx, context.Cause(reqCtx), idle, answer, connectError(err))
 	}
 	err = m.readResponse(answer, idle, res)
 	if answer.extensionBytes > maxExtensions || answer.content.isDropped() {
-		m.log.WarnContext(ctx, "members of a model's answer are dropped, because they are too large to be sent back", "bytes", answer.extensionBytes+answer.content.bytes, "limit", maxExtensions)
+		m.log.WarnContext(ctx, "members of a model's answer are dropped, because they are too large to be sent back",
+			"bytes", answer.extensionBytes+answer.content.bytes, "limit", maxExtensions)
 	}
 	if err == nil || errors.Is(err, errStopped) {
 		return err

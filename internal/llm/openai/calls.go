@@ -81,8 +81,9 @@ func (c *partialCall) hasIndexOrID(p callPiece) bool {
 	}
 	// If several calls share one index, a different id with a name begins another call. A
 	// different id without a name does not: some endpoints make up a new id for every piece.
-	another := p.id != "" && p.name != "" && c.upstreamID != "" && p.id != c.upstreamID
-	return p.index == c.upstreamIndex && !another
+	hasOtherID := p.id != "" && c.upstreamID != "" && p.id != c.upstreamID
+	begins := hasOtherID && p.name != ""
+	return p.index == c.upstreamIndex && !begins
 }
 
 // callSet holds the calls of one answer in order of appearance.
@@ -149,7 +150,8 @@ func (s *callSet) isRepetition(piece callPiece, later bool) bool {
 		return call != nil && call.scan.Closed() && string(call.arguments) == piece.arguments
 	}
 	return piece.id != "" && slices.ContainsFunc(s.list, func(c *partialCall) bool {
-		return c.upstreamID == piece.id && c.name == piece.name && c.scan.Closed() && string(c.arguments) == piece.arguments
+		isSameCall := c.upstreamID == piece.id && c.name == piece.name
+		return isSameCall && c.scan.Closed() && string(c.arguments) == piece.arguments
 	})
 }
 

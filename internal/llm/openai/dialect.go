@@ -46,38 +46,42 @@ type dialect struct {
 //
 // structured says that the answer must have a schema, which can also be written into the prompt.
 func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool) dialect {
-	if !d.noImages && f.refusesImages && bytes.Contains(body, []byte(`"type":"image_url"`)) {
+	sends := func(member string) bool { return bytes.Contains(body, []byte(member)) }
+	if !d.noImages && f.refusesImages && sends(`"type":"image_url"`) {
 		d.noImages = true
 		return d
 	}
 	modelErr := f.err
-	if !d.shortIDs && slices.Contains(refusalStatuses, modelErr.Status) && containsAny(strings.ToLower(modelErr.Message), idWords) && bytes.Contains(body, []byte(`"tool_calls":`)) {
+	message := strings.ToLower(modelErr.Message)
+	isRefusal := slices.Contains(refusalStatuses, modelErr.Status)
+	if isRefusal && !d.shortIDs && containsAny(message, idWords) && sends(`"tool_calls":`) {
 		d.shortIDs = true
 		return d
 	}
-	if said := strings.ToLower(modelErr.Message); !d.noFormat && structured && slices.Contains(refusalStatuses, modelErr.Status) && containsAny(said, formatWords) {
-		d.noFormat, d.schemaRefused = true, containsAny(said, schemaWords)
+	if isRefusal && !d.noFormat && structured && containsAny(message, formatWords) {
+		d.noFormat, d.schemaRefused = true, containsAny(message, schemaWords)
 		return d
 	}
 	if modelErr.Status != http.StatusBadRequest && modelErr.Status != http.StatusUnprocessableEntity {
 		return d
 	}
-	message := strings.ToLower(modelErr.Message)
-	if !d.noStrict && strictRefusal.MatchString(message) && bytes.Contains(body, []byte(`"strict":true`)) {
+	if !d.noStrict && strictRefusal.MatchString(message) && sends(`"strict":true`) {
 		d.noStrict, d.toolRefused = true, strings.Contains(message, "invalid schema")
 		return d
 	}
 	missing := containsAny(message, missingWords)
+	isRefusedValue := containsAny(message, valueWords)
+	isRefusedMember := !missing && containsAny(message, refusedWords)
 	switch {
 	case missing && strings.Contains(message, "reasoning_content"):
 		d.fillReasoning = true
 	case missing && strings.Contains(strings.ReplaceAll(message, " ", "_"), "thought_signature"):
 		d.fillSignature = true
-	case strings.Contains(message, "max_completion_tokens") && !containsAny(message, valueWords) && bytes.Contains(body, []byte(`"max_completion_tokens":`)):
+	case strings.Contains(message, "max_completion_tokens") && !isRefusedValue && sends(`"max_completion_tokens":`):
 		d.oldMaxTokens = true
-	case strings.Contains(message, "stream_options") && bytes.Contains(body, []byte(`"stream_options":`)):
+	case strings.Contains(message, "stream_options") && sends(`"stream_options":`):
 		d.noStreamOptions = true
-	case !d.noExtensions && !missing && containsAny(message, refusedWords) && namesExtension(message, body):
+	case isRefusedMember && !d.noExtensions && namesExtension(message, body):
 		d.noExtensions = true
 	}
 	return d
@@ -97,7 +101,10 @@ var strictRefusal = regexp.MustCompile(`\bstrict\b|invalid schema for function`)
 // with which they ask for a member, and valueWords those with which they refuse the number in a member
 // that they know.
 var (
-	refusedWords = []string{"unsupported", "not supported", "not permitted", "extra_forbidden", "not allowed", "unknown", "unrecognized", "unexpected", "invalid", "must not", "should not"}
+	refusedWords = []string{
+		"unsupported", "not supported", "not permitted", "extra_forbidden", "not allowed",
+		"unknown", "unrecognized", "unexpected", "invalid", "must not", "should not",
+	}
 	missingWords = []string{"must be passed back", "missing", "required"}
 	valueWords   = []string{"too large", "too small", "maximum", "minimum", "at most", "at least", "greater than", "less than"}
 )
@@ -203,7 +210,10 @@ func (s *dialectStore) Store(d dialect) {
 
 // refusalStatuses are the statuses with which endpoints refuse images or a response_format: 404 is OpenRouter's, 500 that
 // of llama.cpp and Ollama.
-var refusalStatuses = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusNotImplemented}
+var refusalStatuses = []int{
+	http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
+	http.StatusInternalServerError, http.StatusNotImplemented,
+}
 
 // imageWords lists, in lower case, the words with which endpoints say that a model takes no images.
 // Words about one image, such as "unsupported image format", do not belong here.
@@ -231,7 +241,10 @@ var imageWords = []string{
 // formatWords lists, in lower case, the words with which endpoints refuse a response_format, and
 // schemaWords those with which they refuse one schema, although they take others.
 var (
-	formatWords = []string{"response_format", "response format", "json_schema", "response mime type", "structured output", "structured_output", "output_config", "guided"}
+	formatWords = []string{
+		"response_format", "response format", "json_schema", "response mime type",
+		"structured output", "structured_output", "output_config", "guided",
+	}
 	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
 )
 

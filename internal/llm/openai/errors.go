@@ -257,7 +257,11 @@ func quotaExhausted(status int, said []byte) bool {
 	if status == http.StatusPaymentRequired {
 		return true
 	}
-	return status >= 400 && status < 500 && containsAny(text, quotaWords) && !strings.Contains(text, "perminute") && retryInfo(said) == ""
+	if status/100 != 4 || !containsAny(text, quotaWords) {
+		return false
+	}
+	isPerMinute := strings.Contains(text, "perminute") || retryInfo(said) != ""
+	return !isPerMinute
 }
 
 // retryDelayMember matches the time to wait in an error of Google's APIs (google.rpc.RetryInfo).

@@ -54,7 +54,8 @@ func (v *extensionValue) addPiece(name string, raw []byte) {
 	if raw[0] == 'n' {
 		return
 	}
-	if raw[0] != v.kind || (v.kind != '"' && v.kind != '{' && v.kind != '[') {
+	canGrow := v.kind == '"' || v.kind == '{' || v.kind == '['
+	if raw[0] != v.kind || !canGrow {
 		*v = *newExtensionValue(raw)
 		return
 	}
@@ -146,9 +147,17 @@ type elementIdentity struct {
 // continuedBy reports whether an element with that identity continues e. Encrypted reasoning and
 // Mistral's references come whole.
 func (e elementIdentity) continuedBy(next elementIdentity) bool {
-	sameIndex := e.Index == nil && next.Index == nil || e.Index != nil && next.Index != nil && *e.Index == *next.Index
+	hasIdentity := e.Type != "" || e.Index != nil
+	comesWhole := strings.HasSuffix(e.Type, "encrypted") || strings.HasSuffix(e.Type, "reference")
+	if !hasIdentity || comesWhole || e.Type != next.Type {
+		return false
+	}
+	sameIndex := e.Index == next.Index // both nil
+	if e.Index != nil && next.Index != nil {
+		sameIndex = *e.Index == *next.Index
+	}
 	sameID := e.ID == next.ID || e.ID == "" || next.ID == ""
-	return e.Type == next.Type && (e.Type != "" || e.Index != nil) && !strings.HasSuffix(e.Type, "encrypted") && !strings.HasSuffix(e.Type, "reference") && sameIndex && sameID
+	return sameIndex && sameID
 }
 
 // readIdentity returns the identity of an object. A member of another type counts as absent.

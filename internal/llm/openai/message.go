@@ -65,7 +65,8 @@ func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) 
 // isEmptyAnswer reports whether m is an answer that says nothing, which Mistral and Anthropic refuse.
 func isEmptyAnswer(m llm.Message) bool {
 	hasParts := m.Extensions != nil && m.Extensions.Content != nil
-	return m.Role == llm.Assistant && strings.TrimSpace(m.Text) == "" && len(m.Calls) == 0 && !hasParts
+	saysNothing := strings.TrimSpace(m.Text) == "" && len(m.Calls) == 0 && !hasParts
+	return m.Role == llm.Assistant && saysNothing
 }
 
 // withoutImages returns messages with a line of text in place of each image.
@@ -268,8 +269,9 @@ func newWireMessage(message llm.Message, endpoint string) wireMessage {
 func cleanToolName(name string) string {
 	clean := []byte(name[:min(len(name), 64)])
 	for i, c := range clean {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && c != '_' && c != '-' {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-':
+		default:
 			clean[i] = '_'
 		}
 	}

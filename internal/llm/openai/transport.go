@@ -27,9 +27,12 @@ type roundTripper interface {
 // asked twice, which costs tokens and changes nothing else.
 func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var reused atomic.Bool
-	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) }})
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) },
+	})
 	res, err := t.send(ctx, r)
-	if err != nil && reused.Load() && r.GetBody != nil && ctx.Err() == nil && isClosedByPeer(err) {
+	mayRepeat := r.GetBody != nil && ctx.Err() == nil
+	if err != nil && mayRepeat && reused.Load() && isClosedByPeer(err) {
 		t.next.CloseIdleConnections() // the endpoint has probably closed the others too
 		res, err = t.send(r.Context(), r)
 	}

@@ -41,5 +41,9 @@ func isObject(arguments string) bool {
 // of another script does not count: in a script without spaces, text may directly precede a
 // call.
 func isWordByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+	switch {
+	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+		return true
+	}
+	return false
 }

@@ -177,10 +177,17 @@ func (e *extractor) readProse(final bool) (again bool, err error) {
 			return true, e.emitText(i)
 		}
 		header, result := matchHeader(e.pending[i:], final, e.tools.isKnown)
-		if e.auto && (header.raw != "" || !e.tools.isKnown(header.name)) && result == matched {
-			result = noMatch
+		if e.auto && result == matched {
+			// The text counts only if it is certainly a call.
+			isCertain := header.raw == "" && e.tools.isKnown(header.name)
+			if !isCertain {
+				result = noMatch
+			}
 		}
-		if result == noMatch && (notation == needMore || len(e.calls) > 0 && place.lineStart && matchResults(e.pending[i:], final) == needMore) {
+		mayBeResults := func() bool {
+			return len(e.calls) > 0 && place.lineStart && matchResults(e.pending[i:], final) == needMore
+		}
+		if result == noMatch && (notation == needMore || mayBeResults()) {
 			result = needMore
 		}
 		switch result {
@@ -204,7 +211,12 @@ func (e *extractor) placeOf(i int) notationPlace {
 		before = e.pending[i-1]
 	}
 	atStart := !e.started && len(e.calls) == 0 && strings.Trim(e.pending[:i], whiteSpace) == ""
-	return notationPlace{lineStart: before == '\n' || atStart || i == 0 && e.afterCall, answerStart: atStart, inlineCode: before == '`'}
+	followsCall := i == 0 && e.afterCall
+	return notationPlace{
+		lineStart:   before == '\n' || atStart || followsCall,
+		answerStart: atStart,
+		inlineCode:  before == '`',
+	}
 }
 
 // matchResults looks for the words with which the prompt announces a tool's result. A model that

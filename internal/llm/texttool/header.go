@@ -142,8 +142,9 @@ func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader
 // skipLanguage skips the language of a code fence.
 func (m *headerMatcher) skipLanguage(limit int) {
 	for start := m.pos; m.pos < len(m.text) && m.pos-start < limit; m.pos++ {
-		c := m.text[m.pos]
-		if c < '0' || c > '9' && c < 'A' || c > 'Z' && c < 'a' || c > 'z' {
+		switch c := m.text[m.pos]; {
+		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z':
+		default:
 			return
 		}
 	}

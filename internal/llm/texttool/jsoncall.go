@@ -59,7 +59,10 @@ func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 	}
 
 	for _, wrapper := range []string{"function", "function_call", "tool_call"} {
-		if inner := object[wrapper]; len(inner) > 0 && inner[0] == '{' && (wrapper == "function" || len(object) == 1) {
+		inner := object[wrapper]
+		holdsObject := len(inner) > 0 && inner[0] == '{'
+		mayHaveSiblings := wrapper == "function" // such as type, in Chat Completions
+		if holdsObject && (mayHaveSiblings || len(object) == 1) {
 			return parseJSONCall(inner, wrappers-1)
 		}
 	}

@@ -14,14 +14,19 @@ const maxMentionText = 64 << 10
 
 // negations lists words that negate a sentence, so that "use the X tool" in it is not an
 // intention.
-var negations = []string{" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable "}
+var negations = []string{
+	" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable ",
+}
 
 // callMentioned makes calls from "use the X tool" and from near misses, in an answer without any
 // other call. It only really calls a tool that needs no arguments: guessed arguments would be
 // worse than no call. For other tools it makes the model's own words the arguments. They are not
 // JSON, so the call fails and its error shows the model the form of a call.
 func (e *extractor) callMentioned() error {
-	if len(e.calls) > 0 || e.auto || e.spoken.Len() == 0 || e.spoken.Len() > maxMentionText {
+	if e.auto || len(e.calls) > 0 {
+		return nil
+	}
+	if size := e.spoken.Len(); size == 0 || size > maxMentionText {
 		return nil
 	}
 	// Search the whole answer at once: only the end of a sentence shows whether it is a

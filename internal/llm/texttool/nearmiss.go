@@ -33,7 +33,9 @@ func (e *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	}
 	bare := strings.Trim(answer, whiteSpace+marks+"\"'.")
 	name, arguments, _ := strings.Cut(bare, "(")
-	if e.tools.isKnown(name) && (arguments == "" || strings.HasSuffix(arguments, ")")) && !strings.Contains(arguments, "\n") {
+	isClosed := arguments == "" || strings.HasSuffix(arguments, ")")
+	isOneLine := !strings.Contains(arguments, "\n")
+	if isClosed && isOneLine && e.tools.isKnown(name) {
 		return writtenCall{name, cutText(bare, maxNearMiss)}, true
 	}
 	return writtenCall{}, false

@@ -122,7 +122,8 @@ func matchReAct(text string, final bool, tools toolSet) matchResult {
 	if reactBlob.MatchString(text) {
 		return matched
 	}
-	if !final && (!strings.Contains(text, "\n") || reactBlobPartial.MatchString(text)) {
+	isPartial := !strings.Contains(text, "\n") || reactBlobPartial.MatchString(text)
+	if isPartial && !final {
 		return needMore
 	}
 	if m := reactStart.FindStringSubmatch(text); m != nil && tools.isKnown(m[1]) {
@@ -340,8 +341,8 @@ func parseUnclosed(text string) []writtenCall {
 		case inString:
 		case c == '{', c == '[':
 			open = append(open, c+2) // the bracket that closes it
-		case (c == '}' || c == ']') && len(open) > 0:
-			open = open[:len(open)-1]
+		case c == '}', c == ']':
+			open = open[:max(len(open)-1, 0)]
 		}
 	}
 	if inString || len(open) == 0 || len(open) > 3 {

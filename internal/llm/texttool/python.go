@@ -23,7 +23,8 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 			break
 		}
 	}
-	if list && !p.skipToken("]") || p.remainingText() != "" {
+	isUnclosed := list && !p.skipToken("]")
+	if isUnclosed || p.remainingText() != "" {
 		return nil
 	}
 	return calls
@@ -42,7 +43,10 @@ func parseToolCode(text string) (calls []writtenCall) {
 	for p.remainingText() != "" {
 		printed := p.skipToken("print(")
 		call, ok := p.readCall()
-		if !ok || printed && !p.skipToken(")") {
+		if !ok {
+			return nil
+		}
+		if printed && !p.skipToken(")") {
 			return nil
 		}
 		call.name = strings.TrimPrefix(call.name, "default_api.") // the module of all tools, in Gemini's prompt
@@ -192,7 +196,9 @@ func (p *pythonParser) readElements(b *strings.Builder, opening, closing string,
 
 // readMember reads one key and value of a dictionary.
 func (p *pythonParser) readMember(b *strings.Builder) bool {
-	if rest := p.remainingText(); rest == "" || rest[0] != '\'' && rest[0] != '"' || !p.readString(b) || !p.skipToken(":") {
+	rest := p.remainingText()
+	isString := strings.HasPrefix(rest, "'") || strings.HasPrefix(rest, `"`)
+	if !isString || !p.readString(b) || !p.skipToken(":") {
 		return false
 	}
 	b.WriteByte(':')
