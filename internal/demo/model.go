@@ -181,27 +181,27 @@ var (
 // question. That needs no memory, and works because the same question always leads to the same calls in
 // the same order, whose ids do not change either.
 func composeReply(request *chatRequest) *reply {
-	c := readConversation(request)
-	tools, inText := request.offeredTools(c.prompt)
-	recap := recapText(c.question, c.earlier)
+	conversation := readConversation(request)
+	tools, inText := request.offeredTools(conversation.prompt)
+	recap := recapText(conversation.question, conversation.earlier)
 	var calls []call
 	if recap == "" {
-		calls = planCalls(c.question, tools)
+		calls = planCalls(conversation.question, tools)
 	}
 	if len(calls) == 0 && len(tools) > 0 && request.requiresCall() {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
 	}
 	for i, planned := range calls {
-		sum := sha256.Sum256([]byte(fmt.Sprint(c.turn, i, c.question, planned.tool)))
+		sum := sha256.Sum256([]byte(fmt.Sprint(conversation.turn, i, conversation.question, planned.tool)))
 		calls[i].id = fmt.Sprintf("call_%x", sum[:12])
 	}
 
-	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: calls[min(len(c.results), len(calls)):]}
+	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: calls[min(len(conversation.results), len(calls)):]}
 	if request.Parallel != nil && !*request.Parallel && len(out.calls) > 1 {
 		out.calls = out.calls[:1]
 	}
 	if len(out.calls) == 0 {
-		out.text, out.finish = cmp.Or(recap, composeText(calls, c.results, tools)), "stop"
+		out.text, out.finish = cmp.Or(recap, composeText(calls, conversation.results, tools)), "stop"
 		if schema := request.Format.Named.Schema; len(schema) > 0 {
 			out.text = structuredText(schema, out.text)
 		} else {
@@ -209,7 +209,7 @@ func composeReply(request *chatRequest) *reply {
 		}
 	}
 	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // an estimate
-	out.usage = map[string]int{"prompt_tokens": c.words, "completion_tokens": said, "total_tokens": c.words + said}
+	out.usage = map[string]int{"prompt_tokens": conversation.words, "completion_tokens": said, "total_tokens": conversation.words + said}
 	if inText && len(out.calls) > 0 {
 		out.writeCallsAsText()
 	}

@@ -223,25 +223,25 @@ func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 	if reflect.DeepEqual(was, is) {
 		return
 	}
-	a, aObject := was.(map[string]any)
-	b, bObject := is.(map[string]any)
-	if aObject && bObject {
-		names := slices.Sorted(maps.Keys(a))
-		for name := range b {
-			if _, both := a[name]; !both {
+	wasMembers, wasObject := was.(map[string]any)
+	isMembers, isObject := is.(map[string]any)
+	if wasObject && isObject {
+		names := slices.Sorted(maps.Keys(wasMembers))
+		for name := range isMembers {
+			if _, both := wasMembers[name]; !both {
 				names = append(names, name)
 			}
 		}
 		for _, name := range names {
-			c.compareValues(e, path+"/"+name, a[name], b[name])
+			c.compareValues(e, path+"/"+name, wasMembers[name], isMembers[name])
 		}
 		return
 	}
-	x, xList := was.([]any)
-	y, yList := is.([]any)
-	if xList && yList && len(x) == len(y) {
-		for i := range x {
-			c.compareValues(e, path+"/"+strconv.Itoa(i), x[i], y[i])
+	wasItems, wasList := was.([]any)
+	isItems, isList := is.([]any)
+	if wasList && isList && len(wasItems) == len(isItems) {
+		for i := range wasItems {
+			c.compareValues(e, path+"/"+strconv.Itoa(i), wasItems[i], isItems[i])
 		}
 		return
 	}

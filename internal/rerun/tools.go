@@ -124,7 +124,7 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 }
 
 // repeat does what the server did during a call, and returns its outcome.
-func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (*content.Result, error) {
+func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recordedCall) (*content.Result, error) {
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	withdraw := make(map[string]context.CancelFunc)
@@ -137,7 +137,7 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 	r.mu.Lock()
 	done := r.repeated[call.CallID]
 	r.mu.Unlock()
-	for i, e := range c.events[done:] {
+	for i, e := range recorded.events[done:] {
 		switch body := e.Body.(type) {
 		case event.ApprovalRequired, event.ApprovalResolved:
 			continue // the agent asked
@@ -156,7 +156,7 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 			if ctx.Err() != nil {
 				break
 			}
-			if required, n := inputRequired(c.events[done+i:]); required != nil {
+			if required, n := inputRequired(recorded.events[done+i:]); required != nil {
 				r.mu.Lock()
 				r.repeated[call.CallID] = done + i + n
 				r.mu.Unlock()

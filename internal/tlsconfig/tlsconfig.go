@@ -170,7 +170,7 @@ func (f Files) readContents() (*contents, error) {
 	if err := f.Check(); err != nil {
 		return nil, err
 	}
-	c := &contents{}
+	loaded := &contents{}
 	for i, file := range []struct {
 		field Field
 		path  string
@@ -182,22 +182,22 @@ func (f Files) readContents() (*contents, error) {
 		if err != nil {
 			return nil, &FileError{file.field, file.path, err}
 		}
-		c.read[i] = data
+		loaded.read[i] = data
 	}
 	if f.CAFile != "" {
-		c.roots = x509.NewCertPool()
-		if !c.roots.AppendCertsFromPEM(c.read[0]) {
+		loaded.roots = x509.NewCertPool()
+		if !loaded.roots.AppendCertsFromPEM(loaded.read[0]) {
 			return nil, &FileError{CAFile, f.CAFile, errors.New("has no certificate in PEM")}
 		}
 	}
 	if f.CertFile != "" {
-		pair, err := tls.X509KeyPair(c.read[1], c.read[2])
+		pair, err := tls.X509KeyPair(loaded.read[1], loaded.read[2])
 		if err != nil {
-			return nil, f.pairError(err, c.read[1])
+			return nil, f.pairError(err, loaded.read[1])
 		}
-		c.client = &pair
+		loaded.client = &pair
 	}
-	return c, nil
+	return loaded, nil
 }
 
 // readFile returns the content of a file. The error does not repeat the path, which FileError has.

@@ -132,12 +132,12 @@ var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // readAgent reads one agent. It reads the id first, for the errors about the other members.
 func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
-	var a Agent
+	var agent Agent
 	if node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			if node.Content[i].Value == "id" {
-				if err := p.readID(node.Content[i+1], &a); err != nil {
-					return a, err
+				if err := p.readID(node.Content[i+1], &agent); err != nil {
+					return agent, err
 				}
 			}
 		}
@@ -154,24 +154,24 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 		if name == "budget" {
 			budgetAt = value
 		}
-		return p.readMember(&a, name, value)
+		return p.readMember(&agent, name, value)
 	})
 
 	switch {
 	case err != nil:
-		return a, err
-	case a.ID == "":
-		return a, p.errorAt(node, "id is missing")
-	case a.Budget.Cost > 0 && p.HasPrice != nil && !p.HasPrice(a.Model):
-		return a, p.errorAt(budgetAt, "budget.cost needs a price of the agent's model, in MODELS_FILE")
+		return agent, err
+	case agent.ID == "":
+		return agent, p.errorAt(node, "id is missing")
+	case agent.Budget.Cost > 0 && p.HasPrice != nil && !p.HasPrice(agent.Model):
+		return agent, p.errorAt(budgetAt, "budget.cost needs a price of the agent's model, in MODELS_FILE")
 	}
 
 	if promptAt != nil {
-		if _, err := prompt.New(prompt.Options{Template: a.Prompt}); err != nil {
-			return a, p.errorAt(promptAt, "prompt: %v", err)
+		if _, err := prompt.New(prompt.Options{Template: agent.Prompt}); err != nil {
+			return agent, p.errorAt(promptAt, "prompt: %v", err)
 		}
 	}
-	return a, nil
+	return agent, nil
 }
 
 // readID reads the id of an agent.

@@ -76,17 +76,17 @@ func New(docs []Doc) *Index {
 	holders := make(map[string]int) // how many docs have a word
 	for i, d := range docs {
 		counts[i] = make(map[string]*[fields]float64)
-		for f, words := range d.fieldWords() {
-			own[i][f] = float64(len(words))
-			lengths[f] += float64(len(words))
+		for field, words := range d.fieldWords() {
+			own[i][field] = float64(len(words))
+			lengths[field] += float64(len(words))
 			for _, w := range words {
-				c := counts[i][w]
-				if c == nil {
-					c = new([fields]float64)
-					counts[i][w] = c
+				count := counts[i][w]
+				if count == nil {
+					count = new([fields]float64)
+					counts[i][w] = count
 					holders[w]++
 				}
-				c[f]++
+				count[field]++
 			}
 		}
 	}
@@ -98,13 +98,13 @@ func New(docs []Doc) *Index {
 
 	slices.Sort(index.words)
 	for i := range docs {
-		for w, c := range counts[i] {
+		for w, count := range counts[i] {
 			weight := 0.0
-			for f := range fields {
-				if c[f] > 0 {
-					mean := lengths[f] / float64(len(docs))
-					often := c[f] / (1 - b + b*own[i][f]/mean)
-					weight += worth[f] * often / (k1 + often)
+			for field := range fields {
+				if count[field] > 0 {
+					mean := lengths[field] / float64(len(docs))
+					often := count[field] / (1 - b + b*own[i][field]/mean)
+					weight += worth[field] * often / (k1 + often)
 				}
 			}
 			n := float64(holders[w])

@@ -34,48 +34,48 @@ type Cluster struct {
 // StartCluster starts a cluster and waits until JetStream is ready. It ends with the test.
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
-	c := &Cluster{}
+	cluster := &Cluster{}
 
 	var listeners [clusterSize]string // for routes
 	for i := range listeners {
 		listeners[i] = FreeAddress(t)
 	}
 
-	for from := range c.options {
+	for from := range cluster.options {
 		client := FreeAddress(t)
-		c.URLs = append(c.URLs, "nats://"+client)
-		o := &server.Options{
+		cluster.URLs = append(cluster.URLs, "nats://"+client)
+		options := &server.Options{
 			ServerName: fmt.Sprintf("n%d", from), NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
 			// A server announces its address to the others. This one is closed, so that they use
 			// only the configured routes, which lead through the proxies.
 			Cluster: server.ClusterOpts{Name: "c", Advertise: FreeAddress(t), ConnectRetries: 1},
 		}
-		o.Host, o.Port = splitAddress(t, client)
-		o.Cluster.Host, o.Cluster.Port = splitAddress(t, listeners[from])
-		for to := range c.options {
+		options.Host, options.Port = splitAddress(t, client)
+		options.Cluster.Host, options.Cluster.Port = splitAddress(t, listeners[from])
+		for to := range cluster.options {
 			if to != from {
 				p := StartProxy(t, "nats://"+listeners[to])
-				c.routes[from][to] = p
-				o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: strings.TrimPrefix(p.URL(), "nats://")})
+				cluster.routes[from][to] = p
+				options.Routes = append(options.Routes, &url.URL{Scheme: "nats", Host: strings.TrimPrefix(p.URL(), "nats://")})
 			}
 		}
-		c.options[from] = o
+		cluster.options[from] = options
 	}
 
-	for i := range c.servers {
-		c.StartServer(t, i)
-		t.Cleanup(func() { c.StopServer(i) })
+	for i := range cluster.servers {
+		cluster.StartServer(t, i)
+		t.Cleanup(func() { cluster.StopServer(i) })
 	}
 
 	Await(t, "the cluster to have a leader that knows all servers", func() bool {
-		for _, s := range c.servers {
+		for _, s := range cluster.servers {
 			if len(s.JetStreamClusterPeers()) == clusterSize {
 				return true
 			}
 		}
 		return false
 	})
-	return c
+	return cluster
 }
 
 // URL returns the URLs of all servers, as EVENTS_URL has them.

@@ -96,34 +96,34 @@ func (x *Index) Remove(owner event.Owner, id string) {
 // Page returns a page of the owner's threads, the latest first. It leaves out those for which kept returns false,
 // and those whose title does not contain the query.
 func (x *Index) Page(filter event.ThreadFilter, kept func(event.Thread) bool) (page event.ThreadPage, err error) {
-	o := x.owners[filter.Owner]
-	if o == nil {
-		o = &threads{}
+	owned := x.owners[filter.Owner]
+	if owned == nil {
+		owned = &threads{}
 	}
-	end := len(o.sorted)
+	end := len(owned.sorted)
 	if filter.After != "" {
 		after, err := strconv.ParseUint(filter.After, 36, 64)
 		if err != nil {
 			return page, event.ErrInvalidPosition
 		}
-		end, _ = o.search(after)
+		end, _ = owned.search(after)
 	}
 	query := strings.ToLower(filter.Query)
 	lastOrder := uint64(0)
 	if query == "" {
 		page.Threads = make([]event.Thread, 0, min(end, filter.PageSize()))
 	}
-	for _, e := range slices.Backward(o.sorted[:end]) {
-		matches := query == "" || strings.Contains(strings.ToLower(e.Title), query)
-		if !kept(e.Thread) || !matches {
+	for _, entry := range slices.Backward(owned.sorted[:end]) {
+		matches := query == "" || strings.Contains(strings.ToLower(entry.Title), query)
+		if !kept(entry.Thread) || !matches {
 			continue
 		}
 		if len(page.Threads) == filter.PageSize() {
 			page.Next = strconv.FormatUint(lastOrder, 36)
 			break
 		}
-		page.Threads = append(page.Threads, e.Thread)
-		lastOrder = e.Order
+		page.Threads = append(page.Threads, entry.Thread)
+		lastOrder = entry.Order
 	}
 	return page, nil
 }

@@ -108,8 +108,8 @@ func New(t testing.TB, script Script) *Endpoint {
 
 // Start starts an endpoint that follows script until stop is called, for what is not a test,
 // such as an Example.
-func Start(script Script) (e *Endpoint, stop func()) {
-	e = &Endpoint{}
+func Start(script Script) (endpoint *Endpoint, stop func()) {
+	endpoint = &Endpoint{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model"}]}`, ModelID)
@@ -125,16 +125,16 @@ func Start(script Script) (e *Endpoint, stop func()) {
 			return
 		}
 		req.Header, req.Body = r.Header, body
-		e.mu.Lock()
-		if !e.forgets {
-			e.requests = append(e.requests, req)
+		endpoint.mu.Lock()
+		if !endpoint.forgets {
+			endpoint.requests = append(endpoint.requests, req)
 		}
-		e.mu.Unlock()
+		endpoint.mu.Unlock()
 		script(req)(w, r)
 	})
 	server := httptest.NewServer(mux)
-	e.URL = server.URL + "/v1"
-	return e, server.Close
+	endpoint.URL = server.URL + "/v1"
+	return endpoint, server.Close
 }
 
 // Requests returns the requests so far, in the order of arrival.

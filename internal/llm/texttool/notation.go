@@ -167,8 +167,8 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 			return needMore
 		}
 	}
-	if m := jsonStart.FindStringSubmatch(text); m != nil {
-		if callMembers[m[1]+m[2]] {
+	if match := jsonStart.FindStringSubmatch(text); match != nil {
+		if callMembers[match[1]+match[2]] {
 			return matched
 		}
 		return noMatch
