@@ -40,10 +40,10 @@ func (e *ScopeError) Error() string { return "the token lacks the scope " + e.Re
 func FromRequest(r *http.Request) (token string, err error) {
 	headers := r.Header.Values("Authorization")
 	switch {
-	case len(headers) == 0 || len(headers) == 1 && headers[0] == "":
-		return "", ErrNoToken
 	case len(headers) > 1:
 		return "", ErrMalformed
+	case len(headers) == 0, headers[0] == "":
+		return "", ErrNoToken
 	}
 	scheme, token, _ := strings.Cut(headers[0], " ")
 	if !IsVisibleASCII(scheme) {
@@ -63,9 +63,9 @@ func FromRequest(r *http.Request) (token string, err error) {
 func isB64Token(s string) bool {
 	body := strings.TrimRight(s, "=")
 	for i := range len(body) {
-		c := body[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && !strings.ContainsRune("-._~+/", rune(c)) {
+		switch c := body[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.ContainsRune("-._~+/", rune(c)):
+		default:
 			return false
 		}
 	}

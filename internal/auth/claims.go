@@ -64,7 +64,8 @@ func numericDate(o strictjson.Object, name string) (*jwt.NumericDate, error) {
 		return nil, nil
 	}
 	seconds, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || !(seconds >= 0 && seconds < yearTenThousand) {
+	isInRange := seconds >= 0 && seconds < yearTenThousand // false for NaN
+	if err != nil || !isInRange {
 		return nil, strictjson.ErrShape
 	}
 	return jwt.NewNumericDate(time.Unix(int64(seconds), 0)), nil
@@ -102,7 +103,11 @@ func (c *claims) toIdentity() (id Identity, ok bool) {
 	if c.expires != nil {
 		id.Expiry = c.expires.Time
 	}
-	return id, strings.TrimSpace(c.subject) != "" || c.subject == "" && strings.TrimSpace(c.clientID) != ""
+	name := c.subject
+	if name == "" {
+		name = c.clientID
+	}
+	return id, strings.TrimSpace(name) != ""
 }
 
 // clientPrefix and userPrefix keep the subjects of clients and users apart (toIdentity).
@@ -118,7 +123,8 @@ func UnverifiedExpiry(token string) (time.Time, bool) {
 	var c claims
 	_, _, err := jwt.NewParser().ParseUnverified(token, &c)
 	// ErrTokenUnverifiable means an unknown algorithm. The parser has decoded the claims by then.
-	if err != nil && !errors.Is(err, jwt.ErrTokenUnverifiable) || c.expires == nil {
+	isDecoded := err == nil || errors.Is(err, jwt.ErrTokenUnverifiable)
+	if !isDecoded || c.expires == nil {
 		return time.Time{}, false
 	}
 	return c.expires.Time, true

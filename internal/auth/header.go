@@ -42,7 +42,8 @@ func parseHeader(token string) (header, error) {
 			return header{}, errHeader
 		}
 	}
-	if len(h.kid) > maxKeyID || object.Has("typ") && !isAcceptedType(h.typ) {
+	hasOtherType := object.Has("typ") && !isAcceptedType(h.typ)
+	if len(h.kid) > maxKeyID || hasOtherType {
 		return header{}, errHeader
 	}
 	return h, nil

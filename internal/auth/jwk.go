@@ -44,7 +44,8 @@ func (k publicKey) allowsAlgorithm(alg string) bool {
 	case *rsa.PublicKey:
 		return strings.HasPrefix(alg, "RS") || strings.HasPrefix(alg, "PS")
 	case *ecdsa.PublicKey: // RFC 7518 section 3.4: one curve per algorithm
-		return alg == map[elliptic.Curve]string{elliptic.P256(): "ES256", elliptic.P384(): "ES384", elliptic.P521(): "ES512"}[key.Curve]
+		algorithms := map[elliptic.Curve]string{elliptic.P256(): "ES256", elliptic.P384(): "ES384", elliptic.P521(): "ES512"}
+		return alg == algorithms[key.Curve]
 	case ed25519.PublicKey:
 		return alg == "EdDSA"
 	}
@@ -86,7 +87,9 @@ func parseKey(object strictjson.Object) (key publicKey, ok bool) {
 		}
 	}
 	ops, err := object.Strings("key_ops")
-	if err != nil || object.Has("key_ops") && !slices.Contains(ops, "verify") || use != "" && use != "sig" || len(key.id) > maxKeyID {
+	mayVerify := !object.Has("key_ops") || slices.Contains(ops, "verify")
+	isForSignatures := use == "" || use == "sig"
+	if err != nil || !mayVerify || !isForSignatures || len(key.id) > maxKeyID {
 		return key, false
 	}
 	switch kty {

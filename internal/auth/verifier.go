@@ -177,11 +177,16 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 // checkRestrictions returns an error if the configuration excludes a token that is otherwise
 // valid.
 func (v *Verifier) checkRestrictions(c *claims) error {
-	if client := cmp.Or(c.authorizedParty, c.clientID); v.cfg.Clients != nil && (client == "" || !slices.Contains(v.cfg.Clients, client)) {
-		return errClient
+	if v.cfg.Clients != nil {
+		client := cmp.Or(c.authorizedParty, c.clientID)
+		if client == "" || !slices.Contains(v.cfg.Clients, client) {
+			return errClient
+		}
 	}
-	if v.cfg.MaxLifetime > 0 && (c.issuedAt == nil || c.expires.Sub(c.issuedAt.Time) > v.cfg.MaxLifetime) {
-		return errLifetime
+	if v.cfg.MaxLifetime > 0 {
+		if c.issuedAt == nil || c.expires.Sub(c.issuedAt.Time) > v.cfg.MaxLifetime {
+			return errLifetime
+		}
 	}
 	return nil
 }

@@ -95,7 +95,8 @@ func CheckEndpoint(name, rawURL string) error {
 	if u.User != nil || u.Fragment != "" {
 		return fmt.Errorf("%s must not contain credentials or a fragment", name)
 	}
-	if u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()) {
+	isLocal := u.Scheme == "http" && isLoopback(u.Hostname())
+	if u.Scheme == "https" || isLocal {
 		return nil
 	}
 	return fmt.Errorf("%s must be https, or http on the loopback address", name)

@@ -56,9 +56,13 @@ func IsAbsent(status int) bool {
 // EndpointAllowed reports whether the metadata of an issuer may name this endpoint: one of the
 // issuer's own origin, or any https URL. An issuer elsewhere must not name a port of this machine.
 func EndpointAllowed(issuer, endpointURL string) bool {
-	i, errIssuer := url.Parse(issuer)
-	e, errEndpoint := url.Parse(endpointURL)
-	return errIssuer == nil && errEndpoint == nil && (e.Scheme == "https" || e.Scheme == i.Scheme && e.Host == i.Host)
+	issuerURL, errIssuer := url.Parse(issuer)
+	endpoint, errEndpoint := url.Parse(endpointURL)
+	if errIssuer != nil || errEndpoint != nil {
+		return false
+	}
+	isSameOrigin := endpoint.Scheme == issuerURL.Scheme && endpoint.Host == issuerURL.Host
+	return endpoint.Scheme == "https" || isSameOrigin
 }
 
 // metadataURLs returns the URLs of an issuer's metadata: those of RFC 8414 section 3.1, also with

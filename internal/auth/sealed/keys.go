@@ -140,7 +140,10 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 		return k.all
 	}
 	info, err := os.Stat(k.path)
-	if err == nil && os.SameFile(info, k.info) && info.ModTime().Equal(k.info.ModTime()) && info.Size() == k.info.Size() {
+	isSame := func(a, b os.FileInfo) bool {
+		return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+	}
+	if err == nil && isSame(info, k.info) {
 		k.reported = ""
 		return k.all
 	}

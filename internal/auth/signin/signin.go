@@ -39,8 +39,8 @@ type Discovery struct {
 	known     atomic.Bool // the endpoints were read at least once
 }
 
-// NewDiscovery does not send a request yet. The client must be one of fetch.NewClient. The caller must
-// Close the Discovery.
+// NewDiscovery returns a Discovery of the issuer with that name. It sends no request before Endpoints is called. The
+// client must be one of fetch.NewClient. The caller must Close the Discovery.
 func NewDiscovery(name string, client *http.Client, logger *slog.Logger) *Discovery {
 	d := &Discovery{source: issuer.Source{Issuer: name, Name: "the metadata of AUTH_ISSUER", Client: client}, logger: logger}
 	d.endpoints = issuer.NewCache(d.source.Name, d.read)
@@ -80,7 +80,9 @@ func (d *Discovery) parse(document issuer.Document) (Endpoints, error) {
 		return Endpoints{}, d.source.Unusable("names no https addresses of an authorization endpoint and a token endpoint")
 	}
 	// Servers before RFC 8414 don't list the methods, and most of them know S256.
-	if methods, err := document.Strings("code_challenge_methods_supported"); err != nil || methods != nil && !slices.Contains(methods, "S256") {
+	methods, err := document.Strings("code_challenge_methods_supported")
+	hasS256 := methods == nil || slices.Contains(methods, "S256")
+	if err != nil || !hasS256 {
 		return Endpoints{}, d.source.Unusable("does not list S256 among the methods of PKCE")
 	}
 	endSession, _ := document.Endpoint("end_session_endpoint")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,11 +71,13 @@ func parseReply(body []byte, now time.Time, tokenType string) (Token, error) {
 		return Token{}, errBadReply
 	}
 	text, err := reply.String("access_token")
-	if err != nil || !auth.IsVisibleASCII(text) || len(text) > maxToken || !hasTokenType(reply, tokenType) {
+	isToken := err == nil && auth.IsVisibleASCII(text) && len(text) <= maxToken
+	if !isToken || !hasTokenType(reply, tokenType) {
 		return Token{}, errNoToken
 	}
 	// RFC 8693 section 2.2.1: an exchange may give something other than an access token.
-	if issued, err := reply.String("issued_token_type"); err != nil || issued != "" && issued != typeAccessToken && issued != typeJWT {
+	issued, err := reply.String("issued_token_type")
+	if err != nil || !slices.Contains([]string{"", typeAccessToken, typeJWT}, issued) {
 		return Token{}, errNoToken
 	}
 	t := Token{Secret: auth.NewSecret(text), Lifetime: defaultLifetime}
@@ -96,7 +99,10 @@ func hasTokenType(reply strictjson.Object, want string) bool {
 	if err != nil {
 		return false
 	}
-	return strings.EqualFold(got, want) || got == "" && want == "Bearer"
+	if got == "" {
+		return want == "Bearer"
+	}
+	return strings.EqualFold(got, want)
 }
 
 // statedLifetime returns how long the token is valid, at most maxStated: the shorter of expires_in and, for
