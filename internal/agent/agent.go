@@ -410,7 +410,8 @@ func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
-		return !access.AllowsServer(name) || !matches(r.Servers, name) || r.as != nil && !r.as.AllowsServer(name)
+		agentAllows := r.as == nil || r.as.AllowsServer(name)
+		return !agentAllows || !access.AllowsServer(name) || !matches(r.Servers, name)
 	})
 }
 

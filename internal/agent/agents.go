@@ -124,6 +124,7 @@ func (a *Agent) defaultModel() string {
 	return model
 }
 
+// find returns the agent with that id, the default agent for "", and nil if there is none.
 func (s *servedAgents) find(id string) *namedAgent {
 	if id == "" {
 		return s.list[0]
@@ -177,7 +178,8 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	request.Model = cmp.Or(request.Model, agent.Model)
 	request.Sampling = agent.ApplySampling(request.Sampling)
 	request.MaxTokens = budget.LowerTokens(request.MaxTokens, agent.MaxOutputTokens)
-	if agent.MaxTurns > 0 && (request.MaxTurns <= 0 || request.MaxTurns > agent.MaxTurns) {
+	exceedsAgent := request.MaxTurns <= 0 || request.MaxTurns > agent.MaxTurns
+	if agent.MaxTurns > 0 && exceedsAgent {
 		request.MaxTurns = agent.MaxTurns
 	}
 	if len(request.OutputSchema) == 0 {

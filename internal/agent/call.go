@@ -326,8 +326,8 @@ func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *
 	}
 	text, cut := content.TruncateText(failed.Message, maxForModel, end.resultURL)
 	// A hook saw only the text of the failure, so nothing else may be shown.
-	own := exec.toolReport != nil && a.Hooks == nil
-	if exec.runID != "" && own && (cut || !exec.toolReport.IsText()) {
+	mayStore := exec.runID != "" && exec.toolReport != nil && a.Hooks == nil
+	if mayStore && (cut || !exec.toolReport.IsText()) {
 		end.errorEvent.Truncated = &event.Truncated{Bytes: exec.toolReport.Size(), URL: end.resultURL}
 		cut = !a.storeResult(ctx, exec, exec.toolReport)
 	}

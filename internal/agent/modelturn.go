@@ -43,10 +43,9 @@ func (r modelReply) hasClientCalls() bool {
 // maxToolName bounds the name of a call, in bytes. Names of tools have at most 64.
 const maxToolName = 128
 
-// safeToolName returns the name of a call for events, metadata and the conversation. It escapes
-// control and format characters, which include those that reorder text (Unicode Bidirectional
-// Algorithm), and cuts the name at maxToolName. No tool's own name is changed by this, so a
-// changed name was invented.
+// safeToolName returns the name of a call for events, metadata and the conversation. It escapes control and format
+// characters, which include those that reorder text (Unicode Bidirectional Algorithm), and cuts the name at
+// maxToolName. No tool's own name is changed by this, so a changed name was invented.
 func safeToolName(name string) string {
 	if IsToolName(name) {
 		return name
@@ -75,10 +74,9 @@ var errOutputCut = errors.New("the model's answer was cut")
 // provider has just refused as too long.
 const maxTrimTries = 4
 
-// modelTurn makes one model call and appends the parts of the answer as events while they
-// arrive. It first trims the conversation to the model's context window, and trims it again if
-// the provider refuses it as too long. If the log already has the step, modelTurn restores it
-// instead.
+// modelTurn makes one model call and appends the parts of the answer as events while they arrive. It first trims the
+// conversation to the model's context window, and trims it again if the provider refuses it as too long. If the log
+// already has the step, modelTurn restores it instead.
 //
 // The event step_end decides whether the step has happened. Without it, a process that takes over resets the
 // step and asks the model again. With it, the model is not asked again, so whatever later steps need is stored
@@ -119,9 +117,8 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	stream.text = l.run.turn.StepText()
 
 	if stream.finish == "tool_calls" && len(stream.calls) == 0 {
-		// The endpoint reports calls but sent none, for example because the model wrote them
-		// as text that was not recognized. Then the text is the final answer, and callers must not
-		// wait for calls.
+		// The endpoint reports calls but sent none, for example because the model wrote them as text that was not
+		// recognized. Then the text is the final answer, and callers must not wait for calls.
 		stream.finish = "stop"
 	}
 	if err := stream.closePart(ctx); err != nil {
@@ -151,7 +148,8 @@ func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
 	parts := s.partCount
 	for try := 1; ; try++ {
 		err := s.readAnswer(ctx, turn)
-		if err == nil || try == maxTrimTries || s.partCount > parts || len(s.calls) > 0 {
+		hasOutput := s.partCount > parts || len(s.calls) > 0
+		if err == nil || try == maxTrimTries || hasOutput {
 			return err
 		}
 		if again, failed := s.retryTrimmed(ctx, err, s.finalTurn); failed != nil || !again {
@@ -422,9 +420,8 @@ func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(r.Before), Max: float64(max(r.Limit, 1))})
 }
 
-// retryTrimmed shortens the conversation after the provider refused it as too long, and reports
-// whether another try makes sense. If the provider named the window, its size is remembered for
-// the model.
+// retryTrimmed shortens the conversation after the provider refused it as too long, and reports whether another try
+// makes sense. If the provider named the window, its size is remembered for the model.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
 	var modelErr *llm.Error
 	if !errors.As(refused, &modelErr) || modelErr.Kind != llm.TooLarge {
@@ -437,7 +434,9 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 	}
 	answer, offered := l.answerTokens(final), len(l.offeredTools(final))
 	l.window.LearnSize(modelErr.ContextTokens)
-	l.answerRefused = l.answerRefused || modelErr.PromptTokens > 0 && modelErr.PromptTokens < l.window.Size()
+	if prompt := modelErr.PromptTokens; prompt > 0 && prompt < l.window.Size() {
+		l.answerRefused = true // the prompt alone fits
+	}
 	if err := l.fitTools(ctx); err != nil {
 		return false, err
 	}
@@ -447,7 +446,8 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 	c := l.windowConversation(l.offeredTools(final))
 	r := l.window.TrimRefused(c, window.Refusal{Window: modelErr.ContextTokens, Prompt: modelErr.PromptTokens})
 	if !r.Trimmed {
-		return !r.TooLarge && (l.answerTokens(final) != answer || len(l.offeredTools(final)) != offered), nil
+		changed := l.answerTokens(final) != answer || len(l.offeredTools(final)) != offered
+		return changed && !r.TooLarge, nil
 	}
 	l.messages, l.historyLen = c.Messages, c.History
 	return true, l.reportTrimmed(ctx, r)

@@ -88,21 +88,27 @@ func newMetrics(meter metric.Meter, byClaim bool) (metrics, error) {
 		out.endLabels[end.Type()] = newEndLabels(end)
 	}
 	var errs [7]error
-	out.runs, errs[0] = meter.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
-	out.duration, errs[1] = meter.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
-	out.active, errs[2] = meter.Int64UpDownCounter("answerd.runs.active", metric.WithUnit("{run}"), metric.WithDescription("Runs in progress."))
-	out.streams, errs[3] = meter.Int64UpDownCounter("answerd.streams.active", metric.WithUnit("{stream}"), metric.WithDescription("Requests that read a run."))
-	out.firstEvent, errs[4] = meter.Float64Histogram("answerd.time_to_first_event", metric.WithUnit("s"), metric.WithDescription("From the start of a run to the model's first output."))
-	out.tools, errs[5] = meter.Float64Histogram("mcp.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
-	out.refused, errs[6] = meter.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that were refused, by reason."))
+	out.runs, errs[0] = meter.Int64Counter("answerd.runs",
+		metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
+	out.duration, errs[1] = meter.Float64Histogram("answerd.run.duration",
+		metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
+	out.active, errs[2] = meter.Int64UpDownCounter("answerd.runs.active",
+		metric.WithUnit("{run}"), metric.WithDescription("Runs in progress."))
+	out.streams, errs[3] = meter.Int64UpDownCounter("answerd.streams.active",
+		metric.WithUnit("{stream}"), metric.WithDescription("Requests that read a run."))
+	out.firstEvent, errs[4] = meter.Float64Histogram("answerd.time_to_first_event",
+		metric.WithUnit("s"), metric.WithDescription("From the start of a run to the model's first output."))
+	out.tools, errs[5] = meter.Float64Histogram("mcp.client.operation.duration",
+		metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
+	out.refused, errs[6] = meter.Int64Counter("answerd.runs.refused",
+		metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that were refused, by reason."))
 	err := errors.Join(errs[:]...)
 	if err == nil {
 		out.runs.Add(context.Background(), 0, newEndLabels(event.RunError{Code: "internal"})[0]) // for the alert, as below
 	}
 	for _, reason := range refusals {
 		if err == nil {
-			// Make the series exist from the start: an alert on the first refusal needs a zero
-			// to rise from.
+			// Export each series with 0 from the start. Otherwise an alert on an increase misses the first refusal.
 			out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
 		}
 	}
@@ -110,7 +116,13 @@ func newMetrics(meter metric.Meter, byClaim bool) (metrics, error) {
 }
 
 // refusals maps errors to the values of the metric's attribute reason.
-var refusals = map[error]string{ErrOverloaded: "full", ErrMemoryShort: "memory", ErrTooMany: "caller_runs", ErrTooFast: "caller_rate", usage.ErrSpent: "caller_budget"}
+var refusals = map[error]string{
+	ErrOverloaded:  "full",
+	ErrMemoryShort: "memory",
+	ErrTooMany:     "caller_runs",
+	ErrTooFast:     "caller_rate",
+	usage.ErrSpent: "caller_budget",
+}
 
 // countRefusal counts a refused request. err wraps one of the keys of refusals directly, as *Refusal and
 // *usage.SpentError do.

@@ -253,7 +253,11 @@ func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
 // IsToolName reports whether model endpoints accept s as the name of a function.
 func IsToolName(s string) bool {
 	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
+			return false
+		}
+		return true
 	})
 }
 
@@ -266,9 +270,10 @@ func (r Request) clientTools(ours *toolCatalog, search *toolsearch.Search, asks 
 	}
 	var out []llm.Tool
 	for _, t := range r.ClientTools {
-		_, taken := ours.ByName[t.Name]
-		taken = taken || slices.ContainsFunc(asks, func(ask askTool) bool { return ask.Name == t.Name })
-		if !taken && (search == nil || t.Name != search.Tool.Name) {
+		_, isOperators := ours.ByName[t.Name]
+		asksAgent := slices.ContainsFunc(asks, func(ask askTool) bool { return ask.Name == t.Name })
+		isSearch := search != nil && t.Name == search.Tool.Name
+		if !isOperators && !asksAgent && !isSearch {
 			out = append(out, t)
 		}
 	}

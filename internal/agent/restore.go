@@ -176,8 +176,10 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 		if known.End != nil || known.Sent || known.HasChild() {
 			// Every call that was sent was charged. The agent's own tools are executed here, so their
 			// calls are never sent. They check their arguments themselves, after the call is charged.
-			checked := (isSearch || hasAskTool(l.askTools, c.Tool)) && failed.Kind == string(mcp.InvalidArguments) && c.args != nil
-			l.budget.RestoreCall(i, known.Sent || known.HasChild() || isSearch && succeeded || checked)
+			isOwn := isSearch || hasAskTool(l.askTools, c.Tool)
+			refusedItself := isOwn && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
+			searched := isSearch && succeeded
+			l.budget.RestoreCall(i, known.Sent || known.HasChild() || searched || refusedItself)
 		}
 		if known.End == nil {
 			remaining = append(remaining, c)

@@ -302,7 +302,8 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	}
 	r.inbox.startListening()
 	r.replayed = replay.Read(events, notes, inputs)
-	if r.replayed.Ending && r.replayed.End == nil && r.replayed.Abort == nil && context.Cause(r.ctx) == nil {
+	hasCause := r.replayed.End != nil || r.replayed.Abort != nil || context.Cause(r.ctx) != nil
+	if r.replayed.Ending && !hasCause {
 		return &unrecoverableError{"The process that executed the run died while it ended it.", errors.New("its end has no cause")}
 	}
 	if r.req.Awaited && r.replayed.Suspended {

@@ -108,7 +108,8 @@ func (a *Agent) refuseRepetition(exec *toolExecution) error {
 	if b := exec.replayed.Resolution; b != nil {
 		exec.decision = decision{verdict: approved, by: b.By}
 	}
-	if !exec.replayed.InFlight && exec.pending != nil || a.Tools.Repeatable(a.presentName(exec)) {
+	requiredInput := exec.pending != nil && !exec.replayed.InFlight
+	if requiredInput || a.Tools.Repeatable(a.presentName(exec)) {
 		return nil
 	}
 	return exec.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
@@ -172,7 +173,8 @@ func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 // charged in call order, see budget.TryCall. A call that blocks for an earlier one counts as
 // waiting, so that the run can be suspended meanwhile.
 func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
-	if exec.loop == nil || exec.replayed != nil && exec.replayed.Sent || exec.replayed.HasChild() {
+	wasSent := exec.replayed != nil && exec.replayed.Sent || exec.replayed.HasChild()
+	if exec.loop == nil || wasSent {
 		return nil // a direct call has no budget; a call that was sent is already charged
 	}
 	if err := exec.loop.run.awaitCharge(exec.CallID, ""); err != nil {

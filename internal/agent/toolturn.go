@@ -253,14 +253,15 @@ func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 // admitMedia counts an image or audio and returns it in the form for the model, or explains why it is omitted.
 // If the model does not accept such media, no reason is needed: the text has a placeholder.
 func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
-	if m == nil || !g.profile.Images && !g.profile.Audio {
+	takesMedia := g.profile.Images || g.profile.Audio
+	if m == nil || !takesMedia {
 		return nil, ""
 	}
 	checked, err := m.Normalize()
 	switch {
 	case err != nil:
 		return nil, err.Error()
-	case checked.IsImage() && !g.profile.Images || !checked.IsImage() && !g.profile.Audio:
+	case checked.IsImage() && !g.profile.Images, !checked.IsImage() && !g.profile.Audio:
 		return nil, ""
 	case g.shownInTurn == maxShownPerTurn:
 		return nil, fmt.Sprintf("only %d can be shown in one turn", maxShownPerTurn)
