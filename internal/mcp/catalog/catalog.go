@@ -372,10 +372,13 @@ func (c *Catalog) NameOf(server, name string) string {
 	defer c.mu.Unlock()
 	c.rebuildLocked()
 	b, ok := c.byName[name]
+	isConfigured := func() bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(c.configs)), func(cfg *config.Server) bool { return cfg.Name == server })
+	}
 	switch {
-	case server == "" || ok && b.Server == server:
+	case server == "", ok && b.Server == server:
 		return name
-	case !ok && !slices.ContainsFunc(slices.Collect(maps.Values(c.configs)), func(cfg *config.Server) bool { return cfg.Name == server }):
+	case !ok && !isConfigured():
 		return name // the call fails with the reason that there is no such server
 	}
 	offered, known := c.reservedNames[name]
@@ -383,7 +386,8 @@ func (c *Catalog) NameOf(server, name string) string {
 	var found []string
 	for now, b := range c.byName {
 		e, ok := c.entries[b.ServerID]
-		if !ok || b.Server != server || b.Name != now || known && b.Original != offered.original {
+		isOther := known && b.Original != offered.original
+		if !ok || isOther || b.Server != server || b.Name != now {
 			continue
 		}
 		if slices.Contains(possibleNames(e.cfg, b.Original), name) {

@@ -198,7 +198,13 @@ func needsApproval(server *config.Server, tool Tool) bool {
 
 // IsSelectedBy reports whether approval alone makes a person approve the calls of the tool.
 func (t Tool) IsSelectedBy(approval config.Approval) bool {
-	return !t.SignsIn && (approval == config.ApproveAlways || approval == config.ApproveDestructive && t.isDestructive())
+	switch {
+	case t.SignsIn:
+		return false
+	case approval == config.ApproveDestructive:
+		return t.isDestructive()
+	}
+	return approval == config.ApproveAlways
 }
 
 // isDestructive reports whether calls of the tool may be destructive (2025-11-25 schema,

@@ -300,7 +300,9 @@ func (g *Grant) checkClient(t AuthType) *fieldError {
 		return nil
 	}
 	// draft-ietf-oauth-client-id-metadata-document section 3.
-	if u, err := url.Parse(g.ClientMetadataURL); err != nil || u.Scheme != "https" || u.Host == "" || len(u.Path) < 2 || u.Fragment != "" || u.User != nil {
+	u, err := url.Parse(g.ClientMetadataURL)
+	isAllowed := err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && u.Fragment == ""
+	if !isAllowed || len(u.Path) < 2 {
 		return fieldErrorf("auth.clientMetadataUrl", "must be an https:// URL with a path")
 	}
 	return nil

@@ -179,7 +179,8 @@ func Check(servers []Server, hasServiceToken bool) error {
 // defaultURL applies to servers without one of their own; "" means that there is none.
 func CheckRedirects(servers []Server, defaultURL string) error {
 	for _, s := range servers {
-		if s.Auth == AuthAuthorizationCode && !s.Disabled && s.Grant.RedirectURL == "" && defaultURL == "" {
+		hasRedirect := s.Grant.RedirectURL != "" || defaultURL != ""
+		if s.Auth == AuthAuthorizationCode && !s.Disabled && !hasRedirect {
 			return fmt.Errorf("MCP server %q, auth.redirectUrl: is missing, since PUBLIC_URL is not set either", s.Name)
 		}
 	}
@@ -197,7 +198,13 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	for _, list := range []struct {
 		field string
 		globs []string
-	}{{"tools.allow", s.AllowTools}, {"tools.deny", s.DenyTools}, {"tools.approve", s.ApproveTools}, {"autoApprove", s.AutoApprove}, {"idempotentTools", s.IdempotentTools}} {
+	}{
+		{"tools.allow", s.AllowTools},
+		{"tools.deny", s.DenyTools},
+		{"tools.approve", s.ApproveTools},
+		{"autoApprove", s.AutoApprove},
+		{"idempotentTools", s.IdempotentTools},
+	} {
 		for _, g := range list.globs {
 			if _, err := path.Match(g, ""); err != nil {
 				return fieldErrorf(list.field, "%.80q is not a pattern", g)
@@ -256,7 +263,9 @@ func (s *Server) checkTLS() *fieldError {
 	if e, ok := errors.AsType[*tlsconfig.FileError](s.TLS.Check()); ok {
 		return fieldErrorf(TLSField(e.Field), "%s", e.Err)
 	}
-	if u, err := url.Parse(s.URL); err == nil && (u.Scheme == "http" || u.Scheme == "ws") && !s.Auth.HasAuthorizationServer() {
+	u, err := url.Parse(s.URL)
+	isPlain := err == nil && (u.Scheme == "http" || u.Scheme == "ws")
+	if isPlain && !s.Auth.HasAuthorizationServer() {
 		return fieldErrorf("tls", "has no effect, since url is %s://", u.Scheme)
 	}
 	return nil

@@ -128,15 +128,16 @@ func unquoteEnv(value string) string {
 // closingQuote returns the offset of the quote that ends a value which begins with one: the first that
 // nothing but a comment follows, or the last byte. It returns 0 if there is none.
 func closingQuote(value string) int {
-	if value == "" || value[0] != '"' && value[0] != '\'' {
+	if !strings.HasPrefix(value, `"`) && !strings.HasPrefix(value, "'") {
 		return 0
 	}
 	for i := 1; i < len(value); i++ {
 		rest := strings.TrimSpace(value[i+1:])
+		isEnd := rest == "" || rest[0] == '#'
 		switch {
 		case value[i] == '\\' && value[0] == '"':
 			i++ // an escaped character
-		case value[i] == value[0] && (rest == "" || rest[0] == '#'):
+		case value[i] == value[0] && isEnd:
 			return i
 		}
 	}

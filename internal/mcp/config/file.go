@@ -435,7 +435,8 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 		return server, err
 	}
 	for _, f := range fields { // the server's name is the id, or the name if there is no id
-		if f.name == "id" || f.name == "name" && server.Name == "" {
+		namesServer := f.name == "id" || f.name == "name" && server.Name == ""
+		if namesServer {
 			if server.Name, err = f.readString(); err != nil {
 				return server, err
 			}

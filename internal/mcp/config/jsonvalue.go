@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"answerd/internal/auth"
@@ -203,7 +202,11 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 // isPlain reports whether errors can show a member's name without quotes.
 func isPlain(name string) bool {
 	isOther := func(r rune) bool {
-		return !(r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || r == '_' || r == '-')
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
+			return false
+		}
+		return true
 	}
 	return name != "" && !strings.ContainsFunc(name, isOther)
 }

@@ -105,7 +105,8 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 // with _ for all other characters.
 func inputVariable(id string) string {
 	return strings.Map(func(c rune) rune {
-		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+		switch {
+		case 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
 			return c
 		}
 		return '_'
@@ -169,8 +170,10 @@ func (v jsonValue) warnInputs() {
 // isVariableName reports whether s can be the name of a variable in a shell.
 func isVariableName(s string) bool {
 	for i, r := range s {
-		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
-		if !letter && (i == 0 || r < '0' || r > '9') {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', r == '_':
+		case '0' <= r && r <= '9' && i > 0:
+		default:
 			return false
 		}
 	}

@@ -211,9 +211,11 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 // least half of signInTimeout.
 func (c *Client) canReuse(a, fresh *storedAuthorization) bool {
 	now := c.store.Now()
-	return a.Status == statusPending && a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes) &&
-		now.Add(signInTimeout/2).Before(a.Expires) && len(a.Waiters)+len(fresh.Waiters) <= maxWaiters &&
-		(a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires)) // another process may have registered another client
+	givesAll := a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes)
+	leavesTime := now.Add(signInTimeout / 2).Before(a.Expires)
+	hasRoom := len(a.Waiters)+len(fresh.Waiters) <= maxWaiters
+	hasClient := a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires) // another process may have registered another client
+	return a.Status == statusPending && givesAll && leavesTime && hasRoom && hasClient
 }
 
 // describe returns what those who asked for a stored authorization need to know of it.
@@ -356,8 +358,11 @@ func (c *Client) beginCallback(q url.Values) bool {
 func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	for range maxStoreTries {
 		a, revision, err := c.loadAuthorization(ctx, state)
-		if err != nil || a == nil || a.Status != statusPending || c.store.Now().After(a.Expires) {
+		if err != nil || a == nil {
 			return nil, 0, err
+		}
+		if a.Status != statusPending || c.store.Now().After(a.Expires) {
+			return nil, 0, nil
 		}
 		a.Status = statusRedeeming
 		if revision, err = c.saveAuthorization(ctx, a, revision, state); err != nil || revision > 0 {
@@ -380,7 +385,9 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 
 	// RFC 9207 section 2.4: the issuer must be identical. Otherwise a hostile authorization
 	// server could make us send it the code of an honest one (mix-up, RFC 9700 section 4.4).
-	if iss := query.Get("iss"); iss != stored.Server.Issuer && (iss != "" || stored.Server.ReturnsIssuer) {
+	iss := query.Get("iss")
+	mayBeMissing := iss == "" && !stored.Server.ReturnsIssuer
+	if iss != stored.Server.Issuer && !mayBeMissing {
 		return errors.New("the response is from another authorization server than the request was sent to")
 	}
 

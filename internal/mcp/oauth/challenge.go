@@ -77,11 +77,11 @@ func fillEmptyStrings(line string) string {
 func validScopes(scopes []string) []string {
 	var out []string
 	for _, s := range scopes {
-		bad := strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
-		if s == "" || bad || len(s) > maxScope || slices.Contains(out, s) || len(out) == maxScopes {
-			continue
+		hasBadRune := strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
+		isValid := s != "" && len(s) <= maxScope && !hasBadRune
+		if isValid && len(out) < maxScopes && !slices.Contains(out, s) {
+			out = append(out, s)
 		}
-		out = append(out, s)
 	}
 	return out
 }

@@ -131,7 +131,9 @@ func (n *proofNonces) save(u *url.URL, h http.Header, sent string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	at := origin(u)
-	if _, known := n.all[at]; !known && len(n.all) >= maxOrigins || n.all == nil {
+	_, known := n.all[at]
+	isFull := !known && len(n.all) >= maxOrigins
+	if isFull || n.all == nil {
 		n.all = map[string]string{}
 	}
 	n.all[at] = nonce

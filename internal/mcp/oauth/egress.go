@@ -64,7 +64,9 @@ func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
 // clientFor returns the client for a URL. trusted means that the configuration names the
 // server which the URL comes from.
 func (e *egress) clientFor(raw string, trusted bool) *http.Client {
-	if u, err := url.Parse(raw); trusted || err == nil && origin(u) == origin(e.server) {
+	u, err := url.Parse(raw)
+	isOfServer := err == nil && origin(u) == origin(e.server)
+	if trusted || isOfServer {
 		return e.trusted
 	}
 	return e.named

@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -76,14 +77,19 @@ func parseRegistration(body []byte, requested string) (clientIdentity, error) {
 		Expires float64 `json:"client_secret_expires_at"`
 		Method  string  `json:"token_endpoint_auth_method"`
 	}
-	if json.Unmarshal(body, &decoded) != nil || decoded.ID == "" || len(decoded.ID) > maxClientID || len(decoded.Secret) > maxClientID {
+	isTooLarge := func(text string) bool { return len(text) > maxClientID }
+	if json.Unmarshal(body, &decoded) != nil || decoded.ID == "" || isTooLarge(decoded.ID) || isTooLarge(decoded.Secret) {
 		return clientIdentity{}, fetchErrorf("%s returned no client id", registration)
 	}
-	client := clientIdentity{id: decoded.ID, secret: auth.NewSecret(decoded.Secret), method: requested, expires: time.Now().Add(registrationMaxAge)}
-	if decoded.Method != "" {
-		client.method = decoded.Method
+	client := clientIdentity{
+		id:      decoded.ID,
+		secret:  auth.NewSecret(decoded.Secret),
+		method:  cmp.Or(decoded.Method, requested),
+		expires: time.Now().Add(registrationMaxAge),
 	}
-	if !slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method) || client.method != methodNone && decoded.Secret == "" {
+	isKnown := slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method)
+	lacksSecret := client.method != methodNone && decoded.Secret == ""
+	if !isKnown || lacksSecret {
 		return clientIdentity{}, fetchErrorf("%s requires an unsupported client authentication method", registration)
 	}
 	if end := time.Unix(int64(min(decoded.Expires, 1e11)), 0); decoded.Expires > 0 && end.Before(client.expires) {

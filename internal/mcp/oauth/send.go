@@ -50,8 +50,11 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		if err == nil && s.c.cfg.DPoP {
 			try.newNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
 		}
-		if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || sends == maxSends {
+		if err != nil || sends == maxSends {
 			return resp, err
+		}
+		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
+			return resp, nil
 		}
 		better, err := try.nextToken(r, resp, token)
 		if errors.Is(err, errFinal) {
@@ -161,8 +164,10 @@ var errFinal = errors.New("the server's refusal is final")
 // no other way to decline one.
 func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
 	tokens, ch := t.tokens, parseChallenge(resp.Header)
+	isWebSocket := r.Header.Get("Upgrade") != ""
+	isAboutScope := ch.code == errorInsufficientScope || !isWebSocket
 	switch {
-	case resp.StatusCode == http.StatusForbidden && (ch.code == errorInsufficientScope || r.Header.Get("Upgrade") == ""):
+	case resp.StatusCode == http.StatusForbidden && isAboutScope:
 		return t.stepUp(r.Context(), ch, sent)
 	case ch.code == errorUseNonce && !sent.IsZero(): // the token may be valid, the proof was not
 		if !t.newNonce || t.nonceRetried {
