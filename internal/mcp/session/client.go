@@ -71,7 +71,9 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 func keepEmptyContent(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
-		if answer, ok := result.(*sdk.ElicitResult); ok && answer != nil && answer.Content != nil && len(answer.Content) == 0 {
+		answer, ok := result.(*sdk.ElicitResult)
+		hasContent := ok && answer != nil && answer.Content != nil
+		if hasContent && len(answer.Content) == 0 {
 			return emptyForm{answer}, err
 		}
 		return result, err
@@ -95,7 +97,8 @@ func (f emptyForm) MarshalJSON() ([]byte, error) {
 func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		handshake := requestOf(ctx)
-		if method != methodDiscover && method != methodInitialize || handshake == nil {
+		begins := method == methodDiscover || method == methodInitialize
+		if !begins || handshake == nil {
 			return next(ctx, method, req)
 		}
 		deadline := handshake.Deadline()

@@ -142,6 +142,12 @@ func (n *versionNegotiator) setLearned(version string) {
 // refusedHandshake reports whether a handshake failed because of the server's answer. A server
 // that cannot be reached, or is busy, has not refused the version.
 func refusedHandshake(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
 	f, ok := errors.AsType[*transport.Failure](err)
-	return ctx.Err() == nil && (!ok || f.Kind == transport.Protocol || f.Kind == transport.InvalidArguments || f.Kind == transport.Execution)
+	if !ok {
+		return true
+	}
+	return f.Kind == transport.Protocol || f.Kind == transport.InvalidArguments || f.Kind == transport.Execution
 }

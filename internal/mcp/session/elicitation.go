@@ -76,8 +76,9 @@ func elicitationMessage(s string) string {
 // to type secrets there.
 func checkElicitationURL(raw string) error {
 	u, err := url.Parse(raw)
+	hasSpace := strings.ContainsFunc(raw, unicode.IsSpace)
 	switch {
-	case err != nil || u.Hostname() == "" || len(raw) > maxElicitationURL || strings.ContainsFunc(raw, unicode.IsSpace):
+	case err != nil, u.Hostname() == "", len(raw) > maxElicitationURL, hasSpace:
 		return errors.New("the URL is not a web address")
 	case u.User != nil:
 		return errors.New("the URL must not hold a user or password")

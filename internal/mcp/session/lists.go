@@ -30,7 +30,11 @@ func CollectPages(member string, limit int, getPage func(cursor string) (json.Ra
 		if json.Unmarshal(raw, &header) == nil && !header.isComplete() { // it may look like an empty list
 			return nil, transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, header.ResultType), nil)
 		}
-		if json.Unmarshal(raw, &page) != nil || page[member] != nil && json.Unmarshal(page[member], &list) != nil {
+		err := json.Unmarshal(raw, &page)
+		if err == nil && page[member] != nil {
+			err = json.Unmarshal(page[member], &list)
+		}
+		if err != nil {
 			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
 		}
 		elements = append(elements, list...)

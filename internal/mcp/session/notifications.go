@@ -91,7 +91,10 @@ func (q *notificationQueue) enqueueProgress(message []byte) {
 // mayDeliverLocked reports whether progress may be delivered now. The last of maxProgress is for
 // the end of the call.
 func (q *notificationQueue) mayDeliverLocked(now time.Time) bool {
-	return q.closed || !now.Before(q.next) && q.progress < maxProgress-1
+	if q.closed {
+		return true
+	}
+	return !now.Before(q.next) && q.progress < maxProgress-1
 }
 
 // enqueueLog adds the log message that decode returns. It does not call decode if the message is
@@ -117,7 +120,7 @@ func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
 	q.signalLocked()
 }
 
-// signalLocked wakes the goroutine; one pending signal stands for all.
+// signalLocked wakes the goroutine of deliverLoop. A signal that it has not received yet is enough for several calls.
 func (q *notificationQueue) signalLocked() {
 	select {
 	case q.wake <- struct{}{}:

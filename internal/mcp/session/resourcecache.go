@@ -73,8 +73,11 @@ func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
 	return e.raw, c.changes
 }
 
+// isCurrentLocked reports whether an entry may be used: its lifetime has not ended, or the server would have sent a
+// notification about a change.
 func (c *resourceCache) isCurrentLocked(uri string, e cacheEntry) bool {
-	return e.notified && c.listening && c.subscribed[uri] || time.Now().Before(e.until)
+	isWatched := e.notified && c.listening && c.subscribed[uri]
+	return isWatched || time.Now().Before(e.until)
 }
 
 // store keeps a result for key that was asked for at version, unless something has changed

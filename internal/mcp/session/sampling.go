@@ -56,7 +56,8 @@ func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 	}
 	size := len(sampling.System)
 	for _, m := range p.Messages {
-		if m == nil || m.Role != "user" && m.Role != "assistant" {
+		hasRole := m != nil && (m.Role == "user" || m.Role == "assistant")
+		if !hasRole {
 			return sampling, errors.New("the role of a message must be user or assistant")
 		}
 		var texts []string

@@ -218,12 +218,13 @@ func (c *streamConn) failPendingLocked(pending *pendingRequest, only bool) {
 	}
 	failure, _ := errors.AsType[*Failure](c.err)
 	oversize, _ := errors.AsType[*oversizeError](c.err)
+	isAnswer := only || oversize != nil && oversize.answers == pending.id
 	switch {
 	case !pending.sent:
 		pending.trip.fail(LostSession(c.err))
 	case oversize != nil && oversize.answers.IsValid() && oversize.answers != pending.id:
 		pending.trip.fail(connectionEnded(c.err))
-	case failure != nil && failure.Kind == TooLarge && (only || oversize != nil && oversize.answers == pending.id):
+	case isAnswer && failure != nil && failure.Kind == TooLarge:
 		pending.trip.fail(failure)
 	default:
 		pending.trip.fail(connectionEnded(c.err))

@@ -92,7 +92,9 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 		return nil, nil, 0, err
 	}
 	msg, err := decodeStreamed(data)
-	if _, isAnswer := msg.(*jsonrpc.Response); r.in.Cut() && (err != nil || !isAnswer) {
+	_, isAnswer := msg.(*jsonrpc.Response)
+	isWhole := isAnswer && err == nil
+	if r.in.Cut() && !isWhole {
 		return nil, nil, 0, io.ErrUnexpectedEOF // a stream that is resumed brings it again
 	}
 	if err != nil {
@@ -127,10 +129,12 @@ func (r *eventReader) nextData() ([]byte, error) {
 // lastID returns the id of the last event, after which the stream can be resumed; "" where there is
 // none, or one that a header cannot have.
 func (r *eventReader) lastID() string {
-	if id := r.in.LastEventID(); len(id) <= maxEventID && !strings.ContainsFunc(id, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-		return id
+	id := r.in.LastEventID()
+	isControl := func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+	if len(id) > maxEventID || strings.ContainsFunc(id, isControl) {
+		return ""
 	}
-	return ""
+	return id
 }
 
 // retry returns how long to wait before the stream is resumed, as the server asked; 0: it did not

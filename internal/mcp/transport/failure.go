@@ -236,7 +236,8 @@ func rpcFailure(e *jsonrpc.Error) *Failure {
 		// The agent answers these with the tool's input schema. Unknown tools do not have a code
 		// of their own (MCP server/tools: -32602).
 		failure.Kind, failure.NotRun = InvalidArguments, true
-		if strings.Contains(low, "tool") && (strings.Contains(low, "unknown") || strings.Contains(low, "not found")) {
+		saysUnknown := strings.Contains(low, "unknown") || strings.Contains(low, "not found")
+		if saysUnknown && strings.Contains(low, "tool") {
 			failure.Kind = UnknownTool
 		}
 	case jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeMethodNotFound:

@@ -119,7 +119,8 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 
 // refusesToken reports whether a reply says that our token is not accepted.
 func refusesToken(r *http.Request, resp *http.Response) bool {
-	return resp.StatusCode == http.StatusUnauthorized || r.Header.Get("Upgrade") != "" && resp.StatusCode == http.StatusForbidden
+	isWebSocket := r.Header.Get("Upgrade") != "" // some frameworks refuse its handshake with 403 only
+	return resp.StatusCode == http.StatusUnauthorized || isWebSocket && resp.StatusCode == http.StatusForbidden
 }
 
 // closeBody closes the body of a request that is not sent, as a http.RoundTripper must.

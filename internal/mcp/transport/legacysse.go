@@ -174,7 +174,8 @@ func (c *legacySSE) nextData() ([]byte, error) {
 		if err != nil {
 			return nil, noReply(err, true)
 		}
-		if len(e.Data) == 0 || e.Event != "" && e.Event != "message" || c.events.in.Cut() {
+		isMessage := e.Event == "" || e.Event == "message"
+		if !isMessage || len(e.Data) == 0 || c.events.in.Cut() {
 			continue
 		}
 		c.events.ignored.n = 0

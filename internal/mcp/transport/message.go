@@ -61,9 +61,11 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 		return &jsonrpc.Request{ID: id, Method: name, Params: params}, nil
 	}
 
-	isErrorAlone := err == nil && len(rawError) > 0 && rawError[0] == '{' && result == nil // which has no id where the request's could not be read
+	// An error without a result has no id if the server could not read the request's.
+	isErrorAlone := err == nil && len(rawError) > 0 && rawError[0] == '{' && result == nil
 	id = ownID(id)
-	if !id.IsValid() && !isErrorAlone || version == nil {
+	isResponse := id.IsValid() || isErrorAlone
+	if !isResponse || version == nil {
 		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
 	}
 	if rawError == nil || string(rawError) == "null" {

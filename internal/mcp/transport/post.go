@@ -63,8 +63,10 @@ func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure
 	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
 	for failures := 0; ctx.Err() == nil; failures++ {
-		last = post(ctx)
-		mayRepeat := last != nil && !last.Lost && (last.Status == 0 || last.Status == http.StatusTooManyRequests || last.Status >= 500)
+		if last = post(ctx); last == nil || last.Lost {
+			break
+		}
+		mayRepeat := last.Status == 0 || last.Status == http.StatusTooManyRequests || last.Status >= 500
 		if !mayRepeat || !Pause(life, max(Backoff(failures), last.RetryAfter())) {
 			break
 		}
@@ -203,8 +205,9 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 // of an earlier version may have noticed first. answer is the answer in body, nil if there is none.
 func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	if answer == nil {
-		low := bytes.ToLower(body)
-		return slices.ContainsFunc([]string{"unsupported protocol version", "session", "not initialized"}, func(s string) bool { return bytes.Contains(low, []byte(s)) })
+		lower := bytes.ToLower(body)
+		words := []string{"unsupported protocol version", "session", "not initialized"}
+		return slices.ContainsFunc(words, func(s string) bool { return bytes.Contains(lower, []byte(s)) })
 	}
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
 	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion

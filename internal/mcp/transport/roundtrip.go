@@ -208,7 +208,8 @@ func (trip *RoundTrip) abort(f *Failure) { trip.cancel(f) }
 
 // acceptAnswer notes that the server has answered. An answer without a result is a failure.
 func (trip *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
-	if r.Error == nil && (len(r.Result) == 0 || string(r.Result) == "null") {
+	hasResult := len(r.Result) > 0 && string(r.Result) != "null"
+	if r.Error == nil && !hasResult {
 		return BadReply("it has no result", nil)
 	}
 	trip.answered.Store(true)
@@ -237,12 +238,15 @@ func (trip *RoundTrip) Failure(err error) *Failure {
 	}
 	rpc, isErr := errors.AsType[*jsonrpc.Error](err)
 	_, fromServer := errors.AsType[*serverError](err)
-	switch {
-	case isErr && fromServer && !trip.Handshake && trip.Session.hasID.Load() && meansLostSession(rpc):
-		trip.Session.Lost.Store(true)
-		return LostSession(rpc)
-	case isErr && fromServer:
+	if isErr && fromServer {
+		hasSession := !trip.Handshake && trip.Session.hasID.Load()
+		if hasSession && meansLostSession(rpc) {
+			trip.Session.Lost.Store(true)
+			return LostSession(rpc)
+		}
 		return rpcFailure(rpc)
+	}
+	switch {
 	case !trip.sent.Load():
 		// The SDK refused to send it, because its session has ended.
 		return LostSession(err)

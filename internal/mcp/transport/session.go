@@ -88,7 +88,9 @@ func (c *inflightCalls) remove(trip *RoundTrip, givenUp bool) {
 	defer c.mu.Unlock()
 	_, added := c.calls[trip]
 	delete(c.calls, trip)
-	c.givenUp = c.givenUp || added && givenUp
+	if added && givenUp {
+		c.givenUp = true
+	}
 }
 
 // ambiguous reports whether no message can be attributed to a call any more.

@@ -68,7 +68,9 @@ func (c *httpConn) wantsStandaloneStream() bool {
 	if c.StandaloneStream != nil {
 		return *c.StandaloneStream
 	}
-	return c.WatchResources && c.canUpdate || c.session.WatchTools && c.announces
+	forResources := c.WatchResources && c.canUpdate
+	forTools := c.session.WatchTools && c.announces
+	return forResources || forTools
 }
 
 // readUntilClosed reads the streams until the session ends.

@@ -36,10 +36,11 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 			return c.sendRequest(ctx, trip, standardName(m))
 		}
 		if m.Method == notificationCancelled {
-			if !c.closePending(m.Params) || trip != nil && trip.Handshake {
-				// The server never got the request, or has answered it. And initialize must not
-				// be cancelled (2025-11-25 basic/lifecycle).
-				return nil
+			if !c.closePending(m.Params) {
+				return nil // the server never got the request, or has answered it
+			}
+			if trip != nil && trip.Handshake {
+				return nil // initialize must not be cancelled (2025-11-25 basic/lifecycle)
 			}
 			return c.sendCancel(ctx, m)
 		}
@@ -182,7 +183,7 @@ func (c *streamConn) startWriting(m *outMessage) (_ *pendingRequest, wanted bool
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !m.request {
-		delete(c.incoming, m.id) // not earlier: answers that wait here are what is bounded
+		delete(c.incoming, m.id) // not earlier, because the bound on incoming counts the answers that wait to be sent
 		return nil, true
 	}
 	pending := c.pending[m.id]
