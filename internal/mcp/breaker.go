@@ -79,7 +79,8 @@ func (b *breaker) openFailure() *transport.Failure {
 }
 
 func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
-	if b.opened.IsZero() || b.trial == 0 && !now.Before(b.retry) {
+	mayTry := b.trial == 0 && !now.Before(b.retry)
+	if b.opened.IsZero() || mayTry {
 		return nil
 	}
 	return &transport.Failure{Kind: Unavailable, Public: b.openReasonLocked(now), NotRun: true}
@@ -184,7 +185,8 @@ func (b *breaker) isTrippedLocked(now time.Time, v callOutcome) bool {
 			calls, fail = calls+s.calls, fail+s.fail
 		}
 	}
-	return b.streak >= maxStreak || calls >= minSample && 2*fail >= calls
+	failsOften := calls >= minSample && 2*fail >= calls
+	return failsOften || b.streak >= maxStreak
 }
 
 func (b *breaker) resetLocked() {

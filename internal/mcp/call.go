@@ -247,9 +247,11 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 			listed, sends = true, 0
 			continue
 		}
-		isSafeToRepeat := failure.Lost && failure.NotRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
+		wasNotRun := failure.Lost && failure.NotRun
+		isSafeToRepeat := wasNotRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
 		if !isSafeToRepeat || sends > 1 || try >= maxTries || ctx.Err() != nil {
-			if mayHaveRun != nil && failure.Kind == Unavailable && failure.NotRun && !errors.Is(failure, transport.ErrCredentials) {
+			notTaken := failure.Kind == Unavailable && failure.NotRun && !errors.Is(failure, transport.ErrCredentials)
+			if mayHaveRun != nil && notTaken {
 				return nil, mayHaveRun // the server only did not take the repetition
 			}
 			return nil, failure
@@ -474,7 +476,9 @@ func (s *server) readScope(call Call) map[string]string {
 // they did.
 func checkApproval(b catalog.Resolved, call Call) *transport.Failure {
 	switch {
-	case !b.NeedsApproval && call.Approved == "" || call.Approved != "" && call.Approved == b.Version():
+	case call.Approved != "" && call.Approved == b.Version():
+		return nil
+	case call.Approved == "" && !b.NeedsApproval:
 		return nil
 	case call.Approved == "":
 		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}

@@ -143,7 +143,8 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	allTried, remaining := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
 	unlisted := c.unlistedServers(user)
-	if (isClosed(allTried) || remaining <= 0) && len(unlisted) == 0 {
+	isOver := isClosed(allTried) || remaining <= 0
+	if isOver && len(unlisted) == 0 {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)

@@ -23,27 +23,29 @@ const maxConsents = 3
 // Result that says where.
 func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	b, _ := s.c.catalog.Resolve(call.Tool)
-	lists := s.consentClient() != nil && (b.SignsIn || call.SignIn != nil && call.SignIn.ListsTools)
+	signsIn := b.SignsIn || call.SignIn != nil && call.SignIn.ListsTools
+	listsTools := signsIn && s.consentClient() != nil
 	do := s.callWithPermit
-	if lists {
+	if listsTools {
 		do = s.callSignIn
 	}
 	res, f := do(ctx, call)
 	if f == nil {
 		return res, nil
 	}
-	return s.askForConsent(ctx, call, f, lists)
+	return s.askForConsent(ctx, call, f, listsTools)
 }
 
-// askForConsent returns where the user of a call that failed must sign in, or the failure if that does
-// not help. lists says that the call was one of the tool sign_in.
-func (s *server) askForConsent(ctx context.Context, call Call, failure *transport.Failure, lists bool) (*content.Result, *transport.Failure) {
+// askForConsent returns where the user of a call that failed must sign in, or the failure if a sign-in does not help.
+// listsTools says that the call was one of the tool sign_in, which lists the server's tools.
+func (s *server) askForConsent(ctx context.Context, call Call, failure *transport.Failure, listsTools bool) (*content.Result, *transport.Failure) {
 	asked := 0
 	if call.SignIn != nil {
 		asked = call.SignIn.Asked
 	}
+	lacksConsent := failure.NotRun && errors.Is(failure, oauth.ErrConsent)
 	switch {
-	case !failure.NotRun || s.consentClient() == nil || !errors.Is(failure, oauth.ErrConsent) || asked == maxConsents:
+	case !lacksConsent || s.consentClient() == nil || asked == maxConsents:
 		return nil, failure
 	case call.Waiter == "":
 		return nil, consentFailure(nil)
@@ -53,8 +55,8 @@ func (s *server) askForConsent(ctx context.Context, call Call, failure *transpor
 		return nil, &transport.Failure{Kind: Unavailable, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
 	}
 	return &content.Result{SignIn: &content.SignIn{
-		Server: s.cfg.Name, State: a.State, URL: a.URL, Expires: a.Expires, Asked: asked + 1, InMemory: s.c.opts.inMemory, ListsTools: lists,
-		Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, a.Host()),
+		Server: s.cfg.Name, State: a.State, URL: a.URL, Expires: a.Expires, Asked: asked + 1, InMemory: s.c.opts.inMemory,
+		ListsTools: listsTools, Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, a.Host()),
 	}}, nil
 }
 
@@ -94,7 +96,8 @@ func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) erro
 // consentFailure returns the failure of a call whose user refused to sign in or could not be asked.
 func consentFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Denied, NotRun: true, Err: transport.CredentialsError(err),
-		Public: "sign-in required: the user has not authorized access to this server. Where the user can be asked, as in POST /answer/stream, they receive the address for it"}
+		Public: "sign-in required: the user has not authorized access to this server. " +
+			"Where the user can be asked, as in POST /answer/stream, they receive the address for it"}
 }
 
 // publicText returns the part of an error of package oauth that is fit for the caller.

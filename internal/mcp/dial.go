@@ -115,7 +115,8 @@ func legacyFallback(streamable func(context.Context) (*sdk.ClientSession, error)
 			useStreamable = true
 			return cs, nil
 		}
-		if useStreamable || !refusesTransport(err) || !refused.IsZero() && time.Since(refused) < legacyRetry {
+		refusedRecently := !refused.IsZero() && time.Since(refused) < legacyRetry
+		if useStreamable || refusedRecently || !refusesTransport(err) {
 			return nil, err
 		}
 		cs, legacyErr := legacy.connect(ctx)

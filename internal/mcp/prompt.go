@@ -128,7 +128,8 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	size := 0
 	for _, m := range decoded.Messages {
 		text, err := content.BlockText(m.Content)
-		if m.Role != "user" && m.Role != "assistant" || err != nil {
+		hasRole := m.Role == "user" || m.Role == "assistant"
+		if !hasRole || err != nil {
 			return nil, transport.BadReply("a message of its prompt has no role or no content", nil)
 		}
 		size += len(text)

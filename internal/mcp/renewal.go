@@ -28,7 +28,8 @@ func (r *listExpiry) recordList(ttl time.Duration, pinned bool, changes int) {
 	case !pinned:
 		return
 	}
-	if pinned && (ttl == 0 || ttl > pinnedListLife) {
+	isLong := ttl == 0 || ttl > pinnedListLife
+	if pinned && isLong {
 		ttl = pinnedListLife
 	}
 	r.due = r.listed.Add(ttl)
@@ -37,8 +38,13 @@ func (r *listExpiry) recordList(ttl time.Duration, pinned bool, changes int) {
 // handleListChanged has the tools listed again after a notification that they have changed. A
 // change of the resources counts too, because the read tool's description names them.
 func (s *server) handleListChanged(method string) {
-	if method == "notifications/tools/list_changed" || method == "notifications/resources/list_changed" && len(s.cfg.Resources) > 0 {
+	switch method {
+	case "notifications/tools/list_changed":
 		s.markOutdated()
+	case "notifications/resources/list_changed":
+		if len(s.cfg.Resources) > 0 {
+			s.markOutdated()
+		}
 	}
 }
 

@@ -143,7 +143,9 @@ func (s *server) refreshTools(fresh bool) (err error) {
 	due, changes := s.isRenewalDue()
 	// The wake-up came from a handshake whose session has been listed already, or from the loss of
 	// a session that is too young to be replaced yet.
-	if _, delayed := s.pool.ReconnectDelay(); !fresh && (!due && s.isUpToDate() || delayed) {
+	_, delayed := s.pool.ReconnectDelay()
+	hasList := !due && s.isUpToDate()
+	if !fresh && (hasList || delayed) {
 		return nil
 	}
 	list, used, f := s.listTools(s.pool)

@@ -276,6 +276,7 @@ func (c *Client) signalTriedLocked() {
 	close(c.allTried)
 }
 
+// isClosed reports whether a channel that carries no values is closed.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -82,7 +82,8 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 	})
 	list.ttl, list.cut = pages.TTL, pages.Cut
 	if left < 0 || list.cut {
-		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.cut, "max_bytes", s.c.opts.MaxToolBytes, help.ToolLists.Attr())
+		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.cut,
+			"max_bytes", s.c.opts.MaxToolBytes, help.ToolLists.Attr())
 	}
 	return list, failure
 }

@@ -36,7 +36,9 @@ func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, ro
 		s.log.Warn("MCP server cannot ask the user with its protocol version, using 2025-11-25", "tool", tool.Name, "protocol", used.Protocol())
 	}
 	failed.Public += ". answerd uses that version from the next call on"
-	if a := tool.Annotations; s.isRepeatable(tool) || a != nil && (a.ReadOnly || a.Idempotent) {
+	a := tool.Annotations
+	isHarmless := a != nil && (a.ReadOnly || a.Idempotent)
+	if isHarmless || s.isRepeatable(tool) {
 		failed.NotRun, failed.Lost = true, true
 	}
 	return failed

@@ -56,7 +56,10 @@ func DecodeInputRequired(result json.RawMessage) (in *InputRequired, ok bool) {
 		Requests   map[string]InputRequest `json:"inputRequests"`
 		State      string                  `json:"requestState"`
 	}
-	if json.Unmarshal(result, &decoded) != nil || decoded.ResultType != "input_required" || decoded.Requests == nil && decoded.State == "" {
+	if json.Unmarshal(result, &decoded) != nil || decoded.ResultType != "input_required" {
+		return nil, false
+	}
+	if decoded.Requests == nil && decoded.State == "" {
 		return nil, false
 	}
 	return &InputRequired{Requests: decoded.Requests, State: decoded.State}, true

@@ -18,7 +18,8 @@ type Media struct {
 func (b *contentBlock) playableMedia() *Media {
 	kind, mimeType, data := b.binaryData()
 	top, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
-	if data == "" || kind == "resource" && top != "image" && top != "audio" {
+	isPlayable := kind != "resource" || top == "image" || top == "audio"
+	if data == "" || !isPlayable {
 		return nil
 	}
 	return &Media{MIME: mimeType, Data: data}
@@ -52,7 +53,8 @@ func isRIFF(kind string) func(string) bool {
 // isMP3 reports whether head begins an MP3 file.
 func isMP3(head string) bool {
 	// An ID3 tag, or the eleven set bits with which each frame begins.
-	return strings.HasPrefix(head, "ID3") || len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0
+	hasFrame := len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0
+	return hasFrame || strings.HasPrefix(head, "ID3")
 }
 
 // mediaFormats has the media types of results that common model endpoints accept, with the

@@ -30,7 +30,9 @@ func (r *Result) Parts() []Part {
 	isRepeated := r.Structured == nil
 	for _, b := range r.parsedBlocks() {
 		parts = append(parts, Part{Text: b.placeholderText(), Media: b.playableMedia()})
-		isRepeated = isRepeated || b.Type == "text" && repeatsStructured(b.Text, r.Structured)
+		if !isRepeated && b.Type == "text" {
+			isRepeated = repeatsStructured(b.Text, r.Structured)
+		}
 	}
 	switch {
 	case isRepeated:
@@ -81,7 +83,10 @@ func repeatsStructured(text string, structured json.RawMessage) bool {
 		}
 	}
 	decoded, err := decodeJSON([]byte(text))
-	return err == nil && (reflect.DeepEqual(decoded, value) || isWrapped && reflect.DeepEqual(decoded, wrapped))
+	if err != nil {
+		return false
+	}
+	return reflect.DeepEqual(decoded, value) || isWrapped && reflect.DeepEqual(decoded, wrapped)
 }
 
 // decodeJSON returns the one value in raw. Numbers keep their spelling, so that equal values

@@ -168,8 +168,8 @@ func fittingPrefix(text string, limit int) int {
 			var r rune
 			r, size = utf8.DecodeRuneInString(text[i:])
 			cost = utf8.RuneLen(r) // invalid UTF-8 becomes U+FFFD
-		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
-			cost = 2
+		case c == '"', c == '\\', c == '\n', c == '\r', c == '\t', c == '\b', c == '\f':
+			cost = len(`\n`)
 		case c < ' ':
 			cost = len(`\u0000`)
 		}

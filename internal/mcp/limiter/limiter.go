@@ -187,6 +187,7 @@ func (t *Ticket) End(outcome Outcome) {
 	}
 }
 
+// admitLocked lets the call of a ticket begin, and notes what learnLocked needs to judge its latency.
 func (l *Limiter) admitLocked(t *Ticket) {
 	l.inFlight++
 	t.began = time.Now()

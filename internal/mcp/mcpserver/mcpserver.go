@@ -144,7 +144,8 @@ func (t Tool) sdkTool() *sdk.Tool {
 func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		extra := req.GetExtra()
-		if extra == nil || extra.TokenInfo == nil || method != "tools/list" && method != "tools/call" {
+		isAboutTools := method == "tools/list" || method == "tools/call"
+		if !isAboutTools || extra == nil || extra.TokenInfo == nil {
 			return next(ctx, method, req)
 		}
 		cr, ok := extra.TokenInfo.Extra[callRequestKey].(callRequest)

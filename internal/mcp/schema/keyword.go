@@ -32,7 +32,8 @@ var keywords = map[string]keywordType{
 	"additionalProperties": oneSchema, "propertyNames": oneSchema, "unevaluatedProperties": oneSchema,
 	"not": oneSchema, "if": oneSchema, "then": oneSchema, "else": oneSchema, "contentSchema": oneSchema,
 
-	"$schema": stringValue, "$id": stringValue, "$ref": stringValue, "$dynamicRef": stringValue, "$anchor": stringValue, "$dynamicAnchor": stringValue, "$comment": stringValue,
+	"$schema": stringValue, "$id": stringValue, "$ref": stringValue, "$dynamicRef": stringValue,
+	"$anchor": stringValue, "$dynamicAnchor": stringValue, "$comment": stringValue,
 	"title": stringValue, "description": stringValue, "format": stringValue, "contentEncoding": stringValue, "contentMediaType": stringValue,
 	"deprecated": boolValue, "readOnly": boolValue, "writeOnly": boolValue, "examples": anyList,
 
@@ -64,7 +65,8 @@ var (
 // It returns nil if there is none. It does not look into a schema, which collectSchemas checks later.
 func (s keywordType) findMismatch(v *value) *value {
 	s &= typesOf[v.kind] // the types that remain possible
-	if s == 0 || s == countValue && math.Abs(v.float) > maxCount {
+	isTooLarge := s == countValue && math.Abs(v.float) > maxCount
+	if s == 0 || isTooLarge {
 		return v
 	}
 	if s&oneSchema != 0 {

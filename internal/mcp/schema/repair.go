@@ -39,11 +39,14 @@ func parseText(v *value) *value {
 	if v.kind != text {
 		return nil
 	}
-	s := strings.TrimSpace(v.text)
-	if s == "" || s[0] == '"' || s != v.text && s[0] != '[' && s[0] != '{' {
+	trimmed := strings.TrimSpace(v.text)
+	if trimmed == "" || trimmed[0] == '"' {
 		return nil
 	}
-	meant, wrong := parseJSON([]byte(s), refuseDuplicates)
+	if isContainer := trimmed[0] == '[' || trimmed[0] == '{'; trimmed != v.text && !isContainer {
+		return nil
+	}
+	meant, wrong := parseJSON([]byte(trimmed), refuseDuplicates)
 	if wrong != nil {
 		return nil
 	}

@@ -76,7 +76,8 @@ const (
 func listChoices(all []*value) string {
 	var b strings.Builder
 	for i, v := range all {
-		if i > 0 && (i == maxListedChoices || b.Len() > maxListedChoicesBytes) {
+		isFull := i == maxListedChoices || b.Len() > maxListedChoicesBytes
+		if i > 0 && isFull {
 			return fmt.Sprintf("%s … (%d in all)", b.String(), len(all))
 		}
 		if i > 0 {

@@ -13,7 +13,8 @@ const (
 // similarName returns the name of names that was probably meant, or "" if none is similar. It
 // leaves out names for which taken is true.
 func (w *validator) similarName(name string, names []string, taken func(string) bool) string {
-	best, least, asked := "", 0, normalizeName(name)
+	best, least := "", 0 // the name found so far, and its distance
+	asked := normalizeName(name)
 	if len(name) > maxSimilar || !w.spend(min(len(names), maxSimilarities)*(1+len(name)/4)) {
 		return ""
 	}
@@ -24,12 +25,12 @@ func (w *validator) similarName(name string, names []string, taken func(string) 
 		if len(other) > maxSimilar || taken(other) {
 			continue
 		}
-		d := editDistance(asked, normalizeName(other))
+		distance := editDistance(asked, normalizeName(other))
 		// Accept one difference in three letters. "id" is not similar to "ip".
-		if d > max(len(name), len(other))/3 || best != "" && d >= least {
-			continue
+		isSimilar := distance <= max(len(name), len(other))/3
+		if isSimilar && (best == "" || distance < least) {
+			best, least = other, distance
 		}
-		best, least = other, d
 	}
 	return best
 }
@@ -76,7 +77,8 @@ func editDistance(a, b string) int {
 				cost = 0
 			}
 			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+			isSwap := i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1]
+			if isSwap {
 				row[j] = min(row[j], before[j-2]+1)
 			}
 		}

@@ -11,9 +11,10 @@ import (
 // typeNames lists the types of JSON Schema.
 var typeNames = []string{"null", "boolean", "integer", "number", "string", "array", "object"}
 
-// CheckTypes returns a type in a schema that does not exist, or nil. Compile takes it for no restriction, because
-// servers' schemas have such types; a schema to which an answer must conform would then not say what its author meant.
-// The pointer of the problem is the place within the schema, and its detail begins with a verb.
+// CheckTypes returns the first type in a schema that JSON Schema does not have, or nil. Compile ignores such a type,
+// because servers' schemas have them. In a schema to which an answer must conform, it is an error: the schema would
+// not require what its author meant. The pointer of the problem is the place within the schema, and its detail begins
+// with a verb.
 func CheckTypes(raw json.RawMessage) *Problem {
 	var tree any
 	if err := json.Unmarshal(raw, &tree); err != nil {

@@ -168,8 +168,10 @@ func Printable(s string, n int) string {
 // proxies might change it, or if it looks like a value in base64.
 func HeaderValue(text string) string {
 	const before, after = "=?base64?", "?="
-	plain := strings.Trim(text, " \t") == text && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
-	if plain && !(strings.HasPrefix(text, before) && strings.HasSuffix(text, after)) {
+	isPrintable := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+	isTrimmed := strings.Trim(text, " \t") == text
+	looksEncoded := strings.HasPrefix(text, before) && strings.HasSuffix(text, after)
+	if isPrintable && isTrimmed && !looksEncoded {
 		return text
 	}
 	return before + base64.StdEncoding.EncodeToString([]byte(text)) + after
