@@ -36,6 +36,7 @@ type namedAgent struct {
 	catalogs toolCatalogCache // of all the tools that the agent may use
 }
 
+// newNamedAgent returns the agent of a definition, with its prompt and the form in which exports have it.
 func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
 	p, err := a.Prompt.WithTemplate(d.Prompt)
 	if err != nil {

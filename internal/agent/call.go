@@ -365,7 +365,8 @@ func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *conte
 		err = a.Log.SaveResult(context.WithoutCancel(ctx), exec.runID, exec.CallID, whole.Bytes())
 	}
 	if err != nil {
-		a.Logger.WarnContext(ctx, "the whole result of a call could not be stored", "run_id", exec.runID, "call_id", exec.CallID, "bytes", res.Size(), "error", err)
+		a.Logger.WarnContext(ctx, "the whole result of a call could not be stored",
+			"run_id", exec.runID, "call_id", exec.CallID, "bytes", res.Size(), "error", err)
 	}
 	return err == nil
 }

@@ -287,7 +287,8 @@ func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 		err = r.writeParts(context.WithoutCancel(ctx), data, replay.NoteAborted)
 	}
 	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
-		r.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the decision of a hook could not be stored", slog.String("run_id", r.ID), slog.String("error", err.Error()))
+		r.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the decision of a hook could not be stored",
+			slog.String("run_id", r.ID), slog.String("error", err.Error()))
 	}
 }
 
@@ -423,7 +424,8 @@ func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 				err = r.writeNote(ctx, replay.NoteTold, i.ID)
 			}
 			if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
-				l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook interrupt may be asked about a question again", slog.String("run_id", r.ID), slog.String("error", err.Error()))
+				l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook interrupt may be asked about a question again",
+					slog.String("run_id", r.ID), slog.String("error", err.Error()))
 			}
 		})
 	})
@@ -440,7 +442,8 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 	var e webhook.End
 	err := l.run.writeEnd(ctx, end)
 	if err != nil { // the log will probably refuse the terminal event too, so the run would not end here
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook run_end is not asked: the end of a run could not be stored", slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook run_end is not asked: the end of a run could not be stored",
+			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
 		return
 	}
 	switch b := end.(type) {
@@ -455,7 +458,8 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 		e.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
 	}
 	if err != nil {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed", slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
+		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed",
+			slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
 		return
 	}
 	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e}) // the reply cannot change the end

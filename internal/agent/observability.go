@@ -361,7 +361,8 @@ func (l *loop) recordBeginning(ctx context.Context) {
 		begin.Offered = append(begin.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
 	if err := l.agent.recorder.Begin(ctx, l.run.ID, begin); err != nil && ctx.Err() == nil {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the export of a run will not be complete", slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the export of a run will not be complete",
+			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
 	}
 }
 
@@ -376,7 +377,8 @@ func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 		attempt = s.run.job.Attempt()
 	}
 	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.tries, attempt, request); err != nil && ctx.Err() == nil {
-		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded", slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
+		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded",
+			slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
 	}
 }
 

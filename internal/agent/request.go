@@ -150,6 +150,7 @@ func (r *Request) size() int {
 	return n + sizeOf(r.History) + sizeOf(r.earlier)
 }
 
+// sizeOf returns the size of messages in bytes: their texts, media and arguments.
 func sizeOf(messages []Message) (n int) {
 	for _, m := range messages {
 		n += len(m.Content) + mediaSize(m.Media)

@@ -461,7 +461,8 @@ func (a *Agent) wakeParent(child *run, id string) {
 	switch {
 	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
 	default:
-		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires", "run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
+		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires",
+			"run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
 	}
 }
 

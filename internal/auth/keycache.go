@@ -153,7 +153,8 @@ func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 	}
 	found, err := k.discoverURL(ctx)
 	if last := k.discovered.Load(); err != nil && last != nil {
-		k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used", "error", err.Error(), help.CallerTokens.Attr())
+		k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used",
+			"error", err.Error(), help.CallerTokens.Attr())
 		return *last, nil
 	}
 	if err != nil {

@@ -77,6 +77,7 @@ func (e Event) EndsCall() (childRunID string, ok bool) {
 	return "", false
 }
 
+// isTerminal reports whether an event ends its run.
 func isTerminal(b Body) bool {
 	switch b.(type) {
 	case FinalAnswer, RunError, Cancelled:

@@ -214,6 +214,7 @@ func (w *Writer) closersLocked(body Body) (closers []Body) {
 	return closers
 }
 
+// closingReason returns the finish_reason of a step that is closed because of the terminal event cause.
 func closingReason(cause Body) string {
 	if _, ok := cause.(Cancelled); ok {
 		return "cancelled"

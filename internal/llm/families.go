@@ -68,6 +68,7 @@ var families = slices.Concat(
 func textFamilies(names ...string) []family  { return newFamilies(false, names) }
 func imageFamilies(names ...string) []family { return newFamilies(true, names) }
 
+// newFamilies returns the families with those names; images says whether their models take images.
 func newFamilies(images bool, names []string) (out []family) {
 	for _, name := range names {
 		out = append(out, family{idWords(name), images})

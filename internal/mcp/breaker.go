@@ -78,6 +78,7 @@ func (b *breaker) openFailure() *transport.Failure {
 	return b.openFailureLocked(time.Now())
 }
 
+// openFailureLocked returns why a call is not admitted, or nil if one is.
 func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
 	mayTry := b.trial == 0 && !now.Before(b.retry)
 	if b.opened.IsZero() || mayTry {
@@ -189,6 +190,7 @@ func (b *breaker) isTrippedLocked(now time.Time, v callOutcome) bool {
 	return failsOften || b.streak >= maxStreak
 }
 
+// resetLocked closes the breaker. Outcomes of calls that were admitted before no longer count.
 func (b *breaker) resetLocked() {
 	b.opened = time.Time{}
 	b.retry = time.Time{}

@@ -25,6 +25,7 @@ func (d *callDrain) beginCall() bool {
 	return true
 }
 
+// endCall ends what beginCall began. The last call of a drain closes empty.
 func (d *callDrain) endCall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

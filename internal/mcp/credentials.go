@@ -157,6 +157,7 @@ func (g *sharedGrants) acquireClient(cfg config.Server, o Options) (*oauth.Clien
 	return s.client, func() { g.releaseClient(key, s) }, nil
 }
 
+// releaseClient closes the client of a grant when its last user has released it.
 func (g *sharedGrants) releaseClient(key grantKey, s *sharedGrant) {
 	g.mu.Lock()
 	s.users--

@@ -42,7 +42,8 @@ func (c *Client) expectToolNames(servers []config.Server) {
 		all.Go(func() {
 			names, _, err := c.loadToolNames(ctx, s.Name)
 			if err != nil {
-				c.log.Warn("the names of an MCP server's tools cannot be read, so other servers may get them until it is connected", "mcp_server", s.Name, "error", err)
+				c.log.Warn("the names of an MCP server's tools cannot be read, so other servers may get them until it is connected",
+					"mcp_server", s.Name, "error", err)
 				return
 			}
 			c.catalog.ExpectTools(s.Name, names)

@@ -248,6 +248,7 @@ func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Path: path, Was: formatValue(was), Is: formatValue(is)})
 }
 
+// formatValue returns a value as short JSON, for a person.
 func formatValue(v any) string {
 	if v == nil {
 		return "nothing"

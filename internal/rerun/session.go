@@ -190,6 +190,7 @@ func (r *runState) await(ctx context.Context, n int64) {
 	}
 }
 
+// isClosed reports whether a channel that carries no values is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -83,6 +83,7 @@ func (m *Memory) removeLocked(key Key) {
 	}
 }
 
+// dropExpiredLocked removes the values whose time to live has passed.
 func (m *Memory) dropExpiredLocked() {
 	now := time.Now()
 	maps.DeleteFunc(m.byKey, func(_ Key, e entry) bool {

@@ -47,6 +47,7 @@ func (g *Gate) spendTokenLocked(c *callerState) {
 	}
 }
 
+// countActiveLocked counts a slot that a caller has taken.
 func (g *Gate) countActiveLocked(c *callerState, now time.Time) {
 	c.active++
 	g.active++

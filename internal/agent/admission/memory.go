@@ -143,6 +143,7 @@ func (r *Reservation) Release() {
 	}
 }
 
+// releaseLocked gives the memory back. What a run has held counts towards the average, by which others are admitted.
 func (r *Reservation) releaseLocked() {
 	m := r.memory
 	m.taken -= r.countedBytes()

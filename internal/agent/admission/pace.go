@@ -43,6 +43,7 @@ func (p *departureRate) countDeparture(now time.Time, full bool) {
 	p.now++
 }
 
+// rotateWindow begins the next window if the present one is over, and keeps the count of the window before.
 func (p *departureRate) rotateWindow(now time.Time) {
 	if since := now.Sub(p.begun); since >= 2*paceWindow {
 		p.begun = now

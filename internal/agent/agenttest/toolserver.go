@@ -51,6 +51,7 @@ type sum struct {
 	B float64 `json:"b"`
 }
 
+// newToolServer starts a server with all tools. It ends with the test.
 func newToolServer(t testing.TB) *ToolServer {
 	s := &ToolServer{Entered: make(chan string, 64), Canceled: make(chan struct{}, 64), ReleaseMeet: make(chan struct{}), over: make(chan struct{})}
 	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Instructions: Instructions})
@@ -141,7 +142,7 @@ func addStepsTool(server *sdk.Server) {
 // addAskTool adds ask, which elicits input as the protocol of the session does, and returns the answer. With
 // 2026-07-28 it requires its state back.
 func addAskTool(server *sdk.Server) {
-	server.AddTool(&sdk.Tool{Name: "ask", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	addTool(server, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
 		if given == nil {
 			return &sdk.CallToolResult{RequestState: RequestState, InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
@@ -160,7 +161,7 @@ func addAskTool(server *sdk.Server) {
 
 // addInterviewTool adds interview, which asks two questions at a time, and one more after those.
 func addInterviewTool(server *sdk.Server) {
-	server.AddTool(&sdk.Tool{Name: "interview", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	addTool(server, "interview", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		question := func(text string) *sdk.ElicitParams {
 			return &sdk.ElicitParams{
 				Mode:            "form",
@@ -182,9 +183,14 @@ func addInterviewTool(server *sdk.Server) {
 	})
 }
 
+// addTool adds a tool that takes any arguments.
+func addTool(server *sdk.Server, name string, handler sdk.ToolHandler) {
+	server.AddTool(&sdk.Tool{Name: name, InputSchema: map[string]any{"type": "object"}}, handler)
+}
+
 // addSampleTool adds sample, which asks the client's model and returns its answer.
 func addSampleTool(server *sdk.Server) {
-	server.AddTool(&sdk.Tool{Name: "sample", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	addTool(server, "sample", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
 		if given == nil {
 			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.CreateMessageParams{
@@ -254,8 +260,10 @@ type rawResult struct {
 
 func (g *rawResult) MarshalJSON() ([]byte, error) { return g.raw, nil }
 
+// addGiveTool adds give, which returns the result that the test has set under the name in its arguments. It also
+// records all calls of the server.
 func (s *ToolServer) addGiveTool(server *sdk.Server) {
-	server.AddTool(&sdk.Tool{Name: "give", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	addTool(server, "give", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return &sdk.CallToolResult{}, nil
 	})
 	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {

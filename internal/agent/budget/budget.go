@@ -128,6 +128,7 @@ func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
+// counterLocked returns the counter with that name, or one without a limit if there is none.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -166,6 +167,7 @@ func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, u event.Usa
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost)
 }
 
+// countTokensLocked counts the tokens of a model call, and their cost if the model has a price.
 func (b *Budget) countTokensLocked(u event.Usage) {
 	b.input.used += float64(u.InputTokens)
 	b.output.used += float64(u.OutputTokens)
@@ -253,6 +255,7 @@ func (b *Budget) SkipCall(i int) {
 	b.decideLocked(i)
 }
 
+// decideLocked notes that call i of the turn was charged or uses nothing, and wakes the calls that wait for that.
 func (b *Budget) decideLocked(i int) {
 	if !b.decided[i] {
 		b.decided[i] = true
@@ -334,6 +337,7 @@ func (b *Budget) RestoreChild(s event.Spent) {
 	b.countChildLocked(s)
 }
 
+// countChildLocked counts what a child run has used.
 func (b *Budget) countChildLocked(s event.Spent) {
 	b.input.used += float64(s.Usage.InputTokens)
 	b.output.used += float64(s.Usage.OutputTokens)

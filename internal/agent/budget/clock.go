@@ -195,6 +195,7 @@ func (c *Clock) reachMilestones() {
 	c.startTimerLocked()
 }
 
+// startTimerLocked starts the timer for the next milestone. A clock that is stopped or manual has none.
 func (c *Clock) startTimerLocked() {
 	c.stopTimerLocked()
 	if len(c.milestones) > 0 && !c.stopped && !c.manual {

@@ -96,7 +96,8 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 		d.remove(job, rec)
 	default:
 		d.results.Add(d.ctx, 1, outcomeAttribute("failed"))
-		d.Logger.Info("delivery failed, it will be tried again", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "attempt", job.Attempt(), "error", err)
+		d.Logger.Info("delivery failed, it will be tried again",
+			"run_id", rec.Body.RunID, "webhook_id", rec.ID, "attempt", job.Attempt(), "error", err)
 		d.park(job, nextDelay(job.Attempt(), age))
 	}
 }
@@ -149,7 +150,8 @@ func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 	origin, _ := originOf(d.urlOf(rec))
 	d.results.Add(context.WithoutCancel(ctx), 1, outcomeAttribute("given_up"))
-	d.Logger.ErrorContext(ctx, "delivery given up", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why, help.Webhooks.Attr())
+	d.Logger.ErrorContext(ctx, "delivery given up",
+		"run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why, help.Webhooks.Attr())
 }
 
 // park leaves the next attempt to the process that claims the delivery after delay.

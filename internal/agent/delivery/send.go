@@ -135,6 +135,7 @@ func (s *sender) send(ctx context.Context, target string, rec record, now time.T
 	return nil
 }
 
+// close closes the idle connections.
 func (s *sender) close() {
 	s.trusted.CloseIdleConnections()
 	s.mu.Lock()

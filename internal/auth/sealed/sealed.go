@@ -74,7 +74,8 @@ func (s *Store) Load(ctx context.Context, name ...string) (data []byte, revision
 	}
 	if data, err = s.open(value, key); err != nil {
 		if !s.reported.Swap(true) {
-			s.logger.WarnContext(ctx, "a stored secret cannot be used; its user has to sign in again", "kind", name[0], "error", err, help.StoredSignIns.Attr())
+			s.logger.WarnContext(ctx, "a stored secret cannot be used; its user has to sign in again",
+				"kind", name[0], "error", err, help.StoredSignIns.Attr())
 		}
 		return nil, revision, nil
 	}

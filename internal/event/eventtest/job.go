@@ -89,7 +89,8 @@ func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
 		}
 		job = claimJob(t, log)
 		if job.Run() != "run_a" || job.Attempt() != attempt || string(job.Request()) != "what run_a was asked" {
-			t.Fatalf(`job is of %s, attempt %d, request %q, want run_a, %d and "what run_a was asked"`, job.Run(), job.Attempt(), job.Request(), attempt)
+			t.Fatalf(`job is of %s, attempt %d, request %q, want run_a, %d and "what run_a was asked"`,
+				job.Run(), job.Attempt(), job.Request(), attempt)
 		}
 		wantNoJob(t, log)
 		w, err := event.ResumeWriter(t.Context(), log, "run_a")

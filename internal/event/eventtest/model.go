@@ -62,6 +62,7 @@ func (m *model) beginRun(t *testing.T) {
 	m.appendEvent(t, id, event.Start{Question: "?"})
 }
 
+// appendEvent appends an event to the log and to the model. A run that has ended must refuse it.
 func (m *model) appendEvent(t *testing.T, id string, b event.Body) {
 	t.Helper()
 	if m.jobs[id] == nil {
@@ -103,6 +104,7 @@ func (m *model) readPage(t *testing.T, id string, pos int64) {
 	}
 }
 
+// crashLog ends the log as crash does and continues with the next one, which must offer every run that has not ended.
 func (m *model) crashLog(t *testing.T, crash Crash) {
 	t.Helper()
 	dead := m.log

@@ -46,6 +46,7 @@ func StartProxy(t testing.TB, server string) *Proxy {
 // URL returns the nats:// URL of the proxy.
 func (p *Proxy) URL() string { return "nats://" + p.listener.Addr().String() }
 
+// acceptLoop connects each client to the server, until the listener is closed.
 func (p *Proxy) acceptLoop() {
 	for {
 		in, err := p.listener.Accept()
@@ -65,6 +66,7 @@ func (p *Proxy) acceptLoop() {
 	}
 }
 
+// forward copies bytes of one direction until a connection ends. answers says that they come from the server.
 func (p *Proxy) forward(to, from net.Conn, answers bool) {
 	defer p.closeConns(to, from)
 	buf := make([]byte, 32<<10)

@@ -141,7 +141,8 @@ func testLargeEventIsKeptUnchanged(t *testing.T, log event.Log) {
 		got = append(got, page.Events...)
 	}
 	if got[0].Body.(event.Start).Question != large.Question || got[2].Body.(event.FinalAnswer).Answer != large.Question {
-		t.Errorf("events have %d and %d bytes of text, want the appended %d", len(got[0].Body.(event.Start).Question), len(got[2].Body.(event.FinalAnswer).Answer), len(large.Question))
+		t.Errorf("events have %d and %d bytes of text, want the appended %d",
+			len(got[0].Body.(event.Start).Question), len(got[2].Body.(event.FinalAnswer).Answer), len(large.Question))
 	}
 	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Status() != event.StatusCompleted {
 		t.Errorf("Status = %s, %v, want %s", r.Status(), err, event.StatusCompleted)

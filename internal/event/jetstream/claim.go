@@ -316,6 +316,8 @@ func (l *Log) isUnresponsive(instance string) bool {
 	return time.Since(l.unresponsive[instance]) < l.lease
 }
 
+// setUnresponsive notes that an instance did not answer. The oldest notes are not needed for long, so a full map is
+// cleared.
 func (l *Log) setUnresponsive(instance string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

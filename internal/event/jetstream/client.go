@@ -266,6 +266,7 @@ type clock struct {
 	received time.Time  // when that arrived, with a monotonic clock reading
 }
 
+// set notes the time of the server, as an answer of it has stated it.
 func (c *clock) set(server time.Time) {
 	if server.IsZero() {
 		return // NATS servers before 2.10 do not send it
@@ -275,6 +276,7 @@ func (c *clock) set(server time.Time) {
 	c.server, c.received = server, time.Now()
 }
 
+// now returns the time by the server's clock, or by our own if the server has not stated its time.
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -99,6 +99,7 @@ func (l *Log) addJob(j *job) bool {
 	return true
 }
 
+// removeJob removes a job that this instance no longer executes.
 func (l *Log) removeJob(j *job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,6 +239,7 @@ type parkRecord struct {
 	until time.Time // or at this time; a zero time means never
 }
 
+// toHeader returns the header that stores p.
 func (p parkRecord) toHeader() nats.Header {
 	h := nats.Header{seenHeader: {strconv.FormatInt(p.seen, 10)}}
 	if !p.until.IsZero() {

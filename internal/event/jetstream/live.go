@@ -27,6 +27,7 @@ func (l *Log) dispatchLoop() {
 	}
 }
 
+// dispatchMessage passes a republished message to its run, if this instance has the run in its cache.
 func (l *Log) dispatchMessage(msg *nats.Msg) {
 	defer l.recoverPanic("accept a live message")
 	tokens := strings.Split(msg.Subject, ".") // answerd live SHARD ID KIND …

@@ -147,6 +147,7 @@ func (d *delivery) acknowledgeEnded(ctx context.Context) error {
 	return nil
 }
 
+// requestReply sends an acknowledgement of the job, and waits until the server confirms it.
 func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()

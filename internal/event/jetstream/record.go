@@ -33,6 +33,7 @@ type record struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
+// newRecord returns the record of a run as the index stores it.
 func newRecord(r event.Run) record {
 	rec := record{
 		ThreadID:   r.ThreadID,
@@ -52,6 +53,7 @@ func newRecord(r event.Run) record {
 	return rec
 }
 
+// toRun returns the run with that id, without its newest event.
 func (rec *record) toRun(id string) event.Run {
 	return event.Run{
 		ID:         id,
@@ -79,6 +81,7 @@ func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 	return decodeRecord(m)
 }
 
+// decodeRecord decodes a message of the index.
 func decodeRecord(m *message) (*record, error) {
 	var rec record
 	if err := json.Unmarshal(m.data, &rec); err != nil {

@@ -231,6 +231,8 @@ func (l *Log) openConsumer(ctx context.Context) error {
 	return nil
 }
 
+// consumerConfig returns the configuration of the consumer from which all instances claim jobs. A job that is not
+// acknowledged within the lease is delivered again, any number of times.
 func (l *Log) consumerConfig() js.ConsumerConfig {
 	return js.ConsumerConfig{
 		Durable:       workersName,

@@ -52,6 +52,8 @@ type writer struct {
 	timer     *time.Timer
 }
 
+// newWriter returns a writer that continues after last. head is the pos of the run's newest message, and attempt the
+// number of the claim.
 func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
 	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, stored: last, last: last}
 	limit := 0
@@ -127,6 +129,7 @@ func (w *writer) checkWritable() error {
 	return w.checkWritableLocked()
 }
 
+// checkWritableLocked returns why no event can be appended, or nil.
 func (w *writer) checkWritableLocked() error {
 	switch {
 	case w.err != nil:

@@ -44,6 +44,7 @@ func (q *jobQueue) removeFirst() (*job, <-chan struct{}) {
 	return j, nil
 }
 
+// addJob adds a job and wakes the callers of Claim.
 func (q *jobQueue) addJob(j *job) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -240,6 +240,7 @@ func newTombstones(maxBytes int64) tombstones {
 	return tombstones{limit: int(min(maxTombstones, maxBytes/bytesPerTombstone+1))}
 }
 
+// addOwner notes the owner of a run that was deleted. If there are too many, it forgets the older half.
 func (t *tombstones) addOwner(id string, owner event.Owner) {
 	if len(t.newer) >= t.limit {
 		t.older, t.newer = t.newer, nil
@@ -252,6 +253,7 @@ func (t *tombstones) addOwner(id string, owner event.Owner) {
 	t.newer[strings.Clone(id)] = unique.Make(owner)
 }
 
+// ownerOf returns the owner of a run that was deleted. ok is false if the tombstone was forgotten, or never made.
 func (t *tombstones) ownerOf(id string) (event.Owner, bool) {
 	handle, ok := t.newer[id]
 	if !ok {

@@ -127,6 +127,7 @@ func (h *Handler) newSDKServer() *sdk.Server {
 	return server
 }
 
+// sdkTool returns the tool as the SDK has it.
 func (t Tool) sdkTool() *sdk.Tool {
 	tool := &sdk.Tool{
 		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema,

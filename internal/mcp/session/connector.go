@@ -111,6 +111,7 @@ func (n *versionNegotiator) setInitializeRefused(refused bool) {
 	n.initializeRefused = refused
 }
 
+// learnedVersion returns the protocol version to begin the next handshake with; "" if none is known.
 func (n *versionNegotiator) learnedVersion() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -145,6 +145,7 @@ func (c *streamConn) removePending(id jsonrpc.ID) *pendingRequest {
 	return c.removePendingLocked(id)
 }
 
+// removePendingLocked returns the request in flight with that id, which no longer is; nil if there is none.
 func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 	pending := c.pending[id]
 	if pending == nil {

@@ -49,6 +49,7 @@ type tokenWatcher struct {
 	trip *RoundTrip
 }
 
+// RoundTrip implements http.RoundTripper. After a refusal of the token, the sender fetches another one.
 func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.trip.fetching.Store(false)
 	resp, err := w.next.RoundTrip(r)

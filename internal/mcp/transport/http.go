@@ -112,6 +112,7 @@ func (p *idleConns) putConn(resp *http.Response) {
 	p.putLocked(resp)
 }
 
+// putLocked counts the connection of a response as idle.
 func (p *idleConns) putLocked(resp *http.Response) {
 	if resp.ProtoMajor >= 2 { // all requests share one connection
 		p.unbounded = true

@@ -269,6 +269,7 @@ func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	return true
 }
 
+// closeFiles closes our ends of the pipes.
 func (p *process) closeFiles() {
 	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
 		if f != nil {
@@ -329,6 +330,7 @@ func (p *process) exitError() *Failure {
 	return failure
 }
 
+// isClosed reports whether a channel that carries no values is closed.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

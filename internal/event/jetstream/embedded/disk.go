@@ -61,7 +61,8 @@ func fitDisk(dir string, maxBytes, byDefault int64, streams []string, logger *sl
 	}
 	if largest < byDefault {
 		limit := max(largest, stored, minMaxBytes)
-		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", limit, "default", byDefault)
+		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space",
+			"max_bytes", limit, "default", byDefault)
 		return limit, nil
 	}
 	return max(byDefault, min(stored, event.DefaultMaxBytes)), nil

@@ -89,6 +89,7 @@ func New(source Source) *Table {
 	return t
 }
 
+// resetLocked empties the Table, so that the next Follow reads the stream from its start.
 func (t *Table) resetLocked() {
 	t.runs = make(map[string]*run)
 	t.owners = make(map[string]*owner)

@@ -123,6 +123,7 @@ func (s *Store) removeFromIndex(key string, pos uint64) {
 	}
 }
 
+// forgetLocked removes the head of a thread from the index.
 func (s *Store) forgetLocked(key string) {
 	if h, ok := s.heads[key]; ok {
 		s.index.Remove(h.owner(), h.ID)

@@ -184,6 +184,7 @@ func (h *head) owner() event.Owner { return event.Owner{Issuer: h.Issuer, Subjec
 
 func (h *head) key() string { return keyOf(h.owner(), h.ID) }
 
+// thread returns the thread as event.Threads has it.
 func (h *head) thread() event.Thread {
 	return event.Thread{
 		ID: h.ID, Owner: h.owner(), Title: h.Title, Agent: h.Agent, Created: h.Created, Updated: h.Updated,

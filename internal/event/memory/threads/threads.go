@@ -260,6 +260,7 @@ func (s *Store) DeleteThread(_ context.Context, owner event.Owner, id string) er
 	return nil
 }
 
+// removeThreadLocked removes a thread and all of its turns.
 func (s *Store) removeThreadLocked(t *thread) {
 	s.countThreadBytesLocked(t, -t.bytes)
 	s.index.Remove(t.key.owner, t.key.id)

@@ -50,6 +50,7 @@ func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
 	return r
 }
 
+// serveMetadata serves the metadata of RFC 9728, with the changes of Metadata. A nil there removes a member.
 func (r *Resource) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	r.Lock()
 	defer r.Unlock()

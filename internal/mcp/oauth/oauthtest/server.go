@@ -89,6 +89,7 @@ func New(t testing.TB) *Server {
 	return s
 }
 
+// serveMetadata serves the metadata of RFC 8414, with the changes of Metadata. A nil there removes a member.
 func (s *Server) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	s.Lock()
 	defer s.Unlock()
@@ -108,6 +109,7 @@ func (s *Server) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, m)
 }
 
+// serveRegistration registers a client (RFC 7591).
 func (s *Server) serveRegistration(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Redirects []string `json:"redirect_uris"`
