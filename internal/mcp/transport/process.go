@@ -205,7 +205,7 @@ func (p *process) cleanUp() {
 	withoutPanic(p.log, p.logExit)
 }
 
-// awaitEnd waits until the process has exited, and terminates it if it was told to stop.
+// awaitEnd waits until the process has exited, or terminates it when p.stop is closed.
 func (p *process) awaitEnd() {
 	select {
 	case <-p.exited:

@@ -62,7 +62,7 @@ type RoundTrip struct {
 	fetching atomic.Bool
 	// answered says that the server is done with the request: it has answered or refused it.
 	answered atomic.Bool
-	// failed says that the transport has ended it and that the server need not be told.
+	// failed says that the transport has ended it and that the server needs no cancellation.
 	failed atomic.Bool
 
 	// receivedBytes and receivedMessages count what the server sent before its answer.

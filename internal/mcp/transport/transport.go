@@ -63,7 +63,7 @@ var errConnClosed = errors.New("the connection was closed by us")
 // and returns its result as it was received. The connection removes it.
 const MethodPrefix = "answerd/"
 
-// StatelessVersion is the first protocol version without sessions: each request stands alone.
+// StatelessVersion is the first protocol version without sessions: each request is independent of the others.
 const StatelessVersion = "2026-07-28"
 
 // Names of methods and notifications that transports treat in a way of their own.

@@ -196,7 +196,7 @@ func (s *socket) Write(data []byte) error {
 // pingLoop detects that the peer is gone: a connection whose other end lost its power looks like a
 // quiet one.
 func (s *socket) pingLoop() {
-	defer Recover(s.log, func(f *Failure) { _ = s.closeNow(f) }) // without pings nobody would notice that the peer is gone
+	defer Recover(s.log, func(f *Failure) { _ = s.closeNow(f) }) // without pings, a lost peer would go unnoticed
 	tick := time.NewTicker(pingInterval)
 	defer tick.Stop()
 	for {

@@ -18,8 +18,8 @@ const (
 	typeIDJAG     = "urn:ietf:params:oauth:token-type:id-jag"
 )
 
-// serveToken is the token endpoint, which is an identity provider's too: it exchanges
-// "inbound-ann" for an assertion about ann, and takes that of every other one.
+// serveToken serves the token endpoint, of an authorization server and of an identity provider. As the latter, it
+// exchanges the token "inbound-ann" for an assertion about ann. As the former, it accepts such an assertion of any Server.
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
