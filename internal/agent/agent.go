@@ -15,7 +15,7 @@
 // All calls of a turn run at the same time, and their results go back to the model in call order. A
 // failed call becomes a message to the model, and the run continues.
 //
-// An Agent owns the runs of its process. A run has what lives as long as the execution here: its identity,
+// An Agent owns the runs of its process. A run has what is needed as long as it is executed here: its identity,
 // its context and the writer of its events. A loop has the state of its turns, and a toolExecution one tool
 // call while its steps are taken. replay.State is what other processes did in the run; most runs have none.
 // Whatever is announced outside is stored first: a question before a person is asked, a note before a call is
@@ -119,7 +119,7 @@ type Options struct {
 
 	// CallerBudgets bound what one caller may use per period, in all processes that share the log.
 	CallerBudgets []usage.Limit
-	// Deliveries tells other services that a run has ended; nil means nobody. Drain drains it too.
+	// Deliveries tells other services that a run has ended; nil means none. Drain drains it too.
 	Deliveries *delivery.Deliverer
 	// CostClaim names the claim of callers' tokens by which the metrics of tokens and cost are divided;
 	// "" means none.

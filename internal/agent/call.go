@@ -40,7 +40,7 @@ type call struct {
 type toolExecution struct {
 	*call
 	tool          catalog.Tool
-	exists        bool   // the run knows a tool of this name
+	exists        bool   // the run has a tool of this name
 	preapproved   bool   // the caller of a direct call has agreed to it in advance
 	refusal       string // why the call is refused; "" if it is not
 	contextParams map[string]string

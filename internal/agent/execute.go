@@ -121,7 +121,7 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 
 // appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are
 // stored first, and sent afterwards. Stored after the event, they would be lost if the process died between
-// the two, because nobody continues a run that has ended. Sent before it, they could tell of an end that the
+// the two, because no process continues a run that has ended. Sent before it, they could report an end that the
 // next process replaces by another one.
 func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
 	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, cmp.Or(r.Agent, definition.DefaultID), r.req.Callback, end)
@@ -138,7 +138,7 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost
 
 // appendEnd ends the run's turn, appends the terminal event and ends the run's job, in this order. The turn
 // comes first because whoever reads the event may ask the next question of the thread at once. The job ends
-// last, because a run without a job and without an end would be continued by nobody. restoreErr is the error of
+// last, because no process continues a run without a job. restoreErr is the error of
 // reading the run's state from the log, nil if it was read.
 func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	r.endTurn(ctx, end)

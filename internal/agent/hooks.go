@@ -222,8 +222,8 @@ func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, exec
 		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(about))}, more...)...)
 }
 
-// flush returns nil when the events of a run are stored. It precedes what tells anybody outside about them: a
-// process that takes the run over must know what was told. The id is "" for a call without a run.
+// flush returns nil when the events of a run are stored. It comes before anybody outside learns of the events:
+// a process that takes the run over must find in the log what others have seen. The id is "" for a call without a run.
 func (a *Agent) flush(ctx context.Context, run string) error {
 	if run == "" {
 		return nil
@@ -405,7 +405,7 @@ func (l *loop) mustCallInterruptHook(i *interrupt) bool {
 // callInterruptHook asks the hook interrupt, in its own goroutine, about a question to a person. The
 // run is not parked before the hook has replied: only the process that executes a run can ask. A
 // hook that ends the run ends its context. The note NoteTold comes after the reply, so that a process which
-// takes over asks again if nobody knows what the hook decided.
+// takes over asks again if the log does not have the hook's decision.
 func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 	r := l.run
 	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first

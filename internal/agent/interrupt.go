@@ -161,7 +161,7 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt
 
 // awaitAnswer waits for the answer, the expiry, or the end of ctx. The log decides which of them was
 // first. A question has one input, so storing closedInput fails if an answer is stored already. That answer
-// counts, although its time is over here, because the person was told that it counts. It then arrives through the
+// counts, although its time is over here, because the person has got the response that it counts. It then arrives through the
 // inbox.
 //
 // If another process takes the run over, awaitAnswer stores nothing and returns an error, and the question

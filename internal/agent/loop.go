@@ -153,7 +153,7 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 			return nil
 		}
 	}
-	// Nobody who answers the run's interrupts can raise the budget of the caller, so nobody is asked.
+	// The people who answer the run's interrupts cannot raise the budget of the caller, so they are not asked.
 	callerSpent := l.callerSpent.Load() != nil
 	if !l.budgetSpent && !callerSpent {
 		if err := l.checkBudget(ctx, turn); err != nil {

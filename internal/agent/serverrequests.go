@@ -161,8 +161,8 @@ func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	return err
 }
 
-// replayedPending decodes what savePending wrote; nil if that is nothing. Without it nobody knows
-// whether the server carried the call out.
+// replayedPending decodes what savePending wrote; nil if it wrote nothing. Without
+// it, it is unknown whether the server carried the call out.
 func (l *loop) replayedPending(c *replay.Call) *pendingInput {
 	if c == nil || c.Input == nil {
 		return nil

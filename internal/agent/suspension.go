@@ -389,9 +389,9 @@ func (s *suspension) pauseLocked() {
 	s.isSuspended.Store(true)
 }
 
-// appendOutcome appends the outcome of a call. In a run that another process has suspended, a call may end although
-// nobody has answered: the rules or a hook may refuse here what waited for an earlier call there. No event may follow
-// suspended, so the call waits for the answer too, and meanwhile the run may be parked.
+// appendOutcome appends the outcome of a call. In a run that another process has suspended, a call may end without an
+// answer: the rules or a hook of this process may refuse a call that waited for an earlier call in the other process.
+// No event may follow suspended, so the call waits for the answer too, and meanwhile the run may be parked.
 func (s *suspension) appendOutcome(ctx context.Context, callID string, ended event.Body) error {
 	for {
 		err := s.run.out.Append(context.WithoutCancel(ctx), ended)

@@ -27,7 +27,7 @@ import (
 //	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
 //
 // The order follows from what a step costs and shows. The rules come before the hook and the person, who must
-// not see a call that nobody may make. Arguments are valid before a person approves them. The budget is charged
+// not see a call that the caller may not make. Arguments are valid before a person approves them. The budget is charged
 // last, since a call that is refused must not use it.
 //
 // The first step that fails ends the call. A pre-hook that answers in place of the tool also

@@ -137,7 +137,7 @@ func (e *Expect) checkCalls(calls []string, fail func(member, format string, arg
 	} else {
 		wanted := make(map[string]int)
 		for _, glob := range e.Calls {
-			wanted[glob]++ // a glob that stands twice wants two calls
+			wanted[glob]++ // a glob that is listed twice wants two calls
 		}
 		for _, glob := range slices.Sorted(maps.Keys(wanted)) {
 			if got := countMatches(glob, calls); got < wanted[glob] {

@@ -13,7 +13,7 @@ import (
 //	job, err := log.Claim(ctx) // a run that was released, lost or woken
 //	w, err := ResumeWriter(ctx, log, job.Run())
 //
-// The log keeps the job claimed as long as the process lives. When the process dies, other
+// The log keeps the job claimed as long as the process runs. When the process dies, other
 // processes that share the log claim its jobs within seconds. Stop all calls of Claim before
 // Release, if another process is to get the job: a call in flight would claim it again.
 type Jobs interface {

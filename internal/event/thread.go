@@ -20,7 +20,7 @@ const (
 // DefaultThreadsRetention is the retention of threads in a durable log whose options leave it out.
 const DefaultThreadsRetention = 720 * time.Hour
 
-// maxActive bounds how long a turn may take that nobody ends: as long as a run may wait for a person.
+// maxActive is how long a thread with an active run is kept at least: as long as a run may wait for a person.
 const maxActive = 7 * 24 * time.Hour
 
 // BusyError says that a thread has an active run: one that has not ended, suspended ones included.

@@ -40,7 +40,7 @@ type Writer struct {
 	suspended bool
 	sealed    bool
 	unsure    bool       // the log has returned an error, so it may lack the last event that counts here
-	observe   func(Body) // see Observe; nil for nobody
+	observe   func(Body) // see Observe; may be nil
 }
 
 type openCall struct {

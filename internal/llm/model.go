@@ -106,7 +106,7 @@ type Media struct {
 	Name  string `json:",omitempty"` // of the file; "" if it has none
 	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg or application/pdf
 	Data  string // base64, padded, without line breaks
-	// URL stands in place of MIME and Data: an https address of an image, which the
+	// URL replaces MIME and Data: an https address of an image, which the
 	// endpoint fetches itself.
 	URL string
 	// Detail is how closely the model looks at an image, such as low; "" leaves it to the endpoint.

@@ -14,7 +14,7 @@ const (
 	// memoryShare is the part of GOMEMLIMIT from which on memory is short. Beyond it the
 	// collector spends more on each byte than the byte is worth.
 	memoryShare = 0.8
-	// memoryInterval is how long what was measured stands.
+	// memoryInterval is how long a measured value is used.
 	memoryInterval = 100 * time.Millisecond
 	// memoryStale is how old the last collection may be when it says that memory is
 	// short: a process that refuses all work makes no garbage, and would not collect.
@@ -34,7 +34,7 @@ type MemoryGauge struct {
 
 // Short reports whether memory is short, for Limits.MemoryShort. It measures at most every
 // memoryInterval, and does nothing without a GOMEMLIMIT. While another goroutine measures, what was
-// measured before stands: a refusal must not wait for a collection.
+// measured before is used: a refusal must not wait for a collection.
 func (m *MemoryGauge) Short() bool {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {

@@ -27,7 +27,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Limits bounds one run; a zero field is no limit. The run checks them before each call and
+// Limits bounds one run; a zero field means no limit. The run checks them before each call and
 // after each turn, so the step that reaches a limit may exceed it, and so may the summing-up
 // turn after it.
 type Limits struct {
@@ -53,7 +53,7 @@ func (l Limits) Within(limit Limits) Limits {
 	}
 }
 
-// ByName returns the limits by the names that requests and events have for them; 0 is no limit.
+// ByName returns the limits by the names that requests and events have for them; 0 means no limit.
 func (l Limits) ByName() map[string]float64 {
 	return map[string]float64{
 		"tool_calls": float64(l.ToolCalls), "input_tokens": float64(l.InputTokens), "output_tokens": float64(l.OutputTokens),
@@ -91,7 +91,7 @@ type Budget struct {
 // counter counts towards one limit.
 type counter struct {
 	name      string
-	used, max float64 // a max of 0 is no limit
+	used, max float64 // a max of 0 means no limit
 	// reported is the level in percent that readers know of: 0, 80 or 100. It holds for the
 	// limit reportedFor if the log already has events for a raised limit.
 	reported    int
@@ -101,7 +101,7 @@ type counter struct {
 // Status is how much of a limit is used.
 type Status struct {
 	Name      string
-	Used, Max float64 // a Max of 0 is no limit
+	Used, Max float64 // a Max of 0 means no limit
 }
 
 // New returns a Budget of which nothing is used. When a call has been decided, so that TryCall may decide about the
@@ -383,7 +383,7 @@ func (b *Budget) Restore(reported map[string]int, raised map[string]float64) {
 	}
 }
 
-// RestoreCall decides the turn's call i as the log says, which knows whether it was charged.
+// RestoreCall decides the turn's call i as the log says, which has recorded whether it was charged.
 func (b *Budget) RestoreCall(i int, charged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

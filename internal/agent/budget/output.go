@@ -10,7 +10,7 @@ import (
 const SummaryTokens = 1024
 
 // AnswerTokens returns how many tokens the next answer may have, so that it stays within the
-// limits of tokens and cost; 0 is no limit. prompt is the least number of tokens that its
+// limits of tokens and cost; 0 means no limit. prompt is the least number of tokens that its
 // prompt will have. The last turn of a run may always have SummaryTokens.
 func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	b.mu.Lock()
@@ -51,7 +51,7 @@ const (
 	measureBytes = 32              // bytes of a piece that are counted together
 )
 
-// NewOutput returns an Output for an answer of at most limit tokens; 0 is no limit.
+// NewOutput returns an Output for an answer of at most limit tokens; 0 means no limit.
 func NewOutput(limit int64) *Output { return &Output{limit: limit, next: loopBytes} }
 
 // Tokens returns the least number of tokens that the answer so far can have. As a rule endpoints

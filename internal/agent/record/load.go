@@ -133,7 +133,7 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 	return r.addRequests(ctx, doc, begin, events)
 }
 
-// readBeginning reads what a run began with. It stands in several notes, since a note is bounded. found is false if
+// readBeginning reads what a run began with. It is stored in several notes, because a note has a maximum size. found is false if
 // there is none.
 func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginning, found bool, _ error) {
 	notes, err := r.Log.Notes(ctx, run)

@@ -126,11 +126,11 @@ func (s Store) decode(ctx context.Context, stored []event.Turn, branch bool) (tu
 
 // Release lets other runs of the thread begin if its active run has ended or is not in the log any more.
 // It adds the turn of a run that has ended without adding it. It returns a *event.BusyError if the run
-// goes on. beginsHere says that this process executes the run or is about to.
+// continues. beginsHere says that this process executes the run or is about to.
 //
 // This repairs what a process left that died between two steps of a turn. A run without an event is waited for
-// and then deleted, since its process may have died before the job was created, and nobody would ever begin
-// it. If that process is only slow, its next append fails, and it does not begin the run either.
+// and then deleted, because its process may have died before the job was created, and then no process would
+// ever begin it. If that process is only slow, its next append fails, and it does not begin the run either.
 func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string, beginsHere bool) error {
 	run, err := s.Log.Run(ctx, id)
 	if err == nil && run.Last.Seq == 0 && !beginsHere {

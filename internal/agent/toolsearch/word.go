@@ -49,7 +49,7 @@ func splitWords(text string) []string {
 }
 
 // startsWord reports whether a new word begins at r, the first of rest: at the U of getURLs,
-// and at the F of JSONFile. Scripts without spaces are told from others, too.
+// and at the F of JSONFile. A new word also begins where a script without spaces begins or ends.
 func startsWord(last, r rune, rest string) bool {
 	if hasNoSpaces(last) != hasNoSpaces(r) {
 		return true
@@ -62,7 +62,7 @@ func startsWord(last, r rune, rest string) bool {
 	}
 	next, _ := utf8.DecodeRuneInString(rest[utf8.RuneLen(r):])
 	after, _ := utf8.DecodeRuneInString(strings.TrimPrefix(rest[utf8.RuneLen(r):], string(next)))
-	// The plural of an abbreviation is no word of its own: URLs, IDs.
+	// The s of a plural such as URLs or IDs does not begin a word.
 	return unicode.IsLower(next) && !(next == 's' && !unicode.IsLetter(after))
 }
 

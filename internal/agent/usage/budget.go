@@ -176,8 +176,8 @@ func (p *pendingUse) total() amounts {
 	return p.waiting.plus(p.inFlight)
 }
 
-// check returns a *SpentError if the caller has used up a limit. If the store does not answer, nobody
-// knows, and the error is event.ErrUnavailable: otherwise a failure of the store would lift all limits.
+// check returns a *SpentError if the caller has used up a limit, and event.ErrUnavailable if the store does not answer:
+// otherwise a failure of the store would lift all limits.
 //
 // The pending use is read before the store. In the other order, use that is stored in between would be in neither
 // figure. In this order it may be in both, so a caller who is that close to a limit can be refused a moment early.

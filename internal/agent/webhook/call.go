@@ -79,7 +79,7 @@ type Result struct {
 	Structured json.RawMessage   `json:"structured,omitempty"`
 }
 
-// Failure is what the model would be told.
+// Failure is the error that the model would get.
 type Failure struct {
 	Kind    string `json:"kind"` // as in the event tool_error
 	Message string `json:"message"`

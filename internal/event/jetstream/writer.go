@@ -38,7 +38,7 @@ type writer struct {
 	// Only the queue's goroutine uses these, and relinquish when the queue is empty.
 	head   uint64      // pos of the run's last message
 	stored event.Event // the last event that is stored
-	tried  bool        // the message after head was sent before, and may be stored although nobody has acknowledged it
+	tried  bool        // the message after head was sent before, and may be stored although the server has not acknowledged it
 
 	awaiting sync.Mutex // held by awaitAhead, which Delete calls too; taken before mu
 

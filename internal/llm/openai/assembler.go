@@ -349,7 +349,7 @@ func (a *assembler) finishAnswer(cause error) error {
 }
 
 // markCutCall opens the arguments of the last call if the model reached its limit of tokens before it wrote them.
-// Without arguments the call would be made, although nobody knows what the model was about to write. An object that
+// Without arguments the call would be made, although it is unknown what the model was about to write. An object that
 // is not closed fails as any other cut call does.
 func (a *assembler) markCutCall() error {
 	n := a.calls.count()

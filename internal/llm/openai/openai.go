@@ -184,7 +184,7 @@ func splitQuery(base string) (string, url.Values) {
 }
 
 // requestSecrets returns what the operator has configured of each request, as it is and as it
-// stands in a URL: an endpoint may repeat it in an error.
+// is part of a URL: an endpoint may repeat it in an error.
 func requestSecrets(cfg Config, base string, query url.Values) []string {
 	secrets := slices.Concat(slices.Collect(maps.Values(cfg.Headers)), slices.Collect(maps.Values(cfg.Query)))
 	for _, values := range query {

@@ -64,7 +64,7 @@ const maxNotationStart = 400
 type notationPlace struct {
 	lineStart   bool
 	answerStart bool // only white space precedes it
-	inlineCode  bool // a backtick stands before it
+	inlineCode  bool // a backtick is before it
 }
 
 // matchNotation looks for the beginning of a call in another notation at the start of text.

@@ -35,7 +35,7 @@ var errGap = errors.New("a message of the consumer is missing")
 // or too many runs, Follow reads the whole stream again, at most once per rebuildInterval.
 //
 // If Follow fails, the next call continues where it stopped. As long as there is only one owner, Follow does not read
-// the sizes of runs: nobody can be above their share.
+// the sizes of runs: a single owner cannot be above their share.
 func (t *Table) Follow(ctx context.Context, used int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
