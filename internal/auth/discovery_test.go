@@ -58,7 +58,8 @@ func TestKeySetIsDiscoveredFromTheIssuer(t *testing.T) {
 				if text, ok := value.(string); ok {
 					value = strings.NewReplacer("{issuer}", issuer, "{other}", other.URL).Replace(text)
 				}
-				if document[member] = value; value == nil {
+				document[member] = value
+				if value == nil {
 					delete(document, member)
 				}
 			}
@@ -77,8 +78,8 @@ func TestKeySetIsDiscoveredFromTheIssuer(t *testing.T) {
 	}
 }
 
-// TestMetadataIsFoundBesideAWebApplication checks issuers that know OpenID Connect only, and answer every
-// other path as web applications do: with their page, or by sending browsers to it.
+// TestMetadataIsFoundBesideAWebApplication checks issuers that have the metadata of OpenID Connect only. They answer
+// every other path as web applications do: with their page, or with a redirect to it.
 func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
 	const openID = "/.well-known/openid-configuration"
 	page := func(w http.ResponseWriter, _ *http.Request) {
@@ -90,8 +91,10 @@ func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
 		path  string           // of the metadata
 		err   string           // "" if the keys are found
 	}{
-		"page": {page, openID, ""}, "redirect": {login, openID, ""},
-		"page, no metadata": {page, "/nowhere", "is not JSON"}, "redirect, no metadata": {login, "/nowhere", "redirect"},
+		"page":                  {page, openID, ""},
+		"redirect":              {login, openID, ""},
+		"page, no metadata":     {page, "/nowhere", "is not JSON"},
+		"redirect, no metadata": {login, "/nowhere", "redirect"},
 	} {
 		i := authtest.NewIAM(t)
 		i.HandleMetadata(func(w http.ResponseWriter, r *http.Request) {
@@ -103,7 +106,11 @@ func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
 		})
 		v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.JWKSURL = "" })
 		_, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf(i.URL, nil)))
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		isWanted := err == nil
+		if c.err != "" {
+			isWanted = err != nil && strings.Contains(err.Error(), c.err)
+		}
+		if !isWanted {
 			t.Errorf("%s: got %v, want %q", name, err, c.err)
 		}
 	}

@@ -101,7 +101,8 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		now := time.Now().Unix()
 		c := jwt.MapClaims{"iss": iamSrv.URL, "aud": Audience, "sub": "me", "scope": Scope, "iat": now, "nbf": now, "exp": now + 60}
 		for k, v := range change {
-			if c[k] = v; v == nil {
+			c[k] = v
+			if v == nil {
 				delete(c, k)
 			}
 		}

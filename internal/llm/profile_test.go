@@ -81,8 +81,15 @@ func FuzzProfiles(f *testing.F) {
 		}
 		ids := make(map[string]bool)
 		for _, p := range profiles {
-			if p.ID == "" || ids[p.ID] || p.ContextTokens < 0 || p.MaxOutputTokens < 0 || p.Price != nil && (p.Price.Input < 0 || p.Price.Output < 0) {
-				t.Errorf("ParseProfiles(%q) returned %+v, want a unique id and no number below 0", data, p)
+			if p.ID == "" || ids[p.ID] {
+				t.Errorf("ParseProfiles(%q) returned %+v, want a unique id", data, p)
+			}
+			price := Price{}
+			if p.Price != nil {
+				price = *p.Price
+			}
+			if p.ContextTokens < 0 || p.MaxOutputTokens < 0 || price.Input < 0 || price.Output < 0 {
+				t.Errorf("ParseProfiles(%q) returned %+v, want no number below 0", data, p)
 			}
 			ids[p.ID] = true
 		}

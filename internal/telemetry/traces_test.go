@@ -176,7 +176,8 @@ func TestSamplerDecidesOncePerRequest(t *testing.T) {
 		_, span := tel.Tracer("test").Start(r.Context(), "within")
 		defer span.End()
 		id := TraceID(r.Context())
-		if all[id] = true; trace.SpanContextFromContext(r.Context()).IsSampled() {
+		all[id] = true
+		if trace.SpanContextFromContext(r.Context()).IsSampled() {
 			sampled[id] = true
 		}
 	}), nil))

@@ -52,7 +52,8 @@ func TestEndpointsAreThoseOfTheIssuersMetadata(t *testing.T) {
 			}
 
 			for member, value := range c.change {
-				if document[member] = value; value == nil {
+				document[member] = value
+				if value == nil {
 					delete(document, member)
 				}
 			}

@@ -21,7 +21,8 @@ func TestExchangeRequest(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
-		if secret, _ = url.QueryUnescape(secret); id != "me" || secret != authtest.SecretCanary {
+		secret, _ = url.QueryUnescape(secret)
+		if id != "me" || secret != authtest.SecretCanary {
 			t.Errorf("basic authentication by %q, want %q, %v", id, "me", authtest.SecretCanary)
 		}
 		want := url.Values{
