@@ -26,11 +26,12 @@ func waitUntil(t *testing.T, what string, there <-chan struct{}) {
 	}
 }
 
-// F13: over HTTP the cancellation may be at the server before its call, and a server drops
-// what names no request that it knows.
+// F13: over HTTP, the cancellation may arrive at the server before its call. A server ignores a cancellation of a
+// request that it has not received.
 func TestCancellationThatOvertakesItsCallIsResent(t *testing.T) {
 	t.Parallel()
-	arrived, overtaken, told, left := make(chan struct{}), make(chan struct{}, 99), make(chan struct{}, 99), make(chan struct{})
+	arrived, left := make(chan struct{}), make(chan struct{})           // the call, and its end
+	overtaken, told := make(chan struct{}, 99), make(chan struct{}, 99) // cancellations before and after read is set
 	var read atomic.Bool
 	s := &scriptedServer{
 		before: func(w http.ResponseWriter, r *http.Request) bool {

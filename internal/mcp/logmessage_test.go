@@ -56,7 +56,8 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 					_, err := c.Call(t.Context(), Call{Tool: "work", Args: json.RawMessage(args),
 						Progress: func(p Progress) { progress = p.Progress },
 						Log: func(m LogMessage) {
-							if got = append(got, m.Level); string(m.Data) != string(quoted) || m.Logger != "work" || m.Omitted != 0 {
+							got = append(got, m.Level)
+							if string(m.Data) != string(quoted) || m.Logger != "work" || m.Omitted != 0 {
 								t.Errorf("got %+v with the data %s, want the logger work and %s", m, m.Data, quoted)
 							}
 						}})
@@ -142,7 +143,8 @@ func TestLogMessagesBeforeAnErrorAreDelivered(t *testing.T) {
 	for range 20 {
 		var got []string
 		_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) {
-			if got = append(got, string(m.Data)); len(got) == 1 {
+			got = append(got, string(m.Data))
+			if len(got) == 1 {
 				waitUntil(t, "the answer", answered)
 			}
 		}})

@@ -16,10 +16,9 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// A process that starts slowly, such as one that npx or uvx fetches first, is
-// neither killed for it nor asked for another protocol: a server of the Python SDK 2
-// refuses initialize once it was asked to discover. Questions don't wait for it. In fake
-// time.
+// A process that starts slowly, such as one that npx or uvx fetches first, is not killed for that. It is not asked for
+// another protocol either, because a server of the Python SDK 2 refuses initialize once it was asked to discover.
+// Questions do not wait for it. The test uses fake time.
 func TestProcessHasTimeToStart(t *testing.T) {
 	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTimeout {
 		t.Fatalf("ready after %s, %v, want %v and no error", d.time, err, startTimeout)

@@ -228,9 +228,8 @@ func TestCancelReachesTheChild(t *testing.T) {
 	}
 }
 
-// S4.5, F23: a child that dies in the middle of a call: the outcome of the call is
-// unknown and it isn't repeated; the child is started again without being asked, and
-// its last words reach the log.
+// S4.5, F23: a child dies in the middle of a call. The outcome of the call is unknown, and it is not repeated. The child
+// is started again although no call needs it yet, and its last lines are in the log.
 func TestDeadChildIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	w := newChildMonitor(t)
@@ -242,9 +241,9 @@ func TestDeadChildIsStartedAgain(t *testing.T) {
 		t.Errorf(`%v: %s, want Kind UnknownOutcome, Message containing "its process ended (exit status 3)"`, e.Kind, e.Message)
 	}
 	first.waitForEnd()
-	second := w.waitForStart("serve") // nobody has called meanwhile
+	second := w.waitForStart("serve") // without another call
 	if s := log.String(); !strings.Contains(s, "cannot go on") || !strings.Contains(s, "exit status 3") {
-		t.Errorf(`string %q, want s containing "cannot go on", s containing "exit status 3"`, s)
+		t.Errorf(`log %q, want it to contain "cannot go on" and "exit status 3"`, s)
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil { // which needs no new child
 		t.Error(err)

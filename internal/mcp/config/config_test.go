@@ -191,7 +191,9 @@ func TestParseErrorsNameServerFieldAndLine(t *testing.T) {
 		`{"mcpServers":{"a":{"url":"https://h","_comment":"` + strings.Repeat("x", 1<<20) + `"}}}`: `larger than 1048576 bytes`,
 	} {
 		_, _, err := Parse([]byte(file), testGetenv)
-		if err == nil || err.Error() != "mcp.json: "+want && !strings.HasPrefix(err.Error(), "mcp.json: "+want+" ") || strings.Contains(err.Error(), "\\u") {
+		got := fmt.Sprint(err)
+		isWanted := got == "mcp.json: "+want || strings.HasPrefix(got, "mcp.json: "+want+" ")
+		if !isWanted || strings.Contains(got, "\\u") {
 			t.Errorf("Parse(%.100s)\n got %v\nwant mcp.json: %s", file, err, want)
 		}
 	}
