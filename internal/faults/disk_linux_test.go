@@ -180,7 +180,8 @@ func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
 				}()
 				select {
 				case answer := <-answers:
-					if kept = append(kept, answer.field("run_id")); first.IsZero() {
+					kept = append(kept, answer.field("run_id"))
+					if first.IsZero() {
 						first = time.Now()
 					}
 					continue

@@ -34,7 +34,8 @@ func appendUntilKilled(dir string) {
 		run := fmt.Sprintf("run_%d_%d", os.Getpid(), n)
 		var job event.Job
 		try, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		if job, _ = log.Claim(try); job != nil {
+		job, _ = log.Claim(try)
+		if job != nil {
 			run = job.Run()
 		} else if err = log.Create(ctx, event.Run{ID: run, Created: time.Now()}); err == nil {
 			fmt.Println(run, 0)

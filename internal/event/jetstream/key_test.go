@@ -68,7 +68,8 @@ func keyAfterKill(t *testing.T, url string) (key string) {
 	}
 	lines := bufio.NewScanner(out)
 	for n := 0; lines.Scan(); n++ {
-		if key = lines.Text(); n == 1 {
+		key = lines.Text()
+		if n == 1 {
 			time.AfterFunc(time.Duration(rand.IntN(20_000))*time.Microsecond, func() { _ = p.Process.Kill() })
 		}
 	}

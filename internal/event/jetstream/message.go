@@ -416,7 +416,8 @@ func (c *client) readLastOfAll(ctx context.Context, stream string, subjects []st
 			continue
 		}
 		var m *message
-		if m, err = c.readLastFromLeader(ctx, stream, subject); m != nil {
+		m, err = c.readLastFromLeader(ctx, stream, subject)
+		if m != nil {
 			bySubject[subject] = *m
 		}
 	}

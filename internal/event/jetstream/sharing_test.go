@@ -67,7 +67,8 @@ func readUntil(ctx context.Context, log event.Log, id string, isLast func(event.
 			if e.Seq != int64(len(all))+1 {
 				return all, fmt.Errorf("event %d follows event %d", e.Seq, len(all))
 			}
-			if all = append(all, e); isLast != nil && isLast(e) {
+			all = append(all, e)
+			if isLast != nil && isLast(e) {
 				return all, nil
 			}
 		}
@@ -164,7 +165,8 @@ func TestInputFromAnotherInstanceReachesTheRun(t *testing.T) {
 	if err := a.AddInput(t.Context(), "run_a", "int_1", nil); err != nil {
 		t.Fatal(err)
 	}
-	if job = claimJob(t, b); job.Run() != "run_a" {
+	job = claimJob(t, b)
+	if job.Run() != "run_a" {
 		t.Errorf("claimed %s, want run_a", job.Run())
 	}
 }

@@ -168,7 +168,8 @@ func TestUpgradeToThreadsKeepsEvents(t *testing.T) {
 	limits := func() (runs, all int64) {
 		t.Helper()
 		for info := range j.ListStreams(t.Context()).Info() {
-			if all += info.Config.MaxBytes; info.Config.Name == "ANSWERD_RUNS" {
+			all += info.Config.MaxBytes
+			if info.Config.Name == "ANSWERD_RUNS" {
 				runs = info.Config.MaxBytes
 			}
 		}
@@ -199,14 +200,13 @@ func TestUpgradeToThreadsKeepsEvents(t *testing.T) {
 
 	// After the upgrade, all events are there, and the limit has room for them.
 	log = openLog(t, o)
-
 	for i := range runs {
 		if page, err := log.After(t.Context(), fmt.Sprintf("run_%d", i), 0); err != nil || len(page.Events) != 1 {
 			t.Errorf("run %d has %d events, %v after the upgrade, want 1", i, len(page.Events), err)
 		}
 	}
-
-	if got, all := limits(); got < runs<<20 || got >= maxBytes || all > maxBytes/4*5+1<<20 { // a MiB is the least of some streams
+	const most = maxBytes/4*5 + 1<<20 // some streams have at least a MiB
+	if got, all := limits(); got < runs<<20 || got >= maxBytes || all > most {
 		t.Errorf("the limit of runs is %d and of all streams %d, want what is stored and five quarters of %d", got, all, maxBytes)
 	}
 	for i := range runs {

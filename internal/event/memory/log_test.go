@@ -373,7 +373,8 @@ func readAll(t *testing.T, log event.Log, id string) (events []event.Event) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if events = append(events, page.Events...); page.Ended {
+		events = append(events, page.Events...)
+		if page.Ended {
 			return events
 		}
 	}

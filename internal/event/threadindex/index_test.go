@@ -62,7 +62,8 @@ func listPages(t *testing.T, x *threadindex.Index, f event.ThreadFilter) (ids []
 		for _, thread := range page.Threads {
 			ids = append(ids, thread.ID)
 		}
-		if f.After = page.Next; f.After == "" {
+		f.After = page.Next
+		if f.After == "" {
 			return ids
 		}
 	}
