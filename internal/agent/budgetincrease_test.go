@@ -176,7 +176,8 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		}
 		<-time.After(time.Minute) // of a clock that is not real
 		answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":20}`)})
-		if i = waitUntilSuspended(t, h, run, 2)[0]; i.Used != 18 || i.Max != 20 {
+		i = waitUntilSuspended(t, h, run, 2)[0]
+		if i.Used != 18 || i.Max != 20 {
 			t.Errorf("interrupt %+v, want Used 18, Max 20", i)
 		}
 		answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(false)})

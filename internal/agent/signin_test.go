@@ -67,7 +67,8 @@ func (c *signInServer) newProcess(t *testing.T, script llmtest.Script, signIns *
 	}
 	t.Cleanup(func() { tools.Close() })
 	return agenttest.NewFixture(t, script, func(o *agent.Options) {
-		if o.Tools = tools; set != nil {
+		o.Tools = tools
+		if set != nil {
 			set(o)
 		}
 	})
@@ -109,8 +110,8 @@ func whoScript() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "crm_who"}), llmtest.Says("Done."))
 }
 
-// TestSignInIsCompletedInAnotherProcess suspends a run for a sign-in. Its process goes, and the browser
-// comes back to another one, which makes the call: once, and with nothing secret in the log.
+// TestSignInIsCompletedInAnotherProcess suspends a run for a sign-in. Then its process ends, and the browser comes back
+// to another process. That one makes the call, once, and no secret is in the log.
 func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 	for tool, want := range map[string]string{"crm_who": "You are ann", "crm_sign_in": "from the next question on: crm_who"} {
 		t.Run(tool, func(t *testing.T) {
@@ -128,8 +129,12 @@ func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 			// A run asks its person to sign in, and its process ends.
 			run := a.StartRun(t, agent.Request{Interactive: true}).ID
 			waits := waitUntilSuspended(t, a, run, 1)
-			if i := waits[0]; i.HeldOpen || i.Kind != event.KindElicitation || i.Mode != "url" || i.Tool != tool || !strings.HasPrefix(i.URL, crm.as.URL) || i.ExpiresAt-i.CreatedAt > (10*time.Minute).Milliseconds() {
-				t.Errorf("the interrupt is %+v, want a page of the authorization server for %s, for 10 min, not held open", i, tool)
+			i := waits[0]
+			if i.HeldOpen || i.Kind != event.KindElicitation || i.Mode != "url" || i.Tool != tool {
+				t.Errorf("the interrupt is %+v, want a page to open for %s, not held open", i, tool)
+			}
+			if !strings.HasPrefix(i.URL, crm.as.URL) || i.ExpiresAt-i.CreatedAt > (10*time.Minute).Milliseconds() {
+				t.Errorf("the interrupt is %+v, want a page of the authorization server, for at most 10 min", i)
 			}
 			drainAtOnce(a)
 

@@ -62,10 +62,12 @@ func TestTextModelGetsErrorsUntilItsCallIsValid(t *testing.T) {
 		if s := r.Messages[0].Content; !strings.Contains(s, "TOOL: tool_name\nPARAMETERS: {") || !strings.Contains(s, "- add: adds two numbers") || len(r.Tools) > 0 {
 			t.Errorf(`request %d: %s, %d Tools, want s containing "TOOL: tool_name\nPARAMETERS: {", s containing "- add: adds two numbers", Tools 0`, i, s, len(r.Tools))
 		}
-		last := r.Messages[len(r.Messages)-1]
-		told := strings.Contains(last.Content, "Write a call like this")
-		if (i >= 1 && i <= 3) != told || i >= 1 && i <= 5 && !strings.HasPrefix(last.Content, "TOOL ERROR: ") {
-			t.Errorf("request %d ends with %s, want the format told in requests 1 to 3, a tool error in 1 to 5", i, last.Content)
+		last := r.Messages[len(r.Messages)-1].Content
+		if hasFormat := strings.Contains(last, "Write a call like this"); hasFormat != (i >= 1 && i <= 3) {
+			t.Errorf("request %d ends with %s, want the format of a call in requests 1 to 3 only", i, last)
+		}
+		if i >= 1 && i <= 5 && !strings.HasPrefix(last, "TOOL ERROR: ") {
+			t.Errorf("request %d ends with %s, want a tool error", i, last)
 		}
 	}
 

@@ -327,7 +327,11 @@ func TestInvalidReplyIsAnErrorThatNamesTheMember(t *testing.T) {
 }
 
 func FuzzReply(f *testing.F) {
-	for _, seed := range []string{`{}`, `{"content":[{"type":"image","data":"AAAA","mimeType":"image/png"}],"structured":{}}`, `{"instructions":"x","messages":[{"role":"user","content":"a"}]}`, `{"content":"x"}`, `{"args":{"a":[1]}}`, `{"abort":true,"reason":"x"}`, `{"abort":false}`, `{"content":null}`, `{"a":1}`, `[`} {
+	for _, seed := range []string{
+		`{}`, `[`, `{"a":1}`, `{"content":"x"}`, `{"content":null}`, `{"args":{"a":[1]}}`, `{"abort":true,"reason":"x"}`, `{"abort":false}`,
+		`{"content":[{"type":"image","data":"AAAA","mimeType":"image/png"}],"structured":{}}`,
+		`{"instructions":"x","messages":[{"role":"user","content":"a"}]}`,
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -336,11 +340,15 @@ func FuzzReply(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if r.Args != nil && (about != PreToolCall || !json.Valid(r.Args) || r.Args[0] != '{') {
+			areUsable := about == PreToolCall && json.Valid(r.Args) && r.Args[0] == '{'
+			if r.Args != nil && !areUsable {
 				t.Errorf("args %s of %s, want a JSON object, only of pre_tool_call", r.Args, about)
 			}
-			if r.Abort && (r.Args != nil || r.Text != nil || r.Content != nil || r.extends()) || len(r.Reason) > maxReason {
-				t.Errorf("reply %+v, want no args or content beside abort, a reason of at most %d bytes", r, maxReason)
+			if hasMore := r.Args != nil || r.Text != nil || r.Content != nil || r.extends(); r.Abort && hasMore {
+				t.Errorf("reply %+v, want no args or content beside abort", r)
+			}
+			if len(r.Reason) > maxReason {
+				t.Errorf("reply %+v, want a reason of at most %d bytes", r, maxReason)
 			}
 		}
 	})
