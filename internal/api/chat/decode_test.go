@@ -88,6 +88,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		``: "", `null`: "messages", `[]`: "", `{`: "", `{"messages":[],}`: "", "{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}": "",
 		`{}`: "messages", `{"messages":{}}`: "messages", bodyWithMessages(``): "messages", bodyWithMessages(many(1025, hello)): "messages",
 		bodyWithMessages(`{"role":"user","content":" "}`):                                                                                  "messages[0].content",
+		bodyWithMessages(`{"role":"system","content":"x"},{"role":"user","content":" "}`):                                                  "messages[1].content",
 		bodyWithMessages(`{"role":"user"}`):                                                                                                "messages[0].content",
 		bodyWithMessages(hello + `,{"role":"assistant","content":"x"}`):                                                                    "messages",
 		bodyWithMessages(`{"role":"system","content":"x"}`):                                                                                "messages",

@@ -50,6 +50,7 @@ func (q *Request) readMessages(in []inMessage) error {
 	}
 
 	var instructions []string
+	var lastField string // of the last message in the history
 	for i, msg := range in {
 		field := fmt.Sprintf("messages[%d]", i)
 		text, media, err := decodeContent(field+".content", msg.Content)
@@ -77,16 +78,16 @@ func (q *Request) readMessages(in []inMessage) error {
 		default:
 			return &Invalid{field + ".role", "must be system, developer, user, assistant or tool"}
 		}
-		q.History = append(q.History, out)
+		q.History, lastField = append(q.History, out), field
 	}
 
 	q.Instructions = strings.Join(instructions, "\n\n")
-	return q.readQuestion()
+	return q.readQuestion(lastField)
 }
 
-// readQuestion moves the user's last message from the history to the question. If the history ends
-// with results of the caller's tools, there is no question, and the run continues with those.
-func (q *Request) readQuestion() error {
+// readQuestion moves the user's last message, which is at field, from the history to the question. If the history
+// ends with results of the caller's tools, there is no question, and the run continues with those.
+func (q *Request) readQuestion(field string) error {
 	last := len(q.History) - 1
 	if last < 0 {
 		return &Invalid{"messages", "must have a message of the user"}
@@ -98,7 +99,7 @@ func (q *Request) readQuestion() error {
 	case m.Role != "user":
 		return &Invalid{"messages", "must end with a message of the user or a tool"}
 	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
-		return &Invalid{fmt.Sprintf("messages[%d].content", last), "must not be blank"}
+		return &Invalid{field + ".content", "must not be blank"}
 	default:
 		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 		if last == 0 {
