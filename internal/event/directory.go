@@ -42,8 +42,8 @@ type Filter struct {
 // MaxPage bounds a page of runs.
 const MaxPage = 100
 
-// HidesChild reports whether f leaves r out because another run asks it.
-func (f Filter) HidesChild(r Run) bool { return r.ParentID != "" && !f.Children }
+// HidesChild reports whether f leaves out a run because the run parentID asks it.
+func (f Filter) HidesChild(parentID string) bool { return parentID != "" && !f.Children }
 
 // PageSize returns the largest number of runs on a page of f.
 func (f Filter) PageSize() int {

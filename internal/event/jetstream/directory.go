@@ -58,7 +58,7 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 			}
 			for i, run := range runs {
 				hasStatus := filter.Status == "" || run.Status() == filter.Status
-				if run.ID == "" || filter.HidesChild(run) || !hasStatus {
+				if run.ID == "" || filter.HidesChild(run.ParentID) || !hasStatus {
 					continue
 				}
 				if len(page.Runs) == filter.PageSize() {

@@ -35,7 +35,7 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 	var last int64
 	for _, r := range found {
 		hasStatus := filter.Status == "" || r.currentStatus() == filter.Status
-		if filter.HidesChild(r.record) || !hasStatus {
+		if filter.HidesChild(r.record.ParentID) || !hasStatus {
 			continue
 		}
 		snapshot, kept, err := r.snapshot(l.retention)

@@ -3,6 +3,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -51,6 +52,33 @@ func TestRunKeepsItsFirstEventsWhileOthersHaveEnded(t *testing.T) {
 		})
 	}
 	writers.Wait()
+}
+
+// The race detector reports a list that reads what a drop writes.
+func TestRunsAreListedWhileRunsAreDropped(t *testing.T) {
+	log := New(Options{MaxBytes: 16 << 10})
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for n := range 500 {
+			id := fmt.Sprintf("run_%d", n)
+			if err := log.Create(t.Context(), event.Run{ID: id, Request: []byte(`{"question":"x"}`)}); err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := log.Append(t.Context(), id, event.FinalAnswer{Answer: strings.Repeat("x", 1<<10)}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+
+	for range 500 {
+		if _, err := log.Runs(t.Context(), event.Filter{}); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	writer.Wait()
 }
 
 // Delete comes between a run's terminal event and addBytes. When the retention has passed,
