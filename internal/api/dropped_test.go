@@ -96,16 +96,16 @@ func (s *service) waitUntilDropped(t *testing.T, run string) {
 	}
 }
 
-// A stream that cannot begin at the first event is refused before its header, in the error format of its API.
+// A stream that cannot begin at the first event is refused before its header, in the error format of its API. Each
+// format has a log of its own: in a full log, the run of one format would replace that of another, with its key.
 func TestRepeatedStreamOfDroppedEventsIsGone(t *testing.T) {
 	t.Parallel()
-	log := memory.New(memory.Options{MaxBytes: 16 << 10})
 	long := slices.Repeat([]string{strings.Repeat("x", 200)}, 100)
-	s := newService(t, llmtest.Turns(llmtest.Says(long...)), func(o *agent.Options) { o.Log = log }, nil)
 	for _, d := range formats {
 		if !d.stream {
 			continue
 		}
+		s := newService(t, llmtest.Turns(llmtest.Says(long...)), func(o *agent.Options) { o.Log = memory.New(memory.Options{MaxBytes: 16 << 10}) }, nil)
 		body := d.questionBody("x", "")
 		s.do(t, "POST", d.path, body, "Idempotency-Key", d.name)
 		s.waitUntilDropped(t, newestRun(t, s))
