@@ -24,23 +24,18 @@ import (
 
 // serveEndingLate returns a server that ends the reply to each tools/call that long after its answer.
 // It has a certificate if secure is true. listening is closed when the client has opened its stream
-// for messages that belong to no request, which has a connection of its own. others counts the requests that
-// are not calls.
-func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bool) (w *httpServer, listening chan struct{}, others *atomic.Int64) {
+// for messages that belong to no request, which has a connection of its own.
+func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bool) (w *httpServer, listening chan struct{}) {
 	t.Helper()
-	w, listening, others = &httpServer{}, make(chan struct{}), &atomic.Int64{}
+	w, listening = &httpServer{}, make(chan struct{})
 	var once sync.Once
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := peekBody(r)
 		if r.Method == http.MethodGet || strings.Contains(body, `"subscriptions/listen"`) {
 			once.Do(func() { close(listening) })
 		}
-		isCall := strings.Contains(body, `"tools/call"`)
-		if !isCall {
-			others.Add(1)
-		}
 		h.ServeHTTP(w, r)
-		if isCall && late > 0 {
+		if late > 0 && strings.Contains(body, `"tools/call"`) {
 			<-time.After(late)
 		}
 	}))
@@ -50,24 +45,34 @@ func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bo
 		w.Start()
 	}
 	t.Cleanup(func() { w.CloseClientConnections(); w.Close() })
-	return w, listening, others
+	return w, listening
 }
 
-// countLateEnds returns a http.RoundTripper that counts in slow the replies whose end a busy machine
-// brings to the client more than 10 ms later than late after their beginning, or not before the client
-// stops waiting for it.
-func countLateEnds(next http.RoundTripper, late time.Duration, slow *atomic.Int64) http.RoundTripper {
+// countReasons returns a http.RoundTripper that counts why a call may open a connection. slow counts the
+// replies whose end a busy machine brings to the client more than 10 ms later than late after their beginning, or
+// not before the client stops waiting for it. others counts the beginnings and ends of requests without an
+// httptrace.ClientTrace, which only the counted calls have.
+func countReasons(next http.RoundTripper, late time.Duration, slow, others *atomic.Int64) http.RoundTripper {
 	return roundTripFunc(func(r *http.Request) (*http.Response, error) {
-		resp, err := next.RoundTrip(r)
-		if err == nil {
-			begun := time.Now()
-			resp.Body = &endingBody{ReadCloser: resp.Body, ended: sync.OnceFunc(func() {
-				if time.Since(begun) > late+10*time.Millisecond {
-					slow.Add(1)
-				}
-			})}
+		countOther := func() {
+			if httptrace.ContextClientTrace(r.Context()) == nil {
+				others.Add(1)
+			}
 		}
-		return resp, err
+		countOther()
+		resp, err := next.RoundTrip(r)
+		if err != nil {
+			countOther()
+			return nil, err
+		}
+		begun := time.Now()
+		resp.Body = &endingBody{ReadCloser: resp.Body, ended: sync.OnceFunc(func() {
+			countOther()
+			if time.Since(begun) > late+10*time.Millisecond {
+				slow.Add(1)
+			}
+		})}
+		return resp, nil
 	})
 }
 
@@ -106,8 +111,8 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					t.Parallel()
 					places <- struct{}{}
 					defer func() { <-places }()
-					w, listening, others := serveEndingLate(t, streamableHandler(newToolServer(nil), options), late, secure)
-					var slow atomic.Int64
+					w, listening := serveEndingLate(t, streamableHandler(newToolServer(nil), options), late, secure)
+					var slow, others atomic.Int64
 					spans := tracetest.NewSpanRecorder()
 					traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 					cfg := config.Server{Name: "a", URL: w.URL}
@@ -115,7 +120,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 						cfg.TLS = trustOnly(t, w.Server)
 					}
 					c := newClient(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
-						return otelhttp.NewTransport(countLateEnds(next, late, &slow), otelhttp.WithTracerProvider(traces))
+						return otelhttp.NewTransport(countReasons(next, late, &slow, &others), otelhttp.WithTracerProvider(traces))
 					}}, cfg)
 					c.Tools(t.Context())
 					<-listening
@@ -137,8 +142,8 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					// and leaves an idle connection for the next ones.
 					call()
 					// A busy machine ends streams so late that calls open connections, as they should. So do calls
-					// beside another request, such as the second list of tools. Such 20 calls show nothing and are
-					// made again.
+					// beside another request, such as the second list of tools, which may have begun before them. Such
+					// 20 calls show nothing and are made again.
 					for attempt := 1; ; attempt++ {
 						opened, ended, beside := dials.Load(), slow.Load(), others.Load()
 						for range 20 {
