@@ -87,21 +87,7 @@ func TestAnswerToAServersRequestIsSentUntilItGetsThrough(t *testing.T) {
 	}{"busy": {http.StatusServiceUnavailable, 3}, "gateway": {http.StatusBadGateway, 3}, "no connection": {0, 3}, "refused": {http.StatusBadRequest, 1}, "gone": {http.StatusNotFound, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			posts := 0
-			way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
-				switch posts++; {
-				case posts > 2:
-					return newEmptyReply(r, http.StatusAccepted), nil
-				case tc.status == 0:
-					return nil, io.ErrUnexpectedEOF
-				}
-				return newEmptyReply(r, tc.status), nil
-			})
-			c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
-			x := startRoundTrip(t)
-			defer x.Finish()
-			if _, err := c.Connect(x.ctx); err != nil {
-				t.Fatal(err)
-			}
+			c, x := newConnectedHTTP(t, acceptThirdPost(tc.status, &posts))
 			if err := c.Write(x.ctx, &jsonrpc.Response{Result: json.RawMessage(`{}`)}); err != nil || posts != tc.posts {
 				t.Errorf("%s: got %v after %d POSTs, want no error after %d", name, err, posts, tc.posts)
 			}
@@ -161,16 +147,10 @@ func TestStandaloneStreamIsOpenedUntilTheServerDoesNotHaveIt(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			gets := 0
-			way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
+			c, _ := newConnectedHTTP(t, func(r *http.Request) (*http.Response, error) {
 				gets++
 				return newEmptyReply(r, status), nil
 			})
-			c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
-			x := startRoundTrip(t)
-			defer x.Finish()
-			if _, err := c.Connect(x.ctx); err != nil {
-				t.Fatal(err)
-			}
 			c.openStandaloneStream()
 			Pause(t.Context(), time.Hour)
 			_ = c.Close()
@@ -232,17 +212,10 @@ func readPing(t *testing.T, gets int, reply func(n int, r *http.Request) *http.R
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
+		c, _ := newConnectedHTTP(t, func(r *http.Request) (*http.Response, error) {
 			n++
 			return reply(n, r), nil
 		})
-
-		c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
-		x := startRoundTrip(t)
-		defer x.Finish()
-		if _, err := c.Connect(x.ctx); err != nil {
-			t.Fatal(err)
-		}
 		c.openStandaloneStream()
 		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 		defer stop()
@@ -252,6 +225,33 @@ func readPing(t *testing.T, gets int, reply func(n int, r *http.Request) *http.R
 		}
 		_ = c.Close()
 	})
+}
+
+// newConnectedHTTP returns a connection whose requests are answered by reply, and the round trip in which it was
+// connected, which ends with the test.
+func newConnectedHTTP(t *testing.T, reply roundTripFunc) (*httpConn, *RoundTrip) {
+	t.Helper()
+	c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: reply, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
+	x := startRoundTrip(t)
+	t.Cleanup(x.Finish)
+	if _, err := c.Connect(x.ctx); err != nil {
+		t.Fatal(err)
+	}
+	return c, x
+}
+
+// acceptThirdPost answers the first two requests with status, or with no reply if it is 0, and accepts all others.
+// It counts them in posts.
+func acceptThirdPost(status int, posts *int) roundTripFunc {
+	return func(r *http.Request) (*http.Response, error) {
+		switch *posts++; {
+		case *posts > 2:
+			return newEmptyReply(r, http.StatusAccepted), nil
+		case status == 0:
+			return nil, io.ErrUnexpectedEOF
+		}
+		return newEmptyReply(r, status), nil
+	}
 }
 
 // newStreamReply returns a reply with an event stream of that text.

@@ -20,22 +20,16 @@ func TestLegacySSESendsAnAnswerUntilItGetsThrough(t *testing.T) {
 	}{"busy": {http.StatusServiceUnavailable, 3}, "no connection": {0, 3}, "refused": {http.StatusBadRequest, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			posts := 0
+			answerPost := acceptThirdPost(tc.status, &posts)
 			stream, server := io.Pipe()
 			way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				if r.Method == http.MethodGet {
-					resp := newEmptyReply(r, http.StatusOK)
-					resp.Header.Set("Content-Type", "text/event-stream")
+					resp := newStreamReply(r, "")
 					resp.Body = stream
 					go func() { _, _ = io.WriteString(server, "event: endpoint\ndata: /messages\n\n") }()
 					return resp, nil
 				}
-				switch posts++; {
-				case posts > 2:
-					return newEmptyReply(r, http.StatusAccepted), nil
-				case tc.status == 0:
-					return nil, io.ErrUnexpectedEOF
-				}
-				return newEmptyReply(r, tc.status), nil
+				return answerPost(r)
 			})
 			e := NewLegacySSE(LegacySSEConfig{URL: &url.URL{Scheme: "http", Host: "server.test"}, RoundTripper: way, Logger: slog.New(slog.DiscardHandler)})
 			x := startRoundTrip(t)
