@@ -124,14 +124,11 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					}}, cfg)
 					c.Tools(t.Context())
 					<-listening
-					var dials atomic.Int64 // of calls
-					counting := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-						ConnectStart: func(string, string) { dials.Add(1) },
-					})
-
-					trace, root := traces.Tracer("test").Start(counting, "calls")
-					call := func() {
-						ctx, cancel := context.WithCancel(trace)
+					trace, root := traces.Tracer("test").Start(t.Context(), "calls")
+					call := func(dials *atomic.Int64) { // a dial for it may begin after its end
+						ctx, cancel := context.WithCancel(httptrace.WithClientTrace(trace, &httptrace.ClientTrace{
+							ConnectStart: func(string, string) { dials.Add(1) },
+						}))
 						defer cancel()
 						res, err := c.Call(ctx, Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
 						mustResult(t, res, err)
@@ -140,21 +137,22 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					// The session's requests at its begin run at the same time: one may dial and then be sent on a
 					// connection that another has left. This call may find that dial unfinished and dial too,
 					// and leaves an idle connection for the next ones.
-					call()
+					call(new(atomic.Int64))
 					// A busy machine ends streams so late that calls open connections, as they should. So do calls
 					// beside another request, such as the second list of tools, which may have begun before them. Such
 					// 20 calls show nothing and are made again.
 					for attempt := 1; ; attempt++ {
-						opened, ended, beside := dials.Load(), slow.Load(), others.Load()
+						var dials atomic.Int64
+						ended, beside := slow.Load(), others.Load()
 						for range 20 {
-							call()
+							call(&dials)
 						}
-						opened, ended, beside = dials.Load()-opened, slow.Load()-ended, others.Load()-beside
-						if opened == 0 {
+						ended, beside = slow.Load()-ended, others.Load()-beside
+						if dials.Load() == 0 {
 							break
 						}
 						if ended+beside == 0 || attempt == 5 {
-							t.Errorf("20 calls dialled %d new connections (%d streams ended late, %d other requests), want 0", opened, ended, beside)
+							t.Errorf("20 calls dialled %d new connections (%d streams ended late, %d other requests), want 0", dials.Load(), ended, beside)
 							break
 						}
 					}
