@@ -50,12 +50,12 @@ func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bo
 
 // countReasons returns a http.RoundTripper that counts why a call may open a connection. slow counts the
 // replies whose end a busy machine brings to the client more than 10 ms later than late after their beginning, or
-// not before the client stops waiting for it. others counts the beginnings and ends of requests without an
-// httptrace.ClientTrace, which only the counted calls have.
+// not before the client stops waiting for it. others counts the beginnings and ends of requests whose context
+// has no countedKey.
 func countReasons(next http.RoundTripper, late time.Duration, slow, others *atomic.Int64) http.RoundTripper {
 	return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		countOther := func() {
-			if httptrace.ContextClientTrace(r.Context()) == nil {
+			if r.Context().Value(countedKey{}) == nil {
 				others.Add(1)
 			}
 		}
@@ -75,6 +75,9 @@ func countReasons(next http.RoundTripper, late time.Duration, slow, others *atom
 		return resp, nil
 	})
 }
+
+// countedKey marks the contexts of the calls whose connections are counted.
+type countedKey struct{}
 
 // endingBody calls ended when a body has ended or is closed.
 type endingBody struct {
@@ -126,7 +129,8 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					<-listening
 					trace, root := traces.Tracer("test").Start(t.Context(), "calls")
 					call := func(dials *atomic.Int64) { // a dial for it may begin after its end
-						ctx, cancel := context.WithCancel(httptrace.WithClientTrace(trace, &httptrace.ClientTrace{
+						counted := context.WithValue(trace, countedKey{}, true)
+						ctx, cancel := context.WithCancel(httptrace.WithClientTrace(counted, &httptrace.ClientTrace{
 							ConnectStart: func(string, string) { dials.Add(1) },
 						}))
 						defer cancel()
