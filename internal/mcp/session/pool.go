@@ -130,11 +130,11 @@ func (p *Pool) makeHandshake(session *Session) {
 	session.setLogLevel()
 	ctx, stop := context.WithCancel(p.Life)
 	session.stopSubscribing = stop
-	close(session.ready)
 	p.work.Go(func() { p.waitForEnd(session) })
 	if p.Subscribe {
 		p.work.Go(func() { session.subscribeChanges(ctx) })
 	}
+	close(session.ready)
 	p.OnConnected()
 }
 
