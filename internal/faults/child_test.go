@@ -25,7 +25,9 @@ func childMain(kind, addr string) int {
 	case "bridge":
 		return connectStdioTo(addr)
 	case "probe":
-		return probeMain(addr)
+		return probeMain(addr, true)
+	case "probe-health":
+		return probeMain(addr, false)
 	}
 
 	if addr != "" {

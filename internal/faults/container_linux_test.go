@@ -89,11 +89,14 @@ type memoryLoad struct {
 	endless bool // the model writes without end; otherwise it calls a tool with a result of 200 kB four times
 	body    int  // bytes of the question, where it is a large one
 	onDisk  bool // the event log
+	// least is the shortest time to measure. Hundreds of callers who begin in the same instant open their
+	// connections for 150 ms. If that were a hundredth of the time, the 99th percentile would be theirs.
+	least time.Duration
 }
 
 var memoryLoads = []memoryLoad{
 	{name: "four results of 200 kB", mib: 512, callers: 200},
-	{name: "endless text", mib: 512, callers: 512, endless: true},
+	{name: "endless text", mib: 512, callers: 512, endless: true, least: 20 * time.Second},
 	{name: "four results of 200 kB", mib: 256, callers: 100},
 	{name: "four results of 200 kB, the log on disk", mib: 256, callers: 100, onDisk: true},
 	{name: "four results of 200 kB", mib: 128, callers: 50},
@@ -176,7 +179,7 @@ func (l memoryLoad) measure(t *testing.T, d time.Duration) (f memoryFigures) {
 	if !s.canAnswer(t, l.endless) {
 		t.Fatalf("got no answer before the load, want one\n%s", s.out)
 	}
-	endProbes, endIdle := startProbes(t, s.url), startProbes(t, start(t, "LLM_BASE_URL=http://"+closedPort(t)).url)
+	endProbes, endIdle := startProbes(t, s.url), startHealthProbes(t, start(t, "LLM_BASE_URL=http://"+closedPort(t)).url)
 
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
@@ -283,7 +286,7 @@ func TestContainerOfLittleMemoryRefusesWhatItCannotHold(t *testing.T) {
 			// A defect makes every measurement slow, another process of the machine only some.
 			for range 3 {
 				fast := false
-				t.Run("measured", func(t *testing.T) { fast = l.isFast(t, l.measure(t, d)) })
+				t.Run("measured", func(t *testing.T) { fast = l.isFast(t, l.measure(t, max(d, l.least))) })
 				if fast || t.Failed() {
 					return
 				}

@@ -74,9 +74,9 @@ func (s *service) keepFlooding(t *testing.T, floods int, messages *atomic.Int64)
 	return sync.OnceFunc(func() { ended.Store(true); runs.Wait() })
 }
 
-// The latencies with and without floods are measured in one run, by a process of its own, which asks
-// every 50 ms over a new connection. An idle answerd is measured at the same time: it tells how much
-// is due to the processors that all processes of the test share.
+// The latencies with and without floods are measured in one run, by a process of its own (probeMain). An
+// idle answerd is measured at the same time: it tells how much is due to the processors that all processes of
+// the test share.
 func TestFloodsOfProgressDelayNoOtherAnswer(t *testing.T) {
 	if os.Getenv("ABUSE") == "" {
 		t.Skip("skipped: it measures, so nothing else should run; make abuse runs it")

@@ -16,11 +16,12 @@ import (
 	"time"
 )
 
-// probeMain asks a service for its health, and asks it a question, every 10 ms over new connections,
-// until its standard input ends. A percentile of fewer probes would be the slowest of them: with one every
-// 50 ms, a load of 5 s had 100. It prints a line for each answer: what, status, and microseconds. It is a
-// process of its own, because in the process that makes the load it would wait for a processor.
-func probeMain(url string) int {
+// probeMain asks a service for its health, and asks it a question if questions is true, every 10 ms over
+// new connections, until its standard input ends. A percentile of fewer probes would be the slowest of them:
+// with one every 50 ms, a load of 5 s had 100. It prints a line for each answer: what, status, and
+// microseconds. It is a process of its own, because in the process that makes the load it would wait for a
+// processor.
+func probeMain(url string, questions bool) int {
 	ended := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -47,7 +48,9 @@ func probeMain(url string) int {
 		select {
 		case <-tick.C:
 			go probe("health", "GET", "/healthz", "")
-			go probe("answer", "POST", "/answer", question)
+			if questions {
+				go probe("answer", "POST", "/answer", question)
+			}
 		case <-ended:
 			return 0
 		}
@@ -62,10 +65,22 @@ type probes struct {
 	failed            int             // other answers of the question
 }
 
-// startProbes starts a probeMain. stop ends it and returns what it measured.
+// startProbes starts a probeMain with questions. stop ends it and returns what it measured.
 func startProbes(t testing.TB, url string) (stop func() probes) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "child", "probe", url)
+	return startProbeMain(t, "probe", url)
+}
+
+// startHealthProbes is startProbes without questions.
+func startHealthProbes(t testing.TB, url string) (stop func() probes) {
+	t.Helper()
+	return startProbeMain(t, "probe-health", url)
+}
+
+// startProbeMain starts the test binary as a child of that kind, which is a probeMain.
+func startProbeMain(t testing.TB, kind, url string) (stop func() probes) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "child", kind, url)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
