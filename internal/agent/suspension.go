@@ -443,9 +443,9 @@ func (s *suspension) resumeSignal() <-chan struct{} {
 	if s.resumed != nil {
 		return s.resumed
 	}
-	goes := make(chan struct{})
-	close(goes)
-	return goes
+	resumed := make(chan struct{})
+	close(resumed)
+	return resumed
 }
 
 // wakeParent stores an input in the parent of a child run, whose questions have the same ids. If the
