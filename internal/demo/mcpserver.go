@@ -14,6 +14,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/auth"
+	"answerd/internal/mcp/mcpserver"
 )
 
 // MCPPath is the path of the MCP endpoint. resourceMetadataPath is that of its protected resource
@@ -39,9 +40,10 @@ type MCPConfig struct {
 // with a valid access token.
 type MCPServer struct {
 	http.Handler
-	server   *sdk.Server
-	verifier *auth.Verifier
-	log      *slog.Logger
+	server     *sdk.Server
+	beginnings mcpserver.SessionBeginnings
+	verifier   *auth.Verifier
+	log        *slog.Logger
 }
 
 // NewMCPServer returns an error for a configuration without issuer or keys. It sends no request,
@@ -69,12 +71,10 @@ func NewMCPServer(cfg MCPConfig) (*MCPServer, error) {
 	return s, nil
 }
 
-// Close ends all sessions with their open streams and running calls, and closes the connections to
-// the IAM. Without it, http.Server.Shutdown would wait for the clients.
+// Close refuses new sessions, ends all others with their open streams and running calls, and closes the
+// connections to the IAM. Without it, http.Server.Shutdown would wait for the clients.
 func (s *MCPServer) Close() {
-	for session := range s.server.Sessions() {
-		_ = session.Close() // fails only if the session is closed already
-	}
+	s.beginnings.Close(s.server)
 	s.verifier.Close()
 }
 
@@ -97,6 +97,12 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 			id, err = s.verifier.Verify(r.Context(), token)
 		}
 		if err == nil {
+			if r.Header.Get("Mcp-Session-Id") == "" {
+				if !s.beginnings.Begin(w) {
+					return
+				}
+				defer s.beginnings.End()
+			}
 			inner.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
 			return
 		}

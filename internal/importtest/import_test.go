@@ -145,7 +145,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/api": {ours: []string{"agent", "agent/definition", "agent/record", "agent/thread", "agent/usage", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool", "receipt"}, outside: []string{"github.com/go-chi/chi/v5"}},
 
-	"answerd/internal/demo": {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/demo": {ours: []string{"auth", "mcp/mcpserver"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
 
 	"answerd/internal/importtest": {},
 

@@ -75,6 +75,7 @@ type Handler struct {
 	statelessServer, statefulServer   *sdk.Server
 	calls                             callRegistry
 	sessions                          sessionRegistry
+	beginnings                        SessionBeginnings
 }
 
 // New returns a Handler. The caller must Close it.
@@ -193,6 +194,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the service has too many open sessions", http.StatusServiceUnavailable)
 		return
 	}
+	if stateless || session == "" {
+		if !h.beginnings.Begin(w) {
+			return
+		}
+		defer h.beginnings.End()
+	}
 	s := newStream(w, h.Heartbeat)
 	defer s.finish()
 	next := h.statefulHandler
@@ -234,16 +241,12 @@ func (h *Handler) withPlaceholderToken(r *http.Request) *http.Request {
 	return r
 }
 
-// Close refuses new calls, and returns when all calls and sessions have ended. It waits for the
+// Close refuses new calls and sessions, and returns when all others have ended. It waits for the
 // calls until ctx ends, and then cancels them with ErrClosed as the cause.
 func (h *Handler) Close(ctx context.Context) {
 	h.calls.refuseNew()
 	defer context.AfterFunc(ctx, func() { h.calls.cancelMatching(ErrClosed, func(*Call) bool { return true }) })()
-	for _, server := range []*sdk.Server{h.statelessServer, h.statefulServer} {
-		for s := range server.Sessions() {
-			_ = s.Close() // fails only if the connection is gone already
-		}
-	}
+	h.beginnings.Close(h.statefulServer) // a session of statelessServer ends with its request
 }
 
 // handleCall is the SDK's handler of the tool. Its failures are results, not errors: an error of

@@ -257,3 +257,29 @@ func TestCloseEndsCallsAndSessions(t *testing.T) {
 		t.Errorf(`a call: %s, want String containing "shutting down"`, w.Body)
 	}
 }
+
+// A session that begins while the handler is closed is closed or refused, and later ones are refused. The SDK connects
+// a session after Owner was called.
+func TestCloseWaitsForSessionsThatBegin(t *testing.T) {
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	h := newHandler(t, mcpserver.Options{}, sayHello)
+	block := sync.OnceFunc(func() { close(begun); <-goOn })
+	h.Owner = func(r *http.Request) string { block(); return "" }
+
+	id := make(chan string, 1)
+	go func() {
+		id <- serveRequest(h, newRequest("POST", initialize)).Header().Get("Mcp-Session-Id")
+	}()
+	waitForSignal(t, begun)
+	closed := make(chan struct{})
+	go func() { h.Close(t.Context()); close(closed) }()
+	close(goOn)
+	waitForSignal(t, closed)
+
+	if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", <-id)); w.Code == http.StatusOK {
+		t.Errorf("the session that began lists tools: %s, want it closed or refused", w.Body)
+	}
+	if w := serveRequest(h, newRequest("POST", initialize)); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("another session: %d %s, want 503", w.Code, w.Body)
+	}
+}
