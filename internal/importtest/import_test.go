@@ -52,7 +52,9 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/auth": {ours: []string{"auth/fetch", "auth/issuer", "auth/strictjson"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5")},
 
 	// token may import auth, for Identity and Secret; auth must not import token.
-	"answerd/internal/auth/token": {ours: []string{"auth", "auth/fetch", "auth/issuer", "auth/strictjson", "lru"}, outside: []string{"github.com/oracle/oci-go-sdk/v65"}},
+	"answerd/internal/auth/token": {ours: []string{"auth", "auth/fetch", "auth/issuer", "auth/strictjson", "lru"}},
+
+	"answerd/internal/auth/ocivault": {ours: []string{"auth", "auth/fetch"}, outside: []string{"github.com/oracle/oci-go-sdk/v65"}},
 
 	"answerd/internal/auth/fetch": {},
 
@@ -174,7 +176,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/threadindex": {ours: []string{"event"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/delivery", "agent/prompt", "agent/record", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/signin", "auth/token", "console", "demo", "eval", "event", "event/jetstream", "event/memory", "export", "llm", "llm/genai", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "receipt", "rerun", "telemetry", "terminal", "tlsconfig", "values"},
+		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/delivery", "agent/prompt", "agent/record", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/ocivault", "auth/sealed", "auth/signin", "auth/token", "console", "demo", "eval", "event", "event/jetstream", "event/memory", "export", "llm", "llm/genai", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "receipt", "rerun", "telemetry", "terminal", "tlsconfig", "values"},
 		outside: append(otelAPI, "golang.org/x/term", "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 

@@ -1,4 +1,8 @@
-package token
+// Package ocivault reads secrets of OCI Vault, with the OCI SDK.
+//
+//	read := ocivault.NewSecret(ocivault.Config{SecretOCID: "ocid1.vaultsecret.…", AuthType: "instance_principal"})
+//	secret, err := read(ctx)
+package ocivault
 
 import (
 	"bytes"
@@ -19,12 +23,12 @@ import (
 )
 
 const (
-	vaultService = "OCI Vault"
-	maxBundle    = 64 << 10 // bytes of any reply that is read for the secret
+	service   = "OCI Vault"
+	maxBundle = 64 << 10 // bytes of any reply that is read for the secret
 )
 
-// VaultConfig describes which secret of OCI Vault to read, and with which credentials.
-type VaultConfig struct {
+// Config describes which secret to read, and with which credentials.
+type Config struct {
 	SecretOCID string
 	// AuthType is "api_key" (also ""), "instance_principal" or "resource_principal".
 	AuthType string
@@ -39,11 +43,11 @@ type VaultConfig struct {
 	HTTPClient *http.Client
 }
 
-// VaultSecret returns a function for ClientCredentialsConfig.Secret that reads the current version
+// NewSecret returns a function for token.ClientCredentialsConfig.Secret that reads the current version
 // of a secret in OCI Vault. Each call reads the secret again, and the credentials' files and
 // certificates too: calls are rare, and without a cache nothing can be out of date. Nothing is
 // read before the first call. Errors are *fetch.Error.
-func VaultSecret(cfg VaultConfig) func(context.Context) (auth.Secret, error) {
+func NewSecret(cfg Config) func(context.Context) (auth.Secret, error) {
 	disableSDKLog()
 	return func(ctx context.Context) (auth.Secret, error) {
 		client := fetch.NewClient(cfg.HTTPClient)
@@ -56,16 +60,16 @@ func VaultSecret(cfg VaultConfig) func(context.Context) (auth.Secret, error) {
 		case d.failed != nil: // more precise than the SDK's error
 			return auth.Secret{}, d.failed
 		case err != nil && d.sent: // err may quote a reply
-			return auth.Secret{}, &fetch.Error{Public: vaultService + " gave no readable secret"}
+			return auth.Secret{}, &fetch.Error{Public: service + " gave no readable secret"}
 		case err != nil:
-			return auth.Secret{}, &fetch.Error{Public: vaultService + " cannot be used: its configuration is invalid", Err: err}
+			return auth.Secret{}, &fetch.Error{Public: service + " cannot be used: its configuration is invalid", Err: err}
 		}
 		return secret, nil
 	}
 }
 
 // readSecret reads the secret. The dispatcher sends its requests.
-func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
+func (cfg Config) readSecret(d *dispatcher) (auth.Secret, error) {
 	if cfg.Endpoint != "" {
 		if err := fetch.CheckEndpoint("the vault endpoint", cfg.Endpoint); err != nil {
 			return auth.Secret{}, err
@@ -108,7 +112,7 @@ func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
 }
 
 // configurationProvider returns the credentials for the vault.
-func (cfg VaultConfig) configurationProvider(d *dispatcher) (common.ConfigurationProvider, error) {
+func (cfg Config) configurationProvider(d *dispatcher) (common.ConfigurationProvider, error) {
 	switch cfg.AuthType {
 	case "", "api_key":
 		if cfg.ConfigFile == "" {
@@ -147,13 +151,13 @@ type dispatcher struct {
 func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
 	if d.failed == nil {
 		d.sent = true
-		reply, err := fetch.Do(d.client, req.WithContext(d.ctx), vaultService, maxBundle)
+		reply, err := fetch.Do(d.client, req.WithContext(d.ctx), service, maxBundle)
 		if err == nil && reply.Status == http.StatusOK {
 			return httpResponse(req, reply), nil
 		}
 		d.failed = err
 		if err == nil {
-			d.failed = &fetch.Error{Public: vaultService + " refused the request", Status: reply.Status}
+			d.failed = &fetch.Error{Public: service + " refused the request", Status: reply.Status}
 		}
 	}
 	if strings.HasSuffix(req.URL.Path, "/instance/region") {

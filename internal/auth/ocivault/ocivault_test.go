@@ -1,4 +1,4 @@
-package token
+package ocivault_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,9 +23,15 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"answerd/internal/auth/authtest"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/ocivault"
+	"answerd/internal/auth/token"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const secretOCID = "ocid1.vaultsecret.oc1.test"
 
@@ -71,7 +78,7 @@ func (v *vault) storeSecret(secret string) {
 }
 
 // config reads from v with a throw-away API key.
-func (v *vault) config(t *testing.T) VaultConfig {
+func (v *vault) config(t *testing.T) ocivault.Config {
 	dir := t.TempDir()
 	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(authtest.RSAKey())})
 	file := filepath.Join(dir, "config")
@@ -81,7 +88,7 @@ func (v *vault) config(t *testing.T) VaultConfig {
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "key.pem"), key, 0o600), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	return VaultConfig{SecretOCID: secretOCID, ConfigFile: file, Endpoint: v.URL}
+	return ocivault.Config{SecretOCID: secretOCID, ConfigFile: file, Endpoint: v.URL}
 }
 
 // onlyLoopback refuses to ask anybody beyond this machine: an instance principal that
@@ -98,11 +105,32 @@ func onlyLoopback(t *testing.T) *http.Client {
 	})}
 }
 
+// newClientCredentials returns a source of tokens of i with the secret in v, and its log.
+func newClientCredentials(t *testing.T, i *authtest.IAM, v *vault) (*token.ClientCredentials, *authtest.LogBuffer) {
+	t.Helper()
+	logged := &authtest.LogBuffer{}
+	c, err := token.NewClientCredentials(token.ClientCredentialsConfig{
+		TokenURL: i.URL + "/token", ClientID: "me", Secret: ocivault.NewSecret(v.config(t)), Logger: logged.Logger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, logged
+}
+
 // The client secret from OCI Vault by SECRET_OCID, read when it is needed.
 func TestVaultSecretIsReadAtFirstUse(t *testing.T) {
 	i, v := authtest.NewIAM(t), newVault(t)
 	v.storeSecret(authtest.SecretCanary + "\n")
-	c, logged := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
+	c, logged := newClientCredentials(t, i, v)
+	var sent atomic.Value
+	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
+		_, escaped, _ := r.BasicAuth() // RFC 6749 section 2.3.1
+		secret, _ := url.QueryUnescape(escaped)
+		sent.Store(secret)
+		_, _ = io.WriteString(w, `{"access_token":"`+authtest.TokenCanary+`","expires_in":3600}`)
+	})
 	if v.reads.Load() != 0 {
 		t.Errorf("read before it was needed: reads %d, want 0", v.reads.Load())
 	}
@@ -111,8 +139,11 @@ func TestVaultSecretIsReadAtFirstUse(t *testing.T) {
 			t.Fatalf("got %v, want %v", err, authtest.TokenCanary)
 		}
 	}
-	if v.reads.Load() != 1 || c.client.lastSecret().Reveal() != authtest.SecretCanary || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.u/aa:bb" {
-		t.Errorf("got %d reads by %s, want 1, %v, %q", v.reads.Load(), *v.keyID.Load(), authtest.SecretCanary, "ocid1.tenancy.t/ocid1.user.u/aa:bb")
+	if v.reads.Load() != 1 || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.u/aa:bb" {
+		t.Errorf("got %d reads by %s, want 1, %q", v.reads.Load(), *v.keyID.Load(), "ocid1.tenancy.t/ocid1.user.u/aa:bb")
+	}
+	if sent.Load() != authtest.SecretCanary {
+		t.Errorf("sent the secret %q, want %q", sent.Load(), authtest.SecretCanary)
 	}
 	authtest.CheckNoCanary(t, logged.String())
 }
@@ -121,7 +152,7 @@ func TestVaultSecretIsReadAtFirstUse(t *testing.T) {
 func TestVaultSecretIsReadAgainAfterRotation(t *testing.T) {
 	i, v := authtest.NewIAM(t), newVault(t)
 	v.storeSecret("old")
-	c, _ := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
+	c, _ := newClientCredentials(t, i, v)
 	old, err := c.Token(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +177,7 @@ func TestVaultUsesTheNamedProfile(t *testing.T) {
 	v := newVault(t)
 	cfg := v.config(t)
 	cfg.Profile = "OTHER"
-	if _, err := VaultSecret(cfg)(t.Context()); err != nil || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.other/aa:bb" {
+	if _, err := ocivault.NewSecret(cfg)(t.Context()); err != nil || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.other/aa:bb" {
 		t.Errorf("got %v, want %q", err, "ocid1.tenancy.t/ocid1.user.other/aa:bb")
 	}
 }
@@ -178,7 +209,7 @@ func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 			v.handle(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+r.URL.Path, answer.status) })
 		}
 		before := v.reads.Load()
-		_, err := VaultSecret(v.config(t))(t.Context())
+		_, err := ocivault.NewSecret(v.config(t))(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || answer.status != 200 && refusal.Status != answer.status {
 			t.Errorf("%s: %v, want a fetch error of status %d", name, err, answer.status)
@@ -201,23 +232,23 @@ func TestVaultReadEndsWithItsContext(t *testing.T) {
 		cancel()
 		<-r.Context().Done()
 	})
-	if _, err := VaultSecret(v.config(t))(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := ocivault.NewSecret(v.config(t))(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }
 
 func TestVaultConfigurationIsCheckedAtFirstUse(t *testing.T) {
 	v := newVault(t)
-	for name, change := range map[string]func(*VaultConfig){
-		"auth type": func(c *VaultConfig) { c.AuthType = "magic" },
-		"file":      func(c *VaultConfig) { c.ConfigFile += ".missing" },
-		"profile":   func(c *VaultConfig) { c.Profile = "MISSING" },
-		"endpoint":  func(c *VaultConfig) { c.Endpoint = "http://vault.example" },
-		"resource":  func(c *VaultConfig) { c.AuthType = "resource_principal" },
+	for name, change := range map[string]func(*ocivault.Config){
+		"auth type": func(c *ocivault.Config) { c.AuthType = "magic" },
+		"file":      func(c *ocivault.Config) { c.ConfigFile += ".missing" },
+		"profile":   func(c *ocivault.Config) { c.Profile = "MISSING" },
+		"endpoint":  func(c *ocivault.Config) { c.Endpoint = "http://vault.example" },
+		"resource":  func(c *ocivault.Config) { c.AuthType = "resource_principal" },
 	} {
 		cfg := v.config(t)
 		change(&cfg)
-		_, err := VaultSecret(cfg)(t.Context())
+		_, err := ocivault.NewSecret(cfg)(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || refusal.Err == nil {
 			t.Errorf("%s: %v, want an Error, an error", name, err)
@@ -238,7 +269,7 @@ func TestVaultInstancePrincipalFailsAtOnceOutsideOCI(t *testing.T) {
 	}))
 	t.Cleanup(metadata.Close)
 	t.Setenv("OCI_METADATA_BASE_URL", metadata.URL)
-	_, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
+	_, err := ocivault.NewSecret(ocivault.Config{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
 	var refusal *fetch.Error
 	if !errors.As(err, &refusal) || refusal.Status != http.StatusNotFound || asked.Load() != 1 {
 		t.Errorf("got %v after %d requests, want a *fetch.Error, %v, 1", err, asked.Load(), http.StatusNotFound)
@@ -268,7 +299,7 @@ func TestVaultInstancePrincipalReadsTheSecret(t *testing.T) {
 	t.Cleanup(oci.Close)
 	t.Setenv("OCI_METADATA_BASE_URL", oci.URL)
 	t.Setenv("OCI_SDK_AUTH_CLIENT_REGION_URL", oci.URL)
-	secret, err := VaultSecret(VaultConfig{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
+	secret, err := ocivault.NewSecret(ocivault.Config{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
 	if err != nil || secret.Reveal() != authtest.SecretCanary || *v.keyID.Load() != "ST$"+session {
 		t.Errorf("got %v, want %v, %q", err, authtest.SecretCanary, "ST$"+session)
 	}
