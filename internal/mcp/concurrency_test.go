@@ -54,7 +54,7 @@ func TestConcurrencyLimitAdapts(t *testing.T) {
 				var tool slowTool
 				client := newClient(t, Options{Transport: tool.transport, MaxConcurrentCalls: c.fixed}, config.Server{Name: "a", URL: "http://localhost"})
 				client.Tools(t.Context())
-				runCallers(client, 400, 5*time.Second)
+				runCallers(client, 400, 3*time.Second)
 				got := client.Servers()[0].ConcurrencyLimit
 				if got < c.min || got > c.most || tool.most.Load() > int64(c.most) {
 					t.Errorf("ConcurrencyLimit = %d with at most %d calls in flight, want %d to %d", got, tool.most.Load(), c.min, c.most)

@@ -16,13 +16,13 @@ import (
 
 // largeListCount is how many tools newLargeListServer has. Their definitions have more bytes together than a
 // message may have otherwise.
-const largeListCount = 6000
+const largeListCount = 600
 
 // newLargeListServer returns a server that lists its tools on one page.
 func newLargeListServer() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "many", Version: "1"}, &sdk.ServerOptions{PageSize: 2 * largeListCount})
 	for i := range largeListCount {
-		s.AddTool(&sdk.Tool{Name: fmt.Sprintf("t%d", i), Description: strings.Repeat("x", 1000), InputSchema: map[string]any{"type": "object"}},
+		s.AddTool(&sdk.Tool{Name: fmt.Sprintf("t%d", i), Description: strings.Repeat("x", 10_000), InputSchema: map[string]any{"type": "object"}},
 			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "ok"}}}, nil
 			})
@@ -54,7 +54,7 @@ func TestListPageAboveFourMegabytesIsUsed(t *testing.T) {
 			if st := c.Servers()[0]; st.State != Connected || st.OmittedTools != 0 || st.Reason != "" {
 				t.Errorf("status = %+v, want connected with nothing omitted", st)
 			}
-			res, err := c.Call(t.Context(), Call{Tool: "t5999"})
+			res, err := c.Call(t.Context(), Call{Tool: "t599"})
 			mustResult(t, res, err)
 		})
 	}

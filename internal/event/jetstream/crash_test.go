@@ -76,7 +76,7 @@ func appendUntilKilled(dir string) {
 // A process with a log on disk is killed again and again (fault F24).
 func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
 	t.Parallel()
-	kills := 5
+	kills := 2 // make durable sets more
 	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KILLS")); err == nil {
 		kills = n
 	}
