@@ -18,9 +18,9 @@ func TestThreadsBeginInALogFullOfThem(t *testing.T) {
 		options jetstream.Options
 		threads int // of each caller
 	}{
-		{"file", jetstream.Options{URL: "file:" + t.TempDir(), MaxBytes: 4 << 20}, 300},
+		{"file", jetstream.Options{URL: "file:" + t.TempDir(), MaxBytes: 4 << 20}, 150},
 		// Where other processes may be, the heads of deleted threads need space for ten seconds more.
-		{"nats", jetstream.Options{URL: startCluster(t), MaxBytes: 32 << 20}, 400},
+		{"nats", jetstream.Options{URL: startCluster(t), MaxBytes: 16 << 20}, 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
