@@ -38,8 +38,7 @@ func appendUntilKilled(dir string) {
 		if job != nil {
 			run = job.Run()
 		} else if err = log.Create(ctx, event.Run{ID: run, Created: time.Now()}); err == nil {
-			fmt.Println(run, 0)
-			job, err = log.CreateJob(ctx, run, []byte(run))
+			job, err = log.CreateJob(ctx, run, []byte(run)) // may return before the job is stored; the first event does not
 		}
 		cancel()
 		for i := range 600 {
