@@ -189,7 +189,7 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 		secret = func(context.Context) (auth.Secret, error) { return auth.NewSecret(file.read()), nil }
 	}
 	if c.IAMClientSecret.IsZero() {
-		secret = ocivault.NewSecret(ocivault.Config{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
+		secret = ocivault.NewReader(ocivault.Config{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
 	}
 	tokens, err := token.NewClientCredentials(token.ClientCredentialsConfig{
 		TokenURL: c.tokenURL(), ClientID: c.IAMClientID, Secret: secret, Scope: c.Scope, HTTPClient: c.certificates.client, Logger: logger,

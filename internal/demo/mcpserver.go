@@ -40,10 +40,10 @@ type MCPConfig struct {
 // with a valid access token.
 type MCPServer struct {
 	http.Handler
-	server     *sdk.Server
-	beginnings mcpserver.SessionBeginnings
-	verifier   *auth.Verifier
-	log        *slog.Logger
+	server   *sdk.Server
+	drain    mcpserver.SessionDrain
+	verifier *auth.Verifier
+	log      *slog.Logger
 }
 
 // NewMCPServer returns an error for a configuration without issuer or keys. It sends no request,
@@ -71,10 +71,10 @@ func NewMCPServer(cfg MCPConfig) (*MCPServer, error) {
 	return s, nil
 }
 
-// Close refuses new sessions, ends all others with their open streams and running calls, and closes the
+// Close refuses new sessions, ends the open ones with their open streams and running calls, and closes the
 // connections to the IAM. Without it, http.Server.Shutdown would wait for the clients.
 func (s *MCPServer) Close() {
-	s.beginnings.Close(s.server)
+	s.drain.Close(s.server)
 	s.verifier.Close()
 }
 
@@ -97,11 +97,11 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 			id, err = s.verifier.Verify(r.Context(), token)
 		}
 		if err == nil {
-			if r.Header.Get("Mcp-Session-Id") == "" {
-				if !s.beginnings.Begin(w) {
+			if r.Header.Get("Mcp-Session-Id") == "" { // it may begin a session
+				if !s.drain.Begin(w) {
 					return
 				}
-				defer s.beginnings.End()
+				defer s.drain.End()
 			}
 			inner.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
 			return

@@ -65,13 +65,13 @@ type probes struct {
 	failed            int             // other answers of the question
 }
 
-// startProbes starts a probeMain with questions. stop ends it and returns what it measured.
+// startProbes starts a probeMain with questions. stop ends the process and returns what it measured.
 func startProbes(t testing.TB, url string) (stop func() probes) {
 	t.Helper()
 	return startProbeMain(t, "probe", url)
 }
 
-// startHealthProbes is startProbes without questions.
+// startHealthProbes starts a probeMain without questions.
 func startHealthProbes(t testing.TB, url string) (stop func() probes) {
 	t.Helper()
 	return startProbeMain(t, "probe-health", url)

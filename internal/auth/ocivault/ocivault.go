@@ -1,6 +1,6 @@
 // Package ocivault reads secrets of OCI Vault, with the OCI SDK.
 //
-//	read := ocivault.NewSecret(ocivault.Config{SecretOCID: "ocid1.vaultsecret.…", AuthType: "instance_principal"})
+//	read := ocivault.NewReader(ocivault.Config{SecretOCID: "ocid1.vaultsecret.…", AuthType: "instance_principal"})
 //	secret, err := read(ctx)
 package ocivault
 
@@ -43,11 +43,11 @@ type Config struct {
 	HTTPClient *http.Client
 }
 
-// NewSecret returns a function for token.ClientCredentialsConfig.Secret that reads the current version
+// NewReader returns a function for token.ClientCredentialsConfig.Secret that reads the current version
 // of a secret in OCI Vault. Each call reads the secret again, and the credentials' files and
 // certificates too: calls are rare, and without a cache nothing can be out of date. Nothing is
 // read before the first call. Errors are *fetch.Error.
-func NewSecret(cfg Config) func(context.Context) (auth.Secret, error) {
+func NewReader(cfg Config) func(context.Context) (auth.Secret, error) {
 	disableSDKLog()
 	return func(ctx context.Context) (auth.Secret, error) {
 		client := fetch.NewClient(cfg.HTTPClient)

@@ -110,7 +110,7 @@ func newClientCredentials(t *testing.T, i *authtest.IAM, v *vault) (*token.Clien
 	t.Helper()
 	logged := &authtest.LogBuffer{}
 	c, err := token.NewClientCredentials(token.ClientCredentialsConfig{
-		TokenURL: i.URL + "/token", ClientID: "me", Secret: ocivault.NewSecret(v.config(t)), Logger: logged.Logger(),
+		TokenURL: i.URL + "/token", ClientID: "me", Secret: ocivault.NewReader(v.config(t)), Logger: logged.Logger(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestVaultUsesTheNamedProfile(t *testing.T) {
 	v := newVault(t)
 	cfg := v.config(t)
 	cfg.Profile = "OTHER"
-	if _, err := ocivault.NewSecret(cfg)(t.Context()); err != nil || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.other/aa:bb" {
+	if _, err := ocivault.NewReader(cfg)(t.Context()); err != nil || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.other/aa:bb" {
 		t.Errorf("got %v, want %q", err, "ocid1.tenancy.t/ocid1.user.other/aa:bb")
 	}
 }
@@ -209,7 +209,7 @@ func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 			v.handle(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+r.URL.Path, answer.status) })
 		}
 		before := v.reads.Load()
-		_, err := ocivault.NewSecret(v.config(t))(t.Context())
+		_, err := ocivault.NewReader(v.config(t))(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || answer.status != 200 && refusal.Status != answer.status {
 			t.Errorf("%s: %v, want a fetch error of status %d", name, err, answer.status)
@@ -232,7 +232,7 @@ func TestVaultReadEndsWithItsContext(t *testing.T) {
 		cancel()
 		<-r.Context().Done()
 	})
-	if _, err := ocivault.NewSecret(v.config(t))(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := ocivault.NewReader(v.config(t))(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }
@@ -248,7 +248,7 @@ func TestVaultConfigurationIsCheckedAtFirstUse(t *testing.T) {
 	} {
 		cfg := v.config(t)
 		change(&cfg)
-		_, err := ocivault.NewSecret(cfg)(t.Context())
+		_, err := ocivault.NewReader(cfg)(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || refusal.Err == nil {
 			t.Errorf("%s: %v, want an Error, an error", name, err)
@@ -269,7 +269,7 @@ func TestVaultInstancePrincipalFailsAtOnceOutsideOCI(t *testing.T) {
 	}))
 	t.Cleanup(metadata.Close)
 	t.Setenv("OCI_METADATA_BASE_URL", metadata.URL)
-	_, err := ocivault.NewSecret(ocivault.Config{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
+	_, err := ocivault.NewReader(ocivault.Config{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
 	var refusal *fetch.Error
 	if !errors.As(err, &refusal) || refusal.Status != http.StatusNotFound || asked.Load() != 1 {
 		t.Errorf("got %v after %d requests, want a *fetch.Error, %v, 1", err, asked.Load(), http.StatusNotFound)
@@ -299,7 +299,7 @@ func TestVaultInstancePrincipalReadsTheSecret(t *testing.T) {
 	t.Cleanup(oci.Close)
 	t.Setenv("OCI_METADATA_BASE_URL", oci.URL)
 	t.Setenv("OCI_SDK_AUTH_CLIENT_REGION_URL", oci.URL)
-	secret, err := ocivault.NewSecret(ocivault.Config{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
+	secret, err := ocivault.NewReader(ocivault.Config{SecretOCID: secretOCID, AuthType: "instance_principal", Endpoint: v.URL, HTTPClient: onlyLoopback(t)})(t.Context())
 	if err != nil || secret.Reveal() != authtest.SecretCanary || *v.keyID.Load() != "ST$"+session {
 		t.Errorf("got %v, want %v, %q", err, authtest.SecretCanary, "ST$"+session)
 	}

@@ -24,7 +24,7 @@ type ClientCredentialsConfig struct {
 	// exactly this issuer (RFC 8414).
 	Issuer   string
 	ClientID string
-	// Secret returns the client secret: FixedSecret, or that of package ocivault. It is called for the first
+	// Secret returns the client secret: FixedSecret, or ocivault.NewReader. It is called for the first
 	// request, and again after the IAM has refused the secret, so it needs no cache. It gets 10 s and
 	// must observe its context.
 	Secret func(context.Context) (auth.Secret, error)

@@ -1,8 +1,9 @@
 // Package token gets the bearer tokens that the service sends to other services.
 //
 // A Source returns a token that is valid now. There are four: ClientCredentials fetches the service's
-// own token from the IAM (RFC 6749 section 4.4). Exchange exchanges a caller's token for one that a server accepts on behalf of that caller
-// (RFC 8693). CachedSource caches the tokens of any other grant. Static returns one configured token.
+// own token from the IAM (RFC 6749 section 4.4). Exchange exchanges a caller's token for one that a
+// server accepts on behalf of that caller (RFC 8693). CachedSource caches the tokens of any other grant.
+// Static returns one configured token.
 //
 //	source, err := token.NewClientCredentials(token.ClientCredentialsConfig{TokenURL: …, ClientID: …, Secret: …})
 //	defer source.Close()

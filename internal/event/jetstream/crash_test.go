@@ -38,7 +38,7 @@ func appendUntilKilled(dir string) {
 		if job != nil {
 			run = job.Run()
 		} else if err = log.Create(ctx, event.Run{ID: run, Created: time.Now()}); err == nil {
-			job, err = log.CreateJob(ctx, run, []byte(run)) // may return before the job is stored; the first event does not
+			job, err = log.CreateJob(ctx, run, []byte(run)) // acknowledges nothing; the first event does
 		}
 		cancel()
 		for i := range 600 {

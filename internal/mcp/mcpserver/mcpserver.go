@@ -75,7 +75,7 @@ type Handler struct {
 	statelessServer, statefulServer   *sdk.Server
 	calls                             callRegistry
 	sessions                          sessionRegistry
-	beginnings                        SessionBeginnings
+	drain                             SessionDrain
 }
 
 // New returns a Handler. The caller must Close it.
@@ -195,10 +195,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if stateless || session == "" {
-		if !h.beginnings.Begin(w) {
+		if !h.drain.Begin(w) {
 			return
 		}
-		defer h.beginnings.End()
+		defer h.drain.End()
 	}
 	s := newStream(w, h.Heartbeat)
 	defer s.finish()
@@ -241,12 +241,12 @@ func (h *Handler) withPlaceholderToken(r *http.Request) *http.Request {
 	return r
 }
 
-// Close refuses new calls and sessions, and returns when all others have ended. It waits for the
-// calls until ctx ends, and then cancels them with ErrClosed as the cause.
+// Close refuses new calls and sessions, and returns when those that are open have ended. It waits for
+// the calls until ctx ends, and then cancels them with ErrClosed as the cause.
 func (h *Handler) Close(ctx context.Context) {
 	h.calls.refuseNew()
 	defer context.AfterFunc(ctx, func() { h.calls.cancelMatching(ErrClosed, func(*Call) bool { return true }) })()
-	h.beginnings.Close(h.statefulServer) // a session of statelessServer ends with its request
+	h.drain.Close(h.statefulServer) // a session of statelessServer ends with its request
 }
 
 // handleCall is the SDK's handler of the tool. Its failures are results, not errors: an error of

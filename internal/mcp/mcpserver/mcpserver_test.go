@@ -258,13 +258,13 @@ func TestCloseEndsCallsAndSessions(t *testing.T) {
 	}
 }
 
-// A session that begins while the handler is closed is closed or refused, and later ones are refused. The SDK connects
-// a session after Owner was called.
+// A session that begins during Close is closed or refused, and later ones are refused. Owner is called before the
+// SDK connects a session.
 func TestCloseWaitsForSessionsThatBegin(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	h := newHandler(t, mcpserver.Options{}, sayHello)
 	block := sync.OnceFunc(func() { close(begun); <-goOn })
-	h.Owner = func(r *http.Request) string { block(); return "" }
+	h.Owner = func(*http.Request) string { block(); return "" }
 
 	id := make(chan string, 1)
 	go func() {

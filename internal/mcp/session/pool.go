@@ -134,7 +134,7 @@ func (p *Pool) makeHandshake(session *Session) {
 	if p.Subscribe {
 		p.work.Go(func() { session.subscribeChanges(ctx) })
 	}
-	close(session.ready)
+	close(session.ready) // last: a caller who gets the session finds all of its goroutines started
 	p.OnConnected()
 }
 
