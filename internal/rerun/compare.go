@@ -163,9 +163,9 @@ func comparable(e event.Event, line []byte) map[string]any {
 	switch b := e.Body.(type) {
 	case event.Budget:
 		switch b.Limit {
-		case "seconds":
+		case timeLimit:
 			delete(out, "used")
-		case trimmed: // estimates, from sizes that the endpoint named and instructions that are not recorded
+		case contextLimit: // estimates, from sizes that the endpoint named and instructions that are not recorded
 			delete(out, "used")
 			delete(out, "max")
 		}

@@ -49,7 +49,7 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 			return
 		}
 		for _, p := range answer.parts {
-			state.await(ctx, p.after)
+			state.await(ctx, p.limitSeen)
 			if ctx.Err() != nil {
 				break
 			}
@@ -57,7 +57,7 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 				return
 			}
 		}
-		state.await(ctx, answer.after)
+		state.await(ctx, answer.limitSeen)
 		switch {
 		case ctx.Err() != nil:
 			yield(nil, context.Cause(ctx))

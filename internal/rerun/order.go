@@ -20,7 +20,7 @@ import (
 // errLeftOpen means that a call has no outcome of its own in the recording: the end of the run closed it.
 var errLeftOpen = errors.New("the recorded call was closed by the end of its run")
 
-// repetition returns what makes the runs repeat the recording.
+// repetition returns the functions by which the agents take from the recordings what they cannot decide themselves.
 func (s *session) repetition() *recorded.Inputs {
 	return &recorded.Inputs{
 		Order:       s.awaitOrder,
@@ -33,9 +33,8 @@ func (s *session) repetition() *recorded.Inputs {
 	}
 }
 
-// awaitOrder implements recorded.Inputs.Order: it waits until the run has the events that were recorded before the one
-// that body repeats. An event about a child that was not recorded waits until the order of events no longer matters,
-// because the recorded run ended before it.
+// awaitOrder implements recorded.Inputs.Order: it waits until the run has all events that were recorded before the
+// event that body repeats. If no recorded event is left that body could repeat, see awaitUnrecorded.
 func (s *session) awaitOrder(ctx, kept context.Context, _ string, body event.Body) error {
 	state := s.runOf(ctx)
 	if state == nil {
@@ -53,14 +52,16 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, body event.Bod
 		state.awaitRelayed(kept, resolved)
 	}
 	if wasOpenAtEnd(recorded) && ctx.Err() != nil && !isClosed(state.watch.unordered) {
-		return errLeftOpen // the end of the run, which closes the call, waits for all calls
+		// The end of the run appends this event. It first waits for all calls, so waiting here would never end.
+		return errLeftOpen
 	}
 	state.await(kept, recorded.Seq-1)
 	return nil
 }
 
-// awaitUnrecorded waits before an event that was not recorded: if it is about a child, until the order of events
-// no longer matters.
+// awaitUnrecorded delays an event about a child run that was not recorded: the recorded run ended before it, so it
+// waits until the recorded order is given up or ctx ends. For all other events it returns at once: they are
+// differences.
 func (r *runState) awaitUnrecorded(ctx context.Context, body event.Body) error {
 	if childOf(body) == "" || len(r.rec.events) == 0 {
 		return nil
@@ -79,20 +80,22 @@ func wasOpenAtEnd(e *event.Event) bool {
 	return ok && toolError.Payload == event.OpenAtEnd
 }
 
-// awaitStep waits until a step may start. Only the run's time may come before it.
+// awaitStep waits until the run may start a step. If the event of the time limit was recorded right before the step,
+// the step must not start without it.
 func (r *runState) awaitStep(kept context.Context, start event.StepStart) {
 	for i, e := range r.rec.events {
 		if b, ok := e.Body.(event.StepStart); !ok || b.Step != start.Step || i == 0 {
 			continue
 		}
-		if b, ok := r.rec.events[i-1].Body.(event.Budget); ok && b.Limit == "seconds" {
+		if b, ok := r.rec.events[i-1].Body.(event.Budget); ok && b.Limit == timeLimit {
 			r.await(kept, e.Seq-1)
 		}
 		return
 	}
 }
 
-// childOf returns the child run that an event tells of, whose events decide whether it comes; "" for none.
+// childOf returns the id of the child run whose event caused b: its progress or its question. It returns "" if b is not
+// about a child run.
 func childOf(b event.Body) string {
 	if p, ok := b.(event.ToolProgress); ok {
 		return p.ChildRunID
@@ -101,9 +104,10 @@ func childOf(b event.Body) string {
 	return asked.ChildRunID
 }
 
-// claim returns the recorded event that a new one repeats, nil if there is none. Each is returned once. The first
-// recorded event of the same kind and call is taken, but a question with the same text comes before it: a server
-// may have asked several at the same time. For a question, claim notes which new id stands for which recorded one.
+// claim returns the recorded event that the new event e repeats, or nil. It returns each recorded event once: the first
+// one of the same kind and the same call. Among several questions of a call, which a server may ask at the same time,
+// the one with the same text is preferred. For a question, claim also records which ids belong together
+// (interrupts and recordedID).
 func (r *runState) claim(e event.Event) *event.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +135,7 @@ func (r *runState) claim(e event.Event) *event.Event {
 		if !isSameKind || resolvesOther {
 			continue
 		}
-		if asked.ChildRunID != "" && len(r.rec.children) > 0 { // the ids of both runs are the same
+		if asked.ChildRunID != "" && len(r.rec.children) > 0 { // The parent's event has the id of the child's question.
 			if child := r.runs[asked.ChildRunID]; child == nil || child.recordedID[asked.ID] != wasAsked.ID {
 				continue
 			}
@@ -155,8 +159,9 @@ func (r *runState) claim(e event.Event) *event.Event {
 	return found
 }
 
-// awaitRelayed waits until the parent of a run has asked a question of the run, if it did so in the recording. If
-// the question was resolved before, it would not be asked any more.
+// awaitRelayed waits until the parent of a run has passed on a question of the run to its own readers, if the recorded
+// parent did. It is called before the question is resolved: a parent does not pass on a question that has been
+// resolved.
 func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
 	if r.parent == nil {
 		return
@@ -170,7 +175,9 @@ func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
 	}
 }
 
-// awaitCharge implements recorded.Inputs.Charge.
+// awaitCharge implements recorded.Inputs.Charge: it waits for the position in the recording at which the charge had
+// its effect. A call that the budget refused is charged right before its end; the use of a child run, right before
+// the limit that it reached, or else right before the end of the child's call.
 func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	state := s.byID(run)
 	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
@@ -189,8 +196,10 @@ func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	}
 }
 
-// suspends implements recorded.Inputs.Suspends. It is called with the lock of the run's suspension held, so it must
-// not wait. If it says no, the agent asks again when more has happened (suspension.recheck).
+// suspends implements recorded.Inputs.Suspends: it reports whether the next recorded event is suspended. ok is false
+// after the end of the recording, or if the recorded order was given up. The caller holds the lock of the run's
+// suspension, so suspends must not wait. If the result is false, the agent asks again after each event
+// (suspension.recheck).
 func (s *session) suspends(run string) (suspends, ok bool) {
 	state := s.byID(run)
 	if state == nil || isClosed(s.watch.unordered) {
@@ -204,7 +213,7 @@ func (s *session) suspends(run string) (suspends, ok bool) {
 	return suspends, true
 }
 
-// childBudget implements recorded.Inputs.ChildBudget.
+// childBudget implements recorded.Inputs.ChildBudget with the request of the recorded child run.
 func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoice, bool) {
 	r := s.byID(run)
 	if r == nil || r.rec.children[callID] == nil {

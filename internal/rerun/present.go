@@ -68,8 +68,9 @@ func comparePrompt(doc *export.Document, now export.Template) []string {
 // maxTable bounds the table of diffLines, in elements: a file may have any number of lines.
 const maxTable = 1 << 22
 
-// diffLines returns the lines that only one of two texts has, in order: of a with "-", of b with "+". Between the
-// lines that both begin and end with, all lines differ if there are too many to compare.
+// diffLines returns the lines that only one of two texts has, in order: those of a with "-", those of b with "+". It
+// finds a longest common subsequence of lines, after it has removed the lines that both texts begin or end with. If
+// that would need a larger table than maxTable, it returns all remaining lines of both.
 func diffLines(a, b []string) (out []string) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
@@ -89,7 +90,7 @@ func diffLines(a, b []string) (out []string) {
 		return out
 	}
 
-	common := make([][]int, len(a)+1) // the longest common subsequences of the rests
+	common := make([][]int, len(a)+1) // common[i][j]: the length of a longest common subsequence of a[i:] and b[j:]
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
 	}

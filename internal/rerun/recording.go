@@ -18,47 +18,52 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// recording is a document in the form in which it is run again. Nothing changes it after newRecording.
+// recording has the events of a document, sorted by what must repeat them. It does not change after newRecording.
 type recording struct {
 	doc      *export.Document
 	events   []event.Event
 	turns    []*turn                  // in the order of the requests; a step that was reset has one more
 	calls    map[string]*recordedCall // by call id
-	children map[string]*recording    // by the id of the call that started them
-	inputs   map[string][]byte        // by interrupt
-	asked    []event.Event            // the questions about limits, and their answers
+	children map[string]*recording    // by the id of the call that started the child run
+	inputs   map[string][]byte        // what people answered, by the id of the question
+	asked    []event.Event            // the questions about limits, and their resolutions
 }
 
 // turn is one answer of the model.
 type turn struct {
-	refused bool // the endpoint refused the conversation as too long before it answered a shorter one
-	parts   []timedPart
-	after   int64 // an event from elsewhere that the end of the turn follows; 0 for none
-	end     *event.StepEnd
+	refused   bool // the endpoint refused the conversation as too long before it answered a shorter one
+	parts     []timedPart
+	limitSeen int64          // the number of the time limit's event that came before the end; 0 if there is none
+	end       *event.StepEnd // nil if the answer was cut off
 }
 
-// trimmed is the limit of the event that says that the model does not get the whole conversation.
-const trimmed = "context_tokens"
-
-// timedPart is a part of an answer.
+// timedPart is a part of an answer. If the time limit's event came during the answer, the parts after it have its
+// number in limitSeen, and wait until the new run has that event too; otherwise limitSeen is 0.
 type timedPart struct {
 	llm.Part
-	after int64 // an event from elsewhere that it follows; 0 for none
+	limitSeen int64
 }
 
-// recordedCall has the events of a call from the moment when it was complete.
+// Values of event.Budget.Limit.
+const (
+	timeLimit    = "seconds"
+	contextLimit = "context_tokens" // the conversation was shortened to fit the model's context window
+)
+
+// recordedCall has the events of a tool call from the moment when its arguments were complete.
 type recordedCall struct {
 	name     string
-	server   string // "" for a tool that is not a server's
+	server   string // "" if no MCP server has the tool
 	args     []byte
-	complete int64 // the number of its tool_call event
-	events   []event.Event
-	end      *event.Event // its outcome; nil for none
-	charge   int64        // the number of the first event that follows from what its child run has used; 0 for none
+	complete int64         // the number of its tool_call event
+	events   []event.Event // those after the tool_call event
+	end      *event.Event  // its tool_result or tool_error; nil if it has neither
+	charge   int64         // the number of the limit's event that the use of its child run caused; 0 if it caused none
 }
 
-// newRecording reads a document and its children. The error wraps ErrUnusable: something is no longer kept, the
-// run has no end, or its events are not numbered from 1 without gaps, which every wait for a position needs.
+// newRecording reads a document and its children. The error wraps ErrUnusable: the document lacks something that was
+// not kept, the run has no end, or the events are not numbered from 1 without gaps. runState.await relies on these
+// numbers.
 func newRecording(doc *export.Document) (*recording, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -110,17 +115,18 @@ func newRecording(doc *export.Document) (*recording, error) {
 	return rec, nil
 }
 
-// readCharges notes where what child runs have used was charged. The event that says that a limit is reached
-// comes between the first event of such a call and its end.
+// readCharges sets the charge of calls. A parent is charged for its child run when the call of the child ends. If
+// that reaches a limit of the parent, the limit's event comes shortly before the end of the call. So readCharges
+// attributes each such event to the call with a child run that ended first after it.
 func (r *recording) readCharges() {
 	for _, e := range r.events {
 		b, ok := e.Body.(event.Budget)
-		if !ok || b.Limit == "seconds" {
+		if !ok || b.Limit == timeLimit {
 			continue
 		}
 		var charged *recordedCall
 		for _, c := range r.calls {
-			isRunning := c.end != nil && c.events[0].Seq <= e.Seq && e.Seq <= c.end.Seq
+			isRunning := c.end != nil && len(c.events) > 0 && c.events[0].Seq <= e.Seq && e.Seq <= c.end.Seq
 			if !isRunning {
 				continue
 			}
@@ -140,8 +146,8 @@ func (r *recording) inFlight(c *recordedCall, seq int64) bool {
 	return len(c.events) > 0 && c.complete <= seq && c.events[len(c.events)-1].Seq >= seq
 }
 
-// awaitsEarlier reports whether a call may not be sent at the event with the number seq, because an earlier one
-// of its turn waits for an approval and may take what is left of the calls.
+// awaitsEarlier reports whether a call could not be sent yet at the event with the number seq. That is so if the run
+// may make a limited number of calls, and an earlier call, which may use up that number, waits for an approval.
 func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 	if r.doc.Request.Budget.ToolCalls == 0 && r.doc.Settings.Budget.ToolCalls == 0 {
 		return false
@@ -164,7 +170,7 @@ func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 	return false
 }
 
-// isTakenOver reports whether another process repeated a step.
+// isTakenOver reports whether another process continued the run: it repeats the step that was cut off.
 func (r *recording) isTakenOver() bool {
 	return slices.ContainsFunc(r.events, func(e event.Event) bool {
 		_, reset := e.Body.(event.StepReset)
@@ -172,7 +178,7 @@ func (r *recording) isTakenOver() bool {
 	})
 }
 
-// terminalEvent returns the terminal event; nil for a child run that was not recorded.
+// terminalEvent returns the terminal event, or nil for a child run that was not recorded, which has no events.
 func (r *recording) terminalEvent() event.Body {
 	if len(r.events) == 0 {
 		return nil
@@ -180,17 +186,18 @@ func (r *recording) terminalEvent() event.Body {
 	return r.events[len(r.events)-1].Body
 }
 
-// firstCloser returns the number of the first of the events before the event at index i that were appended
-// because of it: they close what was open.
-func (r *recording) firstCloser(i int) int64 {
+// firstClosingEvent returns the number of the first event that was appended because of the event at index i, which
+// ends the run or resets a step. Right before such an event, the agent closes what is open: parts of an answer,
+// calls and questions. If nothing was open, firstClosingEvent returns the number of the event at index i itself.
+func (r *recording) firstClosingEvent(i int) int64 {
 	for i > 0 && (r.mayClose(r.events[i-1]) || r.chargesChild(i-1)) {
 		i--
 	}
 	return r.events[i].Seq
 }
 
-// chargesChild reports whether the event at index i says that a limit is reached, because of what a child
-// run had used that was cancelled.
+// chargesChild reports whether the event at index i is that of a limit which was reached by the use of a cancelled
+// child run. The next event is then the end of the call that started the child.
 func (r *recording) chargesChild(i int) bool {
 	if _, ok := r.events[i].Body.(event.Budget); !ok {
 		return false
@@ -199,7 +206,8 @@ func (r *recording) chargesChild(i int) bool {
 	return ok && end.Kind == "cancelled" && end.ChildRunID != ""
 }
 
-// mayClose reports whether an event may close something before a step is reset or the run ends.
+// mayClose reports whether e is an event of the kinds with which the agent closes what is open before it resets a step
+// or ends the run. A question was closed by the agent if the recording has no answer to it.
 func (r *recording) mayClose(e event.Event) bool {
 	switch body := e.Body.(type) {
 	case event.StepEnd:
@@ -220,7 +228,7 @@ func (r *recording) mayClose(e event.Event) bool {
 	return false
 }
 
-// textOf returns the arguments of a call as they came.
+// textOf returns the arguments of a call as the model wrote them, joined from the deltas.
 func (r *recording) textOf(callID string) string {
 	var b strings.Builder
 	for _, e := range r.events {
@@ -231,8 +239,9 @@ func (r *recording) textOf(callID string) string {
 	return b.String()
 }
 
-// match returns a recorded call of a tool with these arguments, in this run or one of its children; nil if there is
-// none. It is for another model, whose calls have other ids. Of several calls any one is returned.
+// match returns an ended call of a tool with equal arguments, and the recording that has it: this one or that of a
+// child. If there are several, it returns any of them; if there is none, both results are nil. It finds results for
+// another model (Options.Model), whose calls have other ids than the recorded ones.
 func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
 	for _, call := range r.calls {
 		if len(call.events) == 0 || call.name != tool {
@@ -269,8 +278,9 @@ func sameJSON(a, b []byte) bool {
 // schemaHint begins what the agent adds to an error about arguments.
 const schemaHint = "\nTry again with the correct arguments. The tool's input schema: "
 
-// outcome returns the recorded outcome of a call, as its server gave it: without what the agent adds to it, and with
-// the whole result if the event has only a part. A call that was cancelled fails only when ctx ends.
+// outcome returns the result or the *mcp.CallError that the server of a call gave, from e, the recorded end of the
+// call. It removes what the agent adds to an error, and takes the whole result if the event has only a part of it.
+// For a call that was cancelled, outcome blocks until ctx ends.
 func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (*content.Result, error) {
 	switch body := e.Body.(type) {
 	case event.ToolResult:
@@ -314,7 +324,7 @@ type storedResult struct {
 	Structured json.RawMessage   `json:"structured"`
 }
 
-// wholeResult returns the result of a call that its event has only a part of; ok is false if the event has all.
+// wholeResult returns the whole result of a call if its event has only a part of it. Otherwise ok is false.
 func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
 	data, ok := r.doc.Results[callID]
 	return out, ok && json.Unmarshal(data, &out) == nil
@@ -323,10 +333,10 @@ func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
 // errRecorded is the cause of failures that were recorded: their own causes are not in an export.
 var errRecorded = errors.New("recorded")
 
-// toolAborted is the code of the end of a run that a hook ended.
+// toolAborted is event.RunError.Code of a run that was ended by a hook.
 const toolAborted = "tool_aborted"
 
-// abortReason returns why a hook ended the run; ok is false if none did.
+// abortReason returns the reason with which a hook ended the run. ok is false if no hook ended it.
 func (r *recording) abortReason() (reason string, ok bool) {
 	if len(r.events) == 0 {
 		return "", false
@@ -348,8 +358,8 @@ func (r *recording) abortedBy() *recordedCall {
 		case event.StepStart, event.StepReset:
 			last = nil
 		case event.Budget:
-			if body.Limit == "tool_calls" || body.Limit == "max_turns" || body.Limit == "result_bytes" { // at the end of a turn
-				last = nil
+			if body.Limit == "tool_calls" || body.Limit == "max_turns" || body.Limit == "result_bytes" {
+				last = nil // The events of these limits come after all calls of a turn.
 			}
 		case event.ToolResult:
 			last = r.calls[body.CallID]
@@ -363,10 +373,11 @@ func (r *recording) abortedBy() *recordedCall {
 	return last
 }
 
-// isSent reports whether the first event of a call after it was complete comes from its server, or from a
-// decision that follows those about earlier calls anyway.
-func isSent(e event.Event) bool {
-	switch b := e.Body.(type) {
+// isSent reports whether a call was sent to its server without an approval, judged by first, the first event of the
+// call after its tool_call event. A call that the budget refused also counts: the budget is charged call by
+// call, so the order of the earlier calls is known then.
+func isSent(first event.Event) bool {
+	switch b := first.Body.(type) {
 	case event.ApprovalRequired:
 		return false
 	case event.ToolError:
@@ -375,10 +386,11 @@ func isSent(e event.Event) bool {
 	return true
 }
 
-// firstCancelled returns the number of the first event that a run has because it was cancelled.
+// firstCancelled returns the number of the first event that a cancelled run has because of the cancellation: the
+// first closing event, or an earlier event of the last step by which a call or a question was cancelled.
 func (r *recording) firstCancelled() int64 {
-	first := r.firstCloser(len(r.events) - 1)
-	relayed := make(map[string]bool) // by their children, which may withdraw them
+	first := r.firstClosingEvent(len(r.events) - 1)
+	relayed := make(map[string]bool) // questions of child runs: a child may also withdraw its question by itself
 	for _, e := range r.events {
 		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
 			relayed[asked.ID] = true

@@ -57,7 +57,8 @@ type Result struct {
 	Events []event.Event
 }
 
-// Run runs a document again. Errors: ErrUnusable, ErrStalled, or ctx's.
+// Run runs a document again, until the new run and its children have ended. Differences are part of the result, not an
+// error. The error wraps ErrUnusable or ErrStalled, or is the cause with which ctx ended.
 func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, error) {
 	rec, err := newRecording(doc)
 	if err != nil {
@@ -83,10 +84,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	}
 	s.agents = []*agent.Agent{a}
 	defer s.close()
-	request, err := newRequest(doc)
-	if err != nil {
-		return nil, err
-	}
+	request := newRequest(doc)
 	if opts.Model != nil {
 		request.Model = opts.ModelID
 		request.ApprovalsDeclined = true
@@ -99,13 +97,13 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	root := s.attach(record.Executing{Run: run.ID})
-	watching, stop := context.WithCancel(s.ctx)
-	defer stop()
+	watchCtx, stopWatch := context.WithCancel(s.ctx)
+	defer stopWatch()
 	if opts.Model == nil {
-		s.drivers.Go(func() { s.watch.run(watching, opts.Stall, s.end) })
+		s.drivers.Go(func() { s.watch.run(watchCtx, opts.Stall, s.end) })
 	}
 	events, err := root.driveRun(s.ctx)
-	stop()
+	stopWatch()
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +111,8 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	return &Result{Differences: s.differences(), Events: events}, nil
 }
 
-// newAgent returns an agent with the settings of the recording, for the runs of a session.
+// newAgent returns an agent that executes the runs of a session with the settings of the recording. History, turns
+// and the time for input have no limit of their own: what the recorded run met is in the recording.
 func newAgent(s *session, options Options) (*agent.Agent, error) {
 	doc := s.root.doc
 	opts := agent.Options{
@@ -153,7 +152,8 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 	return agent.New(opts)
 }
 
-// addProfiles adds what was known of the models of a run and its children.
+// addProfiles adds the profiles of the models that a run and its children asked, as they were recorded. The keys of
+// to are the ids of the models.
 func addProfiles(doc *export.Document, to map[string]llm.Profile) {
 	m := doc.Settings.Model
 	to[doc.Request.Model] = llm.Profile{
@@ -170,8 +170,9 @@ func addProfiles(doc *export.Document, to map[string]llm.Profile) {
 	}
 }
 
-// definitions returns the agents of a run and its children, the run's own first. Agents that could be asked
-// and were not have no definition but their id.
+// definitions returns the definitions of the agents that executed a run and its children, the run's own first. An
+// agent that could have been asked, but was not, is not in the document: it gets a definition with its id alone, so
+// that the tool for asking it exists.
 func definitions(doc *export.Document) ([]definition.Agent, error) {
 	var out []definition.Agent
 	known := make(map[string]bool)
@@ -212,8 +213,9 @@ func definitions(doc *export.Document) ([]definition.Agent, error) {
 	return out, nil
 }
 
-// newRequest returns the request of a run. The messages that the run began with are its history.
-func newRequest(doc *export.Document) (agent.Request, error) {
+// newRequest returns the request that starts a run again. The messages that the run began with are its history,
+// except the question: doc.Request has its text, so only the files are taken from its message.
+func newRequest(doc *export.Document) agent.Request {
 	r := &doc.Request
 	out := agent.Request{
 		Question: r.Question, Agent: doc.Run.Agent, Model: r.Model, Instructions: r.Instructions, OutputSchema: r.OutputSchema, Sampling: r.Sampling,
@@ -227,7 +229,7 @@ func newRequest(doc *export.Document) (agent.Request, error) {
 	history := doc.Messages
 	if n := len(history); n > 0 && history[n-1].Role == string(llm.User) {
 		out.Media, history = media(history[n-1].Media), history[:n-1]
-	} else if n > 0 { // results of the caller's own tools, for which there is no question
+	} else if n > 0 { // The run began with the results of the caller's own tools, and no question.
 		out.Question = ""
 	}
 	for _, m := range history {
@@ -237,10 +239,10 @@ func newRequest(doc *export.Document) (agent.Request, error) {
 		}
 		out.History = append(out.History, h)
 	}
-	return out, nil
+	return out
 }
 
-// media returns files of a document in the form of package llm.
+// media converts the files of a document to those of package llm.
 func media(all []export.Media) (out []llm.Media) {
 	for _, m := range all {
 		out = append(out, llm.Media(m))

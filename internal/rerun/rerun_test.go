@@ -413,8 +413,8 @@ func TestChangedRecordingIsADifference(t *testing.T) {
 	}
 }
 
-// newRunEndedByShutdown returns a run that was taken over and then ended by a shutdown. The agent of the rerun keeps its runs for
-// another process, so it hands this one over instead, and nobody ends it.
+// newRunEndedByShutdown returns a run that was taken over and then ended by a shutdown. The agent of the rerun keeps
+// its runs for another process, so it hands this one over instead, and nobody ends it.
 func newRunEndedByShutdown(t *testing.T) *export.Document {
 	t.Helper()
 	for _, s := range scenario.All(t) {

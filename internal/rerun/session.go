@@ -15,53 +15,54 @@ import (
 	"answerd/internal/event"
 )
 
-// session runs one document with its children.
+// session runs the run of one document again, with its children.
 type session struct {
-	otherModel bool // another model is asked, so nothing is compared and nothing comes from outside
+	otherModel bool // Options.Model is asked: events are not compared, and driveRun performs no actions
 	root       *recording
 	log        event.Log
 	ctx        context.Context // ends with Run
 	end        context.CancelCauseFunc
-	drivers    sync.WaitGroup               // everything that observes runs or acts on them, in goroutines of its own
-	watch      *watch                       // ends all waits when nothing happens any more
+	drivers    sync.WaitGroup               // the goroutines that observe runs or act on them
+	watch      *watch                       // ends all waits for the recorded order when no run appends events any more
 	newAgent   func() (*agent.Agent, error) // makes the agent that continues the runs after a takeover
 
 	mu       sync.Mutex           // protects what follows
-	attached chan struct{}        // closed and made anew when there is one more run
+	attached chan struct{}        // closed and replaced when a run is added to runs
 	agents   []*agent.Agent       // one for each process that executed the recorded run; the last one executes
 	runs     map[string]*runState // by the id of the new run
 	order    []*runState          // the same, as they were attached: a parent before its children
 }
 
-// runState is a run that is run again.
+// runState is the state of one new run: the first run of the session or a child.
 type runState struct {
 	*session
-	rec *recording
-	id  string
+	rec *recording // of the run that this one repeats
+	id  string     // of the new run
 
 	parent     *runState  // nil for the first run
-	comparison comparison // used by the goroutine of drive alone, and read when all of these have ended
-	actions    []action   // to come, in order; likewise
+	comparison comparison // used by driveRun alone; may be read when all goroutines of session.drivers have ended
+	actions    []action   // those that driveRun has not performed yet, in order; used by driveRun alone
 
 	// The session's mutex protects what follows.
-	turn       int                      // answers of the model that were given
-	refused    int                      // the number of the answer, from 1, before which the conversation was refused last
-	claimed    map[int64]bool           // by the number of a recorded event: a new one repeats it
-	interrupts map[string]string        // the id of a question in the new run, by that in the recording
-	recordedID map[string]string        // the reverse
-	sent       map[string]chan struct{} // by call; closed when the call is sent
-	childOf    map[string]*runState     // the child runs so far, by call
-	repeated   map[string]int           // by call: the number of its events that need not be repeated, because it is sent again
+	turn       int                      // how many answers of the model the run has been given
+	refused    int                      // the number, from 1, of the last answer before which the conversation was refused; 0 if none
+	claimed    map[int64]bool           // the numbers of recorded events that an event of the new run repeats
+	interrupts map[string]string        // ids of questions in the new run, by those in the recording
+	recordedID map[string]string        // ids of questions in the recording, by those in the new run
+	sent       map[string]chan struct{} // by call id; closed when the call is sent
+	childOf    map[string]*runState     // the child runs so far, by the id of their call
+	repeated   map[string]int           // by call id: how many of the call's events were repeated before it was sent again
 }
 
-// action is something that came from outside of the run.
+// action is something that came from outside of a run: an answer, a cancellation, a takeover, or time that passed.
 type action struct {
-	after int64 // the number of events that come before it
+	after int64 // performed when the run has at least this number of events
 	do    func(ctx context.Context)
 }
 
-// attach returns the state of a run. It starts to observe a child run when that run first needs something. A child
-// that the recording does not have gets an empty recording, so that all of its events are differences.
+// attach returns the state of a run, and creates it when the run first needs one. For a child run it then also starts
+// driveRun; the caller does that for the first run. A child that the recording does not have gets an empty recording,
+// so that all of its events are differences.
 func (s *session) attach(executing record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +98,7 @@ func (s *session) attach(executing record.Executing) *runState {
 	close(s.attached)
 	s.attached = make(chan struct{})
 	if executing.Parent != "" {
-		s.drivers.Go(func() { _, _ = state.driveRun(state.ctx) }) // its parent, which waits for it, has the error too
+		s.drivers.Go(func() { _, _ = state.driveRun(state.ctx) }) // an error also ends the parent, which waits for the child
 	}
 	return state
 }
@@ -133,19 +134,24 @@ func (s *session) close() {
 	s.drivers.Wait()
 }
 
-// drain ends the agents.
+// drain stops all agents without time for their runs to end, and waits for them.
 func (s *session) drain() {
-	over, stop := context.WithCancel(context.Background())
-	stop()
 	s.mu.Lock()
 	agents := slices.Clone(s.agents)
 	s.mu.Unlock()
 	for _, a := range agents {
-		a.Drain(over)
+		drainNow(a)
 	}
 }
 
-// differences returns those of all runs, the first run first.
+// drainNow stops an agent at once. Its runs are handed over if it is durable; otherwise they end with an error.
+func drainNow(a *agent.Agent) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	a.Drain(ended)
+}
+
+// differences returns the differences of all runs, those of a parent before those of its children.
 func (s *session) differences() (out []Difference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +164,8 @@ func (s *session) differences() (out []Difference) {
 	return out
 }
 
-// await waits until the run has n events, or until ctx ends.
+// await waits until the run has at least n events. It also returns if that cannot be waited for any more: the run has
+// ended, ctx has ended, the log fails, or the recorded order was given up (watch.unordered).
 func (r *runState) await(ctx context.Context, n int64) {
 	for n > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
 		page, err := r.log.After(ctx, r.id, n-1)
@@ -200,8 +207,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// driveRun observes the run to its end, compares its events, and does what came from outside. An action is done when
-// the events before it have been read, in this goroutine. It must therefore not wait for later events of its run.
+// driveRun reads the events of the run to its end, compares them with the recording, and performs the actions. It
+// returns all events. An action is performed in this goroutine as soon as the events before it have been read, so it
+// must not wait for later events of the run. The error is that of the log, or the cause with which ctx ended.
 func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error) {
 	stuck := r.watch.stuck
 	for {
@@ -264,11 +272,12 @@ func (r *runState) withRecordedIDs(text string) string {
 // timeForTools begins the failure of a call that ended because the run's time for tools was used up.
 const timeForTools = "The run's time for tools is used up"
 
-// planActions lists what came from outside, in order: time that passed, takeovers, cancellations, the end of a
-// process, and the answers of people. An event shows each of them, and often only afterwards: a cancellation
-// first closes what is open, so its action belongs before the first of the closing events (firstCloser). root
-// is false for a child run, for which only its own time is planned: everything else came through its parent,
-// which passes it on again.
+// planActions sets r.actions from the recording: time that passed, takeovers, cancellations, the end of a process, and
+// the answers of people. The event that shows one of them may come later than the action: a cancelled run first
+// closes what is open, so the cancellation belongs before the first of these events (firstClosingEvent).
+//
+// root is false for a child run. Only the time of a child is planned: all other actions reached the recorded child
+// through its parent, and the new parent passes them on in the same way.
 func (r *runState) planActions(root bool) {
 	if r.otherModel {
 		return
@@ -281,7 +290,7 @@ func (r *runState) planActions(root bool) {
 		_, resolved := replay.InterruptOf(e)
 		switch body := e.Body.(type) {
 		case event.Budget:
-			if body.Limit == "seconds" {
+			if body.Limit == timeLimit {
 				limit = body.Max
 				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, body.Used) })
 			}
@@ -292,7 +301,7 @@ func (r *runState) planActions(root bool) {
 			}
 		case event.StepReset:
 			if root {
-				plan(r.rec.firstCloser(i)-1, func(context.Context) { r.takeOver() })
+				plan(r.rec.firstClosingEvent(i)-1, func(context.Context) { r.takeOver() })
 			}
 		case event.Cancelled:
 			if root {
@@ -304,7 +313,7 @@ func (r *runState) planActions(root bool) {
 			}
 		case event.RunError:
 			if root && isShutdown(body) {
-				plan(r.rec.firstCloser(i)-1, func(context.Context) { r.drivers.Go(r.drain) })
+				plan(r.rec.firstClosingEvent(i)-1, func(context.Context) { r.drivers.Go(r.drain) })
 			}
 		}
 		if resolved == "" || !root {
@@ -319,7 +328,8 @@ func (r *runState) planActions(root bool) {
 	slices.SortStableFunc(r.actions, func(a, b action) int { return int(a.after - b.after) })
 }
 
-// answer stores the answer to a question of the recording. An error shows as a stalled run.
+// answer adds the recorded answer of a person to the log, as input for the new question that repeats the question
+// recordedID. If the log refuses it, the run waits for the answer and is reported as stalled.
 func (r *runState) answer(ctx context.Context, recordedID string, data []byte) {
 	r.mu.Lock()
 	id := r.interrupts[recordedID]
@@ -327,7 +337,7 @@ func (r *runState) answer(ctx context.Context, recordedID string, data []byte) {
 	_ = r.log.AddInput(ctx, r.id, id, data)
 }
 
-// isExpired reports whether a question was closed because nobody answered it in time.
+// isExpired reports whether e closed a question because the time for an answer had passed.
 func isExpired(e event.Event) bool {
 	switch b := e.Body.(type) {
 	case event.ApprovalResolved:
@@ -341,18 +351,19 @@ func isExpired(e event.Event) bool {
 // isShutdown reports whether a run ended because its process did.
 func isShutdown(b event.RunError) bool { return b.Code == "server_shutdown" }
 
-// advance lets the time of the run reach that many seconds, before the event with the number seq.
+// advance sets the clock of the run to a number of seconds, from which the event with the number seq follows.
 func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 	r.awaitSent(ctx, seq)
 	r.currentAgent().AdvanceClock(r.id, time.Duration(seconds*float64(time.Second)))
 }
 
-// awaitSent waits until the calls are sent that were in flight at the event with the number seq. Once the run is
-// cancelled or its time is used up, they would be refused.
+// awaitSent waits until the new run has sent all calls that were in flight at the recorded event with the number seq.
+// It is used before the run is cancelled or its time is used up: from then on the agent would refuse to send them.
+// awaitSent gives up when the runs are idle, because the recording does not show every reason why a call was not sent.
 func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	r.awaitChildren(ctx, seq)
 	if _, suspended := r.rec.events[max(seq-2, 0)].Body.(event.Suspended); suspended {
-		return // every call waited for a person, or for an earlier call
+		return // The recorded run was suspended: every call waited for a person or for an earlier call.
 	}
 	idle := r.watch.idleSignal()
 	for id, c := range r.rec.calls {
@@ -362,7 +373,7 @@ func (r *runState) awaitSent(ctx context.Context, seq int64) {
 		}
 		select {
 		case <-r.sentSignal(id):
-		case <-idle: // it waited for something that the recording does not show
+		case <-idle:
 			return
 		case <-ctx.Done():
 			return
@@ -370,8 +381,9 @@ func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	}
 }
 
-// awaitChildren waits until the child runs whose calls were in flight at the event with the number seq, and that
-// were cancelled with it, have come to where they were cancelled.
+// awaitChildren delays the cancellation of the run until its children have got as far as the recorded ones had. It
+// waits only for children whose call was in flight at the event with the number seq and which the recording shows as
+// cancelled.
 func (r *runState) awaitChildren(ctx context.Context, seq int64) {
 	for id, rec := range r.rec.children {
 		if c := r.rec.calls[id]; c == nil || !r.rec.inFlight(c, seq) {
@@ -390,7 +402,8 @@ func (r *runState) awaitChildren(ctx context.Context, seq int64) {
 	}
 }
 
-// awaitChild waits until a call has started its child run; nil if ctx ends before.
+// awaitChild waits until a call has started its child run, and returns the state of the child. It returns nil if ctx
+// ends or the recorded order is given up before.
 func (r *runState) awaitChild(ctx context.Context, callID string) *runState {
 	for {
 		r.mu.Lock()
@@ -409,7 +422,7 @@ func (r *runState) awaitChild(ctx context.Context, callID string) *runState {
 	}
 }
 
-// sentSignal returns the channel that is closed when a call is sent.
+// sentSignal returns the channel that tools.Call closes when the call is sent.
 func (r *runState) sentSignal(callID string) chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -419,24 +432,23 @@ func (r *runState) sentSignal(callID string) chan struct{} {
 	return r.sent[callID]
 }
 
-// takeOver lets another agent continue the runs, as another process did. The first agent is drained without time,
-// so it hands its runs over: the log of the session is in memory, and the agents are durable if the recording has
-// a takeover (newAgent). The recorded process may have died instead; the events do not tell.
+// takeOver lets a new agent continue the runs, as another process did in the recording. The current agent hands its
+// runs over through the log, because newAgent makes durable agents if the recording has a takeover. Whether the
+// recorded process was stopped or had died makes no difference to the events.
 func (r *runState) takeOver() {
-	over, stop := context.WithCancel(context.Background())
-	stop()
-	r.currentAgent().Drain(over)
+	drainNow(r.currentAgent())
 	r.unclaim(context.Background())
 	next, err := r.newAgent()
 	if err != nil {
-		return // the run stalls, which is reported
+		return // Without an agent the run does not continue, and is reported as stalled.
 	}
 	r.mu.Lock()
 	r.agents = append(r.agents, next)
 	r.mu.Unlock()
 }
 
-// unclaim makes claim return again what was not appended, because another process continues the runs.
+// unclaim allows claim to return those recorded events again whose repetition the stopped agent had claimed but not
+// appended: the next agent will append them.
 func (s *session) unclaim(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -450,7 +462,7 @@ func (s *session) unclaim(ctx context.Context) {
 	}
 }
 
-// position returns how many events the run has.
+// position returns how many events the run has, or 0 if the log cannot be read.
 func (r *runState) position(ctx context.Context) int64 {
 	run, err := r.log.Run(ctx, r.id)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// tools are the recorded tools.
+// tools implements agent.Tools with the recorded tools, results and errors. It never connects to a server.
 type tools struct{ session *session }
 
 // ToolsFor implements agent.Tools.
@@ -123,7 +123,8 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 	return state.repeat(ctx, call, c)
 }
 
-// repeat does what the server did during a call, and returns its outcome.
+// repeat does what the server did during a recorded call, each at its recorded position: it reports progress, logs,
+// and asks questions. It returns the recorded outcome. A call that has no recorded end lasts until ctx ends.
 func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recordedCall) (*content.Result, error) {
 	var asked sync.WaitGroup
 	defer asked.Wait()
@@ -166,12 +167,12 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 			withdraw[body.InterruptID] = stop
 			asked.Go(func() {
 				question := mcp.Elicitation{Mode: body.Mode, Message: body.Message, Schema: body.Schema, URL: body.URL}
-				_, _ = call.Elicit(asking, question) // the recording has what came of it
+				_, _ = call.Elicit(asking, question) // The recorded outcome does not depend on the answer.
 			})
 		case event.ElicitationResolved:
 			r.await(ctx, e.Seq-1)
-			if stop := withdraw[body.InterruptID]; stop != nil && r.rec.inputs[body.InterruptID] == nil && e.Seq < r.rec.firstCloser(len(r.rec.events)-1) {
-				stop() // its server did not wait any longer
+			if stop := withdraw[body.InterruptID]; stop != nil && r.rec.inputs[body.InterruptID] == nil && e.Seq < r.rec.firstClosingEvent(len(r.rec.events)-1) {
+				stop() // No person resolved it, and neither did the end of the run: the server withdrew it.
 			}
 		default:
 			r.await(ctx, e.Seq-1)
@@ -182,8 +183,9 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 	return nil, &mcp.CallError{Kind: mcp.Cancelled, Tool: call.Tool, Server: call.Server, Message: "The call was cancelled.", Err: errRecorded}
 }
 
-// inputRequired returns the result that asked the first n of the events, which are questions; nil if the server kept
-// the request open. The call is sent again with the answers then.
+// inputRequired returns the result with which a server of MCP 2026-07-28 asks questions (input_required), made from
+// the first n events of a call. The client then sends the call again with the answers. inputRequired returns nil if the
+// server asked the first question in another way: by a request of its own while the call was in flight.
 func inputRequired(events []event.Event) (required *content.InputRequired, n int) {
 	required = &content.InputRequired{Requests: make(map[string]content.InputRequest)}
 	for _, e := range events {
@@ -195,7 +197,8 @@ func inputRequired(events []event.Event) (required *content.InputRequired, n int
 		if err != nil {
 			return nil, 0
 		}
-		required.Requests[fmt.Sprintf("%03d", n)] = content.InputRequest{Method: "elicitation/create", Params: params} // they are asked in this order
+		key := fmt.Sprintf("%03d", n) // the agent asks in the order of the keys
+		required.Requests[key] = content.InputRequest{Method: "elicitation/create", Params: params}
 		n++
 	}
 	if asked, err := mcp.Elicitations(required); err != nil || len(asked) == 0 || len(asked) != n {

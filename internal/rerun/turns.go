@@ -7,58 +7,61 @@ import (
 	"answerd/internal/llm"
 )
 
-// turnReader reads the turns of a recording out of its events.
+// turnReader fills the turns, the calls and the questions about limits of a recording from its events.
 type turnReader struct {
 	*recording
-	turn  *turn // that is open; nil between steps
-	index map[string]int
-	text  map[string]string // the arguments of calls, as they came
-	after int64
+	turn      *turn             // the turn whose answer is being read; nil between steps
+	index     map[string]int    // llm.ToolCall.Index of the calls of this turn, by call id
+	text      map[string]string // the arguments of calls as the model wrote them, by call id
+	limitSeen int64             // the number of the time limit's event, if it came during this turn; else 0
 }
 
-// add adds a part to the open turn, with the event that it has to wait for.
-func (r *turnReader) add(p llm.Part) {
+// addPart adds a part to the turn. Outside of a turn there is no answer, and the part is ignored.
+func (r *turnReader) addPart(p llm.Part) {
 	if r.turn != nil {
-		r.turn.parts = append(r.turn.parts, timedPart{p, r.after})
+		r.turn.parts = append(r.turn.parts, timedPart{p, r.limitSeen})
 	}
 }
 
-// open begins another turn. The indexes of calls begin again at 0, as in every answer of a model.
-func (r *turnReader) open() {
-	r.turn, r.after = &turn{}, 0
+// beginTurn begins a turn. The indexes of calls begin at 0 again, as in every answer of a model.
+func (r *turnReader) beginTurn() {
+	r.turn, r.limitSeen = &turn{}, 0
 	clear(r.index)
 	r.turns = append(r.turns, r.turn)
 }
 
-// read adds one event. What belongs to no turn and no call is left to planActions.
+// read adds the next event of the recording to the turn or the call that it belongs to. It ignores events of neither:
+// planActions finds those that must be repeated.
 func (r *turnReader) read(e event.Event) {
 	switch body := e.Body.(type) {
 	case event.StepStart:
-		r.open()
+		r.beginTurn()
 	case event.StepReset:
-		r.open()
+		r.beginTurn()
 	case event.StepEnd:
 		if r.turn != nil && body.FinishReason != "error" && body.FinishReason != "cancelled" {
-			r.turn.end, r.turn.after = &body, r.after
+			r.turn.end, r.turn.limitSeen = &body, r.limitSeen
 		}
 		r.turn = nil
 	case event.TextDelta:
-		r.add(llm.Text{Delta: body.Delta})
+		r.addPart(llm.Text{Delta: body.Delta})
 	case event.ReasoningDelta:
-		r.add(llm.Reasoning{Delta: body.Delta})
+		r.addPart(llm.Reasoning{Delta: body.Delta})
 	case event.ToolCallStart:
 		r.index[body.CallID] = len(r.index)
-		r.add(llm.ToolCallStart{Index: r.index[body.CallID], ID: body.CallID, Name: body.Tool})
+		r.addPart(llm.ToolCallStart{Index: r.index[body.CallID], ID: body.CallID, Name: body.Tool})
 	case event.ToolCallArgs:
 		r.text[body.CallID] += body.Delta
-		r.add(llm.ToolCallArgs{Index: r.index[body.CallID], Delta: body.Delta})
+		r.addPart(llm.ToolCallArgs{Index: r.index[body.CallID], Delta: body.Delta})
 	case event.ToolCall:
 		r.readCall(body, e.Seq)
 	case event.Budget:
 		switch {
-		case body.Limit == "seconds":
-			r.after = e.Seq
-		case body.Limit == trimmed && r.turn != nil:
+		case body.Limit == timeLimit:
+			r.limitSeen = e.Seq
+		case body.Limit == contextLimit && r.turn != nil:
+			// Before a step the agent shortens the conversation by itself. During a step it does so because the
+			// endpoint refused it.
 			r.turn.refused = true
 		}
 	case event.BudgetRequired, event.BudgetResolved:
@@ -70,16 +73,17 @@ func (r *turnReader) read(e event.Event) {
 	}
 }
 
-// readCall reads a complete call. A call without arguments was cut off, and the writer has completed it.
+// readCall adds a call from its tool_call event, which has the number seq. An event without arguments is not part of
+// the model's answer: the answer was cut off, and the event closes the call.
 func (r *turnReader) readCall(b event.ToolCall, seq int64) {
-	text := b.ArgsText
+	args := b.ArgsText
 	if b.Args != nil {
-		text = string(b.Args)
-	} else if all := r.text[b.CallID]; strings.HasPrefix(all, text) {
-		text = all // an event has only the beginning of very long arguments
+		args = string(b.Args)
+	} else if written := r.text[b.CallID]; strings.HasPrefix(written, args) {
+		args = written // ArgsText has only the beginning of very long arguments
 	}
 	if b.Args != nil || b.ArgsText != "" {
-		r.add(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: text})
+		r.addPart(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: args})
 	}
-	r.calls[b.CallID] = &recordedCall{name: b.Tool, server: b.Server, args: []byte(text), complete: seq}
+	r.calls[b.CallID] = &recordedCall{name: b.Tool, server: b.Server, args: []byte(args), complete: seq}
 }

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// watch notices when no run of a session does anything any more. A run that has taken another way than the
-// recorded one may wait for an event that does not come.
+// watch notices when the runs of a session append no events any more. A run that differs from the recorded one may
+// wait for an event that will never come.
 type watch struct {
-	events    atomic.Int64  // of all runs so far
-	unordered chan struct{} // closed when the recorded order cannot be kept, or need not be
-	giveUp    func()        // closes it, once
-	stuck     chan struct{} // closed when the runs do nothing without the recorded order either
+	events    atomic.Int64  // how many events all runs have appended so far
+	unordered chan struct{} // closed when the recorded order is given up: await and its like return at once from then on
+	giveUp    func()        // closes unordered; may be called several times
+	stuck     chan struct{} // closed when the runs append nothing although the recorded order was given up
 
 	mu   sync.Mutex    // protects the field below
-	idle chan struct{} // closed and made anew when nothing has happened for a fraction of the time
+	idle chan struct{} // closed and replaced when no event has come for a quarter of the time stall
 }
 
 func newWatch() *watch {
@@ -26,19 +26,19 @@ func newWatch() *watch {
 	return w
 }
 
-// idleSignal returns a channel that is closed when nothing has happened for a fraction of the time.
+// idleSignal returns a channel that is closed when no event has come for a quarter of the time stall (see run).
 func (w *watch) idleSignal() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.idle
 }
 
-// ticks is into how many parts the time is divided in which nothing happens. Each is waited for on its own, so
-// that a machine that stands still for a while does not look like runs that do.
+// ticks is how many intervals the time stall has. Intervals are counted, and not the time, so that a pause of the
+// whole machine, during which no run can append anything, counts as one interval.
 const ticks = 20
 
-// run watches until ctx ends. When nothing has happened for the time stall, the runs continue without the recorded
-// order; after as long again the first run is cancelled, and after as long again it is given up with ErrStalled.
+// run watches until ctx ends. After the time stall without an event it gives up the recorded order, after another
+// stall it closes stuck, on which driveRun cancels the first run, and after a third it calls end with ErrStalled.
 func (w *watch) run(ctx context.Context, stall time.Duration, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(stall / ticks)
 	defer ticker.Stop()
