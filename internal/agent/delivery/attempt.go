@@ -11,9 +11,11 @@ import (
 	"answerd/internal/help"
 )
 
-// startAttempt makes an attempt in its own goroutine, unless too many are in flight. It takes over the job: however the attempt
-// ends, the job is parked, released or done. While too many attempts are in flight, the delivery is parked for 1 to 4
-// seconds, so that the goroutine that claimed it can claim other runs.
+// startAttempt makes the next attempt of a delivery in a goroutine of its own, and returns at once. The caller hands
+// the job over: in every case it is parked, released or done in the end.
+//
+// If too many attempts are in flight, in all or at this receiver, the delivery is parked for 1 to 4 seconds instead of
+// waiting here, so that the goroutine that claimed it can claim other runs.
 func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	target := d.urlOf(rec)
 	if target == "" {
@@ -24,25 +26,23 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 
 	origin, _ := originOf(target)
 	d.mu.Lock()
-
-	all := 0
+	inFlight := 0
 	for _, n := range d.attempts {
-		all += n
+		inFlight += n
 	}
-
-	free := all < maxAttempts && d.attempts[origin] < maxAttemptsPerReceiver
-	leftToOthers := !d.Local && d.draining.Err() != nil
-	stopped := d.closed || leftToOthers
-	if free && !stopped {
+	isAdmitted := inFlight < maxAttempts && d.attempts[origin] < maxAttemptsPerReceiver
+	isLeftToOtherProcesses := !d.Local && d.draining.Err() != nil
+	isStopped := d.closed || isLeftToOtherProcesses
+	if isAdmitted && !isStopped {
 		d.attempts[origin]++
 		d.work.Add(1)
 	}
 	d.mu.Unlock()
 
 	switch {
-	case stopped:
+	case isStopped:
 		d.release(job)
-	case !free:
+	case !isAdmitted:
 		d.park(job, time.Second+rand.N(3*time.Second))
 	default:
 		go func() {
@@ -58,7 +58,7 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	}
 }
 
-// urlOf returns where a delivery goes; "" if the configuration no longer allows that.
+// urlOf returns the URL of a delivery's receiver, or "" if the configuration no longer has or allows it.
 func (d *Deliverer) urlOf(rec record) string {
 	switch {
 	case rec.Callback == "":
@@ -69,12 +69,11 @@ func (d *Deliverer) urlOf(rec record) string {
 	return ""
 }
 
-// attempt sends a delivery once. Afterwards it removes the delivery, or parks it for the next attempt. The process
-// that has just appended the end of the run makes the first attempt, so only later attempts compare the end
-// (checkEnd).
+// attempt sends a delivery once. Afterwards it removes the delivery, or parks it for the next attempt. The first
+// attempt is made by the process that has just appended the end of the run, so it needs no checkEnd.
 func (d *Deliverer) attempt(job event.Job, rec record) {
 	defer func() {
-		if v := recover(); v != nil { // it must not end the process with all runs
+		if v := recover(); v != nil { // A panic of one delivery must not end the process with all runs.
 			d.Logger.Error("delivery failed", "run_id", rec.Body.RunID, "error", fmt.Sprintf("panic: %v", v))
 			d.park(job, maxDelay)
 		}
@@ -89,7 +88,7 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 		d.results.Add(d.ctx, 1, outcomeAttribute("delivered"))
 		d.Logger.Debug("run delivered", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "attempt", job.Attempt())
 		d.remove(job, rec)
-	case d.ctx.Err() != nil: // the process ends
+	case d.ctx.Err() != nil: // Drain has cancelled the attempt.
 		d.release(job)
 	case age >= lifetime:
 		d.giveUp(d.ctx, rec, err.Error())
@@ -111,7 +110,7 @@ func (d *Deliverer) checkEnd(job event.Job, rec record, age time.Duration) bool 
 	switch {
 	case ended && same:
 		return true
-	case ended: // the process that took the run over has stored another delivery
+	case ended: // The process that took the run over has stored another delivery.
 		d.remove(job, rec)
 	case age < lifetime:
 		d.park(job, endDelay)
@@ -122,7 +121,9 @@ func (d *Deliverer) checkEnd(job event.Job, rec record, age time.Duration) bool 
 	return false
 }
 
-// nextDelay returns the delay after an attempt of a delivery of that age.
+// nextDelay returns the delay before the next attempt. attempt is the number of the one that has just failed, from 1,
+// and age the time since the delivery was created. The delay grows with the age, so it doubles the age each time; it is
+// at most maxDelay, and varies by a quarter at random.
 func nextDelay(attempt int, age time.Duration) time.Duration {
 	delay := firstDelay
 	if attempt > 1 {
@@ -131,8 +132,8 @@ func nextDelay(attempt int, age time.Duration) time.Duration {
 	return delay*3/4 + rand.N(delay/2)
 }
 
-// compareEnd reports whether the run has ended, and with the end that the delivery is about. A run that
-// is no longer kept has ended.
+// compareEnd reports whether the run has ended, and whether that end is the one that the delivery is about. If the log
+// no longer has the run, both results are true. If the log cannot be read, both are false.
 func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 	ctx, cancel := context.WithTimeout(d.ctx, logTimeout)
 	defer cancel()
@@ -146,7 +147,7 @@ func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 	return true, fingerprint(run.Last.Body) == rec.End
 }
 
-// giveUp logs that a run is not delivered.
+// giveUp counts and logs that a delivery will never be made. The caller removes the delivery.
 func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 	origin, _ := originOf(d.urlOf(rec))
 	d.results.Add(context.WithoutCancel(ctx), 1, outcomeAttribute("given_up"))
@@ -154,7 +155,7 @@ func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 		"run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why, help.Webhooks.Attr())
 }
 
-// park leaves the next attempt to the process that claims the delivery after delay.
+// park stores that the next attempt is due after delay. Any process that reads the log may claim it then.
 func (d *Deliverer) park(job event.Job, delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
@@ -165,10 +166,11 @@ func (d *Deliverer) park(job event.Job, delay time.Duration) {
 	d.removeDelivery(job, d.Local)
 }
 
-// release leaves the next attempt to whoever claims the delivery.
+// release gives the job up, so that any process that reads the log may claim it at once. After the end of Drain there
+// is no process left that reads a local log; then release does nothing, and Drain reports the delivery as lost.
 func (d *Deliverer) release(job event.Job) {
 	d.mu.Lock()
-	cannotBeClaimed := d.closed && d.Local // no other process reads a local log
+	cannotBeClaimed := d.closed && d.Local
 	d.mu.Unlock()
 	if cannotBeClaimed {
 		return
@@ -181,7 +183,8 @@ func (d *Deliverer) release(job event.Job) {
 	d.removeDelivery(job, d.Local)
 }
 
-// remove removes a delivery that needs no further attempt.
+// remove deletes a delivery that needs no further attempt from the log. If the log refuses that, the delivery may be
+// made again.
 func (d *Deliverer) remove(job event.Job, rec record) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
@@ -193,9 +196,10 @@ func (d *Deliverer) remove(job event.Job, rec record) {
 	d.removeDelivery(job, false)
 }
 
-// removeDelivery removes a delivery from those of this process, unless it still waits here.
-func (d *Deliverer) removeDelivery(job event.Job, waits bool) {
-	if waits {
+// removeDelivery removes a delivery from d.local. staysLocal means that it does nothing: the delivery waits in a log
+// that no other process reads, so Drain must continue to wait for it.
+func (d *Deliverer) removeDelivery(job event.Job, staysLocal bool) {
+	if staysLocal {
 		return
 	}
 	d.mu.Lock()

@@ -49,7 +49,7 @@ func newBody(run event.Run, agent string, end event.Body) body {
 	case event.Cancelled:
 		err = b.setError(event.RunError{Code: "cancelled", Message: end.Reason, PartialAnswer: end.PartialAnswer})
 	}
-	if err != nil { // JSON of the log cannot be encoded again: the receiver can still fetch the run
+	if err != nil { // Raw JSON of the log is not valid. The receiver can still fetch the run.
 		b.Metadata = nil
 		b.Error = nil
 		b.Truncated = true
@@ -57,8 +57,8 @@ func newBody(run event.Run, agent string, end event.Body) body {
 	return b
 }
 
-// setAnswer sets the answer of a run. It leaves out in this order, until the rest fits: the arguments and results of the
-// calls, then the structured output together with the end of the answer.
+// setAnswer sets the answer of a run. It leaves out in this order, until the rest fits: the arguments and results of
+// the calls, then the structured output together with the end of the answer.
 func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	answer := end.Answer
 	b.Answer, b.Output = &answer, end.Output

@@ -15,7 +15,8 @@ import (
 	"answerd/internal/event"
 )
 
-// Prepared are the deliveries about the end of one run, which are stored.
+// Prepared has the stored deliveries about the end of one run. The caller must call Send or Release. A nil Prepared has
+// no deliveries.
 type Prepared struct {
 	d    *Deliverer
 	jobs []pending
@@ -31,7 +32,7 @@ type pending struct {
 // the question has none. The error is the log's, and wraps event.ErrUnavailable: the run must not end
 // yet. A delivery that cannot be stored for another reason is given up.
 func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback string, end event.Body) (*Prepared, error) {
-	if d == nil || run.ParentID != "" { // a caller did not ask for a child run
+	if d == nil || run.ParentID != "" { // Receivers are informed of the runs that callers started, not of child runs.
 		return nil, nil
 	}
 	prepared := &Prepared{d: d}
@@ -66,8 +67,8 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 // errTooMany means that too many deliveries wait.
 var errTooMany = errors.New("too many deliveries wait")
 
-// storeDelivery stores a delivery and returns its job, which this process has: no other process makes an attempt
-// before this one dies or gives the job up.
+// storeDelivery stores a delivery and returns its job, which this process holds: other processes can claim it only
+// after this one has died, parked or released it. The error is errTooMany or that of the log; then nothing is stored.
 func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -95,7 +96,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		d.notStored(size)
 		cleanup := context.WithoutCancel(ctx)
 		_ = d.Log.Delete(cleanup, id)
-		if job != nil { // otherwise this process would keep the job claimed
+		if job != nil {
 			_ = job.Done(cleanup)
 		}
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
@@ -108,7 +109,8 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 	return job, nil
 }
 
-// webhookID returns the id that all attempts about a run at one receiver have.
+// webhookID returns the value of the header webhook-id. It is the same for all attempts to deliver a run to one of its
+// two receivers, also for a delivery that another process stores after a takeover, so receivers can ignore duplicates.
 func webhookID(run string, callback bool) string {
 	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", callback, run)))
 	return idPrefix + hex.EncodeToString(sum[:16])
@@ -124,8 +126,8 @@ func (p *Prepared) Send() {
 	}
 }
 
-// Release leaves the deliveries to whoever claims them, because it is unknown whether the run has
-// ended.
+// Release lets any process claim the deliveries. It is called in place of Send if it is not known whether the terminal
+// event was appended; the process that claims a delivery finds that out (checkEnd).
 func (p *Prepared) Release() {
 	if p == nil {
 		return
@@ -142,7 +144,7 @@ func (d *Deliverer) Resume(job event.Job) {
 	if d == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
-		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // otherwise its lease ends, with the same effect
+		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // If that fails, the lease ends later, with the same effect.
 		return
 	}
 	var head struct { // what a record of any version has

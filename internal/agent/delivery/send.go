@@ -39,13 +39,14 @@ const (
 // receiver names.
 type sender struct {
 	secret func() auth.Secret
-	// trusted is for the operator's URL, which may be anywhere; proxies from the environment are used.
-	trusted *http.Client
-	// Callbacks have paths that callers chose, at origins of the configuration. The address is checked
-	// when DNS has resolved the host; therefore no proxy is used.
+	// configured is for Options.URL, which may be at any address; proxies from the environment are used.
+	configured *http.Client
+	// allowPrivate lets callbacks go to private addresses, also where DNS names them.
 	allowPrivate bool
 
-	mu        sync.Mutex // protects the field below
+	mu sync.Mutex // protects the field below
+	// callbacks are for URLs that callers chose, by the most private class of addresses that a client may dial. A
+	// client checks the address after DNS has resolved the host, so it uses no proxy.
 	callbacks map[fetch.AddressClass]*http.Client
 }
 
@@ -53,7 +54,7 @@ type sender struct {
 func newSender(o Options) *sender {
 	return &sender{
 		secret: o.CurrentSecret, allowPrivate: o.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
-		trusted: newClient(http.DefaultTransport.(*http.Transport).Clone()),
+		configured: newClient(http.DefaultTransport.(*http.Transport).Clone()),
 	}
 }
 
@@ -69,12 +70,13 @@ func newClient(t *http.Transport) *http.Client {
 	}
 }
 
-// clientFor returns the client for a delivery to that URL. A callback may go to addresses that are at most as
-// private as its own host is written: one at a public name must not reach a private address through DNS.
-// There is one client for each limit, because the dialer of its transport checks it.
+// clientFor returns the client for a delivery to the URL target. For a callback, the host in the URL decides which
+// addresses the client may dial: a public name must not lead to a private address through DNS, unless PrivateCallbacks
+// is set (server-side request forgery). Each class of addresses has a client of its own, because the check is part of
+// its dialer.
 func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	if !isCallback {
-		return s.trusted
+		return s.configured
 	}
 	limit := fetch.Public
 	if u, err := url.Parse(target); err == nil {
@@ -98,8 +100,8 @@ func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	return c
 }
 
-// send makes one attempt. Its error is in our own words: what net/http says could name the URL and
-// quote the answer.
+// send makes one attempt, at most for attemptTimeout. It returns nil if the receiver answered with a 2xx. The error
+// does not wrap that of net/http, which could name the URL, or quote the answer.
 func (s *sender) send(ctx context.Context, target string, rec record, now time.Time) error {
 	b := rec.Body
 	b.Timestamp, b.DeliveryID = now.Unix(), rec.ID
@@ -131,13 +133,14 @@ func (s *sender) send(ctx context.Context, target string, rec record, now time.T
 	if resp.StatusCode/100 != 2 {
 		return fmt.Errorf("the receiver answered HTTP %d", resp.StatusCode)
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswerBody)) // the status has said all
+	// A connection is used again only if its body was read. An error does not matter: the status has said all.
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswerBody))
 	return nil
 }
 
 // close closes the idle connections.
 func (s *sender) close() {
-	s.trusted.CloseIdleConnections()
+	s.configured.CloseIdleConnections()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.callbacks {

@@ -73,7 +73,7 @@ func TestHostileReceivers(t *testing.T) {
 			defer web.CloseClientConnections()
 			p := newProcess(t, Options{URL: web.URL, Log: newLog(), Local: true})
 			defer p.stop()
-			p.sender.trusted.Timeout = 300 * time.Millisecond
+			p.sender.configured.Timeout = 300 * time.Millisecond
 
 			// A delivery takes a bounded time, and its error tells nothing of the receiver's reply.
 			begun := time.Now()

@@ -28,7 +28,7 @@ func serveFake(d *Deliverer, hosts map[string]http.Handler) {
 		}
 		return w.Result(), nil
 	})
-	d.sender.trusted.Transport = transport
+	d.sender.configured.Transport = transport
 	for limit := range 4 {
 		d.sender.callbacks[fetchClass(limit)] = &http.Client{Transport: transport, Timeout: attemptTimeout}
 	}

@@ -9,10 +9,9 @@ import (
 	"answerd/internal/help"
 )
 
-// How waiting deliveries are counted: waiting and bytes are those of all processes, as counted in the log every
-// countInterval, and what this process has added or removed since. storing and added let countStored correct
-// for deliveries that are stored while it reads the pages of the log. So the bound can be exceeded by what other
-// processes store within countInterval.
+// How waiting deliveries are counted: d.waiting and d.bytes are those of all processes, as countStored found them in
+// the log, plus what this process has added and minus what it has removed since then. The bounds can therefore be
+// exceeded by what other processes store within countInterval.
 
 // tally is a number of deliveries, and the bytes of their bodies.
 type tally struct{ count, bytes int64 }
@@ -74,19 +73,23 @@ func (d *Deliverer) countLoop() {
 	}
 }
 
-// countStored counts the deliveries in the log. Deliveries that are stored or removed meanwhile may count
-// too often until the next time, but are never left out.
+// countStored sets d.waiting and d.bytes from the deliveries in the log, which it reads page by page. If the log cannot
+// be read, both keep their values.
+//
+// Deliveries that this process stores while countStored reads may or may not be on the pages. They are added in any
+// case, as are those that are being stored at the end (d.storing), so none is missed, and some count twice until the
+// next call. A delivery that is removed during the reading may also count until then.
 func (d *Deliverer) countStored() {
 	ctx, cancel := context.WithTimeout(d.draining, logTimeout)
 	defer cancel()
 	d.countMu.Lock()
-	before := d.added
+	addedBefore := d.added
 	d.countMu.Unlock()
 	var n, bytes int64
 	for filter := (event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}); n < maxWaiting; {
 		page, err := d.Log.Runs(ctx, filter)
 		if err != nil {
-			return // the last count stays
+			return
 		}
 		for _, r := range page.Runs {
 			size, _ := strconv.ParseInt(r.Metadata[sizeKey], 10, 64)
@@ -99,13 +102,13 @@ func (d *Deliverer) countStored() {
 	}
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.waiting.Store(n + d.storing.count + d.added.count - before.count)
-	d.bytes.Store(bytes + d.storing.bytes + d.added.bytes - before.bytes)
+	d.waiting.Store(n + d.storing.count + d.added.count - addedBefore.count)
+	d.bytes.Store(bytes + d.storing.bytes + d.added.bytes - addedBefore.bytes)
 }
 
-// Drain lets attempts end, but not longer than ctx. If the log ends with the process, it also waits for
-// the deliveries that failed so far, and logs those that it could not make. Otherwise other processes
-// make them. The caller claims no job of the log after Drain has returned.
+// Drain waits until the attempts in flight have ended. When ctx ends, it cancels them. If the log is local, it also
+// waits for further attempts of deliveries that failed, and logs how many deliveries are lost. If the log is shared,
+// other processes make these attempts. The caller must not claim jobs of the log after Drain has returned.
 func (d *Deliverer) Drain(ctx context.Context) {
 	if d == nil {
 		return
@@ -135,7 +138,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	d.sender.close()
 }
 
-// awaitLocal waits until no delivery of this process is left.
+// awaitLocal waits until d.local is empty or ctx ends.
 func (d *Deliverer) awaitLocal(ctx context.Context) {
 	d.mu.Lock()
 	idle := make(chan struct{})

@@ -215,8 +215,9 @@ func (b *budgets) charge(ctx context.Context, caller string, use amounts) *Spent
 	return b.spent(p.stored, p.total())
 }
 
-// storeLocked stores what the caller has used, unless another goroutine does. It releases the mutex
-// meanwhile.
+// storeLocked stores pending.waiting until nothing waits or the store fails, and then removes the caller from b.pending
+// or logs the failure. If another goroutine is doing that, it returns at once: the other one stores this use too. The
+// caller holds b.mu, which is released during requests to the store.
 func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendingUse) {
 	if pending.isBeingStored {
 		return
@@ -240,7 +241,7 @@ func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendi
 	delete(b.pending, caller)
 }
 
-// flush stores what could not be stored before.
+// flush tries to store what could not be stored before, for all callers, until ctx ends.
 func (b *budgets) flush(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -252,8 +253,8 @@ func (b *budgets) flush(ctx context.Context) {
 	}
 }
 
-// spent returns an error for the limit that is used up, by what is stored and pending together; nil if none is. Of
-// several it takes the one that lasts longest.
+// spent returns an error if stored and pending use together have reached a limit, and nil otherwise. If several limits
+// are reached, the error names the one whose period ends last, since the caller is refused until then.
 func (b *budgets) spent(stored map[string]period, pending amounts) (longest *SpentError) {
 	now := b.store.Now()
 	for _, limit := range b.limits {
@@ -265,14 +266,15 @@ func (b *budgets) spent(stored map[string]period, pending amounts) (longest *Spe
 		}
 		until := time.UnixMilli(current.From).Add(limit.Period)
 		if longest == nil || until.After(longest.Until) {
-			retryAfter := max(until.Sub(now).Truncate(time.Second)+time.Second, time.Second)
+			secondsLeft := until.Sub(now) / time.Second // rounded down, so one more second is needed
+			retryAfter := max(secondsLeft+1, 1) * time.Second
 			longest = &SpentError{Limit: limit, Used: used, Until: until, RetryAfter: retryAfter}
 		}
 	}
 	return longest
 }
 
-// current returns the limit's current period, or one that begins now.
+// current returns the stored period of the limit if it has not ended, or else a period that begins now.
 func (l Limit) current(stored map[string]period, now time.Time) period {
 	if l.isCurrent(stored, now) {
 		return stored[l.key()]
@@ -286,7 +288,8 @@ func (l Limit) isCurrent(stored map[string]period, now time.Time) bool {
 	return ok && now.Before(time.UnixMilli(s.From).Add(l.Period))
 }
 
-// load returns what is stored of a caller, nil if nothing is, and the revision that SetValue compares.
+// load returns the stored periods of a caller by Limit.key, or nil if none are stored. The revision is the one that
+// SetValue compares.
 func (b *budgets) load(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
 	value, revision, err := b.store.Value(ctx, values.NewKey("caller budget", caller))
 	if err != nil {
@@ -300,8 +303,8 @@ func (b *budgets) load(ctx context.Context, caller string) (stored map[string]pe
 	return stored, revision, nil
 }
 
-// add adds to what the store has of a caller, and returns the sum. Another process may store at the same time, so it
-// tries storeTries times, with a longer pause after each.
+// add adds use to the stored periods of a caller, and returns the sums. If another process changes the value between
+// the read and the write, add tries again, storeTries times in all, after pauses that get longer.
 func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[string]period, error) {
 	for try := range storeTries {
 		stored, revision, err := b.load(ctx, caller)
@@ -320,7 +323,7 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 		if revision > 0 {
 			return sum, nil
 		}
-		select { // another process was faster
+		select { // Another process has changed the value.
 		case <-time.After(rand.N(time.Millisecond << min(try, 7))):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

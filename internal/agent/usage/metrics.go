@@ -100,13 +100,13 @@ func (m *Meter) AccountOf(caller auth.Identity) (a Account) {
 	return a
 }
 
-// LimitsCost reports whether one of the limits is of the cost.
+// LimitsCost reports whether one of the limits bounds the cost.
 func (m *Meter) LimitsCost() bool {
 	return m.budgets != nil && slices.ContainsFunc(m.budgets.limits, func(l Limit) bool { return l.Name == "cost" })
 }
 
-// Check returns a *SpentError if the caller has used up a limit, and event.ErrUnavailable if that
-// cannot be known.
+// Check returns a *SpentError if the caller has used up a limit, and an error that wraps event.ErrUnavailable if the
+// store does not answer, or the use of too many callers waits to be stored.
 func (m *Meter) Check(ctx context.Context, a Account) error {
 	if m.budgets == nil {
 		return nil
@@ -114,9 +114,9 @@ func (m *Meter) Check(ctx context.Context, a Account) error {
 	return m.budgets.check(ctx, a.Caller)
 }
 
-// Count counts a model call. The cost is nil if the model has no price. It returns the limit that the
-// caller has used up now, or nil. It waits until the use is stored, also after ctx has ended, but only
-// for some seconds.
+// Count counts a model call, in the metrics and towards the limits. cost is nil if the model has no price. If the
+// caller has reached a limit with it, Count returns that limit. Count waits until the use is stored, also after ctx has
+// ended, but not longer than storeTimeout; what could not be stored is stored with the caller's next use or by Flush.
 func (m *Meter) Count(ctx context.Context, a Account, agent, model string, u event.Usage, cost *float64) *SpentError {
 	labels, use := m.labels(agent, model, a.Claim), amounts{Input: u.InputTokens, Output: u.OutputTokens, Total: u.TotalTokens}
 	m.tokens.Add(ctx, u.TotalTokens, labels)
@@ -124,21 +124,21 @@ func (m *Meter) Count(ctx context.Context, a Account, agent, model string, u eve
 		use.Cost = *cost
 		m.cost.Add(ctx, *cost, labels)
 	}
-	if m.budgets == nil || a.Caller == "" { // "" of a run that began before there were limits
+	if m.budgets == nil || a.Caller == "" { // A run that began before limits were configured has no Caller.
 		return nil
 	}
 	return m.budgets.charge(ctx, a.Caller, use)
 }
 
-// Flush stores what was counted while the store did not work.
+// Flush tries to store the use that could not be stored before, until ctx ends.
 func (m *Meter) Flush(ctx context.Context) {
 	if m.budgets != nil {
 		m.budgets.flush(ctx)
 	}
 }
 
-// labels returns the labels of a measurement. Once there are maxClaims values of the claim, new ones are counted as
-// Other; once there are maxSets combinations, new ones have Other as their agent and model.
+// labels returns the labels of a measurement. After maxClaims different values of the claim, further values become
+// Other. After maxSets different combinations, further combinations have Other as their agent and model.
 func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +157,8 @@ func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 	return m.sets[key]
 }
 
-// claimLabelLocked returns the label for a value of the claim, which it remembers; "" if no claim is counted.
+// claimLabelLocked returns the label for a value of the claim: the value itself, None for "", or Other for a new value
+// after maxClaims. It returns "" if the metrics have no such label. The caller holds m.mu.
 func (m *Meter) claimLabelLocked(value string) string {
 	switch {
 	case m.claim == "":
