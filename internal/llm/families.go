@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// AcceptsImages reports whether a model takes images, as far as its id tells: for models of which
-// the operator says nothing. It reports true for an unknown model, because its endpoint can refuse
-// images, and a refusal is better than a model that is never shown any.
+// AcceptsImages guesses from the id of a model whether the model takes images. It is for models without a Profile. It
+// returns true for an unknown model: if that is wrong, the endpoint refuses the image and the caller learns why,
+// whereas images that are left out would be missed silently.
 //
 // An id is divided into words and numbers, so that llama3.1:8b, meta.llama3-1-8b-instruct-v1:0 and
 // meta-llama/Llama-3.1-8B have the same words. If one of them means images, as in qwen2.5vl and
@@ -31,14 +31,14 @@ func AcceptsImages(model string) bool {
 // imageWords are the words by which vendors name models that take images.
 var imageWords = []string{"vision", "vl", "vlm", "omni", "multimodal"}
 
-// family is a name that ids of a family of models contain.
+// family is a family of models, recognized by a name that their ids contain.
 type family struct {
-	words  []string
-	images bool
+	words  []string // the name, divided by idWords
+	images bool     // whether the models take images
 }
 
-// families lists what takes text alone, and what takes images among that. Other models take images
-// or have endpoints that say that they do not. Sources: the modalities in
+// families lists the families that take text alone, and those within them that take images after all. Models of all
+// other families count as taking images. Sources: the modalities in
 // https://github.com/anomalyco/models.dev at f3fc6922 (July 2026), and the model cards of the open
 // models.
 var families = slices.Concat(
@@ -76,11 +76,11 @@ func newFamilies(images bool, names []string) (out []family) {
 	return out
 }
 
-// idWords divides an id into its words and numbers, in lower case. A "p" between two digits is the point
-// in ids of Fireworks, such as llama-v3p1-8b-instruct.
+// idWords returns the words and the numbers of an id, in lower case and without what is between them. "llama3.1:8b"
+// has the words llama, 3, 1, 8 and b.
 func idWords(id string) (words []string) {
 	id = strings.ToLower(id)
-	start := 0 // of the word so far
+	start := 0 // where the current word, or the text between two words, begins
 	continues := func(i int) bool {
 		return isWordByte(id, start) && isWordByte(id, i) && isDigit(id[i]) == isDigit(id[start])
 	}
@@ -96,7 +96,8 @@ func idWords(id string) (words []string) {
 	return words
 }
 
-// isWordByte reports whether the byte at i belongs to a word or a number. Bytes beyond ASCII do, as letters.
+// isWordByte reports whether the byte at i belongs to a word or a number. Bytes beyond ASCII count as letters. A "p"
+// between two digits does not belong to a word: it is the decimal point in ids of Fireworks (llama-v3p1-8b-instruct).
 func isWordByte(id string, i int) bool {
 	isInner := i > 0 && i+1 < len(id)
 	switch c := id[i]; {
@@ -110,7 +111,7 @@ func isWordByte(id string, i int) bool {
 
 func isDigit(b byte) bool { return b >= '0' && b <= '9' }
 
-// containsWords reports whether id contains name without a gap.
+// containsWords reports whether all words of name follow each other somewhere in id.
 func containsWords(id, name []string) bool {
 	for i := range max(len(id)-len(name)+1, 0) {
 		if slices.Equal(id[i:i+len(name)], name) {

@@ -1,4 +1,4 @@
-// Package llm is a language model as a stream of parts.
+// Package llm defines the interface to language models: a request, and its answer as a stream of parts.
 //
 //	for part, err := range model.Stream(ctx, llm.Request{Messages: msgs, Tools: tools}) {
 //		if err != nil {
@@ -81,7 +81,7 @@ const (
 	ToolRole  Role = "tool"
 )
 
-// Message is one turn of the conversation.
+// Message is one message of a conversation.
 type Message struct {
 	Role  Role
 	Text  string
@@ -206,9 +206,9 @@ func (Extensions) part()    {}
 func (Usage) part()         {}
 func (Finish) part()        {}
 
-// Sampling is how a model is to choose its words, in the fields of Chat Completions.
-// What is nil or empty is left to the endpoint, and so are the bounds of the rest: they
-// differ from model to model, and the endpoint says what it refuses.
+// Sampling has parameters of Chat Completions that control how a model generates its answer. A parameter that is nil or
+// empty is not sent. The values are not checked here: their bounds differ from model to model, and the endpoint
+// refuses what it does not accept.
 type Sampling struct {
 	Temperature      *float64        `json:"temperature,omitempty"`
 	TopP             *float64        `json:"top_p,omitempty"`

@@ -16,14 +16,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Profile is what the operator says about one model that is served. The zero value
-// of everything but ID is a default.
+// Profile describes one model that is served, as the operator wrote it in MODELS_FILE. Only ID is required.
 type Profile struct {
-	ID          string      `json:"id"`           // what requests name
-	Upstream    string      `json:"upstream"`     // the endpoint's own id for it; "" is ID
-	ToolCalling ToolCalling `json:"tool_calling"` // "" is the setting's
-	// ContextTokens is the model's window, prompt and answer together; 0 is unknown,
-	// and nothing is left out of a conversation.
+	ID          string      `json:"id"`           // the name of the model in requests
+	Upstream    string      `json:"upstream"`     // the endpoint's own id of the model; "" means ID
+	ToolCalling ToolCalling `json:"tool_calling"` // "" means the setting LLM_TOOL_CALLING
+	// ContextTokens is the size of the model's context window, for prompt and answer together; 0 means that it is
+	// unknown, and then conversations are not shortened before a request.
 	ContextTokens   int64  `json:"context_tokens"`
 	MaxOutputTokens int64  `json:"max_output_tokens"` // asked for in every request; 0 leaves it to the endpoint
 	Images          bool   `json:"images"`            // it takes images
@@ -147,46 +146,50 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	return profiles, nil
 }
 
-// refuseNull makes null an error, which json/v2 takes for the zero value of any type.
+// refuseNull makes null an error. Without it, json/v2 decodes null as the zero value of any type.
 var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
 	if dec.PeekKind() == 'n' {
 		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
 	}
-	return errors.ErrUnsupported // the type's own way
+	return errors.ErrUnsupported // json/v2 then decodes the value as usual
 }))
 
-// profileError returns what an error of json/v2 means to the operator, in one line.
+// profileError converts an error of json/v2 to one line for the operator: the JSON pointer of the place, and what is
+// wrong there. Text that ends too early is either a SyntacticError or a bare io.EOF, so it is the default.
 func profileError(err error) error {
-	place, what := jsontext.Pointer(""), "the JSON ends too early" // which may be a bare io.EOF
+	pointer, problem := jsontext.Pointer(""), "the JSON ends too early"
 	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		place = bad.JSONPointer
+		pointer = bad.JSONPointer
 		switch {
 		case errors.Is(bad, jsontext.ErrDuplicateName):
-			what = "given twice"
+			problem = "given twice"
 		case !errors.Is(bad, io.ErrUnexpectedEOF):
-			what = bad.Err.Error()
+			problem = bad.Err.Error()
 		}
 	}
 	if bad, ok := errors.AsType[*json.SemanticError](err); ok {
-		place, what = bad.JSONPointer, "not an object"
+		pointer, problem = bad.JSONPointer, "not an object"
 		kind := bad.GoType.Kind()
 		switch {
 		case errors.Is(bad, json.ErrUnknownName):
-			what = "unknown field"
+			problem = "unknown field"
 		case kind == reflect.Slice:
-			what = "not a list of models"
+			problem = "not a list of models"
 		case kind == reflect.String:
-			what = "not a text"
+			problem = "not a text"
 		case kind == reflect.Bool:
-			what = "not true or false"
+			problem = "not true or false"
 		case kind == reflect.Int64:
-			what = "not a whole number"
+			problem = "not a whole number"
 		case kind == reflect.Float64:
-			what = "not a number"
+			problem = "not a number"
 		}
 	}
-	where := strings.NewReplacer("\n", " ", "\r", " ").Replace(string(place))
-	return errors.New(strings.TrimPrefix(fmt.Sprintf("%.200s: %s", where, what), ": "))
+	if pointer == "" {
+		return errors.New(problem)
+	}
+	oneLine := strings.NewReplacer("\n", " ", "\r", " ").Replace(string(pointer))
+	return fmt.Errorf("%.200s: %s", oneLine, problem)
 }
 
 // check returns an error for the first field whose value is invalid or contradicts another one. pointer is the JSON
@@ -219,7 +222,7 @@ func (p *Profile) check(pointer string) error {
 	return nil
 }
 
-// badID reports whether an id could not be sent, or not be read in a log.
+// badID reports whether an id is too long, or has control characters, which would corrupt a line of the log.
 func badID(id string) bool {
 	return len(id) > maxModelID || strings.ContainsFunc(id, unicode.IsControl)
 }

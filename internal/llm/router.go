@@ -23,10 +23,10 @@ type Router struct {
 
 // routes says how models are asked. It does not change once a Stream uses it.
 type routes struct {
-	models   map[ToolCalling]Model
-	calling  ToolCalling
-	profiles map[string]Profile
-	own      map[string]map[ToolCalling]Model
+	models         map[ToolCalling]Model            // ask the endpoint of the setting LLM_BASE_URL
+	defaultCalling ToolCalling                      // for models whose profile names none; "" means AutoCalling
+	profiles       map[string]Profile               // by the id in requests
+	ownEndpoints   map[string]map[ToolCalling]Model // ask the endpoint of a profile with a BaseURL, by the id in requests
 }
 
 // NewRouter returns a Router over models, which ask the same endpoint and differ in how it is
@@ -35,14 +35,14 @@ type routes struct {
 // requests name; if there are any, no other model is asked.
 func NewRouter(models map[ToolCalling]Model, calling ToolCalling, profiles map[string]Profile) *Router {
 	router := &Router{}
-	router.routes.Store(&routes{models: models, calling: calling, profiles: profiles, own: make(map[string]map[ToolCalling]Model)})
+	router.routes.Store(&routes{models: models, defaultCalling: calling, profiles: profiles, ownEndpoints: make(map[string]map[ToolCalling]Model)})
 	return router
 }
 
 // SetEndpoint sets what asks the endpoint of the model id, in place of the models of NewRouter.
 // It must not be called after the first Stream.
 func (router *Router) SetEndpoint(id string, models map[ToolCalling]Model) {
-	router.routes.Load().own[id] = models
+	router.routes.Load().ownEndpoints[id] = models
 }
 
 // Replace makes router ask models as other does, from the next Stream on.
@@ -64,19 +64,21 @@ func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 		}
 		candidates := routes.candidates(r)
 		for i, id := range candidates {
-			failed, stopped := routes.tryModel(ctx, r, id, yield, i+1 < len(candidates))
-			if failed == nil || stopped {
+			hasFallback := i+1 < len(candidates)
+			unavailable := routes.tryModel(ctx, r, id, yield, hasFallback)
+			if unavailable == nil {
 				return
 			}
 			logger := cmp.Or(router.Logger, slog.New(slog.DiscardHandler))
 			logger.LogAttrs(ctx, slog.LevelInfo, "a model is unavailable, so its fallback is asked",
-				slog.String("model", id), slog.String("fallback", candidates[i+1]), slog.String("reason", failed.Error()))
+				slog.String("model", id), slog.String("fallback", candidates[i+1]), slog.String("reason", unavailable.Error()))
 		}
 	}
 }
 
-// candidates returns the ids of the models to ask, in order. One that answered in this run
-// comes first: another endpoint lacks the members that its messages must carry.
+// candidates returns the ids of the models to ask, in order: the requested one and its fallbacks. r.Preferred, which
+// answered earlier in this run, is moved to the front if it is one of them. Its answers may have Extensions,
+// which only its own endpoint gets (Message.Extensions).
 func (routes *routes) candidates(r Request) []string {
 	ids := append([]string{r.Model}, routes.profiles[r.Model].Fallback...)
 	if i := slices.Index(ids, r.Preferred); i > 0 {
@@ -85,25 +87,26 @@ func (routes *routes) candidates(r Request) []string {
 	return ids
 }
 
-// tryModel asks one model and yields its parts. It returns an error that it did not yield if
-// another model may be asked, and otherwise reports that it has stopped.
-func (routes *routes) tryModel(ctx context.Context, r Request, id string, yield func(Part, error) bool, mayFail bool) (failed error, stopped bool) {
+// tryModel asks the model id and yields the parts of its answer, or its error. There is one exception: if hasFallback
+// is set, and the model is unavailable before its first part, tryModel yields nothing and returns the error as
+// unavailable. Otherwise unavailable is nil, and the stream has ended.
+func (routes *routes) tryModel(ctx context.Context, r Request, id string, yield func(Part, error) bool, hasFallback bool) (unavailable error) {
 	r.Model = id
-	began := false
+	hasYielded := false
 	for part, err := range routes.ask(ctx, r) {
 		if err != nil {
-			e, isOurs := errors.AsType[*Error](err)
-			if isOurs {
-				e.Asked = id
+			modelErr, isModelErr := errors.AsType[*Error](err)
+			if isModelErr {
+				modelErr.Asked = id
 			}
-			isUnavailable := isOurs && e.Unavailable
-			if mayFail && isUnavailable && !began && ctx.Err() == nil {
-				return err, false
+			isUnavailable := isModelErr && modelErr.Unavailable
+			if hasFallback && isUnavailable && !hasYielded && ctx.Err() == nil {
+				return err
 			}
 			yield(nil, err)
-			return err, true
+			return nil
 		}
-		began = true
+		hasYielded = true
 		switch p := part.(type) {
 		case Extensions:
 			p.Model = id
@@ -113,16 +116,17 @@ func (routes *routes) tryModel(ctx context.Context, r Request, id string, yield 
 			part = p
 		}
 		if !yield(part, nil) {
-			return nil, true
+			return nil
 		}
 	}
-	return nil, true
+	return nil
 }
 
-// ask asks the one model that request names.
+// ask sends the request to the endpoint of the model that it names, in the way that the model's profile says. The
+// model's limit on an answer applies if the request has none or a higher one.
 func (routes *routes) ask(ctx context.Context, request Request) iter.Seq2[Part, error] {
 	p, models := routes.profiles[request.Model], routes.models
-	if own := routes.own[request.Model]; own != nil {
+	if own := routes.ownEndpoints[request.Model]; own != nil {
 		models = own
 	}
 	request.Model = cmp.Or(p.Upstream, request.Model)
@@ -133,5 +137,5 @@ func (routes *routes) ask(ctx context.Context, request Request) iter.Seq2[Part, 
 	if p.StructuredOutput == PromptOutput {
 		request = request.SchemaInPrompt()
 	}
-	return models[cmp.Or(p.ToolCalling, routes.calling, AutoCalling)].Stream(ctx, request)
+	return models[cmp.Or(p.ToolCalling, routes.defaultCalling, AutoCalling)].Stream(ctx, request)
 }

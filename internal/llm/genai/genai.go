@@ -104,7 +104,8 @@ func newMessage(m llm.Message, limit int) message {
 	return out
 }
 
-// argumentsValue returns arguments as a value, or as text if they are not JSON or too long.
+// argumentsValue returns the arguments of a call as raw JSON. If they are not JSON, or are longer than limit, it
+// returns their beginning as a string.
 func argumentsValue(text string, limit int) any {
 	if len(text) > limit || !json.Valid([]byte(text)) {
 		return truncateText(text, limit)
@@ -112,8 +113,10 @@ func argumentsValue(text string, limit int) any {
 	return json.RawMessage(text)
 }
 
-// encodeBounded returns the JSON of n messages in at most MaxBytes. build returns the messages from an index on, with
-// texts of at most limit bytes. encodeBounded lowers the limit first, and then leaves out the oldest messages.
+// encodeBounded returns the JSON of n messages in at most MaxBytes. build returns the messages with indexes of at least
+// from, with texts of at most limit bytes. encodeBounded first halves the limit, down to minText, and then leaves out
+// the older half of the messages, until the JSON fits. It returns an empty list if a single message does not fit, which
+// is one with very many calls.
 func encodeBounded(n int, build func(from, limit int) any) string {
 	from, limit := 0, maxText
 	for {
@@ -125,7 +128,7 @@ func encodeBounded(n int, build func(from, limit int) any) string {
 			limit /= 2
 		case err == nil && n-from > 1:
 			from += (n - from + 1) / 2
-		default: // a single message with very many calls
+		default:
 			return "[]"
 		}
 	}
