@@ -46,7 +46,7 @@ func (l *Log) addInput(r *run, inputID string, data []byte) (*job, int64, error)
 		}
 	}
 	r.inbox.inputs = append(r.inbox.inputs, event.Input{ID: inputID, Pos: int64(len(r.inbox.inputs)) + 1, Data: data})
-	r.other += int64(cap(data)) + entryOverhead
+	r.otherBytes += int64(cap(data)) + entryOverhead
 	wakeWaiters(&r.inbox.more)
 	return r.job, r.countLocked(), nil
 }

@@ -85,7 +85,7 @@ func (j *job) Done(context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.job == j && !r.dropped {
-		r.other -= j.size()
+		r.otherBytes -= j.size()
 		r.usage.count(r.countLocked())
 	}
 	r.job = nil

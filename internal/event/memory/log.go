@@ -154,7 +154,7 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 		return event.ErrExists
 	}
 	record.Last = event.Event{}
-	added := &run{number: l.created + 1, began: now, record: record, status: event.StatusRunning, other: recordSize(record)}
+	added := &run{number: l.created + 1, began: now, record: record, status: event.StatusRunning, otherBytes: recordSize(record)}
 	if key := (ownedKey{record.Owner, record.Key}); record.Key != "" {
 		if other := l.keys[key]; other != nil {
 			return &event.KeyError{Run: other.record.ID, Same: other.record.Fingerprint == record.Fingerprint}
@@ -169,8 +169,8 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 	}
 	added.usage.runs++
 	added.record.Owner = added.usage.owner // the runs of an owner share its strings
+	added.usage.count(added.countLocked()) // added.mu is not needed before other goroutines can find the run
 	l.runs.Store(record.ID, added)
-	added.usage.count(added.countLocked()) // no other goroutine can append to it before
 	return nil
 }
 
@@ -215,7 +215,7 @@ func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error)
 	return r.decodePage(page, undecoded)
 }
 
-// readPage is pageLocked for runs that are kept.
+// readPage returns a page of pageLocked, or event.ErrGone if the run is no longer kept.
 func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,7 +298,7 @@ func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err e
 	case !r.ended.IsZero():
 		return 0, event.ErrEnded
 	}
-	r.other += r.results.setResult(call, result)
+	r.otherBytes += r.results.setResult(call, result)
 	return r.countLocked(), nil
 }
 
@@ -355,11 +355,11 @@ func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
 		return 0, event.ErrFenced
 	}
 	r.job = j
-	r.other += j.size()
+	r.otherBytes += j.size()
 	return r.countLocked(), nil
 }
 
-// Claim implements event.Jobs.
+// Claim implements event.Jobs. It waits until the queue has the job of a run that has not ended, or ctx ends.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
 		j, more := l.queue.removeFirst()
@@ -367,7 +367,7 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 			if j.markClaimed() {
 				return j, nil
 			}
-			continue // the run was deleted meanwhile
+			continue // The run has ended or was dropped since its job was added to the queue.
 		}
 		select {
 		case <-more:

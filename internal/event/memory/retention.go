@@ -24,8 +24,9 @@ const bytesPerTombstone = 2048
 // maxOwnersCompared bounds the owners that are compared to find one above its share.
 const maxOwnersCompared = 64
 
-// addBytes accounts for what was added to a run, and drops runs if the log exceeds its limit. Most
-// calls do not lock l.mu, which other runs need.
+// addBytes counts size more bytes for a run, and drops runs that have ended while the log exceeds its limit. ended
+// says that the terminal event was added. The caller must not hold a lock. Most calls do not lock l.mu,
+// for which the appends to all other runs would have to wait.
 func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if r.usage.count(size) <= l.maxBytes && !ended {
 		return
@@ -41,9 +42,8 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
 		l.dropLocked(l.nextToDropLocked(r))
 	}
-	// Other runs may have appended since the loop found enough space. As long as the log holds
-	// other runs that have ended, the next append of those runs drops one, and r keeps its
-	// events.
+	// The log may exceed its limit again here, because runs append without l.mu. r loses events only if there is
+	// no other run that has ended; otherwise the next append drops such a run.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
 		// Drop more than needed, so that not every append drops something.
 		l.dropTailLocked(r)
@@ -55,7 +55,7 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 // until the others use no more than their share of the log.
 func (l *Log) addRecentLocked(r *run) {
 	r.mu.Lock()
-	l.recentBytes += r.tail.bytes // which stay, since the run has ended
+	l.recentBytes += r.tail.bytes // The tail does not grow any more, since the run has ended.
 	r.mu.Unlock()
 	l.recent, r.recent = append(l.recent, r), true
 	for len(l.recent) > 1 && l.recentBytes > l.maxBytes/tailsShare {
@@ -172,25 +172,25 @@ func (l *Log) Close() {
 	l.expiry.running.Wait()
 }
 
-// dropLocked removes a run and leaves its tombstone.
+// dropLocked removes a run and adds its tombstone. The caller holds l.mu; dropLocked locks r.mu. Readers and waiters
+// that already have the run are woken, and find dropped set when they call the log again.
 func (l *Log) dropLocked(r *run) {
 	l.ended, r.usage.ended = removeRun(l.ended, r), removeRun(r.usage.ended, r)
 	l.dropTailLocked(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dropped {
-		return // Delete was called while the run ended; its key may belong to another run by now
+		return // Delete was called while the run ended. The key may belong to another run by now.
 	}
 	delete(l.keys, ownedKey{r.record.Owner, r.record.Key})
 	r.usage.runs--
 	if r.usage.runs == 0 {
 		delete(l.usage, r.record.Owner)
 	}
-	// A reader that already has the run sees dropped at its next call, which the wake-up causes.
 	r.events = events{}
 	r.tail = tail{}
 	r.results = results{}
-	r.other = 0
+	r.otherBytes = 0
 	r.dropped = true
 	r.usage.count(r.countLocked())
 	r.inbox.inputs = nil
@@ -240,7 +240,7 @@ func newTombstones(maxBytes int64) tombstones {
 	return tombstones{limit: int(min(maxTombstones, maxBytes/bytesPerTombstone+1))}
 }
 
-// addOwner notes the owner of a run that was deleted. If there are too many, it forgets the older half.
+// addOwner stores the owner of a run that was dropped. If the newer generation is full, it first forgets the older one.
 func (t *tombstones) addOwner(id string, owner event.Owner) {
 	if len(t.newer) >= t.limit {
 		t.older, t.newer = t.newer, nil
@@ -253,7 +253,8 @@ func (t *tombstones) addOwner(id string, owner event.Owner) {
 	t.newer[strings.Clone(id)] = unique.Make(owner)
 }
 
-// ownerOf returns the owner of a run that was deleted. ok is false if the tombstone was forgotten, or never made.
+// ownerOf returns the owner of a run that was dropped. ok is false if the run was not dropped, or so many runs were
+// dropped since then that its tombstone was forgotten.
 func (t *tombstones) ownerOf(id string) (event.Owner, bool) {
 	handle, ok := t.newer[id]
 	if !ok {

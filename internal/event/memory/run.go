@@ -26,21 +26,21 @@ type run struct {
 	usage  *ownerUsage
 	recent bool // is in Log.recent, guarded by Log.mu
 
-	mu      sync.Mutex   // guards the fields below
-	record  event.Run    // its Last stays unset
-	status  event.Status // that the newest event implies
-	events  events
-	tail    tail  // of events; empty when later runs have ended, see Log.recent
-	other   int64 // bytes of everything but events and tail
-	counted int64 // bytes that were added to those of the log
-	results results
-	inbox   inbox
-	notes   []event.Note
-	job     *job          // nil before CreateJob and after Done
-	ended   time.Time     // when the terminal event was appended; zero before
-	dropped bool          // only record is left
-	more    chan struct{} // closed at the next append; nil while no caller waits
-	settled chan struct{} // closed at the next append after which the run has settled; nil while no caller waits
+	mu         sync.Mutex   // guards the fields below
+	record     event.Run    // its Last stays unset
+	status     event.Status // that the newest event implies
+	events     events
+	tail       tail  // of events; empty when later runs have ended, see Log.recent
+	otherBytes int64 // of everything but events and tail
+	counted    int64 // the bytes of the run that are part of Log.bytes so far (countLocked)
+	results    results
+	inbox      inbox
+	notes      []event.Note
+	job        *job          // nil before CreateJob and after Done
+	ended      time.Time     // when the terminal event was appended; zero before
+	dropped    bool          // the run was dropped: only record is left, without Request and Metadata
+	more       chan struct{} // closed at the next append; nil while no caller waits
+	settled    chan struct{} // closed at the next append after which the run has settled; nil while no caller waits
 }
 
 // recordSize estimates the bytes of a run without events.
@@ -89,15 +89,15 @@ func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err erro
 	return e, r.countLocked(), nil
 }
 
-// withLoss returns how much memory of the process n bytes of a run take: a third more. Go's allocator does not reuse the
-// space between objects of different ages, and the runtime keeps a tenth of the heap. After 50,000 answers, an idle
-// process with 256 MiB for the log had 100 MB of that.
+// withLoss estimates how much memory of the process n bytes of a run take: a third more. Go's allocator does not reuse
+// the space between objects of different ages, and the runtime keeps a tenth of the heap. That was 100 MB of an idle
+// process with 256 MiB for the log, after 50,000 answers.
 func withLoss(n int64) int64 { return n + n/3 }
 
-// countLocked returns by how many bytes the run has grown since the last call. The caller adds them to
-// those of the log.
+// countLocked returns by how many bytes the run has grown since the last call. The caller holds r.mu, and passes the
+// result to ownerUsage.count.
 func (r *run) countLocked() (grown int64) {
-	now := withLoss(r.events.bytes + r.tail.bytes + r.other)
+	now := withLoss(r.events.bytes + r.tail.bytes + r.otherBytes)
 	grown, r.counted = now-r.counted, now
 	return grown
 }
@@ -140,7 +140,8 @@ func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err er
 	return page, undecoded, nil
 }
 
-// decodePage adds events to a page of pageLocked.
+// decodePage returns the page of pageLocked with the events of undecoded. It needs no lock, because the blocks of a run
+// do not change.
 func (r *run) decodePage(page event.Page, undecoded [][]byte) (event.Page, error) {
 	if len(undecoded) == 0 {
 		return page, nil
@@ -190,7 +191,8 @@ func (r *run) endTime() time.Time {
 	return r.ended
 }
 
-// waitChannel returns the channel that the next wakeWaiters closes.
+// waitChannel returns the channel that the next call of wakeWaiters closes, and makes one if there is none. The caller
+// holds the lock that guards *more.
 func waitChannel(more *chan struct{}) <-chan struct{} {
 	if *more == nil {
 		*more = make(chan struct{})
@@ -198,7 +200,8 @@ func waitChannel(more *chan struct{}) <-chan struct{} {
 	return *more
 }
 
-// wakeWaiters closes the channel that waitChannel returned.
+// wakeWaiters closes the channel that waitChannel has returned since the last call, if any. The caller holds the lock
+// that guards *more.
 func wakeWaiters(more *chan struct{}) {
 	if *more != nil {
 		close(*more)
@@ -240,7 +243,7 @@ func (r *run) trimContent(want int64) (grown int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	freed := r.results.dropOldest(want)
-	r.other -= freed
+	r.otherBytes -= freed
 	if !r.dropped && freed < want && r.events.newest > 0 {
 		before := r.tail.bytes
 		r.tail.dropOldest(0)
@@ -265,6 +268,6 @@ func (r *run) addNote(note []byte) (grown int64, err error) {
 		return 0, err
 	}
 	r.notes = append(r.notes, event.Note{After: r.events.newest, Data: note})
-	r.other += int64(cap(note)) + entryOverhead
+	r.otherBytes += int64(cap(note)) + entryOverhead
 	return r.countLocked(), nil
 }
