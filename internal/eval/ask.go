@@ -40,8 +40,8 @@ type outcome struct {
 	cost     *float64      // nil if the model has no price
 	elapsed  time.Duration // of the last try, without the waits for a busy service
 	declined []string      // what the run asked a person for and did not get
-	failure  error         // the run has no answer
-	tooLong  bool          // because it was cancelled at its limit; failure is set too
+	failure  error         // why the run has no answer; nil if it has one
+	tooLong  bool          // failure is that the run was cancelled at its limit
 }
 
 // reply is the answer of POST /answer: of 200 the first part, of 202 the second.
@@ -57,9 +57,9 @@ type reply struct {
 	Interrupts []event.Interrupt `json:"interrupts"`
 }
 
-// ask asks a question and waits for the end of the run, limit at most. While the service is too busy to begin the
-// run, that time does not pass. If ctx ends, answerd cancels the run, because the connection of POST /answer is
-// closed. The error is that of ctx.
+// ask asks a question and waits for the end of the run, for at most limit; then it cancels the run. The time during
+// which the service is too busy to begin the run does not count. If ctx ends, ask returns its error; answerd then
+// cancels the run, because the connection of POST /answer is closed. All other failures are part of the outcome.
 func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
 	r := &outcome{}
 	began := time.Now()
@@ -103,7 +103,7 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 		isBusy := ok && p.RetryAfter > 0 && p.IsBusy()
 		if isBusy && retries < maxRetries {
 			retries++
-			if r.runID != "" { // the run continues meanwhile
+			if r.runID != "" { // The run has begun, so its time must not stop.
 				err = wait(ctx, p.RetryAfter)
 			} else {
 				err = pause(p.RetryAfter)
@@ -133,7 +133,7 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 				return nil, err
 			}
 		}
-		if len(answered) == before { // the run has not processed the answers yet
+		if len(answered) == before { // The run is still suspended, since it has not processed the answers yet.
 			if err := wait(ctx, inputWait); err != nil {
 				return nil, err
 			}
@@ -153,8 +153,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// decide answers an interrupt: approvals as the case says. Nobody is there to fill in a form or to raise
-// a limit.
+// decide answers an interrupt of a run. It decides about an approval as the case says, and declines forms and higher
+// limits, since no person takes part. What it declined is added to r.declined.
 func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Interrupt, approve bool) error {
 	input := map[string]any{"id": interrupt.ID}
 	switch {
@@ -173,7 +173,7 @@ func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Inte
 	}
 	err := e.client.SendInput(ctx, r.runID, input)
 	if p, ok := errors.AsType[*client.Problem](err); ok && p.IsTooLate() {
-		return nil // too late; how the run continued is in its answer
+		return nil // The interrupt was resolved in another way, which the answer of the run will show.
 	}
 	return err
 }

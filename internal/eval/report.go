@@ -75,8 +75,8 @@ func newCaseReport(c Case) CaseReport {
 	return CaseReport{Name: c.Name, Line: c.Line, Question: c.Question, Agent: c.Agent, Wanted: c.Runs, Pass: c.Pass}
 }
 
-// summarize computes what the results add up to. It must be called once, when there is at least one result. A case
-// of an interrupted report does not pass, because its other runs could have failed.
+// summarize sets the fields of the report that follow from its results. It must be called once, with at least one
+// result. A case that lacks results, because the evaluation was interrupted, does not pass.
 func (c *CaseReport) summarize() {
 	seconds, cost, priced := 0.0, 0.0, false
 	for _, r := range c.Results {
@@ -98,11 +98,11 @@ func (c *CaseReport) summarize() {
 	if priced {
 		c.Cost = &cost
 	}
-	// 4 of 5 are 0.8, whatever the rounding of binary fractions.
+	// The tolerance makes up for the rounding of binary fractions: 4 of 5 runs reach a share of 0.8.
 	c.Passed = n == c.Wanted && float64(c.PassedRuns) >= c.Pass*float64(n)-1e-9
 }
 
-// summarize computes what the cases add up to.
+// summarize sets the fields of the report that follow from its cases.
 func (r *Report) summarize(elapsed time.Duration) {
 	r.Seconds = elapsed.Round(time.Millisecond).Seconds()
 	for _, c := range r.Cases {
@@ -118,12 +118,14 @@ func (r *Report) summarize(elapsed time.Duration) {
 }
 
 // rounded returns the interval with four decimals.
-func (i Interval) rounded() Interval {
-	return Interval{math.Round(i[0]*1e4) / 1e4, math.Round(i[1]*1e4) / 1e4}
-}
+func (i Interval) rounded() Interval { return Interval{roundShare(i[0]), roundShare(i[1])} }
 
-// CompareWith adds the report of another configuration, and the comparison of the cases that both have. Cases are
-// matched by their names. Whether a case passed does not matter here, only its rate.
+// roundShare rounds a share of runs to four decimals.
+func roundShare(share float64) float64 { return math.Round(share*1e4) / 1e4 }
+
+// CompareWith sets r.Against to the report of another configuration, and r.Comparison to the differences between the
+// two reports. It compares the rates of cases with the same name. A case that only one of the reports has, because the
+// other was interrupted, is left out.
 func (r *Report) CompareWith(other Report) {
 	r.Against, r.Comparison = &other, nil
 	byName := make(map[string]CaseReport)
@@ -133,9 +135,9 @@ func (r *Report) CompareWith(other Report) {
 	for _, c := range r.Cases {
 		o, ok := byName[c.Name]
 		if !ok {
-			continue // one of the two was interrupted
+			continue
 		}
-		compared := Comparison{Name: c.Name, Change: "same", Rate: c.Rate, Against: o.Rate, Difference: math.Round((c.Rate-o.Rate)*1e4) / 1e4}
+		compared := Comparison{Name: c.Name, Change: "same", Rate: c.Rate, Against: o.Rate, Difference: roundShare(c.Rate - o.Rate)}
 		compared.Interval = difference(c.PassedRuns, len(c.Results), o.PassedRuns, len(o.Results)).rounded()
 		switch {
 		case compared.Difference > 0:

@@ -23,19 +23,17 @@ type Options struct {
 // evaluator asks the questions of a suite.
 type evaluator struct{ client *client.Client }
 
-// job is one run of a case. Runs of a case are jobs of their own, so that they run at the same time too.
-type job struct{ number int } // of the case
-
-// finished is a job with its result.
-type finished struct {
-	job
-	result RunReport
-	err    error // ctx has ended
+// finishedRun is the result of one run of a case.
+type finishedRun struct {
+	caseIndex int // in Suite.Cases
+	report    RunReport
+	err       error // not nil if ctx ended before the run did; report is not set then
 }
 
-// Run asks the questions of a suite. If ctx ends, the report is of the runs that were done, and its
-// Interrupted is true. An error means that no question could be asked; it is an *Error if the suite names
-// an agent that the service does not have.
+// Run asks each question of a suite as often as its case says, and returns the report. If ctx ends, the report has the
+// runs that had ended by then, and Interrupted is set. A run that fails is part of the report. Run returns an error
+// only if it could not ask the service for its agents, or if the suite names an agent that the service does not have
+// (*Error).
 func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	e := &evaluator{client.New(opts.URL, opts.Token, max(opts.Parallel, 1))}
 	defer e.client.Close()
@@ -44,7 +42,8 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		return Report{}, err
 	}
 
-	results, total := e.startRuns(ctx, suite, opts), 0
+	results := e.startRuns(ctx, suite, opts)
+	total := 0
 	cases := make([]CaseReport, len(suite.Cases))
 	for i, one := range suite.Cases {
 		cases[i] = newCaseReport(one)
@@ -52,12 +51,12 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	}
 
 	done := 0
-	for f := range results {
-		if f.err != nil {
+	for run := range results {
+		if run.err != nil {
 			continue
 		}
-		testCase := &cases[f.number]
-		testCase.Results = append(testCase.Results, f.result)
+		testCase := &cases[run.caseIndex]
+		testCase.Results = append(testCase.Results, run.report)
 		done++
 		if opts.Progress != nil {
 			opts.Progress(done, total)
@@ -85,28 +84,28 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	return report, nil
 }
 
-// startRuns starts the goroutines that ask, and returns their results. The channel is closed when all of
-// them have ended. The caller must read it to its end, or the goroutines never end. If ctx ends, the jobs that
-// have begun end with its error, and the others are not run.
-func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-chan finished {
-	jobs, results := make(chan job), make(chan finished)
+// startRuns starts goroutines that run the cases, o.Parallel runs at a time, and returns the channel of their results.
+// The caller must read the channel until it is closed; otherwise the goroutines never end. If ctx ends, no further
+// run begins, and those that have begun end with the error of ctx.
+func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-chan finishedRun {
+	caseIndexes, results := make(chan int), make(chan finishedRun)
 	var workers sync.WaitGroup
 	for range max(o.Parallel, 1) {
 		workers.Go(func() {
-			for j := range jobs {
-				result, err := e.run(ctx, suite, suite.Cases[j.number])
-				results <- finished{j, result, err}
+			for i := range caseIndexes {
+				report, err := e.run(ctx, suite, suite.Cases[i])
+				results <- finishedRun{i, report, err}
 			}
 		})
 	}
 	go func() {
 		defer close(results)
 		defer workers.Wait()
-		defer close(jobs)
-		for i, one := range suite.Cases {
-			for range one.Runs {
+		defer close(caseIndexes)
+		for i, testCase := range suite.Cases {
+			for range testCase.Runs {
 				select {
-				case jobs <- job{i}:
+				case caseIndexes <- i:
 				case <-ctx.Done():
 					return
 				}
@@ -116,9 +115,9 @@ func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-cha
 	return results
 }
 
-// run asks the question of a case once and compares the answer with what is expected. A run that failed is a
-// result like any other; an error means that ctx has ended. The judge is asked only about answers that met all
-// other expectations, which saves its model call. Its time does not count towards max_seconds.
+// run asks the question of a case once, and returns what the answer did not meet of the expectations. A run that failed
+// is reported in the same way; the error is only that of ctx. The judge, which costs a model call, is asked only if the
+// answer met all other expectations. The judge's time does not count towards max_seconds.
 func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunReport, error) {
 	limit := maxRun
 	if testCase.Expect.MaxSeconds > 0 {
