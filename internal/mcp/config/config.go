@@ -195,7 +195,7 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
 	}
 
-	for _, list := range []struct {
+	for _, patterns := range []struct {
 		field string
 		globs []string
 	}{
@@ -205,9 +205,9 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 		{"autoApprove", s.AutoApprove},
 		{"idempotentTools", s.IdempotentTools},
 	} {
-		for _, g := range list.globs {
+		for _, g := range patterns.globs {
 			if _, err := path.Match(g, ""); err != nil {
-				return fieldErrorf(list.field, "%.80q is not a pattern", g)
+				return fieldErrorf(patterns.field, "%.80q is not a pattern", g)
 			}
 		}
 	}

@@ -167,20 +167,24 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	},
 }
 
-// parseHeaders reads the field headers. It ignores Accept and Content-Type with a warning, because
-// files of other hosts have them and the transport sets them.
+// parseHeaders reads the field headers. Files that were written for other MCP hosts often have Accept and
+// Content-Type. The transport sets both, so parseHeaders leaves them out with a warning.
 func parseHeaders(s *Server, v jsonValue) (err error) {
 	s.Headers, err = v.readSecretMap()
+	if err != nil {
+		return err
+	}
 	for name := range s.Headers {
 		if low := strings.ToLower(name); low == "accept" || low == "content-type" {
 			delete(s.Headers, name)
 			v.reader.warn(v.errorf("%s is not sent: the transport sets it", name).Error())
 		}
 	}
-	return err
+	return nil
 }
 
-// parseMeta reads the field meta. An empty list is not the same as none.
+// parseMeta reads the field meta. An empty list means that the server gets no members; it is kept apart from nil,
+// which means the default (Server.Meta).
 func parseMeta(s *Server, v jsonValue) (err error) {
 	s.Meta, err = v.readStringList()
 	if s.Meta == nil && !v.isNull() {
@@ -229,8 +233,8 @@ func parseType(s *Server, v jsonValue) error {
 	return err
 }
 
-// parseTransport reads the field transport, which is what FastMCP and LangChain call the type. Other hosts may
-// mean something else.
+// parseTransport reads the field transport, which FastMCP and LangChain have in place of type. A value that is not a
+// transport type is only a warning, because further hosts may use the field for something else.
 func parseTransport(s *Server, v jsonValue) error {
 	if parseType(s, v) != nil {
 		v.warnUnknown()
@@ -256,8 +260,9 @@ func parseServer(v jsonValue) (Server, error) {
 	return server, server.completeServer(v, fields)
 }
 
-// applyFields reads fields into s, each with its reader in setters, in the order of the file. Of two
-// members that set the same field, such as cwd and workDir, the later one counts.
+// applyFields reads fields into s, in the order of the file, each with the function that setters has for its name. Of
+// two fields that set the same thing, such as cwd and workDir, the later one counts. A field without a function is a
+// warning.
 func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server, jsonValue) error) error {
 	for _, f := range fields {
 		set := setters[f.name]
@@ -293,7 +298,7 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	}
 	v.path += ", " + wrong.field
 	name, _, _ := strings.Cut(wrong.field, ".")
-	for _, field := range fields { // name the line of the field if the file has the field
+	for _, field := range fields { // The error names the line of the field that is wrong, or else that of the server.
 		if field.name == name || slices.Contains(otherNames[name], field.name) {
 			v.nameOffset = field.nameOffset
 		}
@@ -301,7 +306,7 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	return v.errorf("%s", wrong.problem)
 }
 
-// otherNames has the members of other hosts that set the same field as one of answerd's.
+// otherNames has, for some fields of answerd, the fields of other MCP hosts that set the same thing.
 var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}, "bearerToken": {"auth"}}
 
 // parseTools reads the field tools: the tools that may be called, and those that need approval. GitHub Copilot
@@ -341,7 +346,7 @@ func parseTools(server *Server, v jsonValue) error {
 // is written in Rust; seedSourceFields has those of its source. Files have both spellings of a
 // type (Http, http) and of a source ({"type": "Http", …}, {"Http": {…}}).
 var seedServerFields = map[string]func(*Server, jsonValue) error{
-	// parseSeedServer reads both before the others, to name the server in errors.
+	// seedServerName has read both before, so these two only check the types.
 	"id":                   func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"name":                 func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"source":               parseSource,
@@ -365,10 +370,11 @@ var seedSourceFields = map[string]func(*Server, jsonValue) error{
 	"env":          serverFields["env"],
 }
 
-// readToolTimeout reads tool_timeout_secs, the limit of a whole call.
+// readToolTimeout reads tool_timeout_secs, which bounds a whole call.
 func readToolTimeout(s *Server, v jsonValue) error { return v.readSeconds(&s.MaxTime) }
 
-// readSeconds reads a timeout, which may be null, as serde writes None.
+// readSeconds reads a timeout in seconds into to. It leaves to unchanged if the value is null, which is how Rust's
+// serde writes an absent value.
 func (v jsonValue) readSeconds(to *time.Duration) (err error) {
 	if !v.isNull() {
 		*to, err = v.readDuration()
@@ -427,22 +433,19 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 	return out, nil
 }
 
-// parseSeedServer reads one server on top of the defaults.
+// parseSeedServer reads one server of a file in the form of seed 004. Fields that the server does not have keep their
+// values in defaults.
 func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	server := defaults
 	fields, err := v.readObject()
 	if err != nil {
 		return server, err
 	}
-	for _, f := range fields { // the server's name is the id, or the name if there is no id
-		namesServer := f.name == "id" || f.name == "name" && server.Name == ""
-		if namesServer {
-			if server.Name, err = f.readString(); err != nil {
-				return server, err
-			}
-		}
+	if server.Name, err = seedServerName(fields); err != nil {
+		return server, err
 	}
 	if server.Name != "" {
+		// Read the fields again: their errors begin with the path of v, which now has the server's name.
 		v.path = fmt.Sprintf("server %.80q", server.Name)
 		if fields, err = v.readObject(); err != nil {
 			return server, err
@@ -451,16 +454,31 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	if err := applyFields(&server, fields, seedServerFields); err != nil {
 		return server, err
 	}
-	// The smaller of the two limits the whole call. It is absolute: progress does not extend it.
-	if limit := max(server.Timeout, server.MaxTime); limit > 0 {
-		for _, d := range []time.Duration{server.Timeout, server.MaxTime} {
-			if d > 0 {
-				limit = min(limit, d)
+	// In this form, timeout_secs and tool_timeout_secs both bound the whole call, and progress extends neither. So
+	// Timeout, which progress extends, must not be lower than MaxTime.
+	limit := smallerTimeout(server.Timeout, server.MaxTime)
+	server.Timeout, server.MaxTime = limit, limit
+	return server, server.completeServer(v, fields)
+}
+
+// seedServerName returns the id of a server in the form of seed 004, or its name if it has no id.
+func seedServerName(fields []jsonValue) (name string, err error) {
+	for _, f := range fields {
+		if f.name == "id" || f.name == "name" && name == "" {
+			if name, err = f.readString(); err != nil {
+				return "", err
 			}
 		}
-		server.Timeout, server.MaxTime = limit, limit
 	}
-	return server, server.completeServer(v, fields)
+	return name, nil
+}
+
+// smallerTimeout returns the smaller of two timeouts, of which 0 means none.
+func smallerTimeout(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // parseSource reads the field source, which describes how the server is reached.
