@@ -101,7 +101,7 @@ func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 	if s.checks < reliefChecks {
 		return
 	}
-	deleted, err := l.threads.GiveWay(l.ctx, int64(info.State.Bytes))
+	deleted, err := l.threads.DeleteOldestThird(l.ctx, int64(info.State.Bytes))
 	if deleted {
 		l.logger.Warn("deleted the threads of the full event log that were not updated for longest")
 		if l.embedded != nil && err == nil {

@@ -7,26 +7,26 @@ import (
 	"answerd/internal/event/threadindex"
 )
 
-// pollInterval separates two reads of what other processes changed.
+// pollInterval separates two reads of the heads that other processes wrote.
 const pollInterval = 500 * time.Millisecond
 
-// maxPause bounds the time without a successful read, after which all heads are read again: tombstones
-// may have been removed meanwhile.
+// maxPause is the time without a successful poll after which Follow reads all heads again. In a longer pause the server
+// may remove a tombstone that this process has not read, and the index would keep the deleted thread.
 const maxPause = tombstoneTTL / 2
 
-// Load reads all heads into the index. Until it has succeeded, ListThreads lists what the index had before: a server that
-// does not answer must not make threads disappear.
+// Load empties the index and reads all heads into it. Until Load has succeeded, ListThreads uses the index as it was
+// before (s.beforeLoad): a server that does not answer must not make threads disappear from the list.
 func (s *Store) Load(ctx context.Context) error {
 	s.mu.Lock()
-	if s.listed == nil { // else an earlier Load has failed
-		s.listed = new(s.index)
+	if s.beforeLoad == nil { // otherwise an earlier Load has failed, and beforeLoad has the last complete index
+		s.beforeLoad = new(s.index)
 	}
 	s.index = threadindex.Index{}
 	s.heads = make(map[string]head)
-	s.read = 0
-	clear(s.written) // poll reads these heads again
+	s.knownPos = 0
+	clear(s.ownWrites) // the index has lost these heads too, so poll must read them
 	s.mu.Unlock()
-	if _, _, err := s.readExcess(ctx); err != nil {
+	if _, _, err := s.measureExcess(ctx); err != nil {
 		return err
 	}
 	if err := s.poll(ctx); err != nil {
@@ -34,11 +34,12 @@ func (s *Store) Load(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listed = nil
+	s.beforeLoad = nil
 	return nil
 }
 
-// Follow keeps the index up to date and removes threads that have expired, until ctx ends.
+// Follow blocks until ctx ends. It adds the changes by other processes to the index every pollInterval. It calls Expire
+// every tenth of the retention (between 1 s and 1 min), and when countAdded finds little space.
 func (s *Store) Follow(ctx context.Context) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -61,7 +62,7 @@ func (s *Store) Follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if s.server.DiskFull() {
+		if s.server.DiskFull() { // the log calls Expire itself while it recovers
 			continue
 		}
 		if err := s.Expire(ctx); err != nil && ctx.Err() == nil {

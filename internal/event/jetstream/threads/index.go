@@ -17,33 +17,32 @@ func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.Thre
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	index := &s.index
-	if s.listed != nil {
-		index = s.listed
+	if s.beforeLoad != nil {
+		index = s.beforeLoad
 	}
 	return index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.retention) })
 }
 
-// poll reads the heads that were written after the last one that was read.
+// poll applies the heads after s.knownPos to the index. A message that cannot be decoded is logged and skipped.
 func (s *Store) poll(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		from := s.read + 1
+		from := s.knownPos + 1
 		s.mu.Unlock()
 		found, more, err := s.server.ReadFrom(ctx, HeadsStream, headPrefix+"*", from)
 		if err != nil {
 			return err
 		}
 		for _, m := range found {
-			_, err := s.accept(m)
-			if err != nil {
+			if _, err := s.applyMessage(m); err != nil {
 				s.logger.Error("a thread of the log could not be read", "error", err)
 			}
 			s.mu.Lock()
-			s.read = max(s.read, m.Pos)
+			s.knownPos = max(s.knownPos, m.Pos)
 			s.mu.Unlock()
 		}
 		s.mu.Lock()
-		maps.DeleteFunc(s.written, func(pos uint64, _ bool) bool { return pos <= s.read })
+		maps.DeleteFunc(s.ownWrites, func(pos uint64, _ bool) bool { return pos <= s.knownPos })
 		s.mu.Unlock()
 		if !more || len(found) == 0 {
 			return nil
@@ -51,14 +50,16 @@ func (s *Store) poll(ctx context.Context) error {
 	}
 }
 
-// accept returns the head in a message, and updates the index by it.
-func (s *Store) accept(m Message) (head, error) {
+// applyMessage decodes the head in a message of the stream of heads, updates the index with it, unless the index has a
+// newer one, and returns it. A tombstone removes its thread from the index, and its turns are removed by the next
+// Expire.
+func (s *Store) applyMessage(m Message) (head, error) {
 	var h head
 	if err := json.Unmarshal(m.Data, &h); err != nil {
 		return h, fmt.Errorf("decode a thread: %w", err)
 	}
 	h.pos = m.Pos
-	if h.Order == 0 {
+	if h.Order == 0 { // this head is the last update
 		h.Order = h.pos
 	}
 	key := strings.TrimPrefix(m.Subject, headPrefix)
@@ -78,27 +79,29 @@ func (s *Store) accept(m Message) (head, error) {
 	return h, nil
 }
 
-// putOwn adds a head that this process has written. While no other process writes, poll then finds nothing to
-// read: with a log on disk, it would read each head twice.
-func (s *Store) putOwn(h head) {
+// addOwnHead adds a head that this process has written to the index, and marks its message as known (markWritten).
+// While no other process writes, poll then has nothing to read.
+func (s *Store) addOwnHead(h head) {
 	s.addToIndex(h)
 	s.markWritten(h.pos)
 }
 
-// markWritten records that this process has written the message at a pos.
+// markWritten records that this process has written the message at pos in the stream of heads, so that poll need not
+// read it. knownPos moves over messages of this process only as far as they follow it without a gap: a message of
+// another process in a gap is still to be read.
 func (s *Store) markWritten(pos uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if pos > s.read {
-		s.written[pos] = true
+	if pos > s.knownPos {
+		s.ownWrites[pos] = true
 	}
-	for s.written[s.read+1] {
-		s.read++
-		delete(s.written, s.read)
+	for s.ownWrites[s.knownPos+1] {
+		s.knownPos++
+		delete(s.ownWrites, s.knownPos)
 	}
 }
 
-// addToIndex adds a head to the index, unless that has a newer one.
+// addToIndex adds a head to the index, unless the index has the same or a newer head of the thread.
 func (s *Store) addToIndex(h head) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,15 +109,15 @@ func (s *Store) addToIndex(h head) {
 	if s.heads[key].pos >= h.pos {
 		return
 	}
-	if h.Order == 0 {
+	if h.Order == 0 { // this head is the last update
 		h.Order = h.pos
 	}
 	s.heads[key] = h
 	s.index.Put(threadindex.Entry{Thread: h.thread(), Order: h.Order})
 }
 
-// removeFromIndex removes a thread from the index, unless that has a newer head than the one at pos: the thread may have begun
-// again meanwhile, and poll does not read what this process has written.
+// removeFromIndex removes a thread from the index, unless the index has a newer head of it than the one at pos. This
+// process may have created the thread again since pos, and poll would not read that head.
 func (s *Store) removeFromIndex(key string, pos uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,11 +134,14 @@ func (s *Store) forgetLocked(key string) {
 	}
 }
 
-// cachedHead returns the head of a thread in the index. It reports false if there is none, or if the thread
-// has expired.
+// cachedHead returns the head of a thread from the index. If the index has none, or the thread has expired, it returns
+// a zero head and false. The head may be up to pollInterval older than that of the leader.
 func (s *Store) cachedHead(owner event.Owner, id string) (head, bool) {
 	s.mu.Lock()
 	h, ok := s.heads[keyOf(owner, id)]
 	s.mu.Unlock()
-	return h, ok && !h.thread().Expired(s.server.Now(), s.retention)
+	if !ok || h.thread().Expired(s.server.Now(), s.retention) {
+		return head{}, false
+	}
+	return h, true
 }

@@ -8,8 +8,9 @@ import (
 	"answerd/internal/event"
 )
 
-// Expire deletes the threads whose retention has passed, removes turns that a deletion left, and makes
-// space. Every process does so; deleting a thread twice is harmless.
+// Expire deletes the threads whose retention has passed, removes turns that earlier deletions left, and deletes further
+// threads if space is short. It stops at the first thread that it cannot delete, and returns the error. All processes
+// call it; deleting a thread twice is harmless.
 func (s *Store) Expire(ctx context.Context) error {
 	now := s.server.Now()
 	var expired []head
@@ -19,10 +20,10 @@ func (s *Store) Expire(ctx context.Context) error {
 			expired = append(expired, h)
 		}
 	}
-	deleted := s.tombstones
+	leftTurns := s.tombstones
 	s.tombstones = make(map[string]string)
 	s.mu.Unlock()
-	for key, incarnation := range deleted {
+	for key, incarnation := range leftTurns {
 		_ = s.removeTurns(ctx, key, incarnation) // the next call repeats it
 	}
 	for _, h := range expired {
@@ -37,9 +38,10 @@ func (s *Store) Expire(ctx context.Context) error {
 // messageOverhead estimates the bytes that a message needs in a stream besides its data.
 const messageOverhead = 128
 
-// countAdded counts n bytes that are about to be added to a stream. It requests makeSpace when the stream
-// is filled to 80 %, as far as this process knows, and calls it at 90 %: a full stream of turns would drop
-// its oldest ones, of whichever thread, and a full one of heads would refuse new threads.
+// countAdded counts n bytes that the caller is about to add to a stream. From 80 % of the stream's limit on it makes
+// Follow call Expire. From 90 % on it calls makeSpace itself, and the caller waits. A full stream of turns would drop
+// its oldest turns, of whichever thread; a full stream of heads would refuse new threads. The bytes are an estimate:
+// what other processes add is counted when makeSpace asks the server.
 func (s *Store) countAdded(ctx context.Context, stream string, n int) {
 	s.mu.Lock()
 	used := s.used[stream]
@@ -47,9 +49,9 @@ func (s *Store) countAdded(ctx context.Context, stream string, n int) {
 	s.used[stream] = used
 	s.mu.Unlock()
 	switch {
-	case used.limit == 0: // it was not read yet
+	case used.limit == 0: // Load has not asked the server yet
 	case used.bytes > used.limit/10*9:
-		_, _ = s.makeSpace(ctx, false) // if it fails, the append finds out
+		_, _ = s.makeSpace(ctx, false) // if this fails, the caller's append may find the stream full
 	case used.bytes > used.limit/10*8:
 		select {
 		case s.spaceNow <- struct{}{}:
@@ -58,14 +60,14 @@ func (s *Store) countAdded(ctx context.Context, stream string, n int) {
 	}
 }
 
-// makeSpace deletes threads while one of the streams is filled to 80 %, and reports whether it deleted
-// some. It deletes those with an active run only if a stream is full. Of several callers one works, and the
-// others find that there is space.
-func (s *Store) makeSpace(ctx context.Context, full bool) (deleted bool, err error) {
+// makeSpace deletes threads in the order of dropOrder until both streams are filled to at most 80 %, and reports
+// whether it deleted any. Threads with an active run are deleted only if evenActive is set. Calls are executed one
+// after the other, so a call that waited usually finds the space that the call before made.
+func (s *Store) makeSpace(ctx context.Context, evenActive bool) (deleted bool, err error) {
 	s.makingSpace.Lock()
 	defer s.makingSpace.Unlock()
 	for {
-		heads, turns, err := s.readExcess(ctx)
+		heads, turns, err := s.measureExcess(ctx)
 		isEnough := heads <= 0 && turns <= 0
 		if err != nil || isEnough {
 			return deleted, err
@@ -74,12 +76,12 @@ func (s *Store) makeSpace(ctx context.Context, full bool) (deleted bool, err err
 		if len(batch) == 0 {
 			return deleted, nil
 		}
-		if onlyActive := batch[0].Active != ""; onlyActive && !full {
+		if onlyActive := batch[0].Active != ""; onlyActive && !evenActive {
 			return deleted, nil
 		}
-		// Until this should be enough; then the server is asked again.
+		// Stop when the estimated sizes of the deleted threads suffice. The next round asks the server.
 		for _, h := range batch {
-			done, err := s.drop(ctx, h)
+			done, err := s.dropThread(ctx, h)
 			if err != nil {
 				return deleted, err
 			}
@@ -93,20 +95,20 @@ func (s *Store) makeSpace(ctx context.Context, full bool) (deleted bool, err err
 	}
 }
 
-// minDropBatch is how many threads are deleted before their order is determined again, or one of a hundred
-// if that is more: the order changes little meanwhile, and costs time for each thread.
+// minDropBatch is the smallest number of threads that makeSpace takes from one dropOrder; it takes a hundredth of all
+// threads if that is more. Sorting costs time for each thread, and the order changes little during a batch.
 const minDropBatch = 32
 
-// count returns how many threads there are.
+// count returns the number of threads in the index.
 func (s *Store) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.heads)
 }
 
-// readExcess returns by how many bytes the heads and the turns exceed 80 % of the limits of their streams, and
-// remembers how full the streams are.
-func (s *Store) readExcess(ctx context.Context) (heads, turns int64, err error) {
+// measureExcess asks the server how full the streams are, and stores the answer in s.used. It returns by how many bytes
+// the heads and the turns exceed 80 % of the limits of their streams; a negative number is the space up to there.
+func (s *Store) measureExcess(ctx context.Context) (heads, turns int64, err error) {
 	var excess [2]int64
 	for i, stream := range []string{HeadsStream, TurnsStream} {
 		bytes, limit, err := s.server.Usage(ctx, stream)
@@ -121,8 +123,9 @@ func (s *Store) readExcess(ctx context.Context) (heads, turns int64, err error) 
 	return excess[0], excess[1], nil
 }
 
-// drop deletes a thread to make space. If h is not its head any more, drop reads the newest one.
-func (s *Store) drop(ctx context.Context, h head) (bool, error) {
+// dropThread deletes a thread and reports whether it did. If h is no longer the head of the thread, dropThread keeps
+// the thread and reads its head into the index, so that the next dropOrder has it.
+func (s *Store) dropThread(ctx context.Context, h head) (bool, error) {
 	dropped, err := s.deleteHead(ctx, h)
 	if err != nil || dropped {
 		return dropped, err
@@ -131,8 +134,11 @@ func (s *Store) drop(ctx context.Context, h head) (bool, error) {
 	return false, err
 }
 
-// dropOrder returns up to n threads to drop next, those first that were updated longest ago: threads
-// without an active run of owners above an equal share, or else others without one, or else all others.
+// dropOrder returns up to n threads to delete next, least recently updated first. All of them belong to the first of
+// these groups that is not empty:
+//  1. threads without an active run, of owners who use more than an equal share of the space,
+//  2. threads without an active run, of the remaining owners,
+//  3. threads with an active run.
 func (s *Store) dropOrder(n int) []head {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +150,7 @@ func (s *Store) dropOrder(n int) []head {
 		all = append(all, h)
 	}
 	share := total / int64(max(len(usage), 1))
-	rank := func(h head) int {
+	group := func(h head) int {
 		switch {
 		case h.Active != "":
 			return 3
@@ -153,25 +159,29 @@ func (s *Store) dropOrder(n int) []head {
 		}
 		return 2
 	}
-	slices.SortFunc(all, func(a, b head) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Order, b.Order)) })
+	slices.SortFunc(all, func(a, b head) int {
+		return cmp.Or(cmp.Compare(group(a), group(b)), cmp.Compare(a.Order, b.Order))
+	})
 	for i, h := range all {
-		if rank(h) > rank(all[0]) { // threads that are added meanwhile come before it
-			return slices.Clone(all[:min(n, i)])
+		if group(h) > group(all[0]) { // the next call decides about the other groups, which may have changed by then
+			n = min(n, i)
+			break
 		}
 	}
-	return slices.Clone(all[:min(n, len(all))]) // so that the others need not stay in memory
+	return slices.Clone(all[:min(n, len(all))]) // a clone, so that the rest of all can be freed
 }
 
 // headOverhead estimates the bytes of a head in its stream.
 const headOverhead = 1 << 10
 
+// size estimates the bytes of the thread in both streams.
 func (h *head) size() int64 { return h.Bytes + headOverhead }
 
-// GiveWay deletes a third of the threads, but none with an active run, those first that were not updated
-// for longest. A log calls it when its disk or account stays full although runs have
-// expired. It deletes nothing while the threads have at most a quarter of what they and others, which
-// have other bytes, use. It reports whether it deleted some.
-func (s *Store) GiveWay(ctx context.Context, other int64) (deleted bool, err error) {
+// DeleteOldestThird deletes up to a third of the threads, in the order of dropOrder but none with an active run, and
+// reports whether it deleted any. A log calls it when its disk or account stays full although runs have expired.
+// runBytes is what the runs of the log use. If threads use at most a quarter of the space of runs and threads,
+// DeleteOldestThird deletes nothing.
+func (s *Store) DeleteOldestThird(ctx context.Context, runBytes int64) (deleted bool, err error) {
 	used := int64(0)
 	for _, stream := range []string{HeadsStream, TurnsStream} {
 		has, _, err := s.server.Usage(ctx, stream)
@@ -180,17 +190,15 @@ func (s *Store) GiveWay(ctx context.Context, other int64) (deleted bool, err err
 		}
 		used += has
 	}
-	if used <= other/3 {
+	if used <= runBytes/3 { // at most a quarter of used and runBytes together
 		return false, nil
 	}
-	s.mu.Lock()
-	n := len(s.heads)
-	s.mu.Unlock()
-	for _, h := range s.dropOrder((n + 2) / 3) {
+	third := (s.count() + 2) / 3 // rounded up
+	for _, h := range s.dropOrder(third) {
 		if h.Active != "" {
 			break
 		}
-		dropped, err := s.drop(ctx, h)
+		dropped, err := s.dropThread(ctx, h)
 		if err != nil {
 			return deleted, err
 		}

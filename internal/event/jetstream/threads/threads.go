@@ -1,10 +1,10 @@
 // Package threads implements event.Threads on two streams of NATS JetStream.
 //
-// The stream of heads has one message for each thread: its properties. A change of a thread replaces the
-// message, and expects the one that it was computed from (compare and set), so of two processes that begin
-// a turn one wins. The stream of turns has one message for each turn, on a subject with the turn's number.
-// A turn is stored before its head counts it. If the process ends in between, the next process that ends a
-// turn finds that number taken and completes it first.
+// The stream of heads has one message for each thread: its properties. A change of a thread replaces the message, on
+// condition that it is still the message that the change was computed from (compare and set). So only one of two
+// processes that begin a turn succeeds. The stream of turns has one message for each turn, on a subject with the turn's
+// number. A turn is stored before its head counts it. If the process ends in between, the next process that ends a turn
+// finds a turn with that number and counts it first.
 //
 // Each process has an index of all heads in memory (index.go): it lists threads without asking the server,
 // and begins a turn with one request. It adds its own changes at once and reads those of other processes
@@ -44,9 +44,10 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 	})
 }
 
-// FirstTurn returns the head of a new thread whose active run is run, as a message. The caller publishes the message to
-// the stream of heads, under the condition that its subject is empty, and then calls addToIndex with the message's pos.
-// If the server does not store the message, the caller calls BeginTurn instead.
+// FirstTurn returns a message with the head of a new thread whose active run is run; it may wait for space
+// (countAdded). The caller publishes the message to the stream of heads, on condition that its subject is empty, and
+// then calls addToIndex with the message's pos. If the server does not store the message, the caller calls BeginTurn
+// instead.
 func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, addToIndex func(pos uint64), err error) {
 	h := newHead(run.Owner, run.ThreadID)
 	h.beginRun(run.ID, run.Agent, title, s.server.Now())
@@ -56,7 +57,7 @@ func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *
 	s.countAdded(ctx, HeadsStream, len(m.Data)+messageOverhead)
 	return m, func(pos uint64) {
 		h.pos = pos
-		s.putOwn(h)
+		s.addOwnHead(h)
 	}, nil
 }
 
@@ -71,14 +72,15 @@ func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title s
 	})
 }
 
-// updateHead replaces the head of a thread by what edit makes of it, and repeats that when another process
-// was faster. edit gets a copy, of a new thread if there is none, and reports whether it changed it. Most
-// threads that the index does not have are new, so the head is read only when that turns out to be wrong.
+// updateHead changes the head of a thread and returns the thread after the change. edit gets a copy of the head, or a
+// new head if the thread does not exist, and reports whether it has changed the copy. updateHead publishes the copy in
+// place of the head. If another process has replaced the head since, updateHead calls edit again with the newest head.
+//
+// The first attempt takes the head from the index, without a request. A thread that the index does not have is nearly
+// always new. If edit makes no change or fails, updateHead repeats it with the newest head, because the index may be
+// out of date.
 func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
-	before, found := s.cachedHead(owner, id)
-	if !found {
-		before = head{}
-	}
+	before, _ := s.cachedHead(owner, id)
 	for cached := true; ; cached = false {
 		if !cached {
 			var err error
@@ -92,7 +94,7 @@ func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, ed
 		}
 		changed, err := edit(&after)
 		if err != nil || !changed {
-			if cached { // the index may be behind
+			if cached {
 				continue
 			}
 			return after.thread(), err
@@ -107,8 +109,9 @@ func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, ed
 	}
 }
 
-// replaceHead publishes a head, and adds it to the index. It reports false if before is not the thread's
-// head any more.
+// replaceHead publishes after in place of the head before, sets after.pos, and adds after to the index. It reports
+// false if before is no longer the head of the thread. If the stream is full, it deletes other threads first, and
+// returns the error of the stream if there is still no space.
 func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool, error) {
 	m, err := after.toMsg()
 	if err != nil {
@@ -123,8 +126,8 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool
 			break
 		}
 		freed, spaceErr := s.makeSpace(ctx, true)
-		isUseless := !freed && tries > 0 // at first, another caller may have made the space
-		if spaceErr != nil || isUseless {
+		stillFull := !freed && tries > 0 // after the first try, another caller may have made the space
+		if spaceErr != nil || stillFull {
 			return false, err
 		}
 	}
@@ -134,15 +137,16 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool
 	case err != nil:
 		return false, err
 	}
-	s.putOwn(*after)
-	if before.pos > 0 && before.Incarnation != after.Incarnation { // a thread that has expired or was deleted
-		_ = s.removeTurns(ctx, after.key(), before.Incarnation) // Expire repeats it
+	s.addOwnHead(*after)
+	if before.pos > 0 && before.Incarnation != after.Incarnation { // before is the head of an expired or deleted thread
+		_ = s.removeTurns(ctx, after.key(), before.Incarnation) // after an error, Expire repeats it
 	}
 	return true, nil
 }
 
-// readHead returns the head of a thread from the leader. Its exists method reports false if there is no
-// such thread.
+// readHead returns the head of a thread from the stream's leader, and updates the index with it. If the thread does not
+// exist, was deleted or has expired, the exists method of the result reports false; its pos is still that of the last
+// message, which replaceHead expects. readHead returns event.ErrNotFound for an id that no thread can have.
 func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (head, error) {
 	if !event.ValidThreadID(id) {
 		return head{}, event.ErrNotFound
@@ -155,11 +159,11 @@ func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (hea
 	if err != nil {
 		return head{}, err
 	}
-	if m == nil {
+	if m == nil { // a head that was added to the index since known was read stays
 		s.removeFromIndex(key, known)
 		return head{}, nil
 	}
-	h, err := s.accept(*m)
+	h, err := s.applyMessage(*m)
 	if err != nil {
 		return head{}, err
 	}
@@ -169,7 +173,7 @@ func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (hea
 	return h, nil
 }
 
-// findThread returns the head of a thread from the leader, or ErrNotFound.
+// findThread returns the head of a thread from the stream's leader, or event.ErrNotFound if the thread does not exist.
 func (s *Store) findThread(ctx context.Context, owner event.Owner, id string) (head, error) {
 	h, err := s.readHead(ctx, owner, id)
 	if err == nil && !h.exists() {
@@ -187,8 +191,8 @@ func (s *Store) Thread(ctx context.Context, owner event.Owner, id string) (event
 	return h.thread(), nil
 }
 
-// DeleteThread implements event.Threads. It does not stop when ctx ends between the head and the turns, because nothing
-// finds the turns without the head.
+// DeleteThread implements event.Threads. Once the head is found, the deletion continues even if ctx ends: without the
+// head, the turns could not be found any more.
 func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) error {
 	for {
 		h, err := s.findThread(ctx, owner, id)
@@ -202,10 +206,14 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 	}
 }
 
-// deleteHead replaces a head by a tombstone and removes the turns. It reports false if h is not the
-// thread's head any more. Other processes learn of the deletion by the tombstone, and finish it if this one is killed. Where
-// there are none, the tombstone is for the next process only, and is removed after the turns: it needs space, of which there
-// may be none.
+// deleteHead deletes the thread of h: it replaces the head by a tombstone and removes the turns. It reports false if h
+// is no longer the head of the thread. It reports true with an error if the head is deleted and the turns are left to
+// Expire.
+//
+// From the tombstone, other processes learn of the deletion, and complete it if this process is killed. If this process
+// is alone, the tombstone is only for a restart after a kill, so deleteHead removes it after the turns: a full disk has
+// no space to keep it. An account that is full refuses even a tombstone. Then deleteHead removes the head first, and
+// writes the tombstone for the other processes last.
 func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
 	if err != nil {
@@ -213,14 +221,14 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	}
 	key, ttl := h.key(), tombstoneTTL
 	if s.server.Alone {
-		ttl = killedTTL
+		ttl = soleTombstoneTTL
 	}
 	msg := nats.NewMsg(headPrefix + key)
 	msg.Data = body
 	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(ttl.Seconds()))+"s")
-	tombstone, err := s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
-	deleted := s.server.IsFull(err) // an account accepts not even smaller messages
-	if deleted {
+	tombstonePos, err := s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
+	hasTombstone := !s.server.IsFull(err)
+	if !hasTombstone {
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
 	}
 
@@ -235,22 +243,22 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 		s.removeTurnsLater(key, h.Incarnation)
 	}
 	s.removeFromIndex(key, h.pos)
-	if s.server.Alone && !deleted {
-		s.markWritten(tombstone)
+	if s.server.Alone && hasTombstone {
+		s.markWritten(tombstonePos)
 	}
 	if err := s.removeTurns(ctx, key, h.Incarnation); err != nil {
 		return true, err
 	}
 	switch {
-	case s.server.Alone && !deleted:
-		_ = s.server.Delete(ctx, HeadsStream, tombstone) // its end at the latest
-	case !s.server.Alone && deleted: // now there is space for the tombstone
+	case s.server.Alone && hasTombstone:
+		_ = s.server.Delete(ctx, HeadsStream, tombstonePos) // after an error, the server removes it after its TTL
+	case !s.server.Alone && !hasTombstone: // the turns have left space for it
 		_, _ = s.server.PublishRemoval(ctx, HeadsStream, msg, 0)
 	}
 	return true, nil
 }
 
-// removeTurns removes all turns of an incarnation. If that fails, Expire repeats it.
+// removeTurns removes all turns of an incarnation of a thread. After an error, the next Expire repeats it.
 func (s *Store) removeTurns(ctx context.Context, key, incarnation string) error {
 	err := s.server.Purge(ctx, TurnsStream, turnSubject(key, incarnation, ">"))
 	if err != nil {
@@ -259,7 +267,7 @@ func (s *Store) removeTurns(ctx context.Context, key, incarnation string) error 
 	return err
 }
 
-// removeTurnsLater makes the next Expire remove all turns of an incarnation.
+// removeTurnsLater makes the next Expire remove all turns of an incarnation of a thread.
 func (s *Store) removeTurnsLater(key, incarnation string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -48,8 +48,8 @@ func TestFollowReadsWhatOtherProcessesWrote(t *testing.T) {
 	pos++ // another process
 	begin("thr_caaaaaaaaaaaaaaaaaaaaaaaaa")
 	poll(3)
-	if len(s.written) != 1 {
-		t.Errorf("%d positions are kept, want that of the third thread", len(s.written))
+	if len(s.ownWrites) != 1 {
+		t.Errorf("%d positions are kept, want that of the third thread", len(s.ownWrites))
 	}
 }
 
@@ -69,8 +69,8 @@ func TestLoadReadsWhatThisProcessWrote(t *testing.T) {
 	if _, err := s.BeginTurn(t.Context(), event.Owner{Subject: "ada"}, "thr_aaaaaaaaaaaaaaaaaaaaaaaaaa", "run_a", "", "?"); err != nil {
 		t.Fatalf("BeginTurn = %v, want no error", err)
 	}
-	if err := s.Load(t.Context()); err != nil || len(s.written) > 0 {
-		t.Errorf("Load = %v and keeps %d positions, want none", err, len(s.written))
+	if err := s.Load(t.Context()); err != nil || len(s.ownWrites) > 0 {
+		t.Errorf("Load = %v and keeps %d positions, want none", err, len(s.ownWrites))
 	}
 }
 

@@ -15,25 +15,27 @@ import (
 )
 
 const (
-	// firstTurns is how many turns Turns reads at first, and maxTurns how many at once when they are small.
+	// firstTurns is how many turns Turns reads at first, and maxTurns how many turns, or parts of a turn, it reads at
+	// once.
 	firstTurns = 8
 	maxTurns   = 64
-	// maxHole bounds the turns that are skipped because they are missing between others, as after a damage
-	// of the disk. Where more are missing, a full stream has dropped all before them.
+	// maxHole bounds how many missing turns in a row are skipped, as after a damage of the disk. If more are missing,
+	// the stream was full and has dropped them and all before them.
 	maxHole = 4
 	// maxParts bounds the parts of a turn.
 	maxParts = 1 << 12
 )
 
-// EndTurn implements event.Threads. Other processes may change the head at the same time, so it repeats with the newest
-// head until it has replaced the head that it read.
+// EndTurn implements event.Threads. Other processes may change the head at the same time, so EndTurn starts again with
+// the newest head until it has replaced the head from which it started. The first attempt takes the head from the
+// index.
 func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, data []byte) error {
 	if len(data) > event.MaxTurn {
 		return event.ErrTooLarge
 	}
-	stored := "" // the incarnation that has the turn
+	storedIn := "" // the incarnation in which an earlier attempt has stored the turn; "" if there was none
 	h, cached := s.cachedHead(owner, id)
-	for ; ; cached = false { // the cached head is tried first, and never again
+	for ; ; cached = false {
 		if !cached {
 			var err error
 			if h, err = s.readHead(ctx, owner, id); err != nil {
@@ -42,17 +44,17 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 		}
 		unfinished := slices.Contains(h.Unfinished, run)
 		changesHead := data != nil || h.Active == run
-		wasDeleted := stored != "" && (!h.exists() || h.Incarnation != stored)
+		wasDeleted := storedIn != "" && (!h.exists() || h.Incarnation != storedIn)
 		switch {
-		case !cached && wasDeleted:
-			_ = s.removeTurns(ctx, keyOf(owner, id), stored) // Expire repeats it
+		case !cached && wasDeleted: // the turn may have been stored after the turns of the thread were removed
+			_ = s.removeTurns(ctx, keyOf(owner, id), storedIn) // after an error, Expire repeats it
 			return event.ErrNotFound
-		case h.exists() && slices.Contains(h.Ended, run):
+		case h.exists() && slices.Contains(h.Ended, run): // this is a second call
 			return nil
 		case h.exists() && unfinished && changesHead:
-		case cached: // it may be behind
+		case cached: // decide with the newest head: the index may be out of date
 			continue
-		case h.exists() && unfinished:
+		case h.exists() && unfinished: // there is no turn to add, and the run is not the active one
 			return nil
 		default:
 			return event.ErrNotFound
@@ -62,24 +64,26 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 			return err
 		}
 		if data != nil {
-			stored = h.Incarnation
+			storedIn = h.Incarnation
 		}
 		replaced, err := s.replaceHead(ctx, h, &after)
 		if err != nil {
 			return err
 		}
-		isCounted := data == nil || after.LastRun == run
+		isCounted := data == nil || after.LastRun == run // otherwise after counts the turn of another run
 		if replaced && isCounted {
 			return nil
 		}
 	}
 }
 
-// storeAndCountTurn stores a turn with the next number and returns the head that counts it. If another run has that
-// number, because its process ended before it was counted, it returns the head that counts that one.
+// storeAndCountTurn stores the turn of run with the number after the last turn of h. It returns the head that counts
+// the turn, which the caller publishes. If the stream already has a turn with that number, because a process stored the
+// turn of another run and ended before it counted it, the head that is returned counts that turn, and LastRun is the
+// other run. If data is nil, it stores nothing and returns a head without an active run.
 func (s *Store) storeAndCountTurn(ctx context.Context, h head, run string, data []byte) (after head, err error) {
 	after = h
-	after.Updated, after.Order = s.server.Now(), 0
+	after.setUpdated(s.server.Now())
 	if data == nil {
 		after.Active = ""
 		return after, nil
@@ -93,15 +97,15 @@ func (s *Store) storeAndCountTurn(ctx context.Context, h head, run string, data 
 	return after, nil
 }
 
-// storeTurn publishes the turn of a run with the number after those of h. If the log already has a turn with that
-// number, it does not store another. It returns the run and the size of the turn that has the number now.
+// storeTurn publishes the turn of run with the number after the last turn of h. If the stream has a turn with that
+// number already, it stays. storeTurn returns the run and the size of the turn that has the number now.
 func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) (by string, size int, err error) {
 	for {
 		msg := nats.NewMsg(h.turnSubject(h.Turns + 1))
 		msg.Header.Set(runHeader, run)
 		msg.Header.Set(writerHeader, rand.Text())
 		parts, err := s.setData(ctx, h, msg, data)
-		refused := err != nil // after Publish, the turn may be stored although there is an error
+		refused := err != nil // msg is certainly not stored, so nothing refers to its parts
 		if err == nil {
 			_, err = s.server.Publish(ctx, TurnsStream, msg, 0)
 			refused = errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
@@ -110,7 +114,7 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 			return run, len(data), nil
 		}
 		if parts != "" && refused {
-			_ = s.server.Purge(ctx, TurnsStream, parts) // otherwise they are deleted with the thread
+			_ = s.server.Purge(ctx, TurnsStream, parts) // parts that remain are deleted with the thread
 		}
 		if !errors.Is(err, event.ErrFenced) {
 			return "", 0, err
@@ -125,8 +129,9 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 	}
 }
 
-// setData puts the data of a turn into msg. Data above the server's limit is published in parts, whose
-// subjects it returns.
+// setData puts the data of a turn into msg. Data that is too large for one message is published first, in parts, to
+// which msg then refers. setData returns the subject, with a wildcard, of the parts, "" if there are none; also with an
+// error, when some parts may be stored.
 func (s *Store) setData(ctx context.Context, h head, msg *nats.Msg, data []byte) (subjects string, err error) {
 	if len(data) <= s.server.MaxPart {
 		msg.Data = data
@@ -147,6 +152,7 @@ func (s *Store) setData(ctx context.Context, h head, msg *nats.Msg, data []byte)
 	return subjects, nil
 }
 
+// partSubject returns the subject of part n of a turn whose partsHeader has nonce.
 func partSubject(h *head, nonce string, n int) string {
 	return turnSubject(h.key(), h.Incarnation, partToken+"."+nonce+"."+strconv.Itoa(n))
 }
@@ -163,30 +169,33 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 	}
 
 	var turns []event.Turn // the newest first
-	size, step, missing := 0, firstTurns, 0
-	for next > 0 && len(turns) <= max(limit, 1) {
-		// One turn more than asked for tells whether there are older ones.
-		n := min(step, next, max(limit, 1)+1-len(turns))
+	size, step := 0, firstTurns
+	limit = max(limit, 1)
+	for next > 0 && len(turns) <= limit {
+		// One turn more than asked for shows whether there are older ones.
+		n := min(step, next, limit+1-len(turns))
 		found, err := s.readTurns(ctx, &h, next-n+1, next)
 		if err != nil {
 			return page, err
 		}
 		for _, t := range slices.Backward(found) {
 			isTooLarge := len(turns) > 0 && size+len(t.Data) > maxBytes
-			if isTooLarge || len(turns) == max(limit, 1) {
+			if isTooLarge || len(turns) == limit {
 				page.Before = turns[len(turns)-1].Number
 				slices.Reverse(turns)
 				page.Turns = turns
 				return page, nil
 			}
-			turns, size = append(turns, t), size+len(t.Data)
+			turns = append(turns, t)
+			size += len(t.Data)
 		}
-		missing = n - len(found)
-		if missing > maxHole { // the older ones were dropped
+		if missing := n - len(found); missing > maxHole { // the stream has dropped the older turns
 			break
 		}
 		next -= n
-		step = min(max((maxBytes-size)/(size/max(len(turns), 1)+1)+1, firstTurns), maxTurns)
+		// Read as many turns of the average size as the rest of maxBytes has space for.
+		average := size/max(len(turns), 1) + 1
+		step = min(max((maxBytes-size)/average+1, firstTurns), maxTurns)
 	}
 
 	slices.Reverse(turns)
@@ -194,8 +203,8 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 	return page, nil
 }
 
-// readTurns returns the turns from number low to high that are kept. A full stream drops the oldest ones, so
-// it stops where more than maxHole are missing.
+// readTurns returns the turns with the numbers low to high that are kept, the oldest first. It reads from high down,
+// and stops where more than maxHole turns in a row are missing: a full stream has dropped those before them too.
 func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.Turn, error) {
 	var subjects []string
 	for n := low; n <= high; n++ {
@@ -213,22 +222,7 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 		if missing > maxHole {
 			break
 		}
-		message, ok := found[subject]
-		if !ok && s.server.Clustered { // the server that answered may lack the newest messages
-			last, err := s.server.ReadLast(ctx, TurnsStream, subject)
-			if err != nil {
-				return nil, err
-			}
-			ok = last != nil
-			if ok {
-				message = *last
-			}
-		}
-		var data []byte
-		err = event.ErrGone // unless the message is there
-		if ok {
-			data, err = s.readData(ctx, h, message)
-		}
+		turn, err := s.readTurn(ctx, h, found, subject)
 		if errors.Is(err, event.ErrGone) {
 			missing++
 			continue
@@ -237,15 +231,38 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 			return nil, err
 		}
 		missing = 0
-		turns = append(turns, event.Turn{Run: message.Header.Get(runHeader), Number: int64(low + n), Time: message.Time, Data: data})
+		turn.Number = int64(low + n)
+		turns = append(turns, turn)
 	}
 
 	slices.Reverse(turns)
 	return turns, nil
 }
 
-// readData returns the data of a turn, from its parts if it has some. It returns ErrGone if a part is no
-// longer kept.
+// readTurn returns the turn on a subject, without its number, from its message in found, which ReadEach returned. It
+// asks the leader of a cluster if the message is not there. It returns event.ErrGone if the turn, or a part of it, is
+// not kept.
+func (s *Store) readTurn(ctx context.Context, h *head, found map[string]Message, subject string) (event.Turn, error) {
+	message, ok := found[subject]
+	if !ok {
+		if !s.server.Clustered {
+			return event.Turn{}, event.ErrGone
+		}
+		last, err := s.server.ReadLast(ctx, TurnsStream, subject)
+		if err != nil {
+			return event.Turn{}, err
+		}
+		if last == nil {
+			return event.Turn{}, event.ErrGone
+		}
+		message = *last
+	}
+	data, err := s.readData(ctx, h, message)
+	return event.Turn{Run: message.Header.Get(runHeader), Time: message.Time, Data: data}, err
+}
+
+// readData returns the data of a turn, joined from its parts if the message refers to parts. It returns event.ErrGone
+// if a part is no longer kept.
 func (s *Store) readData(ctx context.Context, h *head, m Message) ([]byte, error) {
 	parts := m.Header.Get(partsHeader)
 	if parts == "" {
