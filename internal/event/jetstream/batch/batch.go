@@ -2,11 +2,11 @@
 // data of one message.
 //
 // A Queue stores its items in order. While one batch is being stored, later items wait, and become the next
-// batch (group commit). An item may also wait for a moment for others to come. Flush stores what waits and
-// returns when all of it is stored.
+// batch (group commit). An item may also be delayed for some milliseconds, so that later items join its batch. Flush
+// ends all delays, and returns when every item is stored.
 //
 // The data of a message has one line for each item. The line of an event is its JSON, which begins with {.
-// The line of a note is # and the note in base64. The numbers of the events follow each other.
+// The line of a note is # and the note in base64. The numbers of the events are consecutive.
 package batch
 
 import (
@@ -19,14 +19,14 @@ import (
 
 // Item is an event or a note of a run. A note belongs to the event before it.
 type Item struct {
-	Event event.Event // a zero Event for a note
-	Note  []byte
+	Event event.Event // the zero Event if the item is a note
+	Note  []byte      // nil if the item is an event
 }
 
 // IsNote reports whether the item is a note.
 func (i Item) IsNote() bool { return i.Event.Seq == 0 }
 
-// size returns the length of the item's line.
+// size returns the length of the item's line, with the newline.
 func (i Item) size() int {
 	if i.IsNote() {
 		return len("#") + base64.StdEncoding.EncodedLen(len(i.Note)) + len("\n")
@@ -34,7 +34,7 @@ func (i Item) size() int {
 	return len(i.Event.JSON) + len("\n")
 }
 
-// Encode returns the data of a message with items.
+// Encode returns the data of a message with items: one line each, in order.
 func Encode(items []Item) []byte {
 	size := 0
 	for _, i := range items {
@@ -52,8 +52,9 @@ func Encode(items []Item) []byte {
 	return data
 }
 
-// Split returns the lines of the events in data that Encode made, and the notes; last is the number of the
-// last event.
+// Split decodes data that Encode returned, into the JSON of each event and the notes. last is the number of the last
+// event in data, or 0 if the run has no event yet. Split does not check the JSON; the results for events share the
+// memory of data.
 func Split(data []byte, last int64) (events [][]byte, notes []event.Note, err error) {
 	for line := range bytes.Lines(data) {
 		line = bytes.TrimSuffix(line, []byte("\n"))
@@ -70,8 +71,10 @@ func Split(data []byte, last int64) (events [][]byte, notes []event.Note, err er
 			events = append(events, line)
 		}
 	}
-	for i := range notes { // After has counted the events of the batch so far
-		notes[i].After += last - int64(len(events))
+	// So far, After is how many events of the batch precede the note. Make it the number of the event before the note.
+	before := last - int64(len(events)) // the number of the event before the batch
+	for i := range notes {
+		notes[i].After += before
 	}
 	return events, notes, nil
 }

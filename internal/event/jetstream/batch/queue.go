@@ -13,39 +13,43 @@ const (
 	// MaxBytes bounds the data of a batch, unless one item alone is larger.
 	MaxBytes = 64 << 10
 	maxItems = 256
-	// maxWaiting bounds the bytes that wait. Beyond it, Settle waits until they are stored.
+	// maxWaiting bounds the bytes of the items that wait. If there are more, Settle waits until they are stored.
 	maxWaiting = 4 * MaxBytes
-	// interval separates two batches unless Flush is called. The first event after a pause is stored at once.
+	// interval is the shortest time between two batches, unless Flush is called or the waiting items fill a batch.
 	interval = 5 * time.Millisecond
 )
 
-// Queue stores the items of one run. Its methods may be called concurrently.
+// Queue stores the items of one run. Its methods may be called concurrently. After a failed attempt to store a batch,
+// the queue keeps the items and makes no further attempt until Flush or Settle is called.
 type Queue struct {
 	options Options
 
 	mu      sync.Mutex // guards the fields below
-	waiting []Item
-	size    int    // bytes of waiting
-	current []Item // the batch that is being stored, or could not be stored and is tried again as it is
-	added   uint64 // counts items
-	stored  uint64
-	storing bool          // a goroutine stores current
-	err     error         // why current was not stored; nil while that is not known
-	stopped error         // see Stop
-	due     time.Time     // when the first of waiting is to be stored
-	last    time.Time     // when a batch was stored
-	tried   chan struct{} // closed when the next attempt to store a batch has ended
-	timer   *time.Timer   // nil if no attempt is scheduled
+	waiting []Item     // the items after current
+	size    int        // bytes of waiting
+	// current is the batch that is being stored, or that could not be stored. It is tried again unchanged, because an
+	// attempt that failed may have stored it.
+	current     []Item
+	added       uint64        // how many items were ever added
+	stored      uint64        // how many of them are stored
+	storing     bool          // the goroutine storeDue is running
+	err         error         // of the last attempt to store a batch; nil after a success and during an attempt
+	stopped     error         // the argument of Stop; nil before
+	due         time.Time     // when waiting is to be stored
+	lastStored  time.Time     // when the last batch was stored
+	attemptDone chan struct{} // closed and replaced when an attempt to store a batch has ended
+	timer       *time.Timer   // calls scheduleLocked at due; nil if no timer is running
 }
 
-// Options has what a Queue needs.
+// Options configures a Queue. Store and Go are required.
 type Options struct {
-	// Store stores a batch. After an error it gets the same items again. It is not called twice at the same
-	// time.
+	// Store stores a batch and returns when it is stored. After an error, the next call gets the same items. Calls do
+	// not overlap.
 	Store func([]Item) error
-	// Go runs f in a goroutine, and reports false if it does not because the log is closed.
+	// Go runs f in a goroutine. It reports false, and does not run f, if the log is closed.
 	Go func(f func()) bool
-	// Limit bounds a batch, in bytes, if it is less than MaxBytes. 0 means one item for each batch.
+	// Limit bounds a batch, in bytes, if it is less than MaxBytes. 0 means that each item is stored alone, without a
+	// delay.
 	Limit int
 }
 
@@ -55,10 +59,12 @@ var errClosed = fmt.Errorf("append to the log: %w: it is closed", event.ErrUnava
 // NewQueue returns an empty queue.
 func NewQueue(o Options) *Queue {
 	o.Limit = min(o.Limit, MaxBytes)
-	return &Queue{options: o, tried: make(chan struct{})}
+	return &Queue{options: o, attemptDone: make(chan struct{})}
 }
 
-// Add adds an item, which is to be stored after delay, or an interval after the last batch.
+// Add adds an item and returns at once. The item is stored after delay, but not before interval has passed since the
+// last batch. An earlier item that is due sooner, Hurry, Flush, or enough items for a batch store it earlier. After
+// Stop, Add drops the item.
 func (q *Queue) Add(i Item, delay time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,7 +75,7 @@ func (q *Queue) Add(i Item, delay time.Duration) {
 	q.added++
 	q.size += i.size()
 	due := time.Now().Add(delay)
-	if next := q.last.Add(interval); due.Before(next) {
+	if next := q.lastStored.Add(interval); due.Before(next) {
 		due = next
 	}
 	if len(q.waiting) == 1 || due.Before(q.due) {
@@ -78,30 +84,34 @@ func (q *Queue) Add(i Item, delay time.Duration) {
 	q.scheduleLocked()
 }
 
-// Hurry stores what waits an interval after the last batch. It does not wait for that.
+// Hurry ends the delays of the items that wait: they are due when interval has passed since the last batch. It returns
+// at once.
 func (q *Queue) Hurry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if next := q.last.Add(interval); len(q.waiting) > 0 && next.Before(q.due) {
+	if next := q.lastStored.Add(interval); len(q.waiting) > 0 && next.Before(q.due) {
 		q.due = next
 		q.scheduleLocked()
 	}
 }
 
-// Settle returns nil if more items may be added. If the last attempt to store items has failed, or too many
-// wait, it acts like Flush.
+// Settle returns nil at once if the caller may add an item. If the last attempt to store a batch has failed, or more
+// than maxWaiting bytes wait, it acts like Flush. So a caller who calls Settle before each Add learns of errors, and
+// the queue does not grow without limit.
 func (q *Queue) Settle(ctx context.Context) error {
 	q.mu.Lock()
-	settled := q.err == nil && q.size <= maxWaiting
+	mayAdd := q.err == nil && q.size <= maxWaiting
 	q.mu.Unlock()
-	if settled {
+	if mayAdd {
 		return nil
 	}
 	return q.Flush(ctx)
 }
 
-// Flush waits until all items that were added before are stored. It returns the error of the attempt to store them,
-// or event.ErrUnavailable if ctx ends first. Items that were not stored stay in the queue.
+// Flush stores the items that were added before the call, without their delays, and returns when all of them are
+// stored. It returns the error of the first attempt that fails, or event.ErrUnavailable if ctx ends or the log is
+// closed. Items that were not stored stay in the queue. After Stop, it returns the argument of Stop unless all items
+// had been stored.
 func (q *Queue) Flush(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -112,16 +122,8 @@ func (q *Queue) Flush(ctx context.Context) error {
 		if !q.storing && !q.startLocked() {
 			return errClosed
 		}
-		q.due = time.Time{}
-		tried := q.tried
-		q.mu.Unlock()
-		var ctxErr error
-		select {
-		case <-tried:
-		case <-ctx.Done():
-			ctxErr = fmt.Errorf("append to the log: %w: %w", event.ErrUnavailable, context.Cause(ctx))
-		}
-		q.mu.Lock()
+		q.due = time.Time{} // storeDue then stores what waits at once
+		ctxErr := q.waitLocked(ctx)
 		switch {
 		case q.stored >= last:
 			return nil
@@ -136,7 +138,22 @@ func (q *Queue) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Stop removes all items. Flush returns why from now on, if there were any.
+// waitLocked waits until an attempt to store a batch has ended. It returns event.ErrUnavailable if ctx ends first. It
+// releases q.mu during the wait.
+func (q *Queue) waitLocked(ctx context.Context) error {
+	attemptDone := q.attemptDone
+	q.mu.Unlock()
+	defer q.mu.Lock()
+	select {
+	case <-attemptDone:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("append to the log: %w: %w", event.ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+// Stop removes the items that wait, and makes later calls of Add drop their items. Flush returns why from then on,
+// unless all items are stored. Stop does not wait for an attempt that is running. Only the first call has an effect.
 func (q *Queue) Stop(why error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -149,10 +166,11 @@ func (q *Queue) Stop(why error) {
 	q.stopTimerLocked()
 }
 
-// scheduleLocked starts an attempt to store what waits when it is due, unless one is running or has failed.
+// scheduleLocked starts storeDue if the items that wait are due, or else sets the timer for it. It does nothing while
+// storeDue runs, which looks for due items itself, and after a failed attempt.
 func (q *Queue) scheduleLocked() {
-	isIdle := !q.storing && q.err == nil && q.stopped == nil
-	if !isIdle || len(q.waiting) == 0 {
+	mayStart := !q.storing && q.err == nil && q.stopped == nil
+	if !mayStart || len(q.waiting) == 0 {
 		return
 	}
 	if q.isDueLocked() {
@@ -172,7 +190,8 @@ func (q *Queue) scheduleLocked() {
 	})
 }
 
-// isDueLocked reports whether what waits is to be stored now, because its time has come or because it fills a batch.
+// isDueLocked reports whether the items that wait are to be stored now, because their time has come or they fill a
+// batch.
 func (q *Queue) isDueLocked() bool {
 	return time.Until(q.due) <= 0 || q.size >= q.options.Limit
 }
@@ -184,7 +203,7 @@ func (q *Queue) stopTimerLocked() {
 	}
 }
 
-// startLocked starts a goroutine that stores the next batch. It reports false if the log is closed.
+// startLocked starts storeDue in a goroutine. It reports false if the log is closed. No such goroutine may be running.
 func (q *Queue) startLocked() bool {
 	q.stopTimerLocked()
 	if !q.options.Go(q.storeDue) {
@@ -194,7 +213,8 @@ func (q *Queue) startLocked() bool {
 	return true
 }
 
-// storeDue stores batches as long as one is due.
+// storeDue stores the current batch or, if there is none, the items that wait. It continues as long as further items
+// are due, and returns after a failed attempt. It wakes the calls of Flush after each attempt.
 func (q *Queue) storeDue() {
 	for more := true; more; {
 		q.mu.Lock()
@@ -207,11 +227,12 @@ func (q *Queue) storeDue() {
 		q.mu.Lock()
 		if err == nil {
 			q.stored += uint64(len(batch))
-			q.current, q.last = nil, time.Now()
+			q.current = nil
+			q.lastStored = time.Now()
 		}
 		q.err = err
-		close(q.tried)
-		q.tried = make(chan struct{})
+		close(q.attemptDone)
+		q.attemptDone = make(chan struct{})
 		canStore := err == nil && q.stopped == nil
 		more = canStore && len(q.waiting) > 0 && q.isDueLocked()
 		if !more {
@@ -224,7 +245,7 @@ func (q *Queue) storeDue() {
 
 // tryStore calls Store. A panic becomes an error, so that Flush returns.
 func (q *Queue) tryStore(batch []Item) (err error) {
-	if len(batch) == 0 { // the queue was stopped
+	if len(batch) == 0 { // Stop has removed the items since storeDue was started
 		return nil
 	}
 	defer func() {
@@ -235,7 +256,8 @@ func (q *Queue) tryStore(batch []Item) (err error) {
 	return q.options.Store(batch)
 }
 
-// takeLocked makes the first of the waiting items the current batch.
+// takeLocked makes the first items that wait the current batch: as many as Options.Limit and maxItems allow, but at
+// least one.
 func (q *Queue) takeLocked() {
 	n, size := 0, 0
 	for n < len(q.waiting) && n < maxItems {
@@ -243,10 +265,13 @@ func (q *Queue) takeLocked() {
 		if n > 0 && size+next > q.options.Limit {
 			break
 		}
-		n, size = n+1, size+next
+		n++
+		size += next
 	}
-	q.current, q.waiting, q.size = q.waiting[:n:n], q.waiting[n:], q.size-size
+	q.current = q.waiting[:n:n] // with capacity n, so that an append to it cannot overwrite waiting
+	q.waiting = q.waiting[n:]
+	q.size -= size
 	if len(q.waiting) == 0 {
-		q.waiting = nil
+		q.waiting = nil // frees the memory of the items once they are stored
 	}
 }

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// diskRoom bytes must be free in addition to the reserve before the log accepts events
-	// again, and openRoom bytes before its store is opened.
-	diskRoom = 4 << 20
-	openRoom = 1 << 20
-	// reserveBytes covers compacting the largest file of a stream (8 MiB in nats-server 2.15),
-	// and diskRoom.
+	// minFreeToAppend is how many bytes must be free in addition to the reserve before the log accepts events again,
+	// and minFreeToOpen how many before the store of the server is opened.
+	minFreeToAppend = 4 << 20
+	minFreeToOpen   = 1 << 20
+	// reserveBytes is the size of the reserve. The server needs 8 MiB of it to compact the largest file of a stream
+	// (nats-server 2.15); the rest is minFreeToAppend.
 	reserveBytes = 12 << 20
 	reserveName  = "reserve"
-	// minMaxBytes bounds from below what fitDisk chooses.
+	// minMaxBytes is the smallest limit that fitDisk chooses.
 	minMaxBytes = 1 << 20
 )
 
@@ -38,17 +38,17 @@ func (e *DiskError) Error() string {
 	return fmt.Sprintf("the log needs %d MiB on its file system, which has %d MiB for it", e.Need>>20, e.Have>>20)
 }
 
-// fitDisk returns the size limit of a log in dir, in bytes. A given maxBytes is returned as it is, or a
-// *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses byDefault or
-// the space available, whichever is less, but at least what the log has stored in streams: a stream drops
-// messages that exceed its limit.
-func fitDisk(dir string, maxBytes, byDefault int64, streams []string, logger *slog.Logger) (int64, error) {
+// fitDisk returns the size limit of a log in dir, in bytes. A given maxBytes is returned as it is, or a *DiskError if
+// the file system is too small for it. If maxBytes is 0, fitDisk chooses defaultBytes or, with a warning, the space
+// available if that is less. It chooses at least what the log has stored in streams, because a stream drops messages
+// that exceed its limit; if the disk has space for defaultBytes, only event.DefaultMaxBytes of what is stored count.
+func fitDisk(dir string, maxBytes, defaultBytes int64, streams []string, logger *slog.Logger) (int64, error) {
 	free, err := freeBytes(dir)
 	if err != nil {
 		return 0, err
 	}
 	available := free + bytesIn(dir)
-	largest := (available - reserveBytes) / 5 * 4 // the index of a log needs up to a quarter of its size
+	largest := (available - reserveBytes) / 5 * 4 // the rest is for the index of the log, up to a quarter of its size
 	switch {
 	case maxBytes > largest:
 		return 0, &DiskError{Need: maxBytes/4*5 + reserveBytes, Have: available}
@@ -59,13 +59,13 @@ func fitDisk(dir string, maxBytes, byDefault int64, streams []string, logger *sl
 	for _, stream := range streams {
 		stored += bytesIn(filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, "msgs"))
 	}
-	if largest < byDefault {
+	if largest < defaultBytes {
 		limit := max(largest, stored, minMaxBytes)
 		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space",
-			"max_bytes", limit, "default", byDefault)
+			"max_bytes", limit, "default", defaultBytes)
 		return limit, nil
 	}
-	return max(byDefault, min(stored, event.DefaultMaxBytes)), nil
+	return max(defaultBytes, min(stored, event.DefaultMaxBytes)), nil
 }
 
 // bytesIn returns the bytes of all files below dir. Files that cannot be read count as empty.
@@ -82,25 +82,26 @@ func bytesIn(dir string) (n int64) {
 	return n
 }
 
-// reserve is a file that holds space for deleting.
+// reserve is a file in dir that occupies disk space, to be removed when the log needs space for deleting.
 type reserve struct{ dir string }
 
 func (r reserve) path() string { return filepath.Join(r.dir, reserveName) }
 
-// prepare makes the reserve if there is space for it, before the store is opened. It
-// reports false on a full disk, whose reserve it releases.
+// prepare makes sure that the reserve exists, before the store is opened. It reports false if the disk has too little
+// space. There is then no reserve, so that the store can be opened and runs deleted.
 func (r reserve) prepare() bool {
-	if info, err := os.Stat(r.path()); err == nil && info.Size() == reserveBytes && r.hasFree(diskRoom) {
+	if info, err := os.Stat(r.path()); err == nil && info.Size() == reserveBytes && r.hasFree(minFreeToAppend) {
 		return true
 	}
-	r.release() // it may be incomplete
+	r.release() // the file may be incomplete
 	return r.make() == nil
 }
 
-// make writes the reserve, if that leaves diskRoom free. The bytes are random, because
-// some file systems compress. One mebibyte is repeated: they compress less than that at a time.
+// make writes the reserve, if that leaves minFreeToAppend bytes free. Otherwise it returns an error and leaves no file.
+// The content is random, because some file systems compress files. It repeats a block of 1 MiB, which is more than a
+// file system compresses at a time.
 func (r reserve) make() error {
-	if !r.hasFree(reserveBytes + diskRoom) {
+	if !r.hasFree(reserveBytes + minFreeToAppend) {
 		return errors.New("the disk has no space for the reserve of the event log")
 	}
 	block := make([]byte, 1<<20)
@@ -115,7 +116,7 @@ func (r reserve) make() error {
 // release removes the reserve. It reports whether there was one.
 func (r reserve) release() bool { return os.Remove(r.path()) == nil }
 
-// hasFree reports whether n bytes are free on the disk.
+// hasFree reports whether n bytes are free on the disk. It reports false if the free space cannot be read.
 func (r reserve) hasFree(n int64) bool {
 	free, err := freeBytes(r.dir)
 	return err == nil && free >= n

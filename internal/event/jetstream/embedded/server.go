@@ -8,9 +8,9 @@
 //	defer s.Close()
 //	c, err := nats.Connect("", nats.InProcessServer(s))
 //
-// Deleting needs disk space too: the server records each deletion, and compacts a file by writing it again. So the
-// package keeps a reserve file. Its caller removes it when a write has failed (ReleaseReserve), deletes with that
-// space, and writes it again (MakeReserve). Start makes it, unless the disk is full.
+// Deleting needs disk space too: the server records each deletion, and compacts a file by writing it again. So Start
+// writes a reserve file, unless the disk is full. When a write has failed, the caller removes the reserve
+// (ReleaseReserve), deletes messages with the space that this frees, and writes the reserve again (MakeReserve).
 package embedded
 
 import (
@@ -32,8 +32,8 @@ const (
 	startTimeout = time.Minute
 	// MaxPayload bounds a message of the server, in bytes.
 	MaxPayload = 1 << 20
-	// maxStore is the server's own limit, in bytes. It far exceeds the limits of the streams, so
-	// that it never rejects a stream whose limit changes while the others keep theirs.
+	// maxStore limits all streams of the server together, in bytes. It far exceeds the sum of their own limits, so that
+	// the server never refuses a stream whose limit is raised before another one's is lowered.
 	maxStore = 1 << 50
 	// compactInterval makes the server compact its files every second while the disk is full.
 	// The server's default of two minutes would delay the recovery.
@@ -42,26 +42,27 @@ const (
 
 // Options configures Start. Dir and Logger are required.
 type Options struct {
-	Dir      string   // of the server's files
-	MaxBytes int64    // bounds the log; 0 means Default, or what the disk has
-	Default  int64    // of MaxBytes
-	Streams  []string // the names of the streams that count as the log
+	Dir      string   // the directory of the server's files; Start makes it if it is missing
+	MaxBytes int64    // the limit of the log, in bytes; 0 means Default, or the space on the disk if that is less
+	Default  int64    // used if MaxBytes is 0
+	Streams  []string // the streams whose stored messages must fit the limit that Start chooses if MaxBytes is 0
 	Logger   *slog.Logger
 }
 
 // Server is a NATS server in this process.
 type Server struct {
-	MaxBytes int64 // of the log
-	DiskFull bool  // the server was started on a full disk
+	MaxBytes int64 // the limit of the log, from Options or chosen by Start
+	DiskFull bool  // the disk was full when Start was called: there is no reserve
 
 	server  *server.Server
 	options *server.Options
 	reserve reserve
-	lock    *fileLock
+	lock    *fileLock // held until Close
 }
 
-// Start starts a server. Two processes would destroy each other's files, so the second one gets an error. It
-// returns a *DiskError if the disk is too small.
+// Start starts a server and waits until it accepts connections, up to startTimeout. It returns a *DiskError if the disk
+// is too small for Options.MaxBytes, and an error if another process uses Dir: two servers would destroy each other's
+// files.
 func Start(opts Options) (*Server, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the event log's directory: %w", err)
@@ -79,7 +80,7 @@ func Start(opts Options) (*Server, error) {
 	s := &Server{reserve: reserve{opts.Dir}, lock: lock, MaxBytes: maxBytes, options: &server.Options{
 		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: opts.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
-		MaxPayload: MaxPayload, MaxPending: 64 << 20, NoSystemAccount: false,
+		MaxPayload: MaxPayload, MaxPending: 64 << 20,
 	}}
 	s.DiskFull = !s.reserve.prepare()
 	if s.DiskFull {
@@ -107,21 +108,23 @@ func (s *Server) Close() error {
 	return s.lock.Close()
 }
 
-// MakeReserve writes the reserve, if that leaves space for the log to accept events again.
+// MakeReserve writes the reserve. It returns an error, and leaves no reserve, if the disk would then have too little
+// space for the log to accept events again.
 func (s *Server) MakeReserve() error { return s.reserve.make() }
 
 // ReleaseReserve removes the reserve. It reports whether there was one.
 func (s *Server) ReleaseReserve() bool { return s.reserve.release() }
 
-// CanOpen reports whether the disk has space to open the store again.
-func (s *Server) CanOpen() bool { return s.reserve.hasFree(openRoom) }
+// CanOpen reports whether the disk has space for Reopen.
+func (s *Server) CanOpen() bool { return s.reserve.hasFree(minFreeToOpen) }
 
 // healthTries bounds how often Health asks the server.
 const healthTries = 10
 
-// Health returns the error that the server reports for its own health, or nil. Before its streams, the server checks for
-// a millisecond whether it accepts connections (nats-server 2.15, Server.Healthz). That check fails if the server does not
-// run in that millisecond, so Health repeats it. It does not repeat the errors of streams.
+// Health asks the server for its health and returns the first error that the server reports, or nil. The server first
+// checks for one millisecond whether it accepts connections (nats-server 2.15, Server.Healthz). That check fails if the
+// server does not get the processor in that millisecond, so Health asks again, up to healthTries times. An error of a
+// stream is returned at once.
 func (s *Server) Health() (err error) {
 	for range healthTries {
 		health := s.server.Healthz(&server.HealthzOptions{Details: true})
@@ -136,19 +139,21 @@ func (s *Server) Health() (err error) {
 	return err
 }
 
-// Reopen closes the server's store and opens it again. compacts makes the server compact its files every second
-// from then on. Client connections to the server stay open.
-func (s *Server) Reopen(compacts bool) error {
-	compact := time.Duration(0) // the server's default
-	if compacts {
-		compact = compactInterval
+// Reopen closes the server's store and opens it again. After a failed write, the server accepts no write until then. If
+// compactOften is set, the server compacts its files every compactInterval from then on, otherwise at its default.
+// Client connections to the server stay open.
+func (s *Server) Reopen(compactOften bool) error {
+	syncInterval := time.Duration(0) // the server's default
+	if compactOften {
+		syncInterval = compactInterval // the server compacts whenever it syncs
 	}
 	if err := s.server.ShutdownJetStream(); err != nil {
 		return fmt.Errorf("close the embedded event log: %w", err)
 	}
-	s.options.SyncInterval = compact // no stream reads it while the store is closed
+	s.options.SyncInterval = syncInterval // no data race: streams read it only while the store is open
 	err := s.server.EnableJetStream(&server.JetStreamConfig{
-		StoreDir: s.reserve.dir, MaxMemory: s.options.JetStreamMaxMemory, MaxStore: s.options.JetStreamMaxStore, SyncInterval: compact, Strict: true,
+		StoreDir: s.reserve.dir, MaxMemory: s.options.JetStreamMaxMemory, MaxStore: s.options.JetStreamMaxStore,
+		SyncInterval: syncInterval, Strict: true,
 	})
 	if err != nil {
 		return fmt.Errorf("open the embedded event log: %w", err)
@@ -156,7 +161,7 @@ func (s *Server) Reopen(compacts bool) error {
 	return nil
 }
 
-// serverLog forwards the warnings and errors of the server to the logger.
+// serverLog implements server.Logger. It forwards warnings and errors to the logger, and drops the rest.
 type serverLog struct{ logger *slog.Logger }
 
 func (s serverLog) Errorf(format string, v ...any) {

@@ -17,32 +17,33 @@ const (
 	batch = 512
 	// pullTimeout bounds the time until the server has answered a pull request.
 	pullTimeout = 5 * time.Second
-	// inactiveThreshold is after how long without a pull request the server removes the consumer.
+	// inactiveThreshold is the time without a pull request after which the server removes the consumer.
 	inactiveThreshold = time.Minute
-	// rebuildInterval separates two times at which the whole stream is read.
+	// rebuildInterval is the shortest time between two calls of Follow that read the whole stream.
 	rebuildInterval = time.Minute
-	// messageOverhead is what the server counts for a message besides its subject, headers and payload,
-	// and headerOverhead for the headers besides their names and values (nats-server 2.15).
+	// messageOverhead is how many bytes the server counts for a message in addition to its subject, headers and
+	// payload, and headerOverhead how many for the headers in addition to their lines (nats-server 2.15).
 	messageOverhead = 34
 	headerOverhead  = 12
 )
 
-// errGap means that the consumer has lost a message, or is not the one that was made.
+// errGap means that a message of the consumer did not arrive, or that the server has made the consumer anew: the
+// sequence numbers of the consumer have a gap.
 var errGap = errors.New("a message of the consumer is missing")
 
-// Follow updates the Table with what the log stored since the last call. used is how many bytes the stream has.
-// The Table does not see the deletions by other processes. When it counts an eighth more bytes than the stream has,
-// or too many runs, Follow reads the whole stream again, at most once per rebuildInterval.
+// Follow reads what the log has stored since the last call, and adds it to the Table. used is how many bytes the stream
+// has now. A Table does not learn of deletions by other processes. So if it counts more than 9/8 of used, or has
+// maxRuns runs, Follow reads the whole stream again, at most once per rebuildInterval.
 //
-// If Follow fails, the next call continues where it stopped. As long as there is only one owner, Follow does not read
-// the sizes of runs: a single owner cannot be above their share.
+// If Follow fails, the next call continues where this one stopped. As long as there is only one owner, Follow does not
+// read the sizes of runs: a single owner cannot be above their share.
 func (t *Table) Follow(ctx context.Context, used int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	countsDeleted := t.complete && t.total > used/8*9
 	outdated := countsDeleted || len(t.runs) >= maxRuns
 	switch {
-	case t.built.IsZero():
+	case t.built.IsZero(): // the Table is empty
 		t.built = time.Now()
 	case outdated && time.Since(t.built) > rebuildInterval:
 		t.closeLocked(ctx)
@@ -60,28 +61,29 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 		}
 	}
 	t.complete = true
-	// The entry of a run is stored before its first message, so the runs found above have theirs now.
+	// Read the index again, for the owners of runs that were created while the messages were read.
 	return t.readOwnersLocked(ctx)
 }
 
-// readOwnersLocked reads the entries that were added to the index.
+// readOwnersLocked reads the entries that were added to the index since the last call. It accepts an eighth more runs
+// than maxRuns: among the entries may be those of runs that the Table has by their messages alone.
 func (t *Table) readOwnersLocked(ctx context.Context) error {
 	for more := true; more && len(t.runs) < maxRuns+maxRuns/8; {
-		entries, further, err := t.source.Entries(ctx, t.entry)
+		entries, further, err := t.source.Entries(ctx, t.nextEntry)
 		if err != nil {
 			return fmt.Errorf("read the owners of runs: %w", err)
 		}
 		for _, e := range entries {
 			t.setOwnerLocked(e.ID, e.Owner)
-			t.entry = e.Pos + 1
+			t.nextEntry = e.Pos + 1
 		}
 		more = further && len(entries) > 0
 	}
 	return nil
 }
 
-// Reset forgets all runs and removes the consumer, while the log has so much space that nobody needs
-// them.
+// Reset empties the Table and removes its consumer, to save memory while the log has so much space that no run is
+// evicted. The next Follow reads the whole stream.
 func (t *Table) Reset(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +94,8 @@ func (t *Table) Reset(ctx context.Context) {
 	t.resetLocked()
 }
 
-// closeLocked removes the consumer. If that fails, the server does it after inactiveThreshold.
+// closeLocked removes the consumer, if there is one. If the request fails, the server removes it after
+// inactiveThreshold.
 func (t *Table) closeLocked(ctx context.Context) {
 	if t.consumer != "" {
 		ctx, cancel := context.WithTimeout(ctx, pullTimeout)
@@ -102,8 +105,8 @@ func (t *Table) closeLocked(ctx context.Context) {
 	}
 }
 
-// openLocked makes a consumer that delivers the headers of messages, from where Follow stopped. It is in
-// the server's memory, so a full disk or account does not prevent it.
+// openLocked makes a consumer that delivers messages without their payloads, from t.next on. The consumer is in the
+// server's memory, so it can be made although the disk or the account is full.
 func (t *Table) openLocked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
@@ -112,12 +115,14 @@ func (t *Table) openLocked(ctx context.Context) error {
 		MemoryStorage: true, Replicas: 1, InactiveThreshold: inactiveThreshold,
 	})
 	if err == nil {
-		t.consumer, t.received = c.CachedInfo().Name, 0
+		t.consumer = c.CachedInfo().Name
+		t.received = 0
 	}
 	return err
 }
 
-// pullLocked reads one batch of messages. more reports whether the stream has further ones.
+// pullLocked counts the next messages of the stream, up to batch. more reports that the stream may have further
+// messages. After an error, the messages that were counted stay counted.
 func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 	if t.consumer == "" {
 		if err := t.openLocked(ctx); err != nil {
@@ -150,30 +155,37 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		}
 		switch status := msg.Header.Get("Status"); status {
 		case "":
-		case "404", "408": // no message, or no further one
+		case "404", "408": // the stream has no message, or no further one, for this request
 			return false, nil
 		default:
 			return false, fmt.Errorf("status %s", status)
 		}
-		about, err := msg.Metadata()
+		metadata, err := msg.Metadata()
 		if err != nil {
 			return false, err
 		}
 		t.received++
-		if about.Sequence.Consumer != t.received {
+		if metadata.Sequence.Consumer != t.received {
 			return false, errGap
 		}
-		// A message without others after it is not the end of the request: until the server says so, it delivers
-		// to the request what is stored meanwhile.
-		t.countLocked(msg, about.Sequence.Stream)
+		// Even if no message is pending after this one, the loop waits for the status: until the server sends it,
+		// messages that are stored now can still arrive.
+		t.countLocked(msg, metadata.Sequence.Stream)
 	}
 	return true, nil
 }
 
-// countLocked counts a message of the stream.
+// countLocked adds the size of the message at pos to its run, and moves t.next after pos.
 func (t *Table) countLocked(msg *nats.Msg, pos uint64) {
 	t.next = pos + 1
-	payload, _ := strconv.ParseInt(msg.Header.Get(nats.MsgSize), 10, 64) // the server writes it
+	id, isEvent := t.source.Run(msg.Subject)
+	t.addLocked(id, isEvent, pos, storedSize(msg))
+}
+
+// storedSize returns how many bytes the stream counts for a message that was delivered without its payload. In such a
+// delivery the header nats.MsgSize has the length of the payload; storedSize removes it, because it is not stored.
+func storedSize(msg *nats.Msg) int64 {
+	payload, _ := strconv.ParseInt(msg.Header.Get(nats.MsgSize), 10, 64) // the server writes a valid number
 	msg.Header.Del(nats.MsgSize)
 	size := payload + int64(len(msg.Subject)) + messageOverhead
 	if len(msg.Header) > 0 {
@@ -184,6 +196,5 @@ func (t *Table) countLocked(msg *nats.Msg, pos uint64) {
 			size += int64(len(name) + len(value) + len(": \r\n"))
 		}
 	}
-	id, isEvent := t.source.Run(msg.Subject)
-	t.addLocked(id, isEvent, pos, size)
+	return size
 }

@@ -1,5 +1,5 @@
-// Package share knows how many bytes of a log on JetStream the runs of each owner use, and chooses the
-// runs that a full log deletes: those of an owner above their share.
+// Package share computes how many bytes of a log on JetStream the runs of each owner use, and deletes runs when the log
+// is full: those of the owners above an equal share.
 //
 //	table := share.New(share.Source{Conn: conn, JetStream: stream, Stream: "RUNS", Run: runOf, Entries: readEntries})
 //	if err := table.Follow(ctx, used); err != nil {
@@ -8,10 +8,10 @@
 //	outcome, err := table.Evict(ctx, share.Eviction{Limit: limit, Ended: endOf, Delete: deleteRun, Enough: hasSpace})
 //
 // A Table reads the sizes of messages from the stream, without their payloads, and each message once:
-// Follow continues where it stopped. A new Table, also that of a process that has just started, reads
-// the whole stream. So all processes that share a log find the same sizes in it.
+// Follow continues where the call before stopped. A new Table reads the whole stream. So all processes that share a log
+// compute the same sizes.
 //
-// The methods may be called concurrently; one at a time is executed.
+// The methods may be called concurrently; they are executed one at a time.
 package share
 
 import (
@@ -29,57 +29,58 @@ import (
 	"answerd/internal/event"
 )
 
-// Source locates what a Table reads.
+// Source configures what a Table reads. All fields are required.
 type Source struct {
-	Conn      *nats.Conn // for the sizes of messages
-	JetStream js.JetStream
-	Stream    string
-	// Run returns the run of a message with a subject, and whether it is an event.
+	Conn      *nats.Conn   // receives the messages of the consumer
+	JetStream js.JetStream // makes and removes the consumer
+	Stream    string       // the name of the stream with the messages of runs
+	// Run returns the id of the run to which a message with the subject belongs, and whether the message is an event.
 	Run func(subject string) (id string, isEvent bool)
-	// Entries returns entries of the index from a pos on, and whether there are more.
+	// Entries returns the first entries of the index at pos from or later, in order, and whether there are more.
 	Entries func(ctx context.Context, from uint64) (entries []Entry, more bool, err error)
 }
 
 // Entry is the entry of a run in the index.
 type Entry struct {
-	Pos       uint64
-	ID, Owner string
+	Pos   uint64
+	ID    string // of the run
+	Owner string // a token that stands for the owner
 }
 
-// maxRuns bounds the runs that a Table knows, at about 200 bytes each. Follow stops there, so these are
-// the oldest runs of the log. It continues when some of them were deleted.
+// maxRuns bounds the runs in a Table, at about 200 bytes each. Follow reads the sizes of messages only while the Table
+// has fewer runs.
 const maxRuns = 1 << 16
 
 // Table has the sizes of runs. Its zero value cannot be used; New returns one.
 type Table struct {
 	source Source
 
-	mu       sync.Mutex // held by every method; guards the fields below
-	runs     map[string]*run
-	owners   map[string]*owner
-	total    int64     // bytes of all runs
-	built    time.Time // when Follow began to read the stream from its start
-	complete bool      // Follow has reached the end of the stream since then
-	consumer string    // "" if there is none
-	received uint64    // messages from the consumer
-	next     uint64    // the pos in the stream from which Follow continues
-	entry    uint64    // the same in the index
+	mu        sync.Mutex        // held by every method; guards the fields below
+	runs      map[string]*run   // by id
+	owners    map[string]*owner // by token; only those with runs
+	total     int64             // bytes of all runs
+	built     time.Time         // when Follow began to read the stream from its start; zero if the Table is empty
+	complete  bool              // since built, Follow has read the stream to its end or up to maxRuns
+	consumer  string            // the name of the consumer, "" if there is none
+	received  uint64            // how many messages the consumer has delivered
+	next      uint64            // the pos in the stream of runs from which Follow continues
+	nextEntry uint64            // the pos in the index from which Follow continues
 }
 
 // run has what a Table knows of a run.
 type run struct {
 	id    string
 	owner *owner // nil until Follow has read the run's entry in the index
-	bytes int64
-	last  uint64 // the pos of its last event, 0 before one was read; the order in which runs ended
-	open  bool   // the event at last does not end it
+	bytes int64  // of all its messages
+	last  uint64 // the pos of its last event, 0 before one was read; it orders runs by their end
+	open  bool   // Evict has found that the event at last is not the run's end
 }
 
-// owner sums up the runs of an owner.
+// owner has the sums over the runs of an owner.
 type owner struct {
-	token string
-	runs  int
-	bytes int64
+	token string // Entry.Owner
+	runs  int    // how many runs
+	bytes int64  // of all messages of these runs
 }
 
 // New returns a Table that knows no run yet.
@@ -98,15 +99,17 @@ func (t *Table) resetLocked() {
 	t.complete = false
 	t.consumer = ""
 	t.next = 1
-	t.entry = 1
+	t.nextEntry = 1
 }
 
-// addLocked counts a message of a run.
+// addLocked adds a message to the size of its run, of the run's owner and of the Table. A new event makes the run a
+// candidate of Evict again.
 func (t *Table) addLocked(id string, isEvent bool, pos uint64, bytes int64) {
 	r := t.runLocked(id)
 	r.bytes += bytes
 	if isEvent {
-		r.last, r.open = pos, false
+		r.last = pos
+		r.open = false
 	}
 	t.total += bytes
 	if r.owner != nil {
@@ -114,7 +117,7 @@ func (t *Table) addLocked(id string, isEvent bool, pos uint64, bytes int64) {
 	}
 }
 
-// setOwnerLocked records whose run it is.
+// setOwnerLocked sets the owner of a run, unless the run has one, and adds the run to the owner's sums.
 func (t *Table) setOwnerLocked(id, token string) {
 	r := t.runLocked(id)
 	if r.owner != nil {
@@ -122,14 +125,14 @@ func (t *Table) setOwnerLocked(id, token string) {
 	}
 	r.owner = t.owners[token]
 	if r.owner == nil {
-		r.owner = &owner{token: strings.Clone(token)} // it may be a part of a longer string
+		r.owner = &owner{token: strings.Clone(token)} // a clone, because token may keep a longer string in memory
 		t.owners[r.owner.token] = r.owner
 	}
 	r.owner.runs++
 	r.owner.bytes += r.bytes
 }
 
-// runLocked returns the entry of a run, which it adds if there is none.
+// runLocked returns the run with an id, which it adds to the Table if it is missing.
 func (t *Table) runLocked(id string) *run {
 	r := t.runs[id]
 	if r == nil {
@@ -139,7 +142,7 @@ func (t *Table) runLocked(id string) *run {
 	return r
 }
 
-// forgetLocked removes a run that the log does not have any more.
+// forgetLocked removes a run that the log does not have any more. The run must have an owner.
 func (t *Table) forgetLocked(r *run) {
 	delete(t.runs, r.id)
 	t.total -= r.bytes
@@ -151,7 +154,8 @@ func (t *Table) forgetLocked(r *run) {
 	}
 }
 
-// Forget removes a run that was deleted. Deletions by other processes are noticed later.
+// Forget removes a run that this process has deleted in another way than by Evict. A run without a known owner stays in
+// the Table.
 func (t *Table) Forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,12 +166,12 @@ func (t *Table) Forget(id string) {
 
 // Eviction says which runs to delete, and how.
 type Eviction struct {
-	// Limit is the space of all owners together, in bytes. The share of each owner that has runs is an
-	// equal part of it. If it is 0, runs are counted instead of bytes, and the limit is their number.
+	// Limit is the space of all owners together, in bytes. Each owner with runs has an equal share of it. If Limit is
+	// 0, Evict counts runs instead of bytes, and the owners share the number of runs.
 	Limit int64
-	// EndedBefore protects the runs that ended later.
+	// EndedBefore is a time: Evict deletes only runs that ended before it.
 	EndedBefore time.Time
-	// Ended returns when a run ended, zero if it has not ended, and the pos of its last event. It returns
+	// Ended returns when a run ended, or the zero time if it has not ended, and the pos of its last event. It returns
 	// event.ErrGone if the log does not have the run.
 	Ended func(ctx context.Context, id, owner string) (ended time.Time, last uint64, err error)
 	// Delete deletes a run.
@@ -176,28 +180,31 @@ type Eviction struct {
 	Enough func(ctx context.Context) (bool, error)
 }
 
-// Outcome is what Evict achieved.
+// Outcome says how a call of Evict ended, which may have deleted some runs in any case.
 type Outcome int
 
 const (
-	// Nothing: the log has too little space, and the owners above their share have no run that ended.
+	// Nothing: the log has too little space, and no owner above their share has another run that has ended.
 	Nothing Outcome = iota
-	// Waiting: some owner above their share has runs that ended, but after EndedBefore. Others have
-	// runs too.
+	// Waiting: the log has too little space. An owner above their share has runs that ended after EndedBefore, which a
+	// later call can delete. That owner is not the only one.
 	Waiting
 	// Enough: the log has enough space.
 	Enough
 )
 
-// Evict deletes runs until the log has enough space. Each time it takes the owner who is most above their
-// share, and deletes the run of theirs that ended first. Other processes may do the same at the same time. They
-// choose the same runs, and each asks for the space after each deletion, so together they delete few runs too many.
+// Evict deletes runs until the log has enough space, or until no run is left that it may delete. It repeatedly chooses
+// the owner who is most above their share, and deletes that owner's run that ended first. Other processes may call
+// Evict at the same time. They choose the same runs, and each asks for the space after each deletion, so together they
+// delete only a few runs too many. The outcome is meaningless if Evict returns an error.
 func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	outcome := Nothing
-	queues := make(map[*owner][]*run) // made when needed; an owner whose queue is empty has nothing to delete
+	// The runs of an owner that may be deleted, in order. An owner's queue is made when the owner is first chosen; an
+	// owner with an empty queue is not chosen again.
+	queues := make(map[*owner][]*run)
 	for {
 		largest := t.largestLocked(eviction.Limit, queues)
 		if largest == nil {
@@ -207,25 +214,26 @@ func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 		if !made {
 			queue = t.queueLocked(largest)
 		}
-		queues[largest] = nil
 		if len(queue) == 0 {
+			queues[largest] = nil
 			continue
 		}
 		oldest := queue[0]
+		queues[largest] = queue[1:]
 		ended, last, err := eviction.Ended(ctx, oldest.id, largest.token)
 		switch {
 		case errors.Is(err, event.ErrGone):
 			t.forgetLocked(oldest)
 		case err != nil:
 			return outcome, err
-		case last != oldest.last: // the run continued since the queue was made: others may have ended before it
+		case last != oldest.last: // the run has a newer event than the Table: skip it until Follow has read that event
 		case ended.IsZero():
 			oldest.open = true
-		case !ended.Before(eviction.EndedBefore): // the others in the queue ended even later
+		case !ended.Before(eviction.EndedBefore):
+			queues[largest] = nil // the next runs in the queue ended even later
 			if len(t.owners) > 1 {
 				outcome = Waiting
 			}
-			continue
 		default:
 			if err := eviction.Delete(ctx, oldest.id, largest.token); err != nil {
 				return outcome, err
@@ -235,30 +243,31 @@ func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 				return Enough, err
 			}
 		}
-		queues[largest] = queue[1:]
 	}
 }
 
-// largestLocked returns the owner who is most above their share, without those whose queue is empty, or
-// nil.
+// largestLocked returns the owner who is most above their share, or nil if there is none. It leaves out the owners with
+// an empty queue in queues. limit is Eviction.Limit.
 func (t *Table) largestLocked(limit int64, queues map[*owner][]*run) (largest *owner) {
 	size := func(o *owner) int64 { return o.bytes }
 	if limit == 0 {
 		size = func(o *owner) int64 { return int64(o.runs) }
 		limit = int64(len(t.runs))
 	}
-	most := limit / int64(max(len(t.owners), 1))
+	largestSize := limit / int64(max(len(t.owners), 1)) // the share, which the result must exceed
 	for _, o := range t.owners {
-		queue, ok := queues[o]
-		isEmpty := ok && len(queue) == 0
-		if n := size(o); n > most && !isEmpty {
-			largest, most = o, n
+		queue, made := queues[o]
+		isEmpty := made && len(queue) == 0
+		if n := size(o); n > largestSize && !isEmpty {
+			largest = o
+			largestSize = n
 		}
 	}
 	return largest
 }
 
-// queueLocked returns the runs of an owner that may have ended, in the order of their last events.
+// queueLocked returns the runs of an owner that may have ended, in the order of their last events. Runs without an
+// event, and runs of which Evict has found that they continue, are left out.
 func (t *Table) queueLocked(o *owner) (queue []*run) {
 	for _, r := range t.runs {
 		if r.owner == o && r.last > 0 && !r.open {
