@@ -23,40 +23,39 @@ import (
 	"answerd/internal/help"
 )
 
-// client has what the log needs of NATS: two connections, the streams, and the clock of the server. Its methods
-// publish and read messages, and know nothing of the cached runs.
+// client has the connections to NATS, the streams, and the clock of the server. Its methods publish and read messages;
+// they do not use the cached runs.
 type client struct {
 	instanceID string // identifies this Log among those that share the streams
 	logger     *slog.Logger
 	ctx        context.Context // ends with Close
 
-	// Two connections: messages to many readers must not contend with appends for the lock
-	// of one connection.
+	// write is for appends and jobs, and read for reading and live messages. Messages to many readers must not contend
+	// with appends for the lock of a connection.
 	write, read *nats.Conn
-	js          js.JetStream
+	js          js.JetStream // uses write
 	runsStream  js.Stream
 	indexStream js.Stream
 	jobsStream  js.Stream
 	headsStream js.Stream
 	turnsStream js.Stream
-	maxPart     int            // bytes of a payload that is not split
+	maxPart     int            // the largest payload of a message, in bytes; a longer one is split into parts
 	clustered   bool           // the streams have replicas, which may lag behind their leader
-	leaders     sync.Map       // by stream: the time.Time until which its leader is the only one
-	clock       clock          // of the server
-	pullInboxes chan pullInbox // that wait for their next request
+	leaders     sync.Map       // by stream name: the time.Time until which confirmLeader need not ask again
+	clock       clock          // the server's clock
+	pullInboxes chan pullInbox // inboxes that no pull request uses
 
 	embedded    *embedded.Server // nil on a cluster
 	diskFull    atomic.Bool      // the disk of the embedded server accepts no writes (disk.go)
-	accountFull atomic.Bool      // an append was refused since expireLoop looked
-	expireNow   chan struct{}    // signals that the log is full
+	accountFull atomic.Bool      // the account was full at an append; expireLoop resets it
+	expireNow   chan struct{}    // signals to expireLoop that the log is full
 }
 
 // connectTimeout bounds one attempt to reach one server.
 const connectTimeout = 2 * time.Second
 
-// A server that loses the rest of its cluster keeps its clients, but can do nothing for them. Every
-// leaderInterval a connection is checked, and after leaderFailures failed checks in a row it moves
-// to another server.
+// A server that loses the rest of its cluster keeps its clients, although it cannot serve them. watchLeaderLoop checks
+// each connection every leaderInterval, and moves it to another server after leaderFailures failed checks in a row.
 const (
 	leaderInterval = 2 * time.Second
 	leaderFailures = 3
@@ -65,9 +64,9 @@ const (
 // maxCredentials bounds the credentials file, in bytes.
 const maxCredentials = 64 << 10
 
-// credentialsOption returns the option to log in with a file: the JWT and the seed that nsc
-// writes (.creds), or the seed of an NKey alone; "" means no login. The client library reads
-// the file again at every connection.
+// credentialsOption returns the option to log in with a file: the JWT and the seed that nsc writes (.creds), or the
+// seed of an NKey alone. For "" it returns an option that does nothing. The client library reads the file again at
+// every connection.
 func credentialsOption(file string) (nats.Option, error) {
 	if file == "" {
 		return func(*nats.Options) error { return nil }, nil
@@ -93,9 +92,9 @@ func credentialsOption(file string) (nats.Option, error) {
 	return option, nil
 }
 
-// connectUntilDone tries to connect until one of the servers answers, and returns ErrUnavailable when ctx
-// ends. It does not wrap the client library's errors, because they may quote the URL and its
-// password.
+// connectUntilDone tries to connect until one of the servers answers, and returns event.ErrUnavailable when ctx ends.
+// If a server refuses the login or TLS does not match, it returns at once. It wraps no other error of the client
+// library, because an error may quote the URL and its password.
 func connectUntilDone(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
 	for {
 		c, err := nats.Connect(servers, options...)
@@ -115,7 +114,7 @@ func connectUntilDone(ctx context.Context, servers string, options []nats.Option
 }
 
 // watchLeaderLoop makes a connection try another server while its server does not reach the leader
-// of the events' stream. It also keeps the clock up to date.
+// of the stream of runs, until Close. It also keeps the clock up to date.
 func (c *client) watchLeaderLoop(conn *nats.Conn) {
 	tick := time.NewTicker(leaderInterval)
 	defer tick.Stop()
@@ -126,7 +125,8 @@ func (c *client) watchLeaderLoop(conn *nats.Conn) {
 			return
 		}
 		switch {
-		case !conn.IsConnected() || c.hasLeader(c.ctx, conn, runsName): // without a connection, the client library looks for a server
+		// A connection that is lost does not count: the client library itself tries all servers.
+		case !conn.IsConnected(), c.hasLeader(c.ctx, conn, runsName):
 			failures = 0
 		case failures+1 < leaderFailures || len(conn.Servers()) < 2:
 			failures++
@@ -138,7 +138,8 @@ func (c *client) watchLeaderLoop(conn *nats.Conn) {
 	}
 }
 
-// hasLeader reports whether the leader of a stream answers on a connection.
+// hasLeader reports whether the leader of a stream answers on conn within readyTimeout, and sets the clock by its
+// answer. An answer of a server that is cut off does not count (isLeaderless).
 func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) bool {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -157,15 +158,17 @@ func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) 
 	return true
 }
 
-// maxSilence is how long a leader may hear nothing from most of its replicas and count as the leader. They answer its
-// heartbeats, which it sends every second. They elect another leader minElection after the last one at the earliest
-// (nats-server 2.15, minElectionTimeoutDefault).
+// A leader sends its replicas a heartbeat every second, which they answer. A leader that has heard nothing from most of
+// its replicas for maxSilence does not count as the leader any more. The replicas elect another leader at least
+// minElection after the last heartbeat (nats-server 2.15, minElectionTimeoutDefault).
 const (
 	maxSilence  = 3 * time.Second
 	minElection = 4 * time.Second
 )
 
-// confirmLeader returns nil if a stream has one leader, which this connection reaches. It asks at most once a second.
+// confirmLeader returns nil if the server that answers for a stream is its only leader, and event.ErrUnavailable
+// otherwise. A confirmed leader stays the only one for minElection-maxSilence, in which confirmLeader does not ask
+// again.
 func (c *client) confirmLeader(ctx context.Context, stream string) error {
 	if !c.clustered {
 		return nil
@@ -181,9 +184,10 @@ func (c *client) confirmLeader(ctx context.Context, stream string) error {
 	return nil
 }
 
-// isLeaderless reports whether a stream has no leader: then any of its servers sends the state. A server that is cut
-// off from the others leads its streams for 10 to 20 s more, until it notices, while the others have elected a leader.
-// So a leader that does not hear of them is none.
+// isLeaderless reports whether info is not from the leader of a stream. If a stream has no leader, any of its servers
+// sends the state. A server that is cut off from the rest of its cluster considers itself the leader for 10 to 20 s
+// more, while the other servers elect another. So a leader that does not hear from more than half of its replicas does
+// not count.
 func isLeaderless(info *js.StreamInfo) bool {
 	if info.Cluster == nil {
 		return false
@@ -227,9 +231,9 @@ func isServerURL(u *url.URL) bool {
 	return hasScheme && u.Hostname() != "" && !hasMore
 }
 
-// diskFailed reports whether the disk of an embedded log accepts no writes. No append then
-// succeeds before recoverDisk. The server does not answer an append that it could not write, so
-// diskFailed asks the server for its health after a failed append.
+// diskFailed is called after a failed append, and reports whether the disk of an embedded log accepts no writes. The
+// server does not answer an append that it could not write, so diskFailed asks the server for its health. It then sets
+// diskFull: no append succeeds until recoverDisk has freed space.
 func (c *client) diskFailed() bool {
 	if c.embedded == nil {
 		return false
@@ -247,7 +251,7 @@ func (c *client) diskFailed() bool {
 	return true
 }
 
-// expireSoon makes expireLoop delete runs now, because the log is full, as err says.
+// expireSoon makes expireLoop delete runs now, because err says that the log is full. It does not wait.
 func (c *client) expireSoon(err error) {
 	if isAccountFull(err) {
 		c.accountFull.Store(true)
@@ -258,15 +262,15 @@ func (c *client) expireSoon(err error) {
 	}
 }
 
-// clock is the clock of the server, which also gives messages their time. Each state of a stream
-// sets it. Until the first one it is the clock of this machine.
+// clock is the clock of the server, which also gives messages their time. It is set from each state of a stream that
+// the server sends. Before the first one it is the clock of this machine.
 type clock struct {
 	mu       sync.Mutex // guards the fields below
 	server   time.Time  // the server's time in its last answer
-	received time.Time  // when that arrived, with a monotonic clock reading
+	received time.Time  // when that answer arrived, with a monotonic clock reading
 }
 
-// set notes the time of the server, as an answer of it has stated it.
+// set sets the clock to the time of the server, from an answer that has just arrived. It ignores the zero time.
 func (c *clock) set(server time.Time) {
 	if server.IsZero() {
 		return // NATS servers before 2.10 do not send it
@@ -276,7 +280,7 @@ func (c *clock) set(server time.Time) {
 	c.server, c.received = server, time.Now()
 }
 
-// now returns the time by the server's clock, or by our own if the server has not stated its time.
+// now returns the time of the server's clock, or of this machine's clock if set was not called.
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,7 +294,8 @@ func (c *clock) now() time.Time {
 // adds monotonic time, so a change of this machine's clock has no effect.
 func (c *client) Now() time.Time { return c.clock.now() }
 
-// streamInfo returns the state of a stream from its leader, and sets the log's clock by it.
+// streamInfo returns the state of a stream from its leader, and sets the log's clock by it. It returns errNoLeader if
+// the stream has no leader.
 func (c *client) streamInfo(ctx context.Context, s js.Stream) (*js.StreamInfo, error) {
 	info, err := s.Info(ctx)
 	switch {
@@ -303,10 +308,11 @@ func (c *client) streamInfo(ctx context.Context, s js.Stream) (*js.StreamInfo, e
 	return info, nil
 }
 
-// readyTimeout bounds the request of Ready.
+// readyTimeout bounds a request that finds out whether the log can be used.
 const readyTimeout = time.Second
 
-// deleteMessage removes the message at a pos. It returns ErrFenced if the stream does not have it any more.
+// deleteMessage removes the message at pos from a stream. It returns event.ErrFenced if the stream does not have it any
+// more.
 func deleteMessage(ctx context.Context, s js.Stream, pos uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -321,7 +327,7 @@ func deleteMessage(ctx context.Context, s js.Stream, pos uint64) error {
 	return nil
 }
 
-// purgeSubject removes the messages of a subject from a stream. The subject may have wildcards.
+// purgeSubject removes all messages of a subject, which may have wildcards, from a stream.
 func purgeSubject(ctx context.Context, s js.Stream, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

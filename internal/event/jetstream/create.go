@@ -62,7 +62,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	l.updateRun(r, func() {
 		r.record = &rec
 		r.loaded = true
-		r.noInputs = true
+		r.hasNoInputs = true
 		r.writer = w
 	})
 	return nil

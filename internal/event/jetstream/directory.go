@@ -104,11 +104,11 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 		id := lastToken(m.subject)
 		recordSubjects[i], eventSubjects[i] = recordPrefix+id, runSubject(id, eventToken)
 	}
-	records, err := l.readLastOfAll(ctx, indexName, recordSubjects)
+	records, err := l.readLastOfEachComplete(ctx, indexName, recordSubjects)
 	if err != nil {
 		return nil, err
 	}
-	lastEvents, err := l.readLastOfAll(ctx, runsName, eventSubjects)
+	lastEvents, err := l.readLastOfEachComplete(ctx, runsName, eventSubjects)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 			continue
 		}
 		last, hasEvents := lastEvents[eventSubjects[i]]
-		readable, err := l.readListed(ctx, lastToken(entries[i].subject), m, last, hasEvents)
+		readable, err := l.listedRun(ctx, lastToken(entries[i].subject), m, last, hasEvents)
 		if err != nil {
 			return nil, err
 		}
@@ -128,10 +128,10 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 	return runs, nil
 }
 
-// readListed returns a run for a list: from its record and, if it has events, from the message of its last one. Another
+// listedRun returns a run for a list: from its record and, if it has events, from the message of its last one. Another
 // process may write or delete the run meanwhile, so a run that cannot be read is left out of the list: it has no ID.
 // The only error is event.ErrUnavailable.
-func (l *Log) readListed(ctx context.Context, id string, stored, last message, hasEvents bool) (event.Run, error) {
+func (l *Log) listedRun(ctx context.Context, id string, stored, last message, hasEvents bool) (event.Run, error) {
 	rec, err := decodeRecord(&stored)
 	if err != nil {
 		return event.Run{}, nil
@@ -140,7 +140,7 @@ func (l *Log) readListed(ctx context.Context, id string, stored, last message, h
 	if hasEvents {
 		r.last, _, err = l.readEvent(ctx, last)
 	} else if !rec.Gone {
-		rec.Gone, err = l.hasNoEventsForGood(ctx, rec)
+		rec.Gone, err = l.neverHasEvents(ctx, rec)
 	}
 	switch {
 	case errors.Is(err, event.ErrUnavailable):

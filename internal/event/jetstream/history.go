@@ -1,7 +1,6 @@
 package jetstream
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -12,15 +11,15 @@ import (
 	"answerd/internal/event/jetstream/batch"
 )
 
-// errLagging is the cause if a server of a cluster lacks messages of a run.
+// errLagging means that a server of a cluster lacks messages which the run has.
 var errLagging = errors.New("a server lacks messages of the run")
 
-// readHistory reads events after seq that are older than the tail. It returns ErrGone if
-// they are no longer all kept.
+// readHistory returns a page with events after seq, which are older than the tail, from the stream. It returns
+// event.ErrGone if the event after seq is no longer kept.
 //
-// A server of a cluster that lags behind, or has just become the leader, may lack messages that the run
-// has. So in a cluster events are gone only if the stream may have dropped them; otherwise readHistory reads
-// again, and returns ErrUnavailable if they stay missing.
+// A server of a cluster that lags behind, or has just become the leader, may lack messages that the run has. So in a
+// cluster events count as gone only if the run was deleted or the stream may have dropped events. Otherwise readHistory
+// reads again for up to readRetryFor, and then returns event.ErrUnavailable.
 func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 	until := time.Now().Add(readRetryFor)
 	for {
@@ -29,7 +28,7 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 			return page, err
 		}
 		r.mu.Lock()
-		r.stale = true // or the run was deleted meanwhile
+		r.stale = true // read the record again: the run may have been deleted
 		r.mu.Unlock()
 		if err := r.refreshCache(ctx); err != nil {
 			return page, err
@@ -40,8 +39,12 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 		if gone {
 			return page, event.ErrGone
 		}
-		if dropped, err := r.log.mayHaveDropped(ctx, rec); err != nil || dropped {
-			return page, cmp.Or(err, event.ErrGone)
+		dropped, err := r.log.mayHaveDropped(ctx, rec)
+		if err != nil {
+			return page, err
+		}
+		if dropped {
+			return page, event.ErrGone
 		}
 		select {
 		case <-time.After(lagInterval):
@@ -53,7 +56,8 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 	}
 }
 
-// readPage acts like readHistory, but reads once.
+// readPage reads the page of readHistory once. The page has at least one event. readPage returns event.ErrGone if the
+// event after seq, or one between the events that it finds, is missing.
 func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	from, err := r.findPos(ctx, seq)
 	if err != nil {
@@ -73,7 +77,7 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 				return page, err
 			}
 			for _, e := range events {
-				if by.isControl() || e.Seq <= seq {
+				if by.isControl() || e.Seq <= seq { // findPos returns a pos that may be before seq
 					continue
 				}
 				if e.Seq != seq+int64(len(page.Events))+1 {
@@ -83,7 +87,7 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 			}
 		}
 		if !more && len(page.Events) == 0 {
-			return event.Page{}, event.ErrGone // the stream dropped them during the read
+			return event.Page{}, event.ErrGone // the stream has dropped the events during the read
 		}
 	}
 
@@ -95,10 +99,12 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	return page, nil
 }
 
-// findPos returns a pos at or shortly before the event with number seq. The number of an event
-// does not give its pos, because all runs share the stream's numbers. The messages of one run
-// are spread about evenly, so an interpolation search between two known positions needs few
-// reads.
+// findPos returns the pos of the event with number seq or of one shortly before it, usually less than maxBatch/2
+// events. It returns 0 if the oldest message of the run has events after seq, and event.ErrGone if the stream no longer
+// has the event after seq.
+//
+// The number of an event does not give its pos, because all runs share the stream's numbers. The messages of one run
+// are spread about evenly, so an interpolation search between two known positions needs few reads.
 func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 	low, high := r.positionsAround(seq)
 	if low.pos == 0 {
@@ -118,6 +124,7 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 		guess := low.pos + (high.pos-low.pos)/2
 		if step%2 == 0 {
 			fraction := float64(seq-low.seq) / float64(high.seq-low.seq+1)
+			// Aim 5 % too low: a guess shortly before the event ends the search, one after it does not.
 			guess = low.pos + uint64(float64(high.pos-low.pos)*fraction*0.95)
 		}
 		guess = min(max(guess, low.pos+1), high.pos-1)
@@ -128,20 +135,20 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 		if found.seq <= seq {
 			low = found
 		} else {
-			high = position{found.seq, guess}
+			high = position{seq: found.seq, pos: guess}
 		}
 	}
 	return low.pos, nil
 }
 
-// positionsAround returns the closest known positions at or before seq, and after it. If no
-// earlier position is known, low is zero.
+// positionsAround returns the closest known positions: low at or before the event seq, and high after it. low is zero
+// if no earlier position is known.
 func (r *run) positionsAround(seq int64) (low, high position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	high = position{r.last.Seq, r.head}
+	high = position{seq: r.last.Seq, pos: r.head}
 	if len(r.tail) > 0 {
-		high = position{r.tail[0].Seq, r.tailPos[0]}
+		high = position{seq: r.tail[0].Seq, pos: r.tailPos[0]}
 	}
 	for _, p := range r.positions {
 		if p.seq <= seq && p.seq > low.seq {
@@ -153,8 +160,8 @@ func (r *run) positionsAround(seq int64) (low, high position) {
 	return low, high
 }
 
-// firstMessageFrom returns the position of the run's first message at pos or after it, and the number of the
-// first event in that message.
+// firstMessageFrom finds the run's first message at pos or later. It returns the position of the last event in that
+// message, and the number of the first. It returns event.ErrGone if there is no such message.
 func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, first int64, err error) {
 	found, _, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), pos, 1)
 	if err != nil {
@@ -167,12 +174,12 @@ func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, fi
 	if err != nil {
 		return position{}, 0, err
 	}
-	return position{by.seq, found[0].pos}, by.first, nil
+	return position{seq: by.seq, pos: found[0].pos}, by.first, nil
 }
 
-// Notes implements event.Journal. It reads up to the run's last message that is known here, even if
-// it gets only a part of them from a server that lags behind. A process that takes the run over
-// would repeat a call if it did not know the note about it.
+// Notes implements event.Journal. It continues to read until it has the run's last message that is known here, even if
+// the server that answers lags behind. A process that takes the run over would repeat a call if it missed the note
+// about the call.
 func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err error) {
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err
@@ -195,11 +202,11 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 			if err != nil {
 				return nil, err
 			}
-			of, err := l.readNotes(ctx, m, by)
+			added, err := l.readNotes(ctx, m, by)
 			if err != nil {
 				return nil, err
 			}
-			notes = append(notes, of...)
+			notes = append(notes, added...)
 		}
 		hasAll := !more && from > head
 		if hasAll || len(found) == 0 {
@@ -208,7 +215,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 	}
 }
 
-// readNotes returns the notes in a message.
+// readNotes returns the notes in a message, nil if it has none. by is from the headers of the message.
 func (l *Log) readNotes(ctx context.Context, msg message, by writerID) ([]event.Note, error) {
 	switch {
 	case by.inBatch:

@@ -108,7 +108,7 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 	more := r.moreInput // taken before the read, so that no wake-up is missed
 	// Another process can add an input only after it has read an event of the run.
 	isUnshared := l.alone || r.last.Seq == 0
-	none := r.noInputs && isUnshared
+	none := r.hasNoInputs && isUnshared
 	r.mu.Unlock()
 	if none {
 		return event.InputPage{More: more}, nil

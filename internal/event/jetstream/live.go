@@ -8,8 +8,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// dispatchLoop hands live messages to their runs. It never waits for a run: a message that it
-// cannot use marks the run as stale, and the next reader of the run reads the stream.
+// dispatchLoop passes live messages to their runs until Close. It never reads the stream: a message that cannot extend
+// the tail of its run marks the run as stale, and the next reader of the run reads the stream. It also executes
+// requestResync.
 func (l *Log) dispatchLoop() {
 	for {
 		select {
@@ -27,7 +28,7 @@ func (l *Log) dispatchLoop() {
 	}
 }
 
-// dispatchMessage passes a republished message to its run, if this instance has the run in its cache.
+// dispatchMessage passes a live message to its run, if this instance has the run in its cache.
 func (l *Log) dispatchMessage(msg *nats.Msg) {
 	defer l.recoverPanic("accept a live message")
 	tokens := strings.Split(msg.Subject, ".") // answerd live SHARD ID KIND …
@@ -40,7 +41,8 @@ func (l *Log) dispatchMessage(msg *nats.Msg) {
 	}
 }
 
-// acceptLive adds one live message to the cache of its run, or marks the run as stale.
+// acceptLive adds a live message to the tail of its run, or marks the run as stale if the message does not directly
+// follow head or cannot be decoded. kind is the token after the run's id. An input only wakes the executor.
 func (r *run) acceptLive(msg message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,14 +69,14 @@ func (r *run) acceptLive(msg message, kind string) {
 	events, err := decodeEvents(msg.data, by)
 	if err != nil {
 		r.log.logger.Error("an event from the log could not be decoded", "run_id", r.id, "error", err)
-		r.stale = true
+		r.stale = true // pollRuns wakes the readers
 		return
 	}
 	r.appendTailLocked(events, msg.pos, msg.previous, by)
 }
 
-// requestResync marks all cached runs as stale. Live messages may be missing after a reconnect,
-// or because this process was too slow to receive them.
+// requestResync makes dispatchLoop mark all cached runs as stale, and wake their readers and executors. Live messages
+// may be missing after a reconnect, or because this process was too slow to receive them.
 func (l *Log) requestResync() {
 	select {
 	case l.resync <- struct{}{}:
@@ -82,7 +84,7 @@ func (l *Log) requestResync() {
 	}
 }
 
-// pollLoop calls pollRuns every second, and evictEndedRuns when the cache is full.
+// pollLoop calls pollRuns every second, and evictEndedRuns when the cache is full, until Close.
 func (l *Log) pollLoop() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -98,8 +100,9 @@ func (l *Log) pollLoop() {
 	}
 }
 
-// pollRuns wakes the readers of runs that got no message for pollInterval, so that they find
-// lost messages. It evicts runs from the cache that were not used for evictAfter.
+// pollRuns wakes the readers and executors of runs that are stale or that no caller has used for pollInterval: they ask
+// again, and so find messages whose live copy was lost. It ends the subscriptions of runs that were not used for
+// evictAfter, and evicts those runs from the cache, except running ones that this instance writes.
 func (l *Log) pollRuns(now time.Time) {
 	var idle []*nats.Subscription
 	l.forEachRun(func(r *run) {
@@ -119,8 +122,8 @@ func (l *Log) pollRuns(now time.Time) {
 	unsubscribe(idle)
 }
 
-// evictEndedRuns evicts runs that have ended until three quarters of the cache are used, those first
-// that were used longest ago. Their readers read the stream.
+// evictEndedRuns evicts runs that have ended, the least recently used first, until at most three quarters of the cache
+// are used. Later readers of these runs read the stream.
 func (l *Log) evictEndedRuns() {
 	type candidate struct {
 		run  *run
@@ -148,14 +151,15 @@ func (l *Log) evictEndedRuns() {
 	unsubscribe(idle)
 }
 
-// evictLocked removes r from the cache. Only pollLoop calls it. Log.mu is held too.
+// evictLocked removes r from the cache. The caller holds r.mu and Log.mu.
 func (r *run) evictLocked() {
 	r.evicted = true
 	delete(r.log.runs, r.id)
 	r.countCachedLocked()
 }
 
-// takeSubscriptionsLocked removes the subscriptions of r, to be unsubscribed without a lock.
+// takeSubscriptionsLocked removes the subscriptions from r and returns them. The caller unsubscribes them when it holds
+// no lock.
 func (r *run) takeSubscriptionsLocked() (subs []*nats.Subscription) {
 	for _, sub := range []**nats.Subscription{&r.eventSub, &r.inputSub} {
 		if *sub != nil {
@@ -166,6 +170,7 @@ func (r *run) takeSubscriptionsLocked() (subs []*nats.Subscription) {
 	return subs
 }
 
+// unsubscribe ends subscriptions.
 func unsubscribe(subs []*nats.Subscription) {
 	for _, sub := range subs {
 		_ = sub.Unsubscribe() // fails only on a closed connection

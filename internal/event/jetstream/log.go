@@ -15,15 +15,15 @@
 // of the code is the same in both cases. An acknowledged event survives kill -9 of every
 // process, and the loss of as many machines as the replicas of the streams allow.
 //
-// One writer. The events of a run are on one subject. Every append expects the number that the
-// run's last message has in the stream (compare and append). So a run has one writer, whatever
-// the processes believe: a writer that was replaced gets ErrFenced at its next append. If the
+// One writer. The events of a run are on one subject. Every append states the number that the
+// run's last message has in the stream, and the server refuses it if that is wrong (compare and append). So a run has
+// one writer at a time: a writer that was replaced gets ErrFenced at its next append. If the
 // acknowledgement of an append is lost, the append is repeated with the same bytes and the same
 // expectation, for up to 30 s, until it is certain whether the stream has the event
 // (publish.go).
 //
-// Batches. Events and notes of a run that come close together are one message (package batch): those within
-// batchDelay, and those that come while the message before is being stored. The server stores a message as a
+// Batches. Events and notes of a run that are added close together are one message (package batch): those within
+// batchDelay, and those that are added while the message before is being stored. The server stores a message as a
 // whole, so a batch is atomic. Readers see an event when its message is acknowledged, in this process too.
 // Append and Flush wait for that; AppendAsync and AddNote do not.
 //
@@ -62,43 +62,43 @@ import (
 // Log implements event.Log. Its methods may be called concurrently.
 type Log struct {
 	client
-	event.Threads
+	event.Threads // the field threads; set by openThreads
 
-	retention time.Duration
-	maxBytes  int64 // of runs and threads
-	lease     time.Duration
+	retention time.Duration // how long a run is kept after its last event
+	maxBytes  int64         // the limit of runs and threads together
+	lease     time.Duration // how long an instance has a job without renewing its claim
 
-	unrepaired bool           // repairRuns is still to be called, because the log was opened on a full disk
-	expired    atomic.Int64   // runs that retention has deleted, ever
-	threads    *threads.Store // the same as Threads
-	sizes      *share.Table   // of the runs, while the log is nearly full
+	unrepaired bool           // recoverDisk must call repairRuns, because the log was opened on a full disk
+	expired    atomic.Int64   // how many runs retention has deleted since the log was opened
+	threads    *threads.Store // of this log
+	sizes      *share.Table   // the sizes of runs, which watchSpace updates while the log is nearly full
 	batches    bool           // events that occur close together become one message
 	alone      bool           // no other process shares the log, so no message needs to arrive live
 
-	stop      context.CancelFunc
-	wg        sync.WaitGroup // every goroutine and running timer of this log
-	closeOnce func() error
-	live      chan *nats.Msg // from all live subscriptions
-	evictNow  chan struct{}  // signals that the cache is full
-	resync    chan struct{}  // signals that live messages may be missing
+	stop      context.CancelFunc // ends client.ctx
+	wg        sync.WaitGroup     // every goroutine and running timer of this log
+	closeOnce func() error       // closeAll, executed once
+	live      chan *nats.Msg     // from all live subscriptions, to dispatchLoop
+	evictNow  chan struct{}      // signals to pollLoop that the cache is full
+	resync    chan struct{}      // signals to dispatchLoop that live messages may be missing
 
 	// tombstonePos is the position from which dropTombstones continues to read the index.
 	tombstonePos atomic.Uint64
 
-	maxCached int64        // limits cached, by evicting runs that have ended
-	cached    atomic.Int64 // bytes of the events in runs
+	maxCached int64        // the limit of cached; above it, runs that have ended are evicted
+	cached    atomic.Int64 // about how many bytes the cached events use
 
-	mu           sync.Mutex // guards the fields below; taken before a run's own mutex
-	runs         map[string]*run
-	jobs         map[string]*job      // of the runs that this instance executes
-	claiming     map[string]bool      // runs that a call of Claim examines
-	unresponsive map[string]time.Time // when an instance last did not answer
+	mu           sync.Mutex           // guards the fields below; taken before a run's own mutex
+	runs         map[string]*run      // the cache, by id
+	jobs         map[string]*job      // the jobs that this instance executes, by the run's id
+	claiming     map[string]bool      // the runs that a call of Claim examines
+	unresponsive map[string]time.Time // when each instance last did not answer isClaimedBy
 }
 
 var _ event.Log = (*Log)(nil)
 
-// Ready implements event.Log: the leader of the events' stream answers, and the disk of an
-// embedded server takes writes.
+// Ready implements event.Log. It returns an error if the leader of the stream of runs does not answer within
+// readyTimeout, or if the disk of an embedded server is full.
 func (l *Log) Ready(ctx context.Context) error {
 	if l.diskFull.Load() {
 		return fmt.Errorf("write to the log: %w", event.ErrUnavailable)
@@ -111,7 +111,8 @@ func (l *Log) Ready(ctx context.Context) error {
 	return nil
 }
 
-// goGuarded runs f in a goroutine that Close waits for. It reports false if the log is closed.
+// goGuarded runs f in a goroutine, for which Close waits. A panic of f is logged. goGuarded reports false, and does not
+// run f, if the log is closed.
 func (l *Log) goGuarded(f func()) bool {
 	if l.ctx.Err() != nil {
 		return false
@@ -123,9 +124,9 @@ func (l *Log) goGuarded(f func()) bool {
 	return true
 }
 
-// recoverPanic must be deferred. It recovers from a panic and logs it. The goroutines of the log
-// serve all runs, so a bug in the handling of one run or message must not end them or the
-// process. pollLoop finds what was missed because of the panic.
+// recoverPanic must be deferred. It recovers from a panic and logs it; doing says what the goroutine did. The
+// goroutines of the log serve all runs, so a bug in the handling of one run or message must not end them or the
+// process. pollLoop makes readers ask again, so they do not miss events because of the panic.
 func (l *Log) recoverPanic(doing string) {
 	v := recover()
 	if v == nil {
@@ -147,7 +148,7 @@ func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) er
 		return err
 	}
 	err = l.savePayload(ctx, id, resultToken+"."+subjectDigest(call), result)
-	if errors.Is(w.checkWritable(), event.ErrGone) {
+	if errors.Is(w.checkWritable(), event.ErrGone) { // the run was deleted while the result was stored
 		l.purgeIfGone(id)
 	}
 	return err

@@ -20,9 +20,9 @@ import (
 
 // Headers of answerd's messages.
 const (
-	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, and the kind of a control message
-	noteHeader   = "Answerd-Note"   // the data of a note, in base64
-	batchHeader  = "Answerd-Batch"  // COUNT: the data is that of package batch, with COUNT events
+	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, and the kind of a control message: see writerID
+	noteHeader   = "Answerd-Note"   // of a single note: its data, in base64
+	batchHeader  = "Answerd-Batch"  // COUNT: package batch has encoded the data, which has COUNT events
 	seenHeader   = "Answerd-Seen"   // of a parked run: the position of the last input that its executor read
 	untilHeader  = "Answerd-Until"  // of a parked run: when it is to be woken, in ms since the Unix epoch
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
@@ -33,8 +33,8 @@ const (
 // run's last event.
 const (
 	kindClaim    = "claim"    // another process became the writer
-	kindNote     = "note"     // event.Journal
-	kindReleased = "released" // the writer released the run for others to claim
+	kindNote     = "note"     // one or more notes (event.Journal) without a new event
+	kindReleased = "released" // the writer released the run, so any process may claim it
 	kindParked   = "parked"   // the writer parked the run until an input arrives or a time has come
 	// kindAbandoned marks a run that was created, not started in time, and can no longer be
 	// started.
@@ -44,7 +44,7 @@ const (
 // readTimeout bounds one request to a stream.
 const readTimeout = 5 * time.Second
 
-// maxBatch bounds the messages in one answer of the server, and maxBatchBytes their bytes.
+// maxBatch bounds the messages that one request reads, and maxBatchBytes their bytes.
 const (
 	maxBatch      = 256
 	maxBatchBytes = 1 << 20
@@ -53,36 +53,39 @@ const (
 // maxParts bounds the parts of a payload.
 const maxParts = 1 << 14
 
-// message holds a message that was read from a stream or arrived live.
+// message is a message that was read from a stream or arrived live.
 type message struct {
 	subject  string
 	pos      uint64 // its sequence number in the stream
-	previous uint64 // the pos of the message before it on its subject; set for a live message only
+	previous uint64 // of a live message: the pos of the message before it on its subject
 	time     time.Time
 	header   nats.Header
 	data     []byte
 }
 
+// newMessage returns the message in an answer of the direct get API, or in a republished message. The server describes
+// both with headers.
 func newMessage(m *nats.Msg) message {
 	pos, _ := strconv.ParseUint(m.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
 	previous, _ := strconv.ParseUint(m.Header.Get(js.LastSequenceHeader), 10, 64)
 	when, _ := time.Parse(time.RFC3339Nano, m.Header.Get(js.TimeStampHeaer))
-	return message{subject: m.Header.Get(js.SubjectHeader), pos: pos, previous: previous, time: when, header: m.Header, data: m.Data}
+	subject := m.Header.Get(js.SubjectHeader)
+	return message{subject: subject, pos: pos, previous: previous, time: when, header: m.Header, data: m.Data}
 }
 
-// toThreads returns m for package threads.
+// toThreads returns m as the message type of package threads.
 func (m *message) toThreads() threads.Message {
 	return threads.Message{Subject: m.subject, Pos: m.pos, Time: m.time, Header: m.header, Data: m.data}
 }
 
-// writerID identifies the writer of a message and the event in it.
+// writerID is what the headers of a message say: who wrote the message, and which events it has.
 type writerID struct {
-	instance string // Log.instanceID of the writer
-	attempt  int    // event.Job.Attempt of the writer
-	seq      int64  // of the event, the last one of a batch; in a control message, of the event before it
-	kind     string // of a control message; "" for an event
-	first    int64  // of a batch: the number of its first event; otherwise seq
-	inBatch  bool   // the data is that of package batch
+	instance string // the instanceID of the writer's Log
+	attempt  int    // the writer's event.Job.Attempt
+	seq      int64  // the number of the last event in the message; a control message repeats the event before it
+	kind     string // the kind of a control message; "" for a message with new events
+	first    int64  // the number of the first event in the message
+	inBatch  bool   // package batch has encoded the data
 }
 
 // isControl reports whether the message is a control message.
@@ -97,8 +100,7 @@ func (w writerID) String() string {
 	return s
 }
 
-// parseWriterID parses the headers of a message: writerHeader as String writes it, and batchHeader, which has
-// the number of events if the message is a batch.
+// parseWriterID parses the headers of a message: writerHeader as String writes it, and batchHeader if there is one.
 func parseWriterID(header nats.Header) (w writerID, err error) {
 	fields := strings.Fields(header.Get(writerHeader))
 	if len(fields) < 3 {
@@ -117,7 +119,7 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 	w.first = w.seq
 	if count := header.Get(batchHeader); count != "" {
 		n, err := strconv.ParseInt(count, 10, 64)
-		isEmpty := n == 0 && w.seq > 0
+		isEmpty := n == 0 && w.seq > 0 // only notes before the first event need not repeat an event
 		if err != nil || n < 0 || n > w.seq || isEmpty {
 			return w, fmt.Errorf("a message of the log has %q events in a batch", count)
 		}
@@ -126,10 +128,11 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 	return w, nil
 }
 
-// readEvents returns the events in a message, or the event that a control message repeats, if there is one.
+// readEvents returns the events in a message and its writerID. From a control message it returns the one event that the
+// message repeats, or none if the run has no event yet. If the payload is in parts, it reads them from the stream.
 func (c *client) readEvents(ctx context.Context, m message) ([]event.Event, writerID, error) {
 	by, err := parseWriterID(m.header)
-	if err != nil || by.seq == 0 { // a control message before the first event
+	if err != nil || by.seq == 0 { // 0: a control message before the first event
 		return nil, by, err
 	}
 	payload, err := c.readPayload(ctx, m)
@@ -140,7 +143,8 @@ func (c *client) readEvents(ctx context.Context, m message) ([]event.Event, writ
 	return events, by, err
 }
 
-// decodeEvents returns the events in the payload of a message.
+// decodeEvents returns the events in the payload of a message, at least one. by is from the headers of the message. It
+// returns an error if the events of a batch do not have the numbers in by.
 func decodeEvents(payload []byte, by writerID) (events []event.Event, err error) {
 	lines := [][]byte{payload}
 	if by.inBatch {
@@ -167,7 +171,8 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 	return events, nil
 }
 
-// readEvent returns the last event in a message, or the event that a control message repeats.
+// readEvent returns the last event in a message and the writerID of the message. The event is zero if the message has
+// none: a control message before the first event.
 func (c *client) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
 	events, by, err := c.readEvents(ctx, m)
 	if len(events) == 0 {
@@ -176,14 +181,15 @@ func (c *client) readEvent(ctx context.Context, m message) (event.Event, writerI
 	return events[len(events)-1], by, err
 }
 
-// setPayload puts a payload into msg. A payload above the server's limit is first published in
-// parts, and msg refers to the parts.
+// setPayload puts a payload into msg, which the caller publishes. A payload of more than maxPart bytes is published
+// here, in parts, and msg gets a header that refers to the parts.
 func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payload []byte) error {
 	if len(payload) <= c.maxPart {
 		msg.Data = payload
 		return nil
 	}
-	nonce, count := strings.ToLower(rand.Text()), 0
+	nonce := strings.ToLower(rand.Text()) // no other message refers to these parts
+	count := 0
 	for ; len(payload) > 0; count++ {
 		part := nats.NewMsg(runSubject(run, partToken+"."+nonce+"."+strconv.Itoa(count)))
 		part.Data = payload[:min(c.maxPart, len(payload))]
@@ -196,8 +202,8 @@ func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payl
 	return nil
 }
 
-// readPayload returns the payload of a message, from its parts if it has some. It returns
-// ErrGone if a part is no longer kept.
+// readPayload returns the payload of a message, joined from its parts if the message refers to parts. It returns
+// event.ErrGone if a part is no longer kept.
 func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 	parts := msg.header.Get(partsHeader)
 	if parts == "" {
@@ -224,28 +230,29 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 			if lastToken(part.subject) != strconv.Itoa(got) {
 				return nil, event.ErrGone
 			}
-			payload, from = append(payload, part.data...), part.pos+1
+			payload = append(payload, part.data...)
+			from = part.pos + 1
 			got++
 		}
 	}
 	return payload, nil
 }
 
-// directGet encodes a request of JetStream's direct get API (ADR-31 of
-// nats-architecture-and-design: "Direct Get API", and "Batched requests" and "Multi-subject
-// requests", which need server 2.11). It creates no consumer. Any replica of the stream may answer
-// it, so the reply can lack a message that was appended just before; readLastFromLeader reads
-// without that delay.
+// directGet is a request of JetStream's direct get API (ADR-31 of nats-architecture-and-design: "Direct Get API", and
+// "Batched requests" and "Multi-subject requests", which need server 2.11). The server makes no consumer for it. Any
+// replica of the stream may answer, so the answer can lack messages that were appended just before; readFromLeader does
+// not have this limitation. Either Next or LastOf is set.
 type directGet struct {
-	From     uint64   `json:"seq,omitempty"`
-	Next     string   `json:"next_by_subj,omitempty"` // messages of this subject, from From on
-	LastOf   []string `json:"multi_last,omitempty"`   // or the last message of each of these subjects
-	Batch    int      `json:"batch,omitempty"`
-	MaxBytes int      `json:"max_bytes,omitempty"`
+	Next     string   `json:"next_by_subj,omitempty"` // asks for messages of this subject, which may have wildcards
+	From     uint64   `json:"seq,omitempty"`          // with Next: the lowest pos
+	LastOf   []string `json:"multi_last,omitempty"`   // asks for the last message of each of these subjects
+	Batch    int      `json:"batch,omitempty"`        // the largest number of messages
+	MaxBytes int      `json:"max_bytes,omitempty"`    // the largest number of their bytes
 }
 
-// readBatch reads messages of a stream. more reports whether the stream has further messages
-// that match get.
+// readBatch sends get and returns the messages of the answer, in the order of their pos. get.Batch defaults to
+// maxBatch, and get.MaxBytes is always maxBatchBytes. more reports whether the stream has further messages that match
+// get. It returns event.ErrUnavailable if the answer is not complete within readTimeout.
 func (c *client) readBatch(ctx context.Context, stream string, get directGet) (found []message, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -254,10 +261,10 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 	}
 	get.MaxBytes = maxBatchBytes
 	if get.Next != "" && get.From == 0 {
-		get.From = 1
+		get.From = 1 // the first pos of a stream
 	}
 
-	// SubscribeSync would allocate a channel of 65,536 messages each time.
+	// ChanSubscribe with a small channel: SubscribeSync would allocate one for 65,536 messages each time.
 	answers := make(chan *nats.Msg, get.Batch+2)
 	sub, err := c.read.ChanSubscribe(c.read.NewInbox(), answers)
 	if err != nil {
@@ -287,7 +294,7 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 		case "204": // the end of the batch
 			pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
 			return found, err == nil && pending > 0, nil
-		case "404":
+		case "404": // no message matches get
 			return found, false, nil
 		default:
 			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", msg.Header.Get("Status")))
@@ -295,7 +302,8 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 	}
 }
 
-// readLast returns the last message of a subject, or nil if the subject is empty.
+// readLast returns the last message of a subject, or nil if the subject is empty. In a cluster, the message may not be
+// the newest one, since any server may answer; nil is the answer of the leader.
 func (c *client) readLast(ctx context.Context, stream, subject string) (*message, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -311,12 +319,13 @@ func (c *client) readLast(ctx context.Context, stream, subject string) (*message
 	case !c.clustered:
 		return nil, nil
 	}
+	// The server that answered may lack the message.
 	return c.readLastFromLeader(ctx, stream, subject)
 }
 
-// readNext reads up to batch messages of a subject of a stream, from a pos on. In a cluster
-// any server answers, perhaps one that lacks the newest messages. So readNext asks the leader if
-// nothing was found: no message in its answer means that the stream has none.
+// readNext returns up to batch messages of a subject at pos from or later, and whether there are more. In a cluster any
+// server may answer, so the newest messages may be missing from the result. An empty result means that the stream has
+// no such message: readNext then asks the leader too, for a single message.
 func (c *client) readNext(ctx context.Context, stream, subject string, from uint64, batch int) (found []message, more bool, err error) {
 	found, more, err = c.readBatch(ctx, stream, directGet{Next: subject, From: from, Batch: batch})
 	if err != nil || len(found) > 0 || !c.clustered {
@@ -329,15 +338,15 @@ func (c *client) readNext(ctx context.Context, stream, subject string, from uint
 	return []message{*m}, true, nil
 }
 
-// readLastFromLeader reads like readLast, but never from a replica. A replica that lags behind
-// the stream's leader may lack a message that other callers have seen.
+// readLastFromLeader returns the last message of a subject from the leader of the stream, or nil if the subject is
+// empty. Other servers may lack a message that another caller has seen.
 func (c *client) readLastFromLeader(ctx context.Context, stream, subject string) (*message, error) {
 	return c.readFromLeader(ctx, stream, map[string]string{"last_by_subj": subject})
 }
 
-// readFromLeader reads one message from the stream's leader, or returns nil if no message matches
-// the query. A server that was cut off answers as the leader for some seconds more, with what it had: then
-// readFromLeader returns ErrUnavailable.
+// readFromLeader returns the message that matches query from the leader of the stream, or nil if there is none. query
+// is a request of the API STREAM.MSG.GET. A server that was cut off from its cluster still answers as the leader for
+// some seconds, without newer messages: then readFromLeader returns event.ErrUnavailable.
 func (c *client) readFromLeader(ctx context.Context, stream string, query any) (*message, error) {
 	body, err := json.Marshal(query)
 	if err != nil {
@@ -352,7 +361,8 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	if err != nil {
 		return nil, unavailableError("read the log", err)
 	}
-	if err := c.confirmLeader(ctx, stream); err != nil { // again if the answer took long
+	// The first confirmation may have expired before the server answered.
+	if err := c.confirmLeader(ctx, stream); err != nil {
 		return nil, err
 	}
 
@@ -387,12 +397,13 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	}
 }
 
-// readLastOfEach returns the last message of every given subject, by subject.
+// readLastOfEach returns the last message of each subject, by subject. Subjects without a message are missing from the
+// map. In a cluster any server may answer, perhaps without the newest messages.
 func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
 	bySubject := make(map[string]message, len(subjects))
 	missing := subjects
 	for len(missing) > 0 {
-		// The answer is in the stream's order and ends early at maxBatchBytes.
+		// An answer ends early at maxBatch messages or maxBatchBytes.
 		found, more, err := c.readBatch(ctx, stream, directGet{LastOf: missing})
 		if err != nil {
 			return nil, err
@@ -403,13 +414,17 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 		if !more || len(found) == 0 {
 			break
 		}
-		missing = slices.DeleteFunc(slices.Clone(missing), func(s string) bool { _, have := bySubject[s]; return have })
+		missing = slices.DeleteFunc(slices.Clone(missing), func(s string) bool {
+			_, have := bySubject[s]
+			return have
+		})
 	}
 	return bySubject, nil
 }
 
-// readLastOfAll does the same, and asks the leader of a cluster for what the server that answered lacks.
-func (c *client) readLastOfAll(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
+// readLastOfEachComplete acts like readLastOfEach. In a cluster it also asks the leader for each subject without a
+// message, so a subject that is missing from the map is empty. It stops at the first error; the map is then incomplete.
+func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
 	bySubject, err := c.readLastOfEach(ctx, stream, subjects)
 	for _, subject := range subjects {
 		if _, have := bySubject[subject]; have || err != nil || !c.clustered {
@@ -424,13 +439,13 @@ func (c *client) readLastOfAll(ctx context.Context, stream string, subjects []st
 	return bySubject, err
 }
 
-// unavailableError wraps an error of the connection or the server. A caller only needs to know that
-// the log did not answer.
+// unavailableError returns an event.ErrUnavailable that wraps err, an error of the connection or the server. attempted
+// is the beginning of its text: what the log could not do.
 func unavailableError(attempted string, err error) error {
 	return fmt.Errorf("%s: %w: %w", attempted, event.ErrUnavailable, err)
 }
 
-// readInputs reads the inputs of a run after a position.
+// readInputs returns the first inputs of a run with a pos after after, up to maxBatch.
 func (c *client) readInputs(ctx context.Context, id string, after int64) ([]event.Input, error) {
 	found, _, err := c.readNext(ctx, runsName, runSubject(id, inputToken+".*"), uint64(after)+1, maxBatch)
 	if err != nil {
@@ -447,7 +462,8 @@ func (c *client) readInputs(ctx context.Context, id string, after int64) ([]even
 	return inputs, nil
 }
 
-// savePayload publishes a payload to a subject of a run. Readers use the newest one.
+// savePayload stores a payload on the subject of a run with the tokens, in addition to earlier ones. Readers use the
+// newest.
 func (c *client) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
 	m := nats.NewMsg(runSubject(id, tokens))
 	m.Header.Set(writerHeader, writerID{instance: c.instanceID, attempt: 1}.String())

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// DefaultLease applies to a cluster. A run that is taken over waits for a lease, and for half a lease
-	// in which its executor is asked: less than 3 s together.
+	// DefaultLease is the lease in a cluster. A takeover waits for one lease, and then up to half a lease for an answer
+	// of the run's executor: less than 3 s together.
 	DefaultLease = 1800 * time.Millisecond
-	// embeddedLease applies to an embedded log. No other process shares it, so it can be short.
+	// embeddedLease is the lease in an embedded log. It can be short, because no other process shares the log.
 	embeddedLease = time.Second
-	// liveBuffer bounds the live messages that wait for dispatchLoop. The client library drops
-	// and reports the messages above it; their readers then read the stream.
+	// liveBuffer bounds the live messages that wait for dispatchLoop. The client library drops and reports the messages
+	// that exceed it, and then readers read the stream (requestResync).
 	liveBuffer = 4096
 )
 
@@ -45,22 +45,21 @@ type Options struct {
 	// ThreadsRetention says how long a thread is kept after its last update; 0 means
 	// event.DefaultThreadsRetention.
 	ThreadsRetention time.Duration
-	// MaxBytes limits the events, inputs and results of all runs, and the threads, which may use a
-	// quarter of it. 0 means event.DefaultMaxBytes, or with file: the space of its file system, if that
-	// is less. Runs that have ended are deleted first, those of owners above an equal share before
-	// others, then the oldest messages of any run. Threads that
-	// were not updated for longest are deleted first. Records of runs and jobs may use
-	// another quarter of MaxBytes, and file: reserves 12 MiB.
+	// MaxBytes limits the events, inputs and results of all runs, and the threads, which may use a quarter of it. 0
+	// means event.DefaultMaxBytes. For file:, 0 means two thirds of Memory, or the space of the file system if that is
+	// less. When space is short, the log deletes runs that have ended, those of owners above an equal share first, and
+	// then the oldest messages of any run. It deletes the least recently updated threads first. Records of runs and
+	// jobs may use another quarter of MaxBytes, and file: reserves 12 MiB.
 	MaxBytes int64
-	// Memory says how many bytes of memory the log may use; 0 means DefaultMemory. A sixth of it is
-	// for the cached events of runs that have ended. The server of a file: log holds what it wrote in
-	// the last ten seconds, so two thirds are the most that MaxBytes is by default.
+	// Memory says how many bytes of memory the log may use; 0 means DefaultMemory. A sixth of it is for the cached
+	// events of runs. The server of a file: log has in memory what it wrote in the last ten seconds, which is MaxBytes
+	// at most. So the default of MaxBytes is two thirds of Memory.
 	Memory int64
 	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
 	// or 1 s for file:.
 	Lease time.Duration
-	// NoBatch makes each event and each request a message of its own, and messages of a file: log arrive live, as older
-	// versions of answerd need it.
+	// NoBatch stores each event, and each request of a job, in a message of its own, and makes the messages of a file:
+	// log arrive live. Older versions of answerd need both.
 	NoBatch bool
 	// Logger receives errors that no method can return; nil discards them.
 	Logger *slog.Logger
@@ -69,9 +68,9 @@ type Options struct {
 // DiskError reports that the file system of a log has too little space for Options.MaxBytes.
 type DiskError = embedded.DiskError
 
-// Open connects, makes missing streams, and starts the log's goroutines, which Close ends. If a
-// cluster cannot be reached, Open returns ErrUnavailable when ctx ends. It returns a *DiskError
-// if MaxBytes exceeds the space on the file system of a file: URL.
+// Open connects, makes missing streams, and starts the log's goroutines, which Close ends. It waits until the log can
+// be used. If a cluster cannot be reached, Open returns event.ErrUnavailable when ctx ends. It returns a *DiskError if
+// MaxBytes exceeds the space on the file system of a file: URL. If it returns an error, the log is closed.
 func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	log = newLog(opts)
 	defer func() {
@@ -88,7 +87,7 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	servers, connect := opts.URL, append(log.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(opts.URL, "file:"); ok {
 		log.embedded, err = embedded.Start(embedded.Options{
-			Dir: dir, MaxBytes: opts.MaxBytes, Default: cmp.Or(max(opts.Memory, 0), DefaultMemory) / 3 * 2,
+			Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
 			Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: log.logger,
 		})
 		if err != nil {
@@ -123,7 +122,10 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	return log, log.startLoops()
 }
 
-// newLog returns a log with the options and their defaults, which is not yet connected.
+// memory returns Options.Memory or its default.
+func (o *Options) memory() int64 { return cmp.Or(max(o.Memory, 0), DefaultMemory) }
+
+// newLog returns a log with the options or their defaults. It is not connected, and has no goroutines.
 func newLog(opts Options) *Log {
 	log := &Log{
 		client: client{
@@ -132,9 +134,11 @@ func newLog(opts Options) *Log {
 			expireNow:   make(chan struct{}, 1),
 			pullInboxes: make(chan pullInbox, maxPullInboxes),
 		},
-		retention: opts.Retention, maxBytes: opts.MaxBytes, lease: opts.Lease, live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1),
-		batches: !opts.NoBatch, evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(opts.Memory, 0), DefaultMemory) / 6,
-		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool), unresponsive: make(map[string]time.Time),
+		retention: opts.Retention, maxBytes: opts.MaxBytes, lease: opts.Lease,
+		batches: !opts.NoBatch, maxCached: opts.memory() / 6,
+		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), evictNow: make(chan struct{}, 1),
+		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool),
+		unresponsive: make(map[string]time.Time),
 	}
 	if log.retention <= 0 {
 		log.retention = event.DefaultRetention
@@ -156,14 +160,17 @@ func newLog(opts Options) *Log {
 	return log
 }
 
-// connectOptions returns the options of both connections.
+// connectOptions returns the options of both connections. They reconnect forever, and after each reconnect the cached
+// runs are read again (requestResync).
 func (l *Log) connectOptions() []nats.Option {
 	return []nats.Option{
-		nats.Name("answerd"), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		nats.IgnoreAuthErrorAbort(), // else a login that is refused twice, as during a rotation, is never tried again
+		nats.Name("answerd"), nats.MaxReconnects(-1),
+		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		// Otherwise a login that is refused twice, as while credentials are replaced, is never tried again.
+		nats.IgnoreAuthErrorAbort(),
 		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
-		// No buffer while disconnected: publishAfter repeats an append that could not be sent,
-		// and a buffered copy of it would be sent as well.
+		// No buffer while disconnected: publishAfter repeats an append that could not be sent, and a buffered copy of
+		// the message would be sent as well.
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if l.ctx.Err() == nil {
@@ -175,7 +182,7 @@ func (l *Log) connectOptions() []nats.Option {
 			l.requestResync()
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			if !errors.Is(err, nats.ErrSlowConsumer) { // the resync reads what was dropped
+			if !errors.Is(err, nats.ErrSlowConsumer) { // dropped messages are expected under load, and read again
 				l.logger.Warn("event log", "error", err)
 			}
 			l.requestResync()
@@ -183,7 +190,7 @@ func (l *Log) connectOptions() []nats.Option {
 	}
 }
 
-// startLoops starts the goroutines that run until Close.
+// startLoops subscribes to the requests of other instances, and starts the goroutines that run until Close.
 func (l *Log) startLoops() error {
 	if err := errors.Join(l.answerOwnerQueries(), l.answerReaderQueries()); err != nil {
 		return err
@@ -203,14 +210,14 @@ func (l *Log) startLoops() error {
 	return nil
 }
 
-// Close stores the events that wait, closes the connections and waits for all goroutines of this
-// log. Other processes claim this log's jobs when their leases end. To hand the jobs over at
-// once, call Release on them first.
+// Close stores the events that are not stored yet, for up to attemptTimeout, closes the connections and waits for all
+// goroutines of this log. Other processes claim this log's jobs when their leases end. To hand the jobs over at once,
+// call Release on them first. Further calls of Close wait for the first and return its result.
 func (l *Log) Close() error { return l.closeOnce() }
 
-// closeAll does what Close promises, at its first call. It also closes a log that Open could not open in full.
+// closeAll implements Close. It also closes a log that Open has opened in part.
 func (l *Log) closeAll() error {
-	if l.js != nil {
+	if l.js != nil { // the log was connected
 		l.flushAllRuns()
 	}
 	l.stop()
@@ -226,8 +233,8 @@ func (l *Log) closeAll() error {
 	return nil
 }
 
-// Check connects to a cluster and returns an error unless it can be reached, accepts the
-// credentials and has JetStream. It changes nothing there, and tries until ctx ends.
+// Check connects to the cluster of o.URL and returns nil if the cluster can be reached, accepts the credentials and has
+// JetStream. It changes nothing there. It tries to connect until ctx ends.
 func Check(ctx context.Context, o Options) error {
 	if err := CheckURL(o.URL); err != nil {
 		return err

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	appendTimeout  = 30 * time.Second // how long an append is repeated while the log does not answer
-	createTimeout  = 5 * time.Second  // the same for a new run, whose caller can ask again
-	attemptTimeout = time.Second      // of one attempt
-	retryInterval  = 100 * time.Millisecond
+	appendTimeout  = 30 * time.Second       // how long an append is repeated while the log does not answer
+	createTimeout  = 5 * time.Second        // how long if the caller can ask again, as for a new run
+	attemptTimeout = time.Second            // bounds one attempt
+	retryInterval  = 100 * time.Millisecond // between two attempts
 )
 
 // Error codes of the server.
 const (
-	storeFailedCode = 10077 // a limit of a stream, and a disk that fails
-	accountFullCode = 10002 // the storage limit of an account
-	serverFullCode  = 10023 // the storage limit of a server
-	storageFullCode = 10047
+	storeFailedCode = 10077 // a limit of the stream is reached, or its disk fails; the description says which
+	accountFullCode = 10002 // the storage limit of the account is reached
+	serverFullCode  = 10023 // the storage limit of the server is reached
+	storageFullCode = 10047 // the server or the account has too little storage
 	noPeersCode     = 10005 // a cluster has too few servers for the replicas of a stream
 )
 
-// errDiskFull means that recoverDisk has to free space first.
+// errDiskFull means that the disk of an embedded log is full; recoverDisk frees space.
 var errDiskFull = errors.New("the disk is full")
 
 // errNoLeader means that a stream of a cluster has no leader at the moment.
@@ -42,49 +42,50 @@ var errNoLeader = errors.New("the stream has no leader")
 var errUndecided = errors.New("not decided yet")
 
 // publishAfter appends msg to its subject and returns the pos of msg. The last message of the
-// subject must be at pos last; 0 means that the subject must be empty. The append is repeated
-// until it is certain whether the stream has msg, but no longer than within.
+// subject must be at pos last; 0 means that the subject must be empty. publishAfter repeats the append
+// until it is certain whether the stream has msg, but no longer than within, and blocks until then. It returns
+// event.ErrFenced if another message is last, event.ErrGone if last is not 0 and the subject is empty, and
+// event.ErrUnavailable if the log did not accept msg in time: the stream may have it then.
 //
-// This expectation fences writers: two processes that both believe to be the writer of a run
-// expect the same last message, and the server accepts only one of them. The other one gets
-// ErrFenced. After an attempt without an answer, the stream may already have msg. A repetition
-// then fails like a fenced append, and resolveConflict tells the two cases apart. A Nats-Msg-Id
-// would not help, because the server checks the expectation first.
+// The expectation of last fences writers: two processes that both believe to be the writer of a run
+// expect the same last message, and the server accepts only one of their appends. After an attempt without an
+// answer, the stream may already have msg. The next attempt then fails like a fenced append, and resolveConflict
+// distinguishes the two cases. A Nats-Msg-Id would not help, because the server checks the expectation first.
 func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration) (uint64, error) {
-	return c.publishAfterTry(ctx, stream, msg, last, within, false)
+	return c.publishAfterAttempts(ctx, stream, msg, last, within, false)
 }
 
-// publishAfterTry does the same. repeated says that an earlier call for the same message was not certain whether the stream
-// has it.
-func (c *client) publishAfterTry(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration, repeated bool) (uint64, error) {
+// publishAfterAttempts acts like publishAfter. maybeStored says that an earlier call for the same message failed, so
+// the stream may have the message.
+func (c *client) publishAfterAttempts(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration, maybeStored bool) (uint64, error) {
 	if c.diskFull.Load() { // the remaining space is for deleting runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
 	msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
-	begun := time.Now()
+	deadline := time.Now().Add(within)
 	ack, err := c.publishOnce(ctx, msg)
 	if err == nil {
 		return ack.Sequence, nil
 	}
-	return c.publishAgain(ctx, stream, msg, last, begun.Add(within), err, repeated)
+	return c.retryPublish(ctx, stream, msg, last, deadline, err, maybeStored)
 }
 
-// publishAgain repeats an append after an attempt that failed with err, until it is certain whether the stream has
-// msg, but no longer than until deadline. repeated says that there were other attempts before that one.
-func (c *client) publishAgain(ctx context.Context, stream string, msg *nats.Msg, last uint64, deadline time.Time, err error, repeated bool) (uint64, error) {
+// retryPublish continues publishAfter after an attempt that failed with err. It returns at deadline at the latest.
+// maybeStored says that an attempt before the one with err may have stored msg.
+func (c *client) retryPublish(ctx context.Context, stream string, msg *nats.Msg, last uint64, deadline time.Time, err error, maybeStored bool) (uint64, error) {
 	within := time.Until(deadline)
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
 	for {
 		switch {
 		case isWrongLastSequence(err):
-			if pos, err := c.resolveConflict(ctx, stream, msg, last, repeated); !errors.Is(err, errUndecided) {
+			if pos, err := c.resolveConflict(ctx, stream, msg, last, maybeStored); !errors.Is(err, errUndecided) {
 				return pos, err
 			}
-		case c.diskFailed(), isFull(err) && within <= createTimeout: // the caller can create another run later
+		case c.diskFailed(), isFull(err) && within <= createTimeout: // the caller can ask again when there is space
 			c.expireSoon(err)
 			return 0, unavailableError("append to the log", err)
-		case isFull(err): // keep trying: runs may be deleted meanwhile
+		case isFull(err): // a run must not fail: repeat the append until expireLoop has deleted other runs
 			c.expireSoon(err)
 		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
@@ -96,23 +97,24 @@ func (c *client) publishAgain(ctx context.Context, stream string, msg *nats.Msg,
 		case <-c.ctx.Done():
 			return 0, unavailableError("append to the log", err)
 		}
-		// The same bytes with the same expectation.
+		// Send the same bytes with the same expectation.
 		var ack *js.PubAck
 		if ack, err = c.publishOnce(ctx, msg); err == nil {
 			return ack.Sequence, nil
 		}
-		repeated = true
+		maybeStored = true
 	}
 }
 
-// sentMessage is a message that is not acknowledged yet.
+// sentMessage is a message that send has sent, and that may not be acknowledged yet.
 type sentMessage struct {
 	stream string
 	m      *nats.Msg
 	ack    js.PubAckFuture
 }
 
-// send sends a message to a subject that must be empty, and does not wait for the acknowledgement.
+// send sends a message to a subject that must be empty, and does not wait for the acknowledgement. The caller then
+// calls awaitSent or awaitAck. After an error, the message was not sent.
 func (c *client) send(stream string, msg *nats.Msg) (sentMessage, error) {
 	if c.diskFull.Load() {
 		return sentMessage{}, unavailableError("append to the log", errDiskFull)
@@ -125,22 +127,25 @@ func (c *client) send(stream string, msg *nats.Msg) (sentMessage, error) {
 	return sentMessage{stream, msg, ack}, nil
 }
 
-// awaitSent waits until a message is stored. If it was not, awaitSent repeats the append as publishAfter does.
+// awaitSent waits until the stream has the message. If the server refuses it or does not answer, awaitSent repeats the
+// append as publishAfter does, up to createTimeout and also if ctx ends. It returns the error of Create (createError).
+// It must be called at most once for each message.
 func (c *client) awaitSent(ctx context.Context, sent sentMessage) error {
 	deadline := time.Now().Add(createTimeout)
 	_, err := c.awaitAck(ctx, sent)
 	if err == nil || c.ctx.Err() != nil {
 		return err
 	}
-	_, err = c.publishAgain(context.WithoutCancel(ctx), sent.stream, sent.m, 0, deadline, err, true)
+	_, err = c.retryPublish(context.WithoutCancel(ctx), sent.stream, sent.m, 0, deadline, err, true)
 	return c.createError(err)
 }
 
-// awaitAck waits for the acknowledgement of a message and returns the message's pos. After an error, the message may be
-// stored or not. A message has one acknowledgement, so awaitAck must be called once for each.
+// awaitAck waits for the acknowledgement of a message, up to attemptTimeout, and returns the message's pos. After an
+// error, the message may be stored or not. It must be called at most once for each message, because it consumes the
+// acknowledgement.
 func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error) {
 	select {
-	case ack := <-sent.ack.Ok(): // as nearly always
+	case ack := <-sent.ack.Ok(): // nearly always: no timer is needed
 		return ack.Sequence, nil
 	default:
 	}
@@ -158,28 +163,35 @@ func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error)
 	}
 }
 
-// resolveConflict finds out why the last message of m's subject is not at last. If the last
-// message is msg, stored by an earlier attempt whose acknowledgement was lost, it returns the pos
-// of msg. If another writer's message is last, it returns ErrFenced.
-func (c *client) resolveConflict(ctx context.Context, stream string, msg *nats.Msg, last uint64, repeated bool) (uint64, error) {
+// resolveConflict is called when the server refused msg because the last message of its subject is not at last, and
+// finds out why. If msg itself is last, because an earlier attempt stored it (possible only if maybeStored), it returns
+// the pos of msg. If another message is last, it returns event.ErrFenced; if the subject is empty and last is not 0,
+// event.ErrGone. It returns errUndecided if the leader's answer contradicts the refusal, or there is no answer: the
+// caller tries again.
+func (c *client) resolveConflict(ctx context.Context, stream string, msg *nats.Msg, last uint64, maybeStored bool) (uint64, error) {
 	found, err := c.readLastFromLeader(ctx, stream, msg.Subject)
 	switch {
-	case errors.Is(err, event.ErrUnavailable), err == nil && found == nil && last == 0, err == nil && found != nil && found.pos <= last:
+	case errors.Is(err, event.ErrUnavailable):
 		return 0, errUndecided
 	case err != nil:
 		return 0, err
+	case found == nil && last == 0, found != nil && found.pos <= last:
+		return 0, errUndecided
 	case found == nil:
 		return 0, event.ErrGone // neither the expected message nor those before it are kept
-	case repeated && string(found.data) == string(msg.Data) && found.header.Get(writerHeader) == msg.Header.Get(writerHeader):
+	}
+	isSame := string(found.data) == string(msg.Data) && found.header.Get(writerHeader) == msg.Header.Get(writerHeader)
+	if maybeStored && isSame {
 		return found.pos, nil
 	}
 	return 0, event.ErrFenced
 }
 
-// publishUnordered appends msg without an expectation about the last message of its subject. It
-// repeats the append until it is acknowledged, so the stream may get msg twice. accepts reports
-// errors that count as success; nil accepts none.
-func (c *client) publishUnordered(ctx context.Context, attempted string, msg *nats.Msg, accepts func(error) bool) error {
+// publishUnordered appends msg without an expectation about the last message of its subject. It repeats the append
+// until the server acknowledges it, so the stream may get msg twice, but no longer than appendTimeout. attempted is the
+// beginning of the error's text. isSuccess reports the errors of the server that count as success; nil means that none
+// does.
+func (c *client) publishUnordered(ctx context.Context, attempted string, msg *nats.Msg, isSuccess func(error) bool) error {
 	if c.diskFull.Load() {
 		return unavailableError(attempted, errDiskFull)
 	}
@@ -188,7 +200,7 @@ func (c *client) publishUnordered(ctx context.Context, attempted string, msg *na
 	for {
 		_, err := c.publishOnce(ctx, msg)
 		switch {
-		case err == nil, accepts != nil && accepts(err):
+		case err == nil, isSuccess != nil && isSuccess(err):
 			return nil
 		case c.diskFailed():
 			return unavailableError(attempted, err)
@@ -207,8 +219,9 @@ func (c *client) publishUnordered(ctx context.Context, attempted string, msg *na
 	}
 }
 
-// publishRemoval makes one attempt to append m in place of its subject's last message, which must be at
-// last. It returns ErrFenced if it is not. A log that recovers from a full disk has space for it.
+// publishRemoval makes one attempt to append m, which replaces its subject's last message by a smaller one, and returns
+// the pos of m. It returns event.ErrFenced if the last message is not at last. Unlike publishAfter, it does not check
+// diskFull: while a log recovers from a full disk, there is space for removals.
 func (c *client) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last uint64) (uint64, error) {
 	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	ack, err := c.publishOnce(ctx, m)
@@ -221,8 +234,9 @@ func (c *client) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last
 	return ack.Sequence, nil
 }
 
-// publishOnce makes one attempt to append m. It is a plain request, because PublishMsg of the client library
-// would try again by itself.
+// publishOnce makes one attempt to append m, of up to attemptTimeout. It returns a *js.APIError if the server refused
+// m; after other errors m may be stored. It is a plain request, because PublishMsg of the client library repeats
+// attempts.
 func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -246,25 +260,26 @@ func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, erro
 	return &ack.PubAck, nil
 }
 
-// isWrongLastSequence reports whether the subject's last message was not the one that an append
-// expected.
+// isWrongLastSequence reports whether the server refused an append because the last message of its subject was not at
+// the expected pos.
 func isWrongLastSequence(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
 		return false
 	}
-	return api.ErrorCode == js.JSErrCodeStreamWrongLastSequence || api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant
+	return api.ErrorCode == js.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant
 }
 
-// isDuplicate reports whether a message was refused because its subject already has one: the
-// stream of jobs keeps one message per subject.
+// isDuplicate reports whether the stream of jobs refused a message because its subject already has one. The code is
+// that of other failures too, so only the text of the error shows the difference.
 func isDuplicate(err error) bool {
 	var api *js.APIError
 	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
 }
 
-// isFull reports whether a stream, its account or its server has reached a limit and accepts no
-// message until others are deleted.
+// isFull reports whether a message was refused because its stream, account or server has reached a limit of storage. It
+// is accepted after messages were deleted.
 func isFull(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -274,7 +289,7 @@ func isFull(err error) bool {
 	return isStreamFull || isAccountFull(err)
 }
 
-// isAccountFull reports whether an account or its server has reached a limit.
+// isAccountFull reports whether a message was refused because an account or its server has reached a limit of storage.
 func isAccountFull(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -283,8 +298,9 @@ func isAccountFull(err error) bool {
 	return api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode
 }
 
-// isPermanent reports whether a server would refuse a message again if it were repeated. It takes a message later that it
-// refuses with 408 or 429: 429 means that too many messages wait to be stored (nats-server 2.15, JSStreamTooManyRequests).
+// isPermanent reports whether the server would refuse a message again. A message that is refused with 408 or 429 may be
+// accepted later: 429 means that too many messages wait to be stored (nats-server 2.15, JSStreamTooManyRequests). So
+// may a message for a full stream (isFull).
 func isPermanent(err error) bool {
 	if errors.Is(err, nats.ErrMaxPayload) || isDuplicate(err) {
 		return true
@@ -296,7 +312,8 @@ func isPermanent(err error) bool {
 	return api.Code/100 == 4 && !isFull(err)
 }
 
-// createError returns the error of Create for an error of publishAfter.
+// createError returns the error of Log.Create for an error of publishAfter: ErrExists if the subject was not empty. It
+// logs what to change if the log is full.
 func (c *client) createError(err error) error {
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):

@@ -15,28 +15,29 @@ import (
 const pullTimeout = time.Second
 
 var (
+	// errNoJob means that no job arrived during a pull request.
 	errNoJob = errors.New("no job is waiting")
-	// errNoConsumer means that nothing answers for the consumer of jobs.
+	// errNoConsumer means that the server does not have the consumer of jobs.
 	errNoConsumer = errors.New("no consumer answers")
 )
 
-// pullRequest asks the server for one message.
+// pullRequest is the body of a pull request: it asks for one message, and expires after pullTimeout.
 var pullRequest = fmt.Appendf(nil, `{"batch":1,"expires":%d}`, pullTimeout)
 
-// maxPullInboxes bounds the inboxes that are kept for later requests.
+// maxPullInboxes bounds the inboxes that are kept for later pull requests (client.pullInboxes).
 const maxPullInboxes = 16
 
-// delivery is a job's message that the server delivered to this instance. No other instance gets
-// it for the time of a lease (the consumer's AckWait), unless it is returned earlier.
+// delivery is a job's message that the server delivered to this instance. The server delivers it to no other instance
+// during a lease (the consumer's AckWait), unless this instance returns it earlier.
 type delivery struct {
 	client  *client
-	subject string
-	reply   string // the subject that takes acknowledgements
+	subject string // jobPrefix or wakePrefix, and the run's id
+	reply   string // the subject for acknowledgements
 }
 
-// pullDelivery waits up to pullTimeout for a job's message. A message that arrives after ctx has
-// ended is returned to the queue. The client library's own Fetch would drop it, and the job
-// would wait until the lease ends.
+// pullDelivery waits up to pullTimeout for a job's message. It returns errNoJob if no message came, the server did not
+// answer or ctx ended, and errNoConsumer if the consumer does not exist. A message that arrives when ctx has ended goes
+// back to the queue. The client library's Fetch would drop it, and the job would wait until its lease ends.
 func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	in, err := c.openPullInbox()
 	if err == nil {
@@ -52,8 +53,8 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	select {
 	case m := <-answers:
 		select {
-		case c.pullInboxes <- in: // the request has its answer, so no other message comes
-		default:
+		case c.pullInboxes <- in: // a request has one answer, so the next request can use the inbox
+		default: // enough inboxes are kept
 			_ = in.sub.Unsubscribe() // fails on a closed connection only
 		}
 		return c.newDelivery(m)
@@ -61,7 +62,7 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	case <-ctx.Done():
 	}
 
-	// Once the server has processed the end of the subscription, no message can come.
+	// A message may still arrive until the server has processed the end of the subscription.
 	_ = in.sub.Unsubscribe()
 	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
@@ -77,13 +78,13 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	return nil, errNoJob
 }
 
-// pullInbox is a subscription to the answers of one pull request at a time.
+// pullInbox receives the answer of a pull request. Only one request at a time uses it.
 type pullInbox struct {
 	sub     *nats.Subscription
 	answers chan *nats.Msg
 }
 
-// openPullInbox returns an inbox without a request: one that was used before, or a new one.
+// openPullInbox returns an inbox that no request uses: one that an earlier request used, or a new one.
 func (c *client) openPullInbox() (pullInbox, error) {
 	select {
 	case in := <-c.pullInboxes:
@@ -96,14 +97,14 @@ func (c *client) openPullInbox() (pullInbox, error) {
 	return in, err
 }
 
-// newDelivery returns the delivery of a message, errNoJob if the message is the server's answer that no job
-// waits, or errNoConsumer.
+// newDelivery returns the delivery in the answer of a pull request. It returns errNoJob or errNoConsumer if the answer
+// is that status in place of a message.
 func (c *client) newDelivery(msg *nats.Msg) (*delivery, error) {
 	status := msg.Header.Get("Status")
 	switch {
 	case status == "408" || status == "404":
 		return nil, errNoJob
-	case status == "503": // the server's answer for a subject that nobody serves
+	case status == "503": // no responders: no consumer listens on the subject of the request
 		return nil, errNoConsumer
 	case status != "" || msg.Reply == "":
 		return nil, unavailableError("ask for a job", fmt.Errorf("status %s", status))
@@ -111,20 +112,22 @@ func (c *client) newDelivery(msg *nats.Msg) (*delivery, error) {
 	return &delivery{client: c, subject: msg.Subject, reply: msg.Reply}, nil
 }
 
-// extendLease restarts the lease.
+// extendLease makes the lease of the message start again now. It does not wait for the server.
 func (d *delivery) extendLease() error { return d.client.write.Publish(d.reply, []byte("+WPI")) }
 
-// returnAfter makes the server deliver the message again after a delay, to any instance.
+// returnAfter returns the message to the queue: the server delivers it again after a delay, to any instance. It does
+// not wait for the server.
 func (d *delivery) returnAfter(delay time.Duration) error {
 	return d.client.write.Publish(d.reply, nakPayload(delay))
 }
 
-// returnAfterConfirmed acts like returnAfter, and waits until the server has processed it. A
-// later acknowledgement or delay, by any instance, takes precedence.
+// returnAfterConfirmed returns the message to the queue like returnAfter, and waits until the server has done so. A
+// later acknowledgement or delay of the message, by any instance, replaces this delay.
 func (d *delivery) returnAfterConfirmed(ctx context.Context, delay time.Duration) error {
 	return d.requestReply(ctx, nakPayload(delay))
 }
 
+// nakPayload returns the negative acknowledgement that makes the server deliver a message again after a delay.
 func nakPayload(delay time.Duration) []byte {
 	if delay <= 0 {
 		return []byte("-NAK")
@@ -135,8 +138,9 @@ func nakPayload(delay time.Duration) []byte {
 // acknowledge removes the message from the queue, and returns when it is removed.
 func (d *delivery) acknowledge(ctx context.Context) error { return d.requestReply(ctx, []byte("+ACK")) }
 
-// acknowledgeEnded removes the message of a run that has ended. The server in this process needs no confirmation: if
-// the process ends before, the next one finds that the run has ended, and removes the message.
+// acknowledgeEnded removes the message of a run that has ended from the queue. With an embedded server it does not wait
+// until the message is removed. If the process ends before that, the next process gets the message, finds that the run
+// has ended, and removes it.
 func (d *delivery) acknowledgeEnded(ctx context.Context) error {
 	if d.client.embedded == nil {
 		return d.acknowledge(ctx)
@@ -147,7 +151,8 @@ func (d *delivery) acknowledgeEnded(ctx context.Context) error {
 	return nil
 }
 
-// requestReply sends an acknowledgement of the job, and waits until the server confirms it.
+// requestReply sends payload as the acknowledgement of the message, and waits until the server confirms it, up to
+// attemptTimeout.
 func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -157,14 +162,14 @@ func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	return nil
 }
 
-// enqueueJob adds a message of a job to the queue, unless the subject already has one.
+// enqueueJob adds a message without data to the queue of jobs, unless the queue has one with that subject already.
 func (c *client) enqueueJob(ctx context.Context, subject string) error {
 	return c.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isDuplicate)
 }
 
-// removeJobMessage removes a message from the queue by its sequence number. Purging its subject
-// would delay other jobs: on any purge, the server forgets the pending redeliveries of all
-// subjects (nats-server 2.15, consumer.purge).
+// removeJobMessage removes the message with a subject from the queue of jobs, if there is one. It deletes the message
+// by its sequence number. To purge the subject would delay other jobs: on any purge, the server forgets the pending
+// redeliveries of all subjects (nats-server 2.15, consumer.purge).
 func (c *client) removeJobMessage(ctx context.Context, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

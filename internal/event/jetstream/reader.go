@@ -10,17 +10,16 @@ import (
 	"answerd/internal/event"
 )
 
-// readerQueryTimeout limits how long the other instances may take to report a reader. Instances
-// without a reader do not answer.
+// readerQueryTimeout is how long HasRemoteReader waits for an answer. Instances without a reader do not answer.
 const readerQueryTimeout = time.Second
 
-// pageSource tells where a reader's page can be read.
+// pageSource says where After gets a page from.
 type pageSource int
 
 const (
-	fromTail       pageSource = iota
-	fromHistory               // the events are older than the tail
-	afterSubscribe            // ask again once the run's live subscription is active
+	fromTail       pageSource = iota // the page is from the tail, and complete
+	fromHistory                      // the events are older than the tail, so they must be read from the stream
+	afterSubscribe                   // the run needs its live subscription first; then After starts again
 )
 
 // After implements event.Log. New events come from the run's writer, if this instance is the
@@ -32,7 +31,7 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 		if err != nil {
 			return event.Page{}, err
 		}
-		if err := r.updateFor(ctx, seq); err != nil {
+		if err := r.refreshForReader(ctx, seq); err != nil {
 			return event.Page{}, err
 		}
 		page, source, err := r.tailPage(seq)
@@ -58,7 +57,7 @@ func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := r.updateFor(ctx, 0); err != nil {
+		if err := r.refreshForReader(ctx, 0); err != nil {
 			return nil, err
 		}
 		if settled, err := r.settledChannel(); settled != nil || err != nil {
@@ -70,7 +69,8 @@ func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
 	}
 }
 
-// settledChannel returns the channel of Settled, or nil if the run needs its live subscription first.
+// settledChannel returns the channel that Settled returns, closed if the run has settled. It returns nil, without an
+// error, if the run needs its live subscription first.
 func (r *run) settledChannel() (<-chan struct{}, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,22 +78,23 @@ func (r *run) settledChannel() (<-chan struct{}, error) {
 	if r.isGoneLocked() {
 		return nil, event.ErrGone
 	}
-	if !r.last.Settled() && !r.hearsOfEventsLocked() {
+	if !r.last.Settled() && !r.receivesEventsLocked() {
 		return nil, nil
 	}
 	if r.settled == nil {
 		r.settled = make(chan struct{})
 	}
 	settled := r.settled
-	if r.last.Settled() { // callers that wait for any event are not woken
+	if r.last.Settled() {
 		close(settled)
 		r.settled = nil
 	}
 	return settled, nil
 }
 
-// updateFor brings the cache up to date for a reader at seq.
-func (r *run) updateFor(ctx context.Context, seq int64) error {
+// refreshForReader brings the cache up to date for a reader at seq. If the log does not answer, it returns nil if the
+// reader can wait for live events with the cache as it is.
+func (r *run) refreshForReader(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	current := r.isCurrentLocked() && seq <= r.last.Seq
 	r.mu.Unlock()
@@ -106,23 +107,24 @@ func (r *run) updateFor(ctx context.Context, seq int64) error {
 	return r.confirmEnd(ctx, seq)
 }
 
-// canWaitAt reports whether a reader at seq can wait for events while the log does not
+// canWaitAt reports whether a reader at seq can wait for live events with the cache as it is, while the log does not
 // answer.
 func (r *run) canWaitAt(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	isRead := r.loaded && r.record != nil
-	return isRead && r.hearsOfEventsLocked() && seq <= r.last.Seq
+	wasRead := r.loaded && r.record != nil
+	return wasRead && r.receivesEventsLocked() && seq <= r.last.Seq
 }
 
-// hearsOfEventsLocked reports whether new events of the run reach this instance without a read: it appends them
-// itself, has a live subscription, or is the only one that uses the log.
-func (r *run) hearsOfEventsLocked() bool {
+// receivesEventsLocked reports whether new events of the run reach this instance without a read: this instance is the
+// writer, has a live subscription, or is the only instance of the log.
+func (r *run) receivesEventsLocked() bool {
 	return r.writer != nil || r.eventSub != nil || r.log.alone
 }
 
-// confirmEnd reads from the stream's leader when seq is beyond the last known event. Another
-// instance may have sent the reader events that our replica does not have yet.
+// confirmEnd makes sure that the cache has all events up to seq that the run has. If seq is beyond the cache, another
+// instance may have sent the reader events that the replica read here does not have yet. So confirmEnd asks the leader
+// of the stream for the run's last message, and refreshes the cache until it has that message.
 func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	known := seq <= r.last.Seq || r.isGoneLocked()
@@ -137,18 +139,20 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	r.stale = true
 	if m != nil {
-		r.liveHead = max(r.liveHead, m.pos) // refresh repeats its read until it finds this message
+		r.liveHead = max(r.liveHead, m.pos) // refreshCache repeats its read until it finds this message
 	}
 	r.mu.Unlock()
 	return r.refreshWithRetry(ctx, func() bool { return false })
 }
 
-// tailPage returns the events of the tail that follow seq.
+// tailPage returns the page for a reader at seq, if the tail has its events or the reader is at the end of the run.
+// Otherwise the page is empty, and the source says what After must do. It returns event.ErrGone, or
+// event.ErrInvalidPosition if seq is negative or beyond the last event.
 func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lastUsed = time.Now()
-	first := r.last.Seq + 1
+	first := r.last.Seq + 1 // the number of the first event in the tail, or of the next event if the tail is empty
 	if len(r.tail) > 0 {
 		first = r.tail[0].Seq
 	}
@@ -165,20 +169,21 @@ func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 	if page.Ended || len(events) > 0 {
 		return page, fromTail, nil
 	}
-	if r.writer == nil && r.eventSub == nil && !r.log.alone {
+	if !r.receivesEventsLocked() {
 		return event.Page{}, afterSubscribe, nil
 	}
 	if r.more == nil {
 		r.more = make(chan struct{})
 	}
 	if r.writer != nil {
-		r.writer.queue.Hurry()
+		r.writer.queue.Hurry() // an event may wait in the queue
 	}
 	page.More = r.more
 	return page, fromTail, nil
 }
 
-// subscribeEvents makes the run's live subscription, and returns when the subscription is
+// subscribeEvents makes the run's live subscription, unless there is one or the run was evicted, and returns when the
+// server has processed it. It marks the run as stale, because events may have been stored before the subscription was
 // active.
 func (r *run) subscribeEvents(ctx context.Context) error {
 	log := r.log
@@ -200,7 +205,7 @@ func (r *run) subscribeEvents(ctx context.Context) error {
 	return log.flushSubscriptions(ctx)
 }
 
-// flushSubscriptions returns when the server has processed all subscriptions made before.
+// flushSubscriptions returns when the server has processed all subscriptions that were made before the call.
 func (l *Log) flushSubscriptions(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -217,7 +222,7 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	for asked := 0; asked < 2 && ctx.Err() == nil; { // core NATS may lose a request
+	for asked := 0; asked < 2 && ctx.Err() == nil; { // twice, because core NATS may lose a request
 		attempt, cancel := context.WithTimeout(ctx, readerQueryTimeout)
 		m := nats.NewMsg(readerSubject)
 		m.Data = []byte(id)
@@ -227,7 +232,7 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 		switch {
 		case err == nil:
 			return true
-		case errors.Is(err, context.DeadlineExceeded):
+		case errors.Is(err, context.DeadlineExceeded): // no instance has a reader, or the request was lost
 			asked++
 		default: // the request was not sent, because the connection is lost
 			select {
@@ -241,7 +246,8 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	return false
 }
 
-// answerReaderQueries answers the requests of HasRemoteReader of other instances.
+// answerReaderQueries subscribes to the requests that HasRemoteReader of other instances sends. They are answered until
+// Close.
 func (l *Log) answerReaderQueries() error {
 	_, err := l.read.Subscribe(readerSubject, func(m *nats.Msg) {
 		defer l.recoverPanic("answer whether a run is read")
@@ -249,7 +255,7 @@ func (l *Log) answerReaderQueries() error {
 			return
 		}
 		if r := l.cachedRun(string(m.Data)); r != nil && r.hasReader() {
-			_ = m.Respond(nil) // the other instance asks twice
+			_ = m.Respond(nil) // if the answer is lost, the other instance asks again
 		}
 	})
 	if err != nil {
@@ -258,8 +264,8 @@ func (l *Log) answerReaderQueries() error {
 	return nil
 }
 
-// hasReader reports whether the run has a reader here. A waiting reader is woken every
-// pollInterval and asks again, which sets lastUsed.
+// hasReader reports whether a reader of the run waits in this instance, or did so less than 2 pollInterval ago. A
+// reader that waits is woken every pollInterval and asks again, which sets lastUsed.
 func (r *run) hasReader() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

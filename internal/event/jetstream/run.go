@@ -12,74 +12,77 @@ import (
 )
 
 const (
-	// maxTail bounds the newest events of a run that are cached, and maxTailBytes their bytes.
+	// maxTail is how many events trimTailLocked leaves in a run's tail, and maxTailBytes how many of their bytes. A
+	// tail may grow to twice as much before it is trimmed.
 	maxTail      = 256
 	maxTailBytes = 256 << 10
 	// maxPositions bounds run.positions.
 	maxPositions = 64
-	// pollInterval limits how long the cache of a run with readers is trusted without a new live
-	// message. If the last live message of a run is lost, no later one reveals the gap.
+	// pollInterval is how long the cache of a run may be used after a read of the stream, although live messages
+	// arrive. If the run's last live message is lost, there is no later one that shows the gap.
 	pollInterval = 5 * time.Second
 	// evictAfter limits how long the cache of a run is kept without a request for it.
 	evictAfter = 3 * pollInterval
-	// DefaultMemory is the default of Options.Memory. It allows MaxBytes its own default.
+	// DefaultMemory is the default of Options.Memory. Two thirds of it, for a log on disk, are DefaultMaxBytes.
 	DefaultMemory = event.DefaultMaxBytes / 2 * 3
-	// failureShared limits how long one failed read answers all callers of the run.
+	// failureShared is how long after a failed read all callers of the run get an error without another read.
 	failureShared = 500 * time.Millisecond
 	// readRetryFor limits how long a reader waits for a log that does not answer. A cluster
 	// needs a moment to elect a leader, and a connection to find another server.
 	readRetryFor = 2 * time.Second
 	// lagInterval separates two reads of a replica that lags behind its leader, and maxLagReads
-	// bounds those reads.
+	// bounds the reads of one refresh.
 	lagInterval = 20 * time.Millisecond
 	maxLagReads = 20
-	// startTimeout limits how long a run may be without its first event. Starting a run takes at
-	// most 30 s, so its creator has died by then, or got an error.
+	// startTimeout is how long a run may be without its first event. Starting a run takes at most 30 s. So after
+	// startTimeout its creator has died or got an error, and the run counts as gone.
 	startTimeout = time.Minute
 )
 
+// errReadFailedRecently is the cause of an error during failureShared.
 var errReadFailedRecently = errors.New("a read failed a moment ago")
 
 // run caches one run: its record, its newest events (the tail), and the writer if this instance
 // is the run's writer.
 //
-// Live messages and appends of the writer extend the tail, each only if it directly follows
-// head. Anything else (a gap, a message in parts, a reconnect) sets stale, and the next caller
-// reads the missing messages from the stream. So no event is lost or repeated, although live
-// messages may get lost.
+// Live messages and appends of the writer extend the tail, but only a message that directly follows the one at
+// head. Anything else (a gap, a message in parts, a reconnect) sets stale. The next caller then reads the
+// missing messages from the stream. So no event is lost or repeated, although live messages may get lost.
 type run struct {
 	log *Log
 	id  string
 
 	refreshMu sync.Mutex // held while refresh reads from the stream; taken before mu
 
-	mu        sync.Mutex // guards the fields below
-	record    *record    // nil until it is read
-	writer    *writer    // nil unless this instance is the run's writer
-	eventSub  *nats.Subscription
-	inputSub  *nats.Subscription
-	loaded    bool          // tail, last and head were read at least once
-	stale     bool          // the stream may have newer messages
-	liveHead  uint64        // the highest pos of a live message
-	tail      []event.Event // the newest events, without a gap; pages share parts of it
-	tailPos   []uint64      // their pos in the stream, which those of a batch share
-	tailBytes int
-	last      event.Event   // the newest event; its Seq is 0 before there is one
-	head      uint64        // pos of the run's last message, control messages included
-	headBy    writerID      // of the message at head
-	positions []position    // of some older events
-	more      chan struct{} // of readers that wait for any event
-	settled   chan struct{} // of readers that wait until the run has settled
-	moreInput chan struct{}
-	noInputs  bool      // the run was created here, and has no input yet
-	lastUsed  time.Time // when a caller last asked for the run
-	lastRead  time.Time // when the stream was last read
-	lastFail  time.Time // when reading the stream last failed
-	evicted   bool      // the run is no longer in Log.runs
-	counted   int64     // the part of Log.cached for this run
+	mu        sync.Mutex         // guards the fields below
+	record    *record            // nil until it is read
+	writer    *writer            // nil unless this instance is the run's writer
+	eventSub  *nats.Subscription // live messages with events, nil if not subscribed
+	inputSub  *nats.Subscription // live messages with inputs, nil if not subscribed
+	loaded    bool               // tail, last and head were read at least once
+	stale     bool               // the stream may have newer messages
+	liveHead  uint64             // the highest pos of a live message; above head if the cache lacks the message
+	tail      []event.Event      // the newest events, without a gap; pages share parts of it
+	tailPos   []uint64           // for each event in tail, the pos of its message
+	tailBytes int                // the length of the JSON of all events in tail
+	last      event.Event        // the newest event; its Seq is 0 before there is one
+	head      uint64             // pos of the run's last message, control messages included
+	headBy    writerID           // of the message at head
+	positions []position         // of some older events, for findPos
+	more      chan struct{}      // closed at the next event or to make readers ask again; nil if no reader waits
+	settled   chan struct{}      // closed when the run has settled or to make readers ask again; nil if none waits
+	moreInput chan struct{}      // closed at the next input or to make the executor ask again; nil if it does not wait
+
+	hasNoInputs bool      // the run was created here, and no input was added here since
+	lastUsed    time.Time // when a caller last asked for the run
+	lastRead    time.Time // when the stream was last read
+	lastFailed  time.Time // when reading the stream last failed
+	evicted     bool      // the run is no longer in Log.runs
+	cachedBytes int64     // the part of Log.cached for this run
 }
 
-// getRun returns the cache of a run, which may be empty.
+// getRun returns the cache of a run, to which it adds an empty one if there is none. It returns event.ErrNotFound for
+// an id that no run can have. The run need not exist.
 func (l *Log) getRun(id string) (*run, error) {
 	if !event.ValidID(id) {
 		return nil, event.ErrNotFound
@@ -97,15 +100,15 @@ func (l *Log) getRun(id string) (*run, error) {
 	return r, nil
 }
 
-// cachedRun returns the cache of a run, or nil.
+// cachedRun returns the cache of a run, or nil if this instance has none.
 func (l *Log) cachedRun(id string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.runs[id]
 }
 
-// updateRun puts a run, which may have been evicted meanwhile, back into the cache and calls
-// update with the run locked.
+// updateRun calls update with l.mu and r.mu locked. It also puts r back into the cache: r may have been evicted since
+// the caller got it.
 func (l *Log) updateRun(r *run, update func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,22 +121,24 @@ func (l *Log) updateRun(r *run, update func()) {
 	r.countCachedLocked()
 }
 
-// countCachedLocked updates Log.cached. An event is in memory as JSON and decoded.
+// countCachedLocked updates the part of this run in Log.cached, after a change of the tail or an eviction. It makes
+// pollLoop evict runs if the cache is full.
 func (r *run) countCachedLocked() {
 	n := int64(0)
-	if !r.evicted {
+	if !r.evicted { // twice, because an event is in memory as JSON and decoded
 		n = 2 * int64(max(r.tailBytes, len(r.last.JSON)))
 	}
-	if cached := r.log.cached.Add(n - r.counted); cached > r.log.maxCached {
+	if cached := r.log.cached.Add(n - r.cachedBytes); cached > r.log.maxCached {
 		select {
 		case r.log.evictNow <- struct{}{}:
 		default: // a request is pending
 		}
 	}
-	r.counted = n
+	r.cachedBytes = n
 }
 
-// forEachRun calls f with every cached run, locked.
+// forEachRun calls f with every cached run, with l.mu and the run's mu locked. A panic of f ends the call for one run
+// only.
 func (l *Log) forEachRun(f func(*run)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,19 +153,19 @@ func (l *Log) forEachRun(f func(*run)) {
 	}
 }
 
-// isCurrentLocked reports whether the cache is up to date without a read.
+// isCurrentLocked reports whether the cache is complete and up to date, so that the stream need not be read.
 func (r *run) isCurrentLocked() bool {
 	if !r.loaded || r.stale || r.record == nil {
 		return false
 	}
-	if r.writer != nil {
+	if r.writer != nil { // all new events come from here
 		return true
 	}
 	isLive := r.eventSub != nil || r.log.alone || r.last.Terminal()
 	return isLive && time.Since(r.lastRead) < pollInterval
 }
 
-// isGoneLocked reports whether the run was deleted, or its retention has passed.
+// isGoneLocked reports whether the run was deleted, or its retention has passed. The record must be set.
 func (r *run) isGoneLocked() bool {
 	if r.record.Gone {
 		return true
@@ -168,7 +173,7 @@ func (r *run) isGoneLocked() bool {
 	return r.last.Terminal() && r.log.Now().Sub(time.UnixMilli(r.last.Time)) >= r.log.retention
 }
 
-// wakeReadersLocked makes callers that wait for the run ask again.
+// wakeReadersLocked makes all callers that wait for the run ask again: those of After and of Settled.
 func (r *run) wakeReadersLocked() {
 	r.wakeReadersOfEventsLocked()
 	if r.settled != nil {
@@ -177,7 +182,7 @@ func (r *run) wakeReadersLocked() {
 	}
 }
 
-// wakeReadersOfEventsLocked makes callers that wait for any event ask again.
+// wakeReadersOfEventsLocked makes the callers that wait for the next event ask again, but not those of Settled.
 func (r *run) wakeReadersOfEventsLocked() {
 	if r.more != nil {
 		close(r.more)
@@ -185,17 +190,18 @@ func (r *run) wakeReadersOfEventsLocked() {
 	}
 }
 
-// wakeExecutorLocked makes the run's executor ask for inputs again.
+// wakeExecutorLocked makes the run's executor, if it waits in this instance, ask for inputs again.
 func (r *run) wakeExecutorLocked() {
-	r.noInputs = false
+	r.hasNoInputs = false
 	if r.moreInput != nil {
 		close(r.moreInput)
 		r.moreInput = nil
 	}
 }
 
-// appendTailLocked adds the events of a message to the tail. previous is the pos of the message before it; if
-// that is not head, a message between them is missing.
+// appendTailLocked adds the events of the message at pos to the tail, and wakes the readers. previous is the pos of the
+// run's message before that one. If previous is not head, a message is missing: the run becomes stale, and the tail
+// stays as it is. A message that the cache has already is ignored.
 func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by writerID) {
 	if pos <= r.head {
 		return
@@ -204,11 +210,13 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by wr
 		r.stale = true
 	} else {
 		for _, e := range events {
-			r.tail, r.tailPos = append(r.tail, e), append(r.tailPos, pos)
+			r.tail = append(r.tail, e)
+			r.tailPos = append(r.tailPos, pos)
 			r.tailBytes += len(e.JSON)
 			r.last = e
 		}
-		r.head, r.headBy = pos, by
+		r.head = pos
+		r.headBy = by
 		r.trimTailLocked()
 		r.countCachedLocked()
 	}
@@ -219,15 +227,16 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by wr
 	}
 }
 
-// advanceHeadLocked records that a control message is now the run's last message.
+// advanceHeadLocked records that the control message at pos is the run's last message, unless a newer one is known.
 func (r *run) advanceHeadLocked(pos uint64, by writerID) {
 	if pos > r.head {
-		r.head, r.headBy = pos, by
+		r.head = pos
+		r.headBy = by
 	}
 }
 
-// setTailLocked replaces the tail by the newest event alone. The tail stays empty if that event
-// was read from a control message, which only repeats it.
+// setTailLocked replaces the tail by the run's newest event, from the message at pos. If that message is a control
+// message, the tail becomes empty: the message only repeats the event, whose own pos is not known.
 func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
 	r.tail = nil
 	r.tailPos = nil
@@ -239,8 +248,8 @@ func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
 	}
 }
 
-// trimTailLocked drops the older half of a tail that exceeds twice its bounds. Pages that share
-// the dropped part stay valid.
+// trimTailLocked shortens a tail that exceeds twice maxTail or maxTailBytes to these bounds, but not below one event.
+// It copies the rest, so that the memory of dropped events can be freed; pages that share the old tail stay valid.
 func (r *run) trimTailLocked() {
 	isLong := len(r.tail) > 2*maxTail
 	isLarge := len(r.tail) > 1 && r.tailBytes > 2*maxTailBytes
@@ -282,8 +291,9 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 	return snapshot, nil
 }
 
-// refreshWithRetry refreshes the cache and waits up to readRetryFor for a log that does not
-// answer. It returns earlier if suffices reports that the cache is good enough for the caller.
+// refreshWithRetry brings the cache up to date. It repeats that for up to readRetryFor if the log does not answer, and
+// then returns event.ErrUnavailable. If suffices reports that the caller can use the cache as it is, refreshWithRetry
+// returns nil after the first attempt.
 func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error {
 	until := time.Now().Add(readRetryFor)
 	for {
@@ -307,8 +317,8 @@ func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error 
 	}
 }
 
-// refreshCache updates the cache from the stream. One caller reads; callers that wait for refreshMu
-// meanwhile use its result.
+// refreshCache updates the cache from the stream. Only one caller reads at a time; the callers that wait for refreshMu
+// use the result of that read.
 func (r *run) refreshCache(ctx context.Context) error {
 	r.refreshMu.Lock()
 	defer r.refreshMu.Unlock()
@@ -321,41 +331,43 @@ func (r *run) refreshCache(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// This replica lags behind its leader: it lacks a message that arrived live.
+		// If behind, the replica that was read lags behind its leader. After maxLagReads reads, the run just stays
+		// stale.
 		if !behind || reads == maxLagReads {
 			return nil
 		}
 		select {
 		case <-time.After(lagInterval):
-		case <-ctx.Done():
+		case <-ctx.Done(): // the cache is usable, and the run stays stale
 			return nil
 		}
 	}
 }
 
-// beginRefresh returns the record of the run if it is known. done means that there is nothing to
-// read.
+// beginRefresh prepares a read of the stream. done reports that the cache is up to date, so no read is needed. rec is
+// the record of the run, nil if the read must include it. The error is that of a read that failed within failureShared.
 func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.isCurrentLocked() && r.head >= r.liveHead {
 		return nil, true, nil
 	}
-	if time.Since(r.lastFail) < failureShared {
+	if time.Since(r.lastFailed) < failureShared {
 		return nil, false, unavailableError("read the log", errReadFailedRecently)
 	}
 	r.stale = false // a message that arrives during the read sets it again
 	return r.record, false, nil
 }
 
-// endRefresh records the outcome of a read. behind means that a live message was not read yet.
+// endRefresh records the result of a read, whose error is err, and returns err. behind reports that the read did not
+// find a message that has arrived live.
 func (r *run) endRefresh(err error) (behind bool, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
 		r.stale = true
 		if errors.Is(err, event.ErrUnavailable) {
-			r.lastFail = time.Now()
+			r.lastFailed = time.Now()
 		}
 		return false, err
 	}
@@ -364,7 +376,8 @@ func (r *run) endRefresh(err error) (behind bool, _ error) {
 	return behind, nil
 }
 
-// loadTail reads the newest events, and the record unless rec is set.
+// loadTail reads the run's newest events into the cache, and the record if rec is nil. It returns event.ErrNotFound if
+// the run has no record.
 func (r *run) loadTail(ctx context.Context, rec *record) error {
 	newest, err := r.log.readLast(ctx, runsName, runSubject(r.id, eventToken))
 	if err != nil {
@@ -380,14 +393,15 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 		gone.Gone = true
 		rec = &gone
 	}
-	if newest == nil && !rec.Gone {
-		if rec.Gone, err = r.log.hasNoEventsForGood(ctx, rec); err != nil {
+	if newest == nil && !rec.Gone { // rec was just read, so no other goroutine has it
+		if rec.Gone, err = r.log.neverHasEvents(ctx, rec); err != nil {
 			return err
 		}
 	}
 
 	r.mu.Lock()
-	r.record, r.lastRead = rec, time.Now()
+	r.record = rec
+	r.lastRead = time.Now()
 	wasLoaded, head := r.loaded, r.head
 	if newest == nil {
 		r.loaded = true
@@ -398,20 +412,20 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 	case newest == nil, newest.pos <= head:
 		return nil
 	case wasLoaded && newest.pos-head < 4*maxBatch:
-		// All runs share the stream's numbers, so few of the messages between probably belong to
-		// this run.
+		// All runs share the stream's numbers, so probably few of the messages after head belong to this run.
 		return r.catchUp(ctx, head)
 	}
 	return r.loadNewest(ctx, *newest)
 }
 
-// isAbandoned reports whether a run's last message says that the run was never started.
+// isAbandoned reports whether a run's last message says that the run was not started and cannot start any more.
 func isAbandoned(last message) bool {
 	by, err := parseWriterID(last.header)
 	return err == nil && by.kind == kindAbandoned
 }
 
-// loadNewest replaces the tail by the newest message.
+// loadNewest replaces the tail by the last event of newest, the run's last message, and wakes the readers. It does
+// nothing if the cache has got that message during the read.
 func (r *run) loadNewest(ctx context.Context, newest message) error {
 	e, by, err := r.log.readEvent(ctx, newest)
 	if err != nil {
@@ -431,7 +445,7 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	return nil
 }
 
-// catchUp reads all messages of the run after pos from.
+// catchUp adds all messages of the run after pos from, which is the head of the cache, to the tail.
 func (r *run) catchUp(ctx context.Context, from uint64) error {
 	for {
 		found, more, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: from + 1})
@@ -447,6 +461,7 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			if by.isControl() {
 				r.advanceHeadLocked(msg.pos, by)
 			} else {
+				// A live message may have moved head past from; then this message is ignored, or follows head.
 				r.appendTailLocked(events, msg.pos, max(r.head, from), by)
 			}
 			r.mu.Unlock()
@@ -458,17 +473,17 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 	}
 }
 
-// hasNoEventsForGood reports whether a run without events will never have any. Either it was not
-// started in time, or the stream has dropped its events because of its size limit: the stream's
-// oldest message is then younger than the run.
-func (l *Log) hasNoEventsForGood(ctx context.Context, rec *record) (bool, error) {
+// neverHasEvents reports whether a run without events will never have any: either it was not started within
+// startTimeout, or the stream has dropped its events because of its size limit.
+func (l *Log) neverHasEvents(ctx context.Context, rec *record) (bool, error) {
 	if l.Now().Sub(rec.Created) > startTimeout {
 		return true, nil
 	}
 	return l.mayHaveDropped(ctx, rec)
 }
 
-// mayHaveDropped reports whether the stream may have dropped events of a run because of its size limit.
+// mayHaveDropped reports whether the stream may have dropped events of a run because of its size limit: its oldest
+// message is younger than the run, and it is at least half full.
 func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -476,20 +491,22 @@ func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (bool, error) {
 	if err != nil {
 		return false, unavailableError("read the log", err)
 	}
-	wasFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/2 // some runs may have been deleted since
+	// Runs may have been deleted since the stream was full, so half of the limit counts.
+	wasFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/2
 	return wasFull && info.State.FirstTime.After(rec.Created), nil
 }
 
-// position locates events in the stream: the events up to seq are at pos or before it.
+// position locates events of a run in the stream: the events with numbers up to seq are at pos or before it.
 type position struct {
 	seq int64
 	pos uint64
 }
 
-// addPositionLocked remembers a position, in place of the oldest one if there are too many.
+// addPositionLocked adds a position to r.positions, for findPos. It drops the one that was added first if there are
+// maxPositions.
 func (r *run) addPositionLocked(seq int64, pos uint64) {
 	if len(r.positions) == maxPositions {
 		r.positions = append(r.positions[:0], r.positions[1:]...)
 	}
-	r.positions = append(r.positions, position{seq, pos})
+	r.positions = append(r.positions, position{seq: seq, pos: pos})
 }

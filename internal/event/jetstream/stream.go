@@ -14,24 +14,26 @@ import (
 )
 
 const (
-	// setupTimeout bounds how long a cluster may take to agree on the streams.
+	// setupTimeout is how long Open waits until the cluster has made the streams.
 	setupTimeout = 30 * time.Second
-	// setupAttemptTimeout bounds one request during setup: a cluster without a leader does not
+	// setupAttemptTimeout bounds one request to make a stream or a consumer: a cluster without a leader does not
 	// answer.
 	setupAttemptTimeout = 3 * time.Second
 )
 
-// openStreams makes the streams that are missing, and opens those that another process made.
+// openStreams opens the streams and the consumer of jobs, and makes those that are missing. It sets the fields of
+// client for them, and maxPart.
 func (l *Log) openStreams(ctx context.Context) (err error) {
-	// Without a timeout, the library counts a message of send that is never acknowledged forever.
+	// The library bounds the messages of send that are not acknowledged. Without this timeout, it would count a message
+	// that is never acknowledged forever.
 	if l.js, err = js.New(l.write, js.WithPublishAsyncTimeout(createTimeout)); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	// Half of the limit, because headers and the envelope of a batch count too.
+	// Half of the server's limit, because headers and the encoding of a batch count too.
 	l.maxPart = int(min(l.write.MaxPayload(), embedded.MaxPayload)) / 2
-	replicas := 1
+	replicas := 1 // of new streams
 	if len(l.write.Servers()) >= 3 {
 		replicas = 3
 	}
@@ -54,8 +56,9 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	return l.openConsumer(ctx)
 }
 
-// runsConfig returns the configuration of the stream with the messages of runs. The server republishes each message to
-// the other instances. A log that is alone has none, and republishing a message costs half as much as storing it.
+// runsConfig returns the configuration of the stream with the messages of runs. The server republishes each message, so
+// that it arrives live at all instances. A log that is alone does not need that, and republishing costs half as much as
+// storing.
 func (l *Log) runsConfig(replicas int) js.StreamConfig {
 	config := js.StreamConfig{
 		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
@@ -117,8 +120,9 @@ func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 	}
 }
 
-// openThreadStreams opens the streams of threads. Until some runs were deleted, the stream of runs may be
-// larger than its share, because an earlier version used all of MaxBytes for it. Turns get less then.
+// openThreadStreams opens the streams of threads. The stream of runs may exceed its part of maxBytes, because earlier
+// versions of answerd used all of maxBytes for runs. Until enough runs were deleted, the stream of turns gets less
+// space instead.
 func (l *Log) openThreadStreams(ctx context.Context, heads, turns js.StreamConfig) (err error) {
 	excess := l.runsStream.CachedInfo().Config.MaxBytes - maxRunsBytes(l.maxBytes)
 	turns.MaxBytes = max(turns.MaxBytes-max(excess, 0), 1<<20)
@@ -129,8 +133,8 @@ func (l *Log) openThreadStreams(ctx context.Context, heads, turns js.StreamConfi
 	return err
 }
 
-// openThreads makes the store of the threads and loads them. It tries until setupTimeout has passed, because the servers
-// may have just made the streams.
+// openThreads makes the store of the threads, as l.threads and l.Threads, and loads them. It repeats a failed load
+// until setupTimeout has passed, because streams that were just made may not answer yet.
 func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
 	l.threads = threads.New(l.threadsServer(), retention, l.logger)
 	l.Threads = l.threads
@@ -149,7 +153,7 @@ func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
 	}
 }
 
-// threadsServer returns the access to NATS that package threads needs, with this log's connections and bounds of time.
+// threadsServer returns the functions with which package threads uses the connections and timeouts of this log.
 func (l *Log) threadsServer() threads.Server {
 	streams := map[string]js.Stream{threads.HeadsStream: l.headsStream, threads.TurnsStream: l.turnsStream}
 	return threads.Server{
@@ -203,7 +207,7 @@ func (l *Log) threadsServer() threads.Server {
 	}
 }
 
-// followThreadsLoop calls Follow, again after a panic.
+// followThreadsLoop calls threads.Store.Follow until Close, again after a panic.
 func (l *Log) followThreadsLoop() {
 	for l.ctx.Err() == nil {
 		func() {
@@ -213,10 +217,11 @@ func (l *Log) followThreadsLoop() {
 	}
 }
 
-// openConsumer makes the one consumer of the work queue. Its AckWait is the lease of a job.
+// openConsumer makes the consumer of the work queue, from which all instances claim jobs, or updates its configuration.
+// In an embedded log it first removes the consumer of the process before, so that all jobs are delivered at once.
 func (l *Log) openConsumer(ctx context.Context) error {
 	if l.embedded != nil {
-		// The leases in it belong to a process that has ended.
+		// The consumer has the leases of a process that has ended.
 		if err := l.jobsStream.DeleteConsumer(ctx, workersName); err != nil && !errors.Is(err, js.ErrConsumerNotFound) {
 			return fmt.Errorf("make the consumer of jobs: %w", err)
 		}
@@ -231,8 +236,8 @@ func (l *Log) openConsumer(ctx context.Context) error {
 	return nil
 }
 
-// consumerConfig returns the configuration of the consumer from which all instances claim jobs. A job that is not
-// acknowledged within the lease is delivered again, any number of times.
+// consumerConfig returns the configuration of the consumer of jobs. AckWait is the lease of a job: a job that is not
+// acknowledged within AckWait is delivered again, any number of times.
 func (l *Log) consumerConfig() js.ConsumerConfig {
 	return js.ConsumerConfig{
 		Durable:       workersName,
@@ -243,8 +248,8 @@ func (l *Log) consumerConfig() js.ConsumerConfig {
 	}
 }
 
-// restoreConsumer makes the consumer of the work queue again if the server has lost it, as it does with a damaged file.
-// All jobs are then delivered again.
+// restoreConsumer makes the consumer of the work queue again if the server has lost it, for example because a file was
+// damaged. All jobs are then delivered again. Errors are logged; the caller tries again.
 func (l *Log) restoreConsumer(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -258,14 +263,15 @@ func (l *Log) restoreConsumer(ctx context.Context) {
 	l.logger.Warn("the server had lost the consumer of jobs, which was made again")
 }
 
-// openStream makes a stream, or updates the size of an existing one and whether its messages arrive live. The number of replicas of
-// an existing stream, and their placement, are the operator's choice.
+// openStream makes a stream with cfg, or opens the existing stream. Of an existing one it updates only the size and
+// whether messages are republished: the replicas and their placement are the operator's choice. It sets l.clustered if
+// the stream has replicas, and the clock.
 func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.Stream, err error) {
 	err = retrySetup(ctx, func(ctx context.Context) (err error) {
 		stream, err = l.js.Stream(ctx, cfg.Name)
 		if errors.Is(err, js.ErrStreamNotFound) {
 			stream, err = l.js.CreateStream(ctx, cfg)
-			if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process was faster
+			if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process has made the stream since
 				stream, err = l.js.Stream(ctx, cfg.Name)
 			}
 		}
@@ -274,8 +280,8 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 		}
 		existing := stream.CachedInfo().Config
 		l.clustered = l.clustered || existing.Replicas > 1
-		// A smaller limit must not make the stream drop messages. Retention deletes runs and threads until
-		// they fit, and the next start sets the limit.
+		// A smaller limit must not make the stream drop messages, so the limit stays at least what is stored. Retention
+		// deletes runs and threads until they fit, and the next call of Open sets the smaller limit.
 		maxBytes := max(cfg.MaxBytes, min(existing.MaxBytes, int64(stream.CachedInfo().State.Bytes)))
 		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (cfg.RePublish == nil) {
 			return nil
@@ -291,8 +297,8 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 	return stream, nil
 }
 
-// isSetupRefusal reports whether a server has refused a request, and would refuse it again. 503 and a lack of peers
-// pass when the cluster is complete, but a server without JetStream answers 503 too.
+// isSetupRefusal reports whether a server has refused a request and would refuse it again. A cluster that is starting
+// answers 503, or that it lacks peers, until it is complete. A server without JetStream answers 503 too, for good.
 func isSetupRefusal(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -302,8 +308,8 @@ func isSetupRefusal(err error) bool {
 	return !isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled
 }
 
-// retrySetup calls request until a server answers it. A cluster that is starting may lack a leader,
-// or some of its servers.
+// retrySetup calls request until it succeeds, a server refuses it for good, or ctx ends, and returns the last error. A
+// cluster that is starting may lack a leader, or some of its servers.
 func retrySetup(ctx context.Context, request func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, setupAttemptTimeout)

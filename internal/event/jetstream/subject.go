@@ -16,17 +16,17 @@ const (
 	runsName  = "ANSWERD_RUNS"  // events, inputs, results
 	indexName = "ANSWERD_INDEX" // records, owners, keys
 	jobsName  = "ANSWERD_JOBS"  // the work queue
-	// valuesName has the values of package values. They have a stream of their own because events
-	// and runs must not take their space: a token that cannot be stored costs a user their sign-in.
+	// valuesName is the stream of the values of package values. They have their own stream so that events and runs
+	// cannot use their space: if a token cannot be stored, a user has to sign in again.
 	valuesName = "ANSWERD_VALUES"
 )
 
 // workersName names the one consumer of the work queue.
 const workersName = "workers"
 
-// Subjects. The messages of a run are on answerd.run.SHARD.ID.…, and the server republishes each
-// of them live on answerd.live.SHARD.ID.…. The shards divide the server's tree of subjects,
-// because reading one run costs more with more neighbors in the tree.
+// Prefixes of subjects. The messages of a run are on answerd.run.SHARD.ID.…, and the server republishes each
+// of them on answerd.live.SHARD.ID.…. The shards divide the server's tree of subjects,
+// because reading one run costs more if its node in the tree has more siblings.
 const (
 	runPrefix    = "answerd.run."
 	livePrefix   = "answerd.live."
@@ -35,37 +35,39 @@ const (
 	keyPrefix    = "answerd.key."  // DIGEST: an idempotency key
 	jobPrefix    = "answerd.job."  // ID: the job of a run
 	valuePrefix  = "answerd.val."  // DIGEST: a value
-	wakePrefix   = "answerd.wake." // ID: the same job, to be claimed now although the first message is delayed
-	// Two kinds of core NATS requests between instances.
-	claimedPrefix = "answerd.held." // INSTANCE: does this instance execute the run?
-	readerSubject = "answerd.read"  // does any instance have a reader of a run?
+	wakePrefix   = "answerd.wake." // ID: makes an instance claim the job now, although the message of jobPrefix is delayed
+	// Core NATS requests between instances, with the id of a run as data.
+	claimedPrefix = "answerd.held." // INSTANCE: asks this instance whether it executes the run
+	readerSubject = "answerd.read"  // asks all instances whether they have a reader of the run
 
 	shards = 16
 )
 
-// The token after a run's id gives the kind of a message.
+// Kinds of a run's messages: the token after the run's id in the subject, and the tokens that follow it.
 const (
 	eventToken   = "ev"   // events and control messages
 	inputToken   = "in"   // .INPUT: answers and requests from outside
 	resultToken  = "res"  // .CALL: results
-	requestToken = "req"  // the request that the executor was given, if it is not in the message of the job
+	requestToken = "req"  // the request of the job, if the message of the job does not have it
 	partToken    = "part" // .NONCE.N: a part of a payload that is too large for one message
 )
 
-// runSubject returns the subject of a run's messages with the tokens after its id.
+// runSubject returns the subject of messages of a run in the stream. tokens are the kind and what follows it; they may
+// have wildcards.
 func runSubject(run, tokens string) string { return runPrefix + shardedID(run) + "." + tokens }
 
 // liveSubject returns the subject on which the messages of runSubject arrive live.
 func liveSubject(run, tokens string) string { return livePrefix + shardedID(run) + "." + tokens }
 
-// shardedID returns SHARD.ID.
+// shardedID returns SHARD.ID of a run, where SHARD is a hash of the id.
 func shardedID(run string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(run)) // never fails
 	return strconv.Itoa(int(h.Sum32()%shards)) + "." + run
 }
 
-// runOf returns the run of a subject that runSubject made, and whether the subject is that of its events.
+// runOf returns the id of the run in a subject of runSubject, and whether the subject is that of the run's events and
+// control messages. It returns "" for another subject.
 func runOf(subject string) (id string, isEvent bool) {
 	tokens := strings.SplitN(subject, ".", 5) // answerd run SHARD ID …
 	if len(tokens) < 5 {
@@ -74,8 +76,8 @@ func runOf(subject string) (id string, isEvent bool) {
 	return tokens[3], tokens[4] == eventToken
 }
 
-// subjectDigest makes a subject token from any text. Owners, threads, keys and call ids come from
-// outside and could contain dots and wildcards.
+// subjectDigest returns a token for subjects that stands for parts, in order. Owners, threads, keys and call ids come
+// from outside and could contain dots and wildcards.
 func subjectDigest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -84,6 +86,7 @@ func subjectDigest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
+// ownerToken returns the token that stands for an owner in subjects.
 func ownerToken(o event.Owner) string { return subjectDigest(o.Issuer, o.Subject) }
 
 // ownerSubject returns the subject of a run's index entry.
@@ -91,6 +94,7 @@ func ownerSubject(r event.Run) string {
 	return ownerPrefix + ownerToken(r.Owner) + "." + subjectDigest(r.ThreadID) + "." + r.ID
 }
 
+// keySubject returns the subject of the record of an owner's idempotency key.
 func keySubject(o event.Owner, key string) string {
 	return keyPrefix + subjectDigest(o.Issuer, o.Subject, key)
 }
@@ -98,8 +102,8 @@ func keySubject(o event.Owner, key string) string {
 // lastToken returns the part of a subject after its last dot.
 func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
-// maxRunsBytes returns the limit of the stream of runs. Threads have the rest of maxBytes.
+// maxRunsBytes returns the limit of the stream of runs: three quarters of maxBytes. Threads have the rest.
 func maxRunsBytes(maxBytes int64) int64 { return maxBytes / 4 * 3 }
 
-// maxIndexBytes returns the limit of the index, and of the jobs and the values together.
+// maxIndexBytes returns the limit of the stream of the index. The streams of jobs and of values have half of it each.
 func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }

@@ -16,47 +16,48 @@ import (
 )
 
 const (
-	// deltaInterval separates two appends of deltas. Deltas that arrive meanwhile are joined. At
-	// 50 tokens a second, an event has two or three tokens.
+	// deltaInterval is the shortest time between two events of deltas. The deltas that arrive in this time become one
+	// event: two or three tokens, at 50 tokens a second.
 	deltaInterval = 40 * time.Millisecond
-	// maxPendingDelta bounds the delta that waits to be appended, in bytes.
+	// maxPendingDelta bounds the deltas that wait to become one event, in bytes.
 	maxPendingDelta = 1 << 10
 )
 
-// batchDelay is how long an event waits for others of its run, to be stored with them in one message, while no
-// reader waits.
+// batchDelay is how long an event waits for further events of its run, to be stored with them in one message. It does
+// not wait while a reader does.
 const batchDelay = 5 * time.Millisecond
 
-// writer holds the right of this instance to append to a run. The right ends when another
-// instance claims the run, which the writer notices at its next append.
+// writer is the right of this instance to append to a run. The right ends when another instance claims the run, which
+// the writer notices at its next append, when the run is deleted, or when this instance gives the run up (relinquish).
 type writer struct {
 	run     *run
-	attempt int
+	attempt int           // event.Job.Attempt, which counts the writers of the run
 	lost    chan struct{} // closed when err is set
 	queue   *batch.Queue  // the events and notes that are not stored yet
 
-	// Only the queue's goroutine uses these, and relinquish when the queue is empty.
-	head   uint64      // pos of the run's last message
-	stored event.Event // the last event that is stored
-	tried  bool        // the message after head was sent before, and may be stored although the server has not acknowledged it
+	// Only the queue's goroutine uses these fields, and relinquish when the queue is empty.
+	head        uint64      // pos of the run's last message
+	stored      event.Event // the last event that is stored
+	maybeStored bool        // the next message was sent before without an acknowledgement, so the stream may have it
 
-	awaiting sync.Mutex // held by awaitAhead, which Delete calls too; taken before mu
+	aheadMu sync.Mutex // held during awaitAhead, which the queue and Delete call; taken before mu
 
-	mu        sync.Mutex                    // guards the fields below; held while an item is added to the queue, to keep the order
-	last      event.Event                   // the last event, which may be in the queue
-	err       error                         // why appends are refused; nil while they are allowed
-	leaves    bool                          // relinquish was called
-	ahead     []func(context.Context) error // waits until a message of sendAhead is stored, for each of them
-	pending   event.Deltas                  // that wait to be added to the queue as one event
-	lastDelta time.Time                     // when the last delta was added
-	timer     *time.Timer
+	mu           sync.Mutex  // guards the fields below; held while an item is added to the queue, to keep the order
+	last         event.Event // the last event that was added, stored or not
+	err          error       // why appends are refused for good; nil while the right lasts
+	relinquished bool        // relinquish was called, so nothing more may be added
+	// aheadWaits has a function for each message of sendAhead. It waits until the message is stored.
+	aheadWaits []func(context.Context) error
+	pending    event.Deltas // deltas that wait to be added to the queue as one event
+	lastDelta  time.Time    // when an event of deltas was last added to the queue
+	timer      *time.Timer  // adds pending to the queue; nil if it is not running
 }
 
-// newWriter returns a writer that continues after last. head is the pos of the run's newest message, and attempt the
-// number of the claim.
+// newWriter returns a writer that continues after last, the run's newest event. head is the pos of the run's newest
+// message, 0 before there is one.
 func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
 	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, stored: last, last: last}
-	limit := 0
+	limit := 0 // each item is a message of its own
 	if r.log.batches {
 		limit = r.log.maxPart
 	}
@@ -64,7 +65,8 @@ func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
 	return w
 }
 
-// writerFor returns the local writer of a run, or the error that explains why there is none.
+// writerFor returns the writer of a run that this instance has. If it has none, it returns the error of an append:
+// event.ErrGone, event.ErrEnded, event.ErrNotFound, or event.ErrFenced if another instance may have the writer.
 func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 	if r := l.cachedRun(id); r != nil {
 		r.mu.Lock()
@@ -122,28 +124,29 @@ func (l *Log) Flush(ctx context.Context, id string) error {
 	return w.flushAll(ctx)
 }
 
-// checkWritable returns the error that an append would get, nil if appends are allowed.
+// checkWritable returns the error that an append would return now, or nil if appends are allowed.
 func (w *writer) checkWritable() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.checkWritableLocked()
 }
 
-// checkWritableLocked returns why no event can be appended, or nil.
+// checkWritableLocked acts like checkWritable. The caller holds w.mu.
 func (w *writer) checkWritableLocked() error {
 	switch {
 	case w.err != nil:
 		return w.err
 	case w.last.Terminal():
 		return event.ErrEnded
-	case w.leaves:
+	case w.relinquished:
 		return event.ErrFenced
 	}
 	return nil
 }
 
-// add adds body to the queue and returns its number. A delta may stay pending, to be joined with the next ones;
-// delayed reports that body may wait for that. Any other body comes after the pending delta.
+// add adds body to the queue, after the pending deltas, and returns the number of its event. It waits only if the queue
+// is too long or could not be stored (Queue.Settle). If body is a delta it may become pending instead: delayed then
+// reports true, and seq is the number that the event of all pending deltas will have.
 func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed bool, err error) {
 	if err := w.queue.Settle(ctx); err != nil {
 		return 0, false, err
@@ -153,7 +156,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, false, err
 	}
-	if w.pending.Add(body, maxPendingDelta) {
+	if w.pending.Add(body, maxPendingDelta) { // body is a delta that can be joined with the pending ones
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
 			w.scheduleDeltaLocked(wait)
 			return w.last.Seq + 1, true, nil
@@ -164,14 +167,14 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if err := w.addPendingLocked(); err != nil {
 		return 0, false, err
 	}
-	if event.DeltaSize(body) > 0 {
+	if event.DeltaSize(body) > 0 { // a delta that could not be joined with the pending ones
 		w.lastDelta = time.Now()
 	}
 	err = w.addEventLocked(body, w.delay())
 	return w.last.Seq, false, err
 }
 
-// delay returns how long an event may wait in the queue.
+// delay returns how long an event may wait in the queue: not at all while a reader waits for it.
 func (w *writer) delay() time.Duration {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
@@ -181,7 +184,8 @@ func (w *writer) delay() time.Duration {
 	return batchDelay
 }
 
-// scheduleDeltaLocked starts a timer that adds the pending delta to the queue after wait.
+// scheduleDeltaLocked starts the timer that adds the pending deltas to the queue after wait, unless it is running.
+// Close waits for the timer (Log.wg).
 func (w *writer) scheduleDeltaLocked(wait time.Duration) {
 	l := w.run.log
 	if w.timer != nil || l.ctx.Err() != nil {
@@ -194,13 +198,14 @@ func (w *writer) scheduleDeltaLocked(wait time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.timer = nil
-		_ = w.addPendingLocked() // the next append repeats it and returns its error
+		_ = w.addPendingLocked() // after an error, the next append tries again and returns the error
 	})
 }
 
-// addPendingLocked adds the pending delta to the queue. If that fails, the delta stays pending.
+// addPendingLocked adds the pending deltas to the queue as one event, if there are any, and stops the timer. After an
+// error they stay pending.
 func (w *writer) addPendingLocked() error {
-	if w.timer != nil && w.timer.Stop() {
+	if w.timer != nil && w.timer.Stop() { // otherwise the timer's function runs, and waits for w.mu
 		w.timer = nil
 		w.run.log.wg.Done()
 	}
@@ -216,9 +221,10 @@ func (w *writer) addPendingLocked() error {
 	return nil
 }
 
-// addEventLocked gives an event its number and adds it to the queue.
+// addEventLocked makes b the run's next event and adds it to the queue, where it waits up to delay. It fails only if b
+// cannot be encoded.
 func (w *writer) addEventLocked(b event.Body, delay time.Duration) error {
-	// The time of a run's events does not go back, although two servers' clocks may differ.
+	// The times of a run's events do not decrease, although the clocks of two servers may differ.
 	now := max(w.run.log.Now().UnixMilli(), w.last.Time)
 	e, err := event.Encode(w.run.id, w.last.Seq+1, now, b)
 	if err != nil {
@@ -229,7 +235,7 @@ func (w *writer) addEventLocked(b event.Body, delay time.Duration) error {
 	return nil
 }
 
-// flushAll adds the pending delta to the queue, and returns when everything in it is stored.
+// flushAll adds the pending deltas to the queue, and returns when everything in the queue is stored.
 func (w *writer) flushAll(ctx context.Context) error {
 	w.mu.Lock()
 	err := w.addPendingLocked()
@@ -240,7 +246,8 @@ func (w *writer) flushAll(ctx context.Context) error {
 	return w.queue.Flush(ctx)
 }
 
-// flushAllRuns stores what waits of all runs. Close calls it last.
+// flushAllRuns stores the pending deltas and queued events of all runs, for up to attemptTimeout. Close calls it while
+// the log still works.
 func (l *Log) flushAllRuns() {
 	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()
@@ -256,19 +263,20 @@ func (l *Log) flushAllRuns() {
 	l.mu.Unlock()
 	var all sync.WaitGroup
 	for _, w := range writers {
-		all.Go(func() { _ = w.flushAll(ctx) }) // no later append can repeat it
+		all.Go(func() { _ = w.flushAll(ctx) }) // Close cannot wait longer for a log that does not answer
 	}
 	all.Wait()
 }
 
-// store appends a batch of events and notes as one message, and returns when it is acknowledged. Only then
-// readers see the events.
+// store appends a batch of events and notes as one message. It returns when the message, and those sent ahead, are
+// acknowledged, and only then gives the events to the readers. It is Options.Store of the queue.
 func (w *writer) store(items []batch.Item) error {
 	r := w.run
 	events := eventsOf(items)
 	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.stored.Seq, kind: kindNote}
 	if n := len(events); n > 0 {
-		by.seq, by.kind = events[n-1].Seq, ""
+		by.seq = events[n-1].Seq
+		by.kind = ""
 	}
 	msg, payload := w.encodeMessage(items, events, by)
 	pos, err := w.publish(r.log.ctx, msg, by, payload)
@@ -278,7 +286,7 @@ func (w *writer) store(items []batch.Item) error {
 	if err != nil {
 		return err
 	}
-	previous := w.head
+	previousHead := w.head
 	w.head = pos
 	if len(events) > 0 {
 		w.stored = events[len(events)-1]
@@ -286,7 +294,7 @@ func (w *writer) store(items []batch.Item) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(events) > 0 {
-		r.appendTailLocked(events, pos, previous, by)
+		r.appendTailLocked(events, pos, previousHead, by)
 	} else {
 		r.advanceHeadLocked(pos, by)
 	}
@@ -303,31 +311,32 @@ func eventsOf(items []batch.Item) (events []event.Event) {
 	return events
 }
 
-// encodeMessage returns the message for a batch, without its payload, and the payload. A batch of notes repeats the
-// event before it, because readers find the newest event of a run in its newest message.
+// encodeMessage returns the message for a batch, without its payload and writerHeader, and the payload. items is the
+// batch, events are the events in it. A batch of notes alone repeats the event before it, because readers find the
+// newest event of a run in its newest message.
 func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writerID) (msg *nats.Msg, payload []byte) {
 	msg = nats.NewMsg(runSubject(w.run.id, eventToken))
 	switch {
 	case len(items) == 1 && len(events) == 1:
 		payload = events[0].JSON
-	case len(items) == 1:
+	case len(items) == 1: // a note
 		payload = w.stored.JSON
 		msg.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(items[0].Note))
 	case len(events) > 0:
 		msg.Header.Set(batchHeader, strconv.Itoa(len(events)))
 		payload = batch.Encode(items)
-	case by.seq == 0:
+	case by.seq == 0: // notes before the first event
 		msg.Header.Set(batchHeader, "0")
 		payload = batch.Encode(items)
-	default: // notes alone, after the event that they repeat
+	default: // notes after w.stored
 		msg.Header.Set(batchHeader, "1")
 		payload = batch.Encode(append([]batch.Item{{Event: w.stored}}, items...))
 	}
 	return msg, payload
 }
 
-// appendControl appends a control message, which repeats the last event (see the kinds). The queue must be
-// empty.
+// appendControl appends a control message of a kind, with further headers, and returns when it is acknowledged. The
+// message repeats the run's last event. The queue must be empty.
 func (w *writer) appendControl(ctx context.Context, kind string, header nats.Header) error {
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
@@ -344,33 +353,36 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	return nil
 }
 
-// publish publishes a message after the run's last one. If another writer's message is
-// last, this writer loses the right to append.
+// publish appends m, with payload and the header for by, after the run's message at w.head, and returns the pos of m.
+// If another writer's message is last, or the run was deleted, this writer loses the right to append. After another
+// error, the next call must be for the same message: the stream may have it.
 func (w *writer) publish(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
 	r := w.run
 	m.Header.Set(writerHeader, by.String())
 	if err := r.log.setPayload(ctx, r.id, m, payload); err != nil {
 		return 0, err
 	}
-	pos, err := r.log.publishAfterTry(ctx, runsName, m, w.head, appendTimeout, w.tried)
-	w.tried = err != nil // the queue stores the same items next
+	pos, err := r.log.publishAfterAttempts(ctx, runsName, m, w.head, appendTimeout, w.maybeStored)
+	w.maybeStored = err != nil
 	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
 		w.mu.Lock()
 		w.revokeLocked(err)
 		w.mu.Unlock()
 	}
-	if errors.Is(err, event.ErrGone) { // another process deleted the run, while this one saved a result
+	if errors.Is(err, event.ErrGone) { // another process deleted the run; this one may have saved a result since
 		r.log.purgeIfGone(r.id)
 	}
 	return pos, err
 }
 
-// revokeLocked ends the right to append: later appends return why.
+// revokeLocked ends the right to append: it drops the events that are not stored, and later appends return why. Only
+// the first call has an effect. The caller holds w.mu, and not run.mu.
 func (w *writer) revokeLocked(why error) {
 	if w.err != nil {
 		return
 	}
-	w.err, w.pending = why, event.Deltas{}
+	w.err = why
+	w.pending = event.Deltas{}
 	w.queue.Stop(why)
 	close(w.lost)
 	r := w.run
@@ -393,16 +405,17 @@ func (w *writer) isLost() bool {
 	}
 }
 
-// relinquish stores what waits and a control message that gives the run up, and ends the
-// right to append.
+// relinquish gives the run up: it stores the pending and queued events, then a control message of a kind with further
+// headers, and ends the right to append. The right ends also if relinquish returns an error; events may then be lost.
 func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header) error {
 	w.mu.Lock()
 	err := w.checkWritableLocked()
 	if err == nil {
 		err = w.addPendingLocked()
 	}
-	w.leaves = true
+	w.relinquished = true
 	w.mu.Unlock()
+	// Flush even after an error, so that the events in the queue are stored.
 	if flushErr := w.queue.Flush(ctx); err == nil {
 		err = flushErr
 	}
@@ -415,8 +428,8 @@ func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header
 	return err
 }
 
-// AddNote implements event.Journal. A note is stored among the events, which orders it and refuses it from a
-// writer that was replaced: in their message, or in a control message.
+// AddNote implements event.Journal. A note is stored among the events, in a message with events or in a control
+// message. So it has its place in their order, and a writer that was replaced cannot add one.
 func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 	if len(note) > event.MaxNote {
 		return event.ErrTooLarge
@@ -428,8 +441,8 @@ func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 	return w.addNote(ctx, note)
 }
 
-// addNote adds a note to the queue, after the events that the writer has accepted so far. It does not wait until the
-// note is stored, except when the queue is too long or could not be stored before (Queue.Settle).
+// addNote adds a note to the queue, after the pending deltas, and does not wait until the note is stored. It waits only
+// if the queue is too long or could not be stored (Queue.Settle).
 func (w *writer) addNote(ctx context.Context, note []byte) error {
 	if err := w.queue.Settle(ctx); err != nil {
 		return err
@@ -446,8 +459,9 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 	return nil
 }
 
-// sendAhead sends a message that must be stored before this process returns the first event of the run, and does not wait
-// for that: awaitAhead calls await. It reports false, and sends nothing, if the run has an event already.
+// sendAhead sends m, which must be stored before readers get the first event of the run, and does not wait until it is
+// stored: awaitAhead does so, by calling await. sendAhead reports false, and sends nothing, if the run has an event
+// already. It reports true with an error if m could not be sent.
 func (w *writer) sendAhead(stream string, m *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -456,34 +470,34 @@ func (w *writer) sendAhead(stream string, m *nats.Msg, await func(context.Contex
 	}
 	s, err := w.run.log.send(stream, m)
 	if err == nil {
-		w.ahead = append(w.ahead, func(ctx context.Context) error { return await(ctx, s) })
+		w.aheadWaits = append(w.aheadWaits, func(ctx context.Context) error { return await(ctx, s) })
 	}
 	return true, err
 }
 
-// awaitAhead waits until what was sent ahead is stored. If that fails, the run cannot be written any more, since a
-// part of it is missing.
+// awaitAhead waits until all messages of sendAhead are stored. If one cannot be stored, a part of the run is missing,
+// so the writer loses the right to append, and awaitAhead returns the error.
 //
-// The id of a new thread reaches the caller with the first event, so the thread and that event can be stored in any order.
-// If the process dies in between, the one that claims the run begins the turn.
+// The id of a new thread reaches the caller with the first event, so the thread and that event can be stored in any
+// order. If the process dies before both are stored, the process that claims the run begins the turn.
 //
 // A log on disk has no other process that reads a run while it is being created. So the record, the job and the first
-// event can be stored in any order too: to wait for each took half of the time until the first event, at 16 callers. If
-// the process dies in between, repairRuns deletes or ends the run, whose id no caller has. If only the event was
-// stored, it stays until the stream drops its oldest messages.
+// event can be stored in any order too: to wait for each of them took half of the time until the first event, at 16
+// callers. If the process dies before all are stored, repairRuns deletes or ends the run, whose id no caller has. If
+// only the event was stored, it stays until the stream drops its oldest messages.
 func (w *writer) awaitAhead(ctx context.Context) error {
-	w.awaiting.Lock() // an acknowledgement has one receiver
-	defer w.awaiting.Unlock()
+	w.aheadMu.Lock() // an acknowledgement can be received only once
+	defer w.aheadMu.Unlock()
 	w.mu.Lock()
-	ahead := w.ahead
+	waits := w.aheadWaits
 	w.mu.Unlock()
 	var failed error
-	for _, await := range ahead { // all of them, or a later one could be stored after the run was deleted
+	for _, await := range waits { // wait for all even after an error: Delete must not overtake a message
 		failed = errors.Join(failed, await(ctx))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ahead = w.ahead[len(ahead):]
+	w.aheadWaits = w.aheadWaits[len(waits):]
 	if failed != nil {
 		w.revokeLocked(failed)
 	}
