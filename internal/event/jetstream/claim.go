@@ -18,19 +18,18 @@ import (
 // A delivery from the work queue does not entitle an instance to execute the run. A server that
 // restarts forgets leases, and delivers jobs again although their executors are alive. So the
 // instance that gets a delivery reads who wrote the run's last message, and asks that instance
-// whether it still executes the run (isClaimedBy). If it does, the delivery is delayed. If it
-// does not, or does not answer for half a lease, the asking instance appends a claim after the
+// whether it still executes the run (isClaimedBy). If it answers yes, the delivery is delayed. If it
+// answers no, or does not answer for half a lease, the asking instance appends a claim after the
 // run's last message.
 //
 // The append of the claim expects the last message that was read. If the old executor has
 // written since, the claim fails. If the claim succeeds, the old executor's next append fails
-// (ErrFenced). So only one instance can write, whatever the instances believe about each other.
+// (ErrFenced). So only one instance can write, even if two of them execute the run for a while.
 
 const (
-	// claimAttempts bounds how often one delivery is tried while the run's executor keeps
-	// writing.
+	// claimAttempts bounds the claims that are tried for one delivery while the run's old executor keeps writing.
 	claimAttempts = 20
-	// ownerQueries bounds how often the last writer of a run is asked, and ownerQueryTimeout how
+	// ownerQueries bounds how often isClaimedBy asks the last writer of a run, and ownerQueryTimeout how
 	// long each answer may take.
 	ownerQueries      = 3
 	ownerQueryTimeout = 500 * time.Millisecond
@@ -38,9 +37,8 @@ const (
 	maxUnresponsive = 1000
 )
 
-// Claim implements event.Jobs. It pulls one message at a time, with a short expiry. A message
-// pulled in advance would wait here until its lease ends, and a pull request does not survive a
-// restart of the server.
+// Claim implements event.Jobs. It pulls one message at a time, because a message that was pulled in advance would wait
+// here until its lease ends. The pull requests expire soon, because the server loses them when it restarts.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
 		switch {
@@ -56,7 +54,7 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 		j, err := l.claimDelivery(ctx, msg)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			_ = msg.returnAfter(0) // another instance may claim it now
+			_ = msg.returnAfter(0) // so that another instance claims the run at once
 		case err != nil:
 			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(msg.subject), "error", err)
 			_ = msg.returnAfter(l.lease) // if this fails, the end of the lease has the same effect
@@ -66,9 +64,10 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	}
 }
 
-// waitForDelivery waits up to pullTimeout for a job's message, and returns nil if none came.
+// waitForDelivery waits for a job's message, usually up to pullTimeout, and returns nil if there was none. It does not
+// pull messages while the disk of an embedded log is full, because no run can be claimed then.
 func (l *Log) waitForDelivery(ctx context.Context) *delivery {
-	if !l.diskFull.Load() { // no run can be claimed on a full disk
+	if !l.diskFull.Load() {
 		d, err := l.pullDelivery(ctx)
 		if err == nil || errors.Is(err, errNoJob) {
 			return d
@@ -84,8 +83,10 @@ func (l *Log) waitForDelivery(ctx context.Context) *delivery {
 	return nil
 }
 
-// claimDelivery claims the run of a delivery. It returns nil if the run has ended or another
-// instance executes it.
+// claimDelivery claims the run of a delivery and returns its job. It returns nil if the run must not be claimed: it has
+// ended, is parked, or is executed by this or another instance. The delivery is then delayed, acknowledged, or added to
+// the job of this instance. After an error, the caller must return the delivery to the queue. The error is
+// event.ErrFenced if the old executor has written during each of claimAttempts claims.
 func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, error) {
 	id := lastToken(msg.subject)
 	if !l.beginClaim(id) {
@@ -111,13 +112,14 @@ func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, erro
 		if !errors.Is(err, event.ErrFenced) {
 			return j, err
 		}
-		// The old executor did not answer, but has written meanwhile.
+		// The old executor did not answer, but has written since readRunState.
 	}
 	return nil, event.ErrFenced
 }
 
-// beginClaim excludes other calls of Claim from a run. A job can have two messages, and the call
-// that gets the second one must not claim the run from the call that got the first.
+// beginClaim reserves a run for one call of Claim, until endClaim. It reports false if another call examines the run. A
+// job can have two messages, and the call that gets one of them must not claim the run from the call that got the
+// other.
 func (l *Log) beginClaim(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,28 +130,29 @@ func (l *Log) beginClaim(id string) bool {
 	return true
 }
 
+// endClaim ends the reservation of beginClaim.
 func (l *Log) endClaim(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.claiming, id)
 }
 
-// runState holds the facts about a run that a claim depends on.
+// runState is the state of a run on which a claim depends.
 type runState struct {
 	record *record
-	last   event.Event
-	by     writerID   // of the run's last message
-	park   parkRecord // set if by.kind is kindParked
+	last   event.Event // the last event; its Seq is 0 if there is none
+	by     writerID    // of the run's last message, or of its job if it has no message
+	head   uint64      // the pos of the run's last message, 0 if there is none
+	park   parkRecord  // set if by.kind is kindParked
 
-	// The claim repeats the last event: data is its JSON, unless it is in parts, which are those of the last message. head
-	// is the pos of that message.
-	head  uint64
+	// The claim repeats the last event. If the event is in parts, parts is the partsHeader that refers to them;
+	// otherwise data is the JSON of the event.
 	data  []byte
 	parts string
 }
 
-// readRunState reads the record and the last message of a run. It returns ErrGone if the run was
-// deleted.
+// readRunState reads the record and the last message of a run. It returns event.ErrGone if the run was deleted, and
+// event.ErrNotFound if there is no record.
 func (l *Log) readRunState(ctx context.Context, id string) (state runState, err error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
 	if err != nil {
@@ -173,14 +176,14 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 	state.parts = last.header.Get(partsHeader)
 	state.park = parseParkRecord(last.header)
 	state.last, state.by, err = l.readEvent(ctx, *last)
-	if state.by.inBatch { // its payload has more than the event
+	if state.by.inBatch { // the payload of a batch is not just the event
 		state.data, state.parts = state.last.JSON, ""
 	}
 	return state, err
 }
 
-// deferToExecutor reports whether the run must not be claimed now, because it stays parked or
-// another instance executes it. It then delays or removes the delivery.
+// deferToExecutor reports whether the run must not be claimed, because it stays parked or another instance executes it.
+// It has then delayed or removed the delivery. It blocks while it asks the other instance (isClaimedBy).
 func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (bool, error) {
 	switch {
 	case state.by.kind == kindReleased:
@@ -188,7 +191,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 	case state.by.kind == kindParked:
 		return l.keepParked(ctx, id, state.park, msg)
 	case state.by.instance == l.instanceID:
-		return false, nil // activeJob did not find it: this instance has lost the run
+		return false, nil // claimDelivery has found no job of the run here: this instance does not execute it any more
 	}
 	// Delay the delivery before asking. If the executor releases the run right after its answer,
 	// the message that it then adds to the queue takes precedence. If this process dies, the job
@@ -200,11 +203,11 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 	if l.isClaimedBy(ctx, state.by.instance, id) {
 		return true, nil
 	}
-	return false, msg.extendLease()
+	return false, msg.extendLease() // instead of the delay
 }
 
-// keepParked reports whether a run stays parked: its wake time has not come, and it has no new
-// input. It then delays the delivery, or removes it if it is a wake message.
+// keepParked reports whether a parked run stays parked: its wake time has not come, and it has no input that its
+// executor had not read. It has then delayed the delivery, or removed it if it is a wake message.
 func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg *delivery) (bool, error) {
 	if !parked.until.IsZero() && !l.Now().Before(parked.until) {
 		return false, nil
@@ -222,8 +225,8 @@ func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg 
 	return true, l.wakeIfInput(ctx, id, parked.seen)
 }
 
-// appendClaim appends a claim at the head of a run and makes this instance its writer. It
-// returns ErrFenced if the head has changed since the state was read.
+// appendClaim appends a claim after the run's last message, makes this instance the writer of the run, and returns the
+// job, to which it adds the delivery. It returns event.ErrFenced if the run has a message that is newer than state.
 func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *delivery) (event.Job, error) {
 	request, err := l.readRequest(ctx, id)
 	if err != nil {
@@ -259,7 +262,7 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 
 	l.updateRun(r, func() {
 		r.record, r.writer = state.record, j.writer
-		if tailIsCurrent := r.loaded && r.head == state.head; !tailIsCurrent {
+		if tailIsCurrent := r.loaded && r.head == state.head; !tailIsCurrent { // otherwise keep its events for readers
 			r.setTailLocked(state.last, state.head, state.by)
 		}
 		r.last = state.last
@@ -273,14 +276,15 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	return j, nil
 }
 
-// isClaimedBy asks an instance whether it executes a run. An instance that does not answer may
-// be dead or reconnecting, so it is asked again for half a lease. If this process could not send
-// a request because its connection is lost, isClaimedBy returns true, so that the delivery is delayed.
+// isClaimedBy asks an instance whether it executes a run. An instance that does not answer may be dead or reconnecting.
+// So isClaimedBy asks up to ownerQueries times, a quarter of a lease apart, before it reports false. It reports true if
+// ctx ends, or if no request could be sent because the connection of this process is lost: then the run must not be
+// claimed.
 func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	if instance == "" || l.embedded != nil { // the earlier processes of an embedded log have ended
 		return false
 	}
-	sent := false
+	sent := false // a request was sent, and not answered
 	for query := range ownerQueries {
 		if l.isUnresponsive(instance) {
 			return false
@@ -308,7 +312,7 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	return false
 }
 
-// isUnresponsive reports whether an instance did not answer within the last lease. Its other
+// isUnresponsive reports whether an instance has left requests of isClaimedBy unanswered less than a lease ago. All its
 // runs are then claimed without asking it again.
 func (l *Log) isUnresponsive(instance string) bool {
 	l.mu.Lock()
@@ -316,8 +320,8 @@ func (l *Log) isUnresponsive(instance string) bool {
 	return time.Since(l.unresponsive[instance]) < l.lease
 }
 
-// setUnresponsive notes that an instance did not answer. The oldest notes are not needed for long, so a full map is
-// cleared.
+// setUnresponsive records that an instance did not answer. It clears a full map: an instance that is forgotten is asked
+// again.
 func (l *Log) setUnresponsive(instance string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,7 +331,8 @@ func (l *Log) setUnresponsive(instance string) {
 	l.unresponsive[instance] = time.Now()
 }
 
-// answerOwnerQueries answers the requests of isClaimedBy of other instances.
+// answerOwnerQueries subscribes to the requests that isClaimedBy of other instances sends. They are answered until
+// Close.
 func (l *Log) answerOwnerQueries() error {
 	_, err := l.read.Subscribe(claimedPrefix+l.instanceID, func(m *nats.Msg) {
 		defer l.recoverPanic("answer whether a run is executed here")
@@ -335,7 +340,7 @@ func (l *Log) answerOwnerQueries() error {
 		if l.activeJob(string(m.Data)) != nil {
 			answer = []byte("1")
 		}
-		_ = m.Respond(answer) // the other instance asks again
+		_ = m.Respond(answer) // if the answer is lost, the other instance asks again
 	})
 	if err != nil {
 		return unavailableError("subscribe to queries", err)
@@ -343,8 +348,7 @@ func (l *Log) answerOwnerQueries() error {
 	return nil
 }
 
-// heartbeatLoop extends the leases of all jobs that this instance executes, three times in a
-// lease.
+// heartbeatLoop extends the leases of all jobs that this instance executes, three times per lease, until Close.
 func (l *Log) heartbeatLoop() {
 	tick := time.NewTicker(l.lease / 3)
 	defer tick.Stop()
@@ -363,8 +367,7 @@ func (l *Log) heartbeatLoop() {
 	}
 }
 
-// extendLeases extends the leases of one job. A panic over it must not end the leases of the
-// others.
+// extendLeases extends the leases of one job. After a panic, heartbeatLoop continues with the next job.
 func (l *Log) extendLeases(j *job) {
 	defer l.recoverPanic("keep a lease")
 	j.extendLeases()

@@ -19,8 +19,8 @@ import (
 // NewID implements event.Log.
 func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
 
-// Create implements event.Log. It writes the entry by owner first. Retention finds runs by that
-// entry, so it also removes a run whose creation was interrupted.
+// Create implements event.Log. It writes the owner's entry in the index first: retention finds runs by that entry, and
+// so also removes a run whose creation was interrupted.
 func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if l.diskFull.Load() {
 		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
@@ -49,8 +49,8 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		err = l.claimKey(ctx, rec.Key, keyRecord{run.ID, run.Fingerprint})
 	}
 	if err != nil {
-		if !errors.Is(err, event.ErrExists) { // else the messages are those of the other run
-			// No caller knows of the run yet. If the removal fails, retention repeats it.
+		if !errors.Is(err, event.ErrExists) { // otherwise the messages belong to the run that exists
+			// No caller knows the run's id yet. If this fails, retention removes the run.
 			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 			defer cancel()
 			_ = purgeSubject(cleanup, l.indexStream, recordPrefix+run.ID)
@@ -68,7 +68,9 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	return nil
 }
 
-// createEntry writes a message about a run to a subject of the index, which must be empty.
+// createEntry writes a message about a new run to a subject of the index. If the log is alone, it only sends the
+// message, for which the first append to the run waits (sendAhead). Otherwise it returns event.ErrExists if the subject
+// is not empty.
 func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body []byte) error {
 	m := nats.NewMsg(subject)
 	m.Data = body
@@ -81,8 +83,9 @@ func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body [
 	return l.createError(err)
 }
 
-// BeginThread implements event.Log. It sends the head of the thread and does not wait for the acknowledgement. If the
-// server refuses the head or does not answer, BeginTurn tries again, and deletes other threads if the stream is full.
+// BeginThread implements event.Log. It sends the head of the thread and does not wait for the acknowledgement: the
+// first append to the run does (sendAhead). If the server refuses the head or does not answer, that append calls
+// BeginTurn, which tries again and deletes other threads if the stream is full.
 func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) error {
 	w, err := l.writerFor(ctx, run.ID)
 	if err != nil {
@@ -110,14 +113,14 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 	return nil
 }
 
-// claimKey makes a key refer to a run. It returns a *event.KeyError if the key refers to
-// another run that is still kept.
+// claimKey stores k as the record of the key on subject, so that the key refers to the run k.Run. It returns a
+// *event.KeyError if the key refers to another run that is still kept.
 func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 	body, err := json.Marshal(k)
 	if err != nil {
 		return fmt.Errorf("encode a key: %w", err)
 	}
-	for last := uint64(0); ; {
+	for last := uint64(0); ; { // last is the pos of the record to replace, 0 if the key is unused
 		m := nats.NewMsg(subject)
 		m.Data = body
 		m.Header.Set(writerHeader, l.instanceID)
@@ -129,8 +132,8 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 		if err != nil {
 			return err
 		}
-		last = 0
-		if found == nil {
+		if found == nil { // the record was removed since
+			last = 0
 			continue
 		}
 		if err := l.checkKeyUnused(ctx, *found, k); err != nil {
@@ -140,7 +143,8 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 	}
 }
 
-// checkKeyUnused returns a *event.KeyError if the run that a stored key refers to is kept.
+// checkKeyUnused returns nil if the run to which a stored key refers is no longer kept, and a *event.KeyError if it is.
+// found is the record of the key, and k the record that is to replace it.
 func (l *Log) checkKeyUnused(ctx context.Context, found message, k keyRecord) error {
 	var other keyRecord
 	if err := json.Unmarshal(found.data, &other); err != nil {
@@ -156,7 +160,7 @@ func (l *Log) checkKeyUnused(ctx context.Context, found message, k keyRecord) er
 	return err
 }
 
-// RunByKey implements event.Directory.
+// RunByKey implements event.Directory. It waits for the first event of the run, up to some leases (awaitStart).
 func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (event.Run, error) {
 	m, err := l.readLast(ctx, indexName, keySubject(owner, key))
 	if err != nil {
@@ -165,23 +169,23 @@ func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (even
 	if m == nil {
 		return event.Run{}, event.ErrNotFound
 	}
-	var used keyRecord
-	if err := json.Unmarshal(m.data, &used); err != nil {
+	var k keyRecord
+	if err := json.Unmarshal(m.data, &k); err != nil {
 		return event.Run{}, fmt.Errorf("decode a key: %w", err)
 	}
-	run, err := l.awaitStart(ctx, used.Run)
-	if errors.Is(err, event.ErrGone) {
+	run, err := l.awaitStart(ctx, k.Run)
+	if errors.Is(err, event.ErrGone) { // the key may be used again
 		err = event.ErrNotFound
 	}
-	run.Fingerprint = used.Fingerprint
+	run.Fingerprint = k.Fingerprint
 	return run, err
 }
 
-// awaitStart returns a run once it has its first event. An instance that dies while it creates a
+// awaitStart waits until a run has its first event, and returns the run. An instance that dies while it creates a
 // run leaves a key that refers to a run without events. So awaitStart waits for one lease only.
-// It then returns ErrStarting if the run has a job, which another instance will soon claim, and
-// otherwise ErrGone: the run was abandoned, and its key may be used again. The lease is measured
-// here, because the clocks of instances may differ.
+// It then returns event.ErrStarting if the run has a job, which another instance will soon claim. Otherwise it abandons
+// the run and returns event.ErrGone: the key may be used again. The lease is measured by the monotonic clock
+// of this instance, because the clocks of instances may differ.
 func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 	lease := time.NewTimer(l.lease)
 	defer lease.Stop()
@@ -194,7 +198,7 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 		if err != nil {
 			return run, err
 		}
-		if len(page.Events) > 0 {
+		if len(page.Events) > 0 { // the first event has arrived since l.Run
 			continue
 		}
 		select {
@@ -203,9 +207,9 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 			if err := l.abandonUnstarted(ctx, id); !errors.Is(err, event.ErrFenced) {
 				return run, err
 			}
-			// Another instance appended a message first. The next round returns the run if
-			// that was its first event, and ErrGone if the run was abandoned. A claim is not an
-			// event, so the instance that claimed the run gets one more lease to append one.
+			// Another instance appended a message first. If that is the first event, the next round returns the
+			// run; if it abandons the run, ErrGone. If it is a claim, which is not an event, the instance that
+			// claimed the run gets one more lease to append one.
 			lease.Reset(l.lease)
 		case <-ctx.Done():
 			return run, unavailableError("wait for the start of a run", context.Cause(ctx))
@@ -215,10 +219,10 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 	}
 }
 
-// abandonUnstarted makes a run without messages impossible to start, and returns ErrGone. It returns
-// ErrFenced if the run got a message meanwhile, and ErrStarting if an instance executes it or
-// will soon. The run's creator may be alive and slow: its first append expects that the run has
-// no message, and fails.
+// abandonUnstarted abandons a run that has no message, and returns event.ErrGone. It appends a control message, so that
+// the first append of the run's creator fails if the creator is still alive, and writes a tombstone. It returns
+// event.ErrStarting if this instance is the writer of the run or the run has a job, and event.ErrFenced if the run has
+// a message by now.
 func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	r, err := l.getRun(id)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"answerd/internal/event"
 )
 
-// maxIndexWindow bounds the part of the index that one step of Runs reads.
+// maxIndexWindow bounds the positions of the index that Runs examines at once.
 const maxIndexWindow = 1 << 20
 
-// tombstoneTTL limits how long the owner of a deleted run is known.
+// tombstoneTTL is how long the tombstone of a run is kept.
 const tombstoneTTL = 7 * 24 * time.Hour
 
-// Runs implements event.Directory. It reads an owner's index entries, newest first, in windows
-// of the stream. A window with few entries of the owner makes the next one twice as large.
-// Filter.Before is the number of an entry in the index.
+// Runs implements event.Directory. It reads the owner's entries in the index from the newest to the oldest, in windows
+// of positions. Each window is twice as large as the one before, since the owner may have few entries.
+// Filter.Before and RunPage.Next are the pos of an entry, in base 36.
 func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage, err error) {
 	info, err := l.streamInfo(ctx, l.indexStream)
 	if err != nil {
@@ -44,7 +44,7 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 	}
 
 	subject := ownerPrefix + ownerToken(filter.Owner) + "." + thread + ".*"
-	last := uint64(0)
+	last := uint64(0) // the pos of the entry of the last run in page
 	for window := uint64(maxBatch); high > first; window = min(2*window, maxIndexWindow) {
 		low := max(first, high-min(high, window))
 		entries, err := l.readEntries(ctx, subject, low, high)
@@ -61,11 +61,12 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 				if run.ID == "" || filter.HidesChild(run.ParentID) || !hasStatus {
 					continue
 				}
-				if len(page.Runs) == filter.PageSize() {
+				if len(page.Runs) == filter.PageSize() { // this run is the first of the next page
 					page.Next = strconv.FormatUint(last, 36)
 					return page, nil
 				}
-				page.Runs, last = append(page.Runs, run), chunk[i].pos
+				page.Runs = append(page.Runs, run)
+				last = chunk[i].pos
 			}
 		}
 		high = low
@@ -73,8 +74,7 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 	return page, nil
 }
 
-// readEntries returns the index entries of a subject from pos low to below high, the newest
-// first.
+// readEntries returns the entries of a subject in the index from pos low to below high, the newest first.
 func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64) (entries []message, err error) {
 	for from := low; from < high; {
 		found, more, err := l.readNext(ctx, indexName, subject, from, maxBatch)
@@ -96,8 +96,8 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 	return entries, nil
 }
 
-// readRuns returns the runs of index entries. A run without an ID stands for one that cannot be
-// read, because it is no longer kept or its messages are damaged.
+// readRuns returns the run of each index entry, in the same order. If a run cannot be read, because it is no longer
+// kept or its messages are damaged, its place has a run without an ID.
 func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, error) {
 	recordSubjects, eventSubjects := make([]string, len(entries)), make([]string, len(entries))
 	for i, m := range entries {
@@ -128,15 +128,15 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 	return runs, nil
 }
 
-// listedRun returns a run for a list: from its record and, if it has events, from the message of its last one. Another
-// process may write or delete the run meanwhile, so a run that cannot be read is left out of the list: it has no ID.
+// listedRun returns the run with an id from the message of its record and, if hasEvents is set, from its last message.
+// It returns a run without an ID if the run is gone or cannot be read: another process may be writing or deleting it.
 // The only error is event.ErrUnavailable.
-func (l *Log) listedRun(ctx context.Context, id string, stored, last message, hasEvents bool) (event.Run, error) {
-	rec, err := decodeRecord(&stored)
+func (l *Log) listedRun(ctx context.Context, id string, recordMessage, last message, hasEvents bool) (event.Run, error) {
+	rec, err := decodeRecord(&recordMessage)
 	if err != nil {
 		return event.Run{}, nil
 	}
-	r := run{log: l, id: id, record: rec} // no other goroutine has it
+	r := run{log: l, id: id, record: rec} // not in the cache, so it needs no lock
 	if hasEvents {
 		r.last, _, err = l.readEvent(ctx, last)
 	} else if !rec.Gone {
@@ -153,8 +153,8 @@ func (l *Log) listedRun(ctx context.Context, id string, stored, last message, ha
 	return listed, nil
 }
 
-// Delete implements event.Directory. It does not stop when ctx ends, because the caller may not call it again, and what
-// has not been deleted yet would stay until the retention of the run has passed.
+// Delete implements event.Directory. Once the run is found, the deletion continues even if ctx ends. The caller may not
+// call it again, and the rest would stay until the retention of the run has passed.
 func (l *Log) Delete(ctx context.Context, id string) error {
 	run, err := l.Run(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
@@ -162,34 +162,36 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if w, err := l.writerFor(ctx, id); err == nil {
-		_ = w.awaitAhead(ctx) // or it would be stored after the deletion
+		_ = w.awaitAhead(ctx) // otherwise the messages sent ahead could be stored after the deletion
 	}
 	return l.deleteRun(ctx, id, ownerSubject(run))
 }
 
-// deleteRun removes everything of a run except its tombstone. It removes the entry by owner
-// last, because retention repeats an interrupted deletion as long as the entry exists. A full
-// log may refuse the tombstone until something else has been removed.
-func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
+// deleteRun replaces the record of a run by a tombstone and removes the rest of the run. ownerEntry is the subject of
+// the owner's entry in the index, which may have a wildcard. The entry is removed last: as long as it exists, retention
+// repeats an interrupted deletion. If a full log refuses the tombstone, deleteRun writes it after the events were
+// removed.
+func (l *Log) deleteRun(ctx context.Context, id, ownerEntry string) error {
 	rec, err := l.readRecord(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
 		return err
 	}
-	var full error
+	needsTombstone := false
 	if rec != nil {
 		if err := l.releaseKey(ctx, id, rec.Key); err != nil {
 			return err
 		}
-		full = l.writeTombstone(ctx, id, *rec)
-		if full != nil && !isFull(full) {
-			return full
+		err := l.writeTombstone(ctx, id, *rec)
+		needsTombstone = isFull(err)
+		if err != nil && !needsTombstone {
+			return err
 		}
 	}
 	l.markGone(id)
 	if err := purgeSubject(ctx, l.runsStream, runSubject(id, ">")); err != nil {
 		return err
 	}
-	if full != nil {
+	if needsTombstone {
 		if err := l.replaceRecord(ctx, id, *rec); err != nil {
 			return err
 		}
@@ -199,21 +201,21 @@ func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
 			return err
 		}
 	}
-	return purgeSubject(ctx, l.indexStream, owner)
+	return purgeSubject(ctx, l.indexStream, ownerEntry)
 }
 
-// purgeIfGone removes what was added to a run while it was deleted. Those who add something beside the events call it, since
-// nothing else finds that any more.
+// purgeIfGone removes messages that were added to a run while it was deleted. It is called after a result or an input
+// was added, because nothing else finds these messages once the run is deleted. Errors are ignored.
 func (l *Log) purgeIfGone(id string) {
 	ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 	defer cancel()
 	if rec, err := l.readRecord(ctx, id); err == nil && rec.Gone {
-		_ = purgeSubject(ctx, l.runsStream, runSubject(id, ">")) // the stream drops its oldest messages at the latest
+		_ = purgeSubject(ctx, l.runsStream, runSubject(id, ">")) // after an error, they stay until the stream is full
 	}
 }
 
-// releaseKey removes the key of a run, unless the key already refers to another run. A run
-// without a key has the subject "".
+// releaseKey removes the idempotency key of the run with an id, unless the key refers to another run by now. subject is
+// that of the key's record, "" if the run has no key.
 func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 	if subject == "" {
 		return nil
@@ -226,15 +228,15 @@ func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 	if json.Unmarshal(m.data, &k) != nil || k.Run != id {
 		return nil
 	}
-	// Not the subject: another run may have taken the key over since it was read.
+	// Remove this message, not the subject: the key may refer to another run by now.
 	if err := deleteMessage(ctx, l.indexStream, m.pos); !errors.Is(err, event.ErrFenced) {
 		return err
 	}
 	return nil
 }
 
-// writeTombstone replaces the record of a run by one that has little more than the owner. The
-// server removes it after tombstoneTTL.
+// writeTombstone replaces the record of a run by a tombstone: rec without the key, the request and the metadata. The
+// server removes it after tombstoneTTL. writeTombstone does nothing if rec is a tombstone already.
 func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	if rec.Gone {
 		return nil
@@ -256,9 +258,9 @@ func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	return nil
 }
 
-// replaceRecord writes a tombstone to a log that refused it because it was full. If the log
-// refuses it again, the record is removed first, and the run may end up without a tombstone: its
-// owner then reads ErrNotFound instead of ErrGone.
+// replaceRecord writes a tombstone after the log has refused it because it was full. If the log refuses it again,
+// replaceRecord removes the record first. If the log refuses it even then, the run has no tombstone: its owner gets
+// event.ErrNotFound instead of event.ErrGone.
 func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
 	err := l.writeTombstone(ctx, id, rec)
 	if !isFull(err) {
@@ -273,7 +275,8 @@ func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
 	return nil
 }
 
-// markGone updates the cache of a run that is being deleted, and ends its writer.
+// markGone marks the cached run as gone, if this instance has it in its cache: readers, the executor and the writer get
+// event.ErrGone from now on.
 func (l *Log) markGone(id string) {
 	r := l.cachedRun(id)
 	if r == nil {

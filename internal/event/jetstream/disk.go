@@ -6,12 +6,11 @@ import (
 
 // How an embedded log recovers from a full disk
 //
-// Deleting a run needs disk space too, for which there is a reserve (package embedded). When a write has
-// failed, the log becomes unready and accepts no events (diskFull). The server accepts no writes
-// after one has failed, so recoverDisk removes the reserve and opens the store again. It then
-// deletes the runs and threads whose retention has passed, until the reserve fits on the disk again.
-// If that is not enough although runs have expired, it deletes the least recently updated threads
-// (deleteThreadsForSpace).
+// Deleting a run needs disk space too, for which there is a reserve (package embedded). When a write has failed, the
+// log becomes unready and accepts no events (diskFull). The server accepts no writes after one has failed, so
+// recoverDisk removes the reserve and opens the store again. It then deletes the runs and threads whose retention has
+// passed, until the reserve fits on the disk again. It deletes no other run. If that is not enough although runs have
+// expired, it deletes the least recently updated threads (deleteThreadsForSpace).
 
 // diskCheckInterval separates two attempts to recover a disk that was full.
 const diskCheckInterval = time.Second

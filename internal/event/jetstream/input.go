@@ -10,8 +10,8 @@ import (
 	"answerd/internal/event"
 )
 
-// AddInput implements event.Inbox. The append expects that the input's subject has no
-// message, so the first input of an id wins on any instance.
+// AddInput implements event.Inbox. Each input id has a subject, and the append expects that the subject has no message.
+// So only the first input of an id is stored, on whichever instance.
 func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) error {
 	if !event.ValidID(inputID) {
 		return event.ErrNotFound
@@ -33,26 +33,26 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		return err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
-	repeated := errors.Is(err, event.ErrFenced)
+	alreadyAdded := errors.Is(err, event.ErrFenced)
 	l.wakeExecutor(id) // also after an error, since the input may be stored
-	if !repeated {
+	if !alreadyAdded {
 		l.wakeAgainLater(id)
 	}
-	if err != nil && !repeated {
+	if err != nil && !alreadyAdded {
 		return err
 	}
 
-	// Even if it is repeated: whoever gave it first may not have been able to wake the run.
+	// Wake the run even for a duplicate: the process that added the first input may have failed to.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
-	if repeated {
+	if alreadyAdded {
 		return event.ErrDuplicateInput
 	}
 	return nil
 }
 
-// wakeExecutor makes the executor of a run ask for inputs, if it is in this process.
+// wakeExecutor makes the executor of a run ask for inputs, if it is in this instance.
 func (l *Log) wakeExecutor(id string) {
 	if r := l.cachedRun(id); r != nil {
 		r.mu.Lock()
@@ -61,10 +61,10 @@ func (l *Log) wakeExecutor(id string) {
 	}
 }
 
-// wakeAgainLater wakes a run once more after two leases. The first wake-up does not suffice if a process parks the run
-// and dies before it looks for inputs that arrived meanwhile. It is missing if the queue was full, or if the caller's
-// request ended while the input was being stored. The executor then looks for the input too. A run that has ended ignores
-// the second wake-up.
+// wakeAgainLater wakes a run, and its executor if it is in this instance, once more after two leases, in a goroutine.
+// The first wake-up does not suffice if a process parks the run and dies before it reads an input that has just
+// arrived. There is no first wake-up if the queue was full, or if the caller's request ended while the input was being
+// stored. A run that has ended ignores the second wake-up. If the run was deleted, its input is removed (purgeIfGone).
 func (l *Log) wakeAgainLater(id string) {
 	if l.ctx.Err() != nil {
 		return
@@ -80,7 +80,7 @@ func (l *Log) wakeAgainLater(id string) {
 		ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 		defer cancel()
 		if run, err := l.Run(ctx, id); err == nil && !run.Last.Terminal() {
-			_ = l.enqueueJob(ctx, wakePrefix+id) // the first message was enqueued
+			_ = l.enqueueJob(ctx, wakePrefix+id) // after an error, the first wake-up must suffice
 		}
 		l.purgeIfGone(id)
 	})
@@ -106,11 +106,11 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 		r.moreInput = make(chan struct{})
 	}
 	more := r.moreInput // taken before the read, so that no wake-up is missed
-	// Another process can add an input only after it has read an event of the run.
+	// Another process adds an input only after it has read an event of the run.
 	isUnshared := l.alone || r.last.Seq == 0
-	none := r.hasNoInputs && isUnshared
+	hasNone := r.hasNoInputs && isUnshared
 	r.mu.Unlock()
-	if none {
+	if hasNone {
 		return event.InputPage{More: more}, nil
 	}
 	inputs, err := l.readInputs(ctx, id, after)
@@ -120,8 +120,8 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 	return event.InputPage{More: more}, nil
 }
 
-// subscribeInputs makes a live subscription to the inputs of the run, and returns when the
-// subscription is active.
+// subscribeInputs makes a live subscription to the inputs of the run, and returns when the subscription is active. It
+// does nothing if there is one, if the run was evicted, or if the log is alone: its inputs come from this process.
 func (r *run) subscribeInputs(ctx context.Context) error {
 	r.mu.Lock()
 	if r.inputSub != nil || r.evicted || r.log.alone {

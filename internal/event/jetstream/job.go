@@ -16,10 +16,10 @@ import (
 // instance checks the run and delays the message again.
 const maxParkDelay = 24 * time.Hour
 
-// job implements event.Job. Until Done, the work queue holds a message of the job. While the run
-// is executed, the message is delivered to this instance, which extends its lease, or to an
-// instance that will find out that the run is executed here. While the run is parked, the
-// message is delayed. An input adds a second message (wakePrefix), which is delivered at once.
+// job implements event.Job. Until Done, the work queue has a message of the job (jobPrefix). While the run is executed,
+// the message is delivered to this instance, which extends its lease, or to another instance, which finds out that the
+// run is executed here (isClaimedBy). While the run is parked, the message is delayed. An input adds a second message
+// (wakePrefix), which is delivered at once.
 type job struct {
 	log     *Log
 	writer  *writer
@@ -27,7 +27,7 @@ type job struct {
 	request []byte
 
 	mu         sync.Mutex           // guards deliveries
-	deliveries map[string]*delivery // those delivered to this instance, by subject
+	deliveries map[string]*delivery // the messages of the job that this instance got, by subject
 }
 
 // CreateJob implements event.Jobs.
@@ -43,8 +43,7 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 		return nil, err
 	}
 	j := &job{log: l, writer: w, id: id, request: request, deliveries: make(map[string]*delivery)}
-	// Register first, because another instance that gets the message asks whether we execute the
-	// run.
+	// Register the job first: another instance that gets the message asks whether this instance executes the run.
 	if !l.addJob(j) {
 		return nil, event.ErrFenced
 	}
@@ -55,11 +54,13 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 	return j, nil
 }
 
-// maxJobRequest is up to how many bytes a request is stored in the message of its job. The queue has a
-// sixteenth of MaxBytes for all jobs.
+// maxJobRequest is the largest request, in bytes, that is stored in the message of its job. It is small, because the
+// queue has only a sixteenth of MaxBytes for all jobs.
 const maxJobRequest = 2 << 10
 
-// enqueueRequest adds the job of a run to the queue, with its request.
+// enqueueRequest adds the job of a run to the queue. The request is in the message of the job if it is small, and
+// otherwise in a message of the run that is stored before. If the log is alone, enqueueRequest only sends the message
+// of the job, for which the first append to the run waits (sendAhead).
 func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) error {
 	id := w.run.id
 	msg := nats.NewMsg(jobPrefix + id)
@@ -77,18 +78,18 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 	return l.publishUnordered(ctx, "enqueue a run", msg, isDuplicate)
 }
 
-// readRequest returns the message that has the request of a run: that of its job, or one of the run if the
-// request is large or an older version stored it. It returns nil if the log has none.
+// readRequest returns the message that has the request of a run: the message of its job, or a message of the run if the
+// request is large or an older version of answerd stored it. It returns nil if the log has no request.
 func (c *client) readRequest(ctx context.Context, id string) (*message, error) {
 	m, err := c.readLastFromLeader(ctx, jobsName, jobPrefix+id)
-	hasRequest := m != nil && m.header.Get(writerHeader) != ""
+	hasRequest := m != nil && m.header.Get(writerHeader) != "" // enqueueRequest sets the header only with a request
 	if err != nil || hasRequest {
 		return m, err
 	}
 	return c.readLast(ctx, runsName, runSubject(id, requestToken))
 }
 
-// addJob registers a job that this instance executes, unless the run has one already.
+// addJob registers a job that this instance executes. It reports false if the run has a registered job already.
 func (l *Log) addJob(j *job) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +100,7 @@ func (l *Log) addJob(j *job) bool {
 	return true
 }
 
-// removeJob removes a job that this instance no longer executes.
+// removeJob removes the registration of a job, unless the run has another job by now.
 func (l *Log) removeJob(j *job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +109,7 @@ func (l *Log) removeJob(j *job) {
 	}
 }
 
-// activeJob returns the job of a run that this instance executes, or nil.
+// activeJob returns the job of a run if this instance executes it, and nil if it does not or has lost it.
 func (l *Log) activeJob(id string) *job {
 	l.mu.Lock()
 	j := l.jobs[id]
@@ -119,29 +120,31 @@ func (l *Log) activeJob(id string) *job {
 	return j
 }
 
-// addDelivery registers a message of the job, so that its lease is extended from now on.
+// addDelivery registers a message of the job, in place of an earlier delivery of the same message. Its lease is
+// extended from now on.
 func (j *job) addDelivery(d *delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.deliveries[d.subject] = d
 }
 
-// deliveryOf returns the job's message with a prefix, or nil if this instance does not have it.
+// deliveryOf returns the message of the job with a prefix, jobPrefix or wakePrefix, or nil if this instance has not got
+// it.
 func (j *job) deliveryOf(prefix string) *delivery {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.deliveries[prefix+j.id]
 }
 
-// extendLeases extends the leases of the job's messages.
+// extendLeases extends the leases of the job's messages, unless the job is lost.
 func (j *job) extendLeases() {
 	if j.writer.isLost() {
-		return // another instance executes the run; if that dies, its lease must end
+		return // another instance executes the run; if it dies, the leases must end
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, d := range j.deliveries {
-		_ = d.extendLease() // it runs three times in a lease, so one may fail
+		_ = d.extendLease() // heartbeatLoop calls it three times per lease, so one may fail
 	}
 }
 
@@ -157,8 +160,8 @@ func (j *job) Attempt() int { return j.writer.attempt }
 // Lost implements event.Job.
 func (j *job) Lost() <-chan struct{} { return j.writer.lost }
 
-// Done implements event.Job. A message that another instance has stays in the queue until that
-// instance finds that the run has ended and removes it.
+// Done implements event.Job. A message that was delivered to another instance stays in the queue until that
+// instance finds that the run has ended, and removes it.
 func (j *job) Done(ctx context.Context) error {
 	defer j.log.removeJob(j)
 	if j.writer.isLost() {
@@ -173,7 +176,7 @@ func (j *job) Done(ctx context.Context) error {
 	return failed
 }
 
-// Release implements event.Job. It first stores the events that wait.
+// Release implements event.Job. It first stores all events of the run.
 func (j *job) Release(ctx context.Context) error {
 	err := j.writer.relinquish(ctx, kindReleased, nil)
 	j.log.removeJob(j)
@@ -189,19 +192,19 @@ func (j *job) Release(ctx context.Context) error {
 	if returned {
 		return err
 	}
-	// Other instances hold the messages, and delayed them because the run was executed here. A
-	// new message is delivered at once.
+	// Other instances got the messages, and delayed them because the run was executed here. A new wake message, in
+	// place of an earlier one, is delivered at once.
 	return errors.Join(err, j.log.removeJobMessage(ctx, wakePrefix+j.id), j.log.enqueueJob(ctx, wakePrefix+j.id))
 }
 
-// Park implements event.Job. It delays the message instead of removing it, so that the queue
-// always holds the job. The run's last message records until when the run is parked.
+// Park implements event.Job. It delays the message of the job instead of removing it, so that the queue
+// always has the job. A control message, the run's last message, has the parkRecord.
 func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 	p := parkRecord{seen: seen, until: until}
 	err := j.writer.relinquish(ctx, kindParked, p.toHeader())
 	j.log.removeJob(j)
 	if errors.Is(err, event.ErrFenced) {
-		return nil
+		return nil // another instance has claimed the run
 	}
 	if d := j.deliveryOf(jobPrefix); d != nil {
 		err = errors.Join(err, d.returnAfter(p.remainingDelay(j.log.Now())))
@@ -212,9 +215,9 @@ func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 	return j.log.wakeIfInput(ctx, j.id, seen)
 }
 
-// wakeIfInput wakes a parked run that has an input after seen. The instance that added the input
-// may have found the old wake message in the queue, which has been acknowledged since, and so
-// added none.
+// wakeIfInput wakes a parked run if it has an input after the position seen. It is called after a wake message was
+// acknowledged: the instance that added the input may have found that message still in the queue, and so added no
+// other.
 func (l *Log) wakeIfInput(ctx context.Context, id string, seen int64) error {
 	inputs, err := l.readInputs(ctx, id, seen)
 	if err == nil && len(inputs) > 0 {
@@ -223,7 +226,8 @@ func (l *Log) wakeIfInput(ctx context.Context, id string, seen int64) error {
 	return err
 }
 
-// acknowledgeDelivery removes a message of the job from the queue if this instance has it.
+// acknowledgeDelivery removes the message of the job with a prefix from the queue, if it was delivered to this
+// instance.
 func (j *job) acknowledgeDelivery(ctx context.Context, prefix string) error {
 	d := j.deliveryOf(prefix)
 	if d == nil {
@@ -232,11 +236,10 @@ func (j *job) acknowledgeDelivery(ctx context.Context, prefix string) error {
 	return d.acknowledge(ctx)
 }
 
-// parkRecord records what a parked run waits for. It is stored in the headers of the run's last
-// message.
+// parkRecord says what a parked run waits for. It is stored in the headers of the run's last message.
 type parkRecord struct {
-	seen  int64     // wakes for an input after this position
-	until time.Time // or at this time; a zero time means never
+	seen  int64     // the run is woken by an input after this position
+	until time.Time // and at this time; the zero time means never
 }
 
 // toHeader returns the header that stores p.
@@ -248,7 +251,8 @@ func (p parkRecord) toHeader() nats.Header {
 	return h
 }
 
-// parseParkRecord parses the headers that header made. A malformed time counts as past.
+// parseParkRecord parses the headers of toHeader. Without the headers it returns a zero parkRecord. A malformed time
+// counts as past.
 func parseParkRecord(h nats.Header) (p parkRecord) {
 	p.seen, _ = strconv.ParseInt(h.Get(seenHeader), 10, 64)
 	if until := h.Get(untilHeader); until != "" {
@@ -258,7 +262,7 @@ func parseParkRecord(h nats.Header) (p parkRecord) {
 	return p
 }
 
-// remainingDelay returns the time from now until the run is to be woken, at most maxParkDelay.
+// remainingDelay returns the time from now until the run is to be woken: more than 0, and at most maxParkDelay.
 func (p parkRecord) remainingDelay(now time.Time) time.Duration {
 	if p.until.IsZero() {
 		return maxParkDelay

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// DefaultLease is the lease in a cluster. A takeover waits for one lease, and then up to half a lease for an answer
-	// of the run's executor: less than 3 s together.
+	// DefaultLease is the lease in a cluster. A takeover from a process that has died waits for one lease, and for half
+	// a lease in which isClaimedBy asks that process: less than 3 s together.
 	DefaultLease = 1800 * time.Millisecond
 	// embeddedLease is the lease in an embedded log. It can be short, because no other process shares the log.
 	embeddedLease = time.Second

@@ -16,7 +16,7 @@ import (
 	"answerd/internal/values"
 )
 
-// record stores the properties of a run in the index; the run's events are elsewhere.
+// record is the content of a message in the index: the properties of a run without its events, or a tombstone.
 type record struct {
 	ThreadID   string    `json:"thread"`
 	TraceID    string    `json:"trace"`
@@ -25,7 +25,7 @@ type record struct {
 	Created    time.Time `json:"created"`
 	Background bool      `json:"background,omitempty"`
 	Request    []byte    `json:"request,omitempty"`
-	Key        string    `json:"key,omitempty"`  // the key's subject, not the key itself
+	Key        string    `json:"key,omitempty"`  // the subject of the idempotency key's record, "" without a key
 	Gone       bool      `json:"gone,omitempty"` // the record is a tombstone
 	Agent      string    `json:"agent,omitempty"`
 	ParentID   string    `json:"parent,omitempty"`
@@ -33,7 +33,7 @@ type record struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// newRecord returns the record of a run as the index stores it.
+// newRecord returns the record of a run.
 func newRecord(r event.Run) record {
 	rec := record{
 		ThreadID:   r.ThreadID,
@@ -53,7 +53,7 @@ func newRecord(r event.Run) record {
 	return rec
 }
 
-// toRun returns the run with that id, without its newest event.
+// toRun returns the run with the id and the properties in rec. It has no newest event and no idempotency key.
 func (rec *record) toRun(id string) event.Run {
 	return event.Run{
 		ID:         id,
@@ -69,7 +69,7 @@ func (rec *record) toRun(id string) event.Run {
 	}
 }
 
-// readRecord reads the record of a run, which may be a tombstone.
+// readRecord reads the record of a run, which may be a tombstone. It returns event.ErrNotFound if there is none.
 func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 	m, err := c.readLast(ctx, indexName, recordPrefix+id)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 	return decodeRecord(m)
 }
 
-// decodeRecord decodes a message of the index.
+// decodeRecord decodes the message of a record in the index.
 func decodeRecord(m *message) (*record, error) {
 	var rec record
 	if err := json.Unmarshal(m.data, &rec); err != nil {
@@ -90,16 +90,16 @@ func decodeRecord(m *message) (*record, error) {
 	return &rec, nil
 }
 
-// keyRecord names the run that an idempotency key refers to.
+// keyRecord is the content of an idempotency key's message in the index: to which run the key refers.
 type keyRecord struct {
-	Run         string   `json:"run"`
-	Fingerprint [32]byte `json:"fingerprint"`
+	Run         string   `json:"run"`         // the run's id
+	Fingerprint [32]byte `json:"fingerprint"` // event.Run.Fingerprint
 }
 
-// removalTTL is how long the message that removes a value is kept.
+// removalTTL is how long the empty message that removes a value is kept.
 const removalTTL = time.Minute
 
-// Value implements values.Store. The revision is the position of the key's message. It asks the
+// Value implements values.Store. The revision is the pos of the key's message. Value asks the
 // leader, since a replica of the stream may have an older value, such as a refresh token that was
 // used already.
 func (c *client) Value(ctx context.Context, key values.Key) ([]byte, uint64, error) {
@@ -110,8 +110,8 @@ func (c *client) Value(ctx context.Context, key values.Key) ([]byte, uint64, err
 	return m.data, m.pos, nil
 }
 
-// SetValue implements values.Store. The server compares the position and removes the value after
-// its ttl, so the clocks of instances do not matter.
+// SetValue implements values.Store. The server compares the revision and removes the value after ttl, so the clocks of
+// instances do not matter. An empty value is stored as an empty message, which the server removes after removalTTL.
 func (c *client) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
 	if len(value) > values.MaxSize {
 		return 0, values.ErrTooLarge
@@ -121,7 +121,7 @@ func (c *client) SetValue(ctx context.Context, key values.Key, value []byte, rev
 	}
 	m := nats.NewMsg(valuePrefix + key.String())
 	m.Data = value
-	// The attempt is part of the writer: resolveConflict must not take the same value of another
+	// A random header for each call: resolveConflict must not take an equal value of another
 	// goroutine for a message that this call has sent.
 	m.Header.Set(writerHeader, c.instanceID+" "+rand.Text())
 	m.Header.Set(js.MsgTTLHeader, strconv.FormatInt(max(1, int64(ttl/time.Second)), 10)+"s")

@@ -15,13 +15,12 @@ const repairTimeout = time.Minute
 
 // repairRuns makes an embedded log consistent after a loss of messages, before the log accepts
 // new runs. A power failure may lose the end of each file, and a damaged block loses its
-// messages, so a run may lack its terminal event and its job. Without a repair, no process would
-// ever execute that run.
+// messages. So a run may lack its terminal event and its job, and no process would ever execute it.
 //
-// A run without events is deleted, unless its executor can still start it. A run that has not
-// ended gets a job without a request. Its executor ends the run, because it cannot know whether
-// events are missing, and with them calls that were made. Runs with a job are continued as after
-// any other end of the process.
+// repairRuns deletes a run without events, unless it has a job with a request, from which it can start. It gives a run
+// that has events, no terminal event and no job a job without a request. The executor of that job ends the run, because
+// events about calls that were made may be missing. Other runs with a job are continued as after any end of the
+// process.
 func (l *Log) repairRuns(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()
@@ -64,16 +63,17 @@ func (l *Log) repairRuns(ctx context.Context) error {
 	return nil
 }
 
-// repairOutcome is what repairRun did.
+// repairOutcome says what repairRun did.
 type repairOutcome int
 
 const (
-	runIntact   repairOutcome = iota
-	runDeleted                // it has no events
-	runReleased               // it has no end, and got a job
+	runIntact   repairOutcome = iota // nothing
+	runDeleted                       // deleted a run without events
+	runReleased                      // gave a run without a terminal event a job
 )
 
-// repairRun repairs the run of an entry of the index.
+// repairRun repairs the run of an entry in the index. lastEvents has the run's last message by its subject, and hasJob
+// says whether the run has a job.
 func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[string]message, hasJob bool) (repairOutcome, error) {
 	id := lastToken(entry.subject)
 	last, hasEvents := lastEvents[runSubject(id, eventToken)]
@@ -88,12 +88,12 @@ func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[strin
 		return runIntact, nil
 	}
 	if e, _, err := l.readEvent(ctx, last); err != nil || e.Terminal() {
-		return runIntact, nil // retention deletes a run whose last event cannot be read
+		return runIntact, nil // a run whose last event cannot be read counts as ended, and retention deletes it
 	}
 	return runReleased, l.releaseWithoutRequest(ctx, id)
 }
 
-// isLost reports whether a run has no events and its executor lacks what it needs to start it.
+// isLost reports whether a run has no events and cannot start, because it has no job or its job has no request.
 func (l *Log) isLost(ctx context.Context, id string, hasEvents, hasJob bool) (bool, error) {
 	if hasEvents || !hasJob {
 		return !hasEvents, nil
@@ -102,7 +102,7 @@ func (l *Log) isLost(ctx context.Context, id string, hasEvents, hasJob bool) (bo
 	return request == nil, err
 }
 
-// releaseWithoutRequest gives a run a job that has no request.
+// releaseWithoutRequest gives a run a job without a request, and removes the run's stored request if there is one.
 func (l *Log) releaseWithoutRequest(ctx context.Context, id string) error {
 	if err := purgeSubject(ctx, l.runsStream, runSubject(id, requestToken)); err != nil {
 		return err
@@ -113,8 +113,8 @@ func (l *Log) releaseWithoutRequest(ctx context.Context, id string) error {
 	return nil
 }
 
-// readLastEvents returns the last messages of the runs of some index entries, by subject. It
-// accepts at most maxBatch entries.
+// readLastEvents returns the last message of the run of each index entry, by the message's subject. Runs without a
+// message are missing from the map. It must not be called with more than maxBatch entries.
 func (l *Log) readLastEvents(ctx context.Context, entries []message) (map[string]message, error) {
 	if len(entries) == 0 {
 		return nil, nil

@@ -13,51 +13,60 @@ import (
 	"answerd/internal/event/jetstream/share"
 )
 
-// abandonedAfter limits how long a run that has not ended is kept without a new event. A run
-// may wait that long for a person.
+// abandonedAfter is how long a run that has not ended is kept after its last event. A run may wait that long for a
+// person.
 const abandonedAfter = 7 * 24 * time.Hour
 
-// expireLoop deletes runs whose retention has passed. When space is short, it also deletes runs
-// that have ended. Every instance that shares the streams does so; deleting a run twice is
-// harmless.
+// expireLoop deletes runs whose retention has passed and, when space is short, runs that have ended and threads, until
+// Close. Every instance that shares the streams does so; deleting a run twice is harmless.
 func (l *Log) expireLoop() {
 	interval := min(max(l.retention/10, time.Second), time.Minute)
 	space := time.NewTicker(spaceInterval)
 	defer space.Stop()
 
-	var account shortage
-	var again time.Time // not before then because of the space
-	for due := time.Now().Add(interval); ; due = time.Now().Add(interval + rand.N(interval/4)) {
-		for waiting := true; waiting; {
-			select {
-			case now := <-space.C:
-				short := l.watchSpace(space)
-				mayMakeSpace := short && !now.Before(again)
-				waiting = now.Before(due) && !mayMakeSpace
-			case <-l.expireNow:
-				waiting = false
-			case <-l.ctx.Done():
-				return
-			}
-		}
+	var account shortage    // spans the rounds
+	var spaceFrom time.Time // before this time, short space is no reason for a round
+	due := time.Now().Add(interval)
+	for l.awaitExpiry(space, due, spaceFrom) {
 		before := l.expired.Load()
-		if !l.diskFull.Load() { // else recoverDisk does it
+		if !l.diskFull.Load() { // otherwise recoverDisk does the same
 			l.expireOnce()
 			if l.accountFull.Swap(false) {
 				l.deleteThreadsForSpace(&account, before)
 			}
 		}
 		if l.expired.Load() == before {
-			again = time.Now().Add(uselessPause)
+			spaceFrom = time.Now().Add(uselessPause)
 		}
-		select { // while the log is full, expireNow is always ready
+		select { // a pause, because expireNow is ready at once while the log is full
 		case <-time.After(time.Second):
 		case <-l.ctx.Done():
 			return
 		}
+		due = time.Now().Add(interval + rand.N(interval/4)) // so that the instances do not work at the same time
 	}
 }
 
+// awaitExpiry waits until expireLoop is to delete runs: at due, when the log is full (expireNow), or when space is
+// short, but for that reason not before spaceFrom. It keeps the sizes of runs up to date during the wait (watchSpace).
+// It reports false if the log is closed.
+func (l *Log) awaitExpiry(space *time.Ticker, due, spaceFrom time.Time) bool {
+	for {
+		select {
+		case now := <-space.C:
+			mustMakeSpace := l.watchSpace(space) && !now.Before(spaceFrom)
+			if mustMakeSpace || !now.Before(due) {
+				return true
+			}
+		case <-l.expireNow:
+			return true
+		case <-l.ctx.Done():
+			return false
+		}
+	}
+}
+
+// expireOnce calls expireRuns, and logs its error or panic.
 func (l *Log) expireOnce() {
 	defer l.recoverPanic("delete expired runs")
 	if err := l.expireRuns(l.ctx); err != nil && l.ctx.Err() == nil {
@@ -65,23 +74,24 @@ func (l *Log) expireOnce() {
 	}
 }
 
-// shortage describes a time in which the disk or the account of the log is full.
+// shortage is a period in which the disk or the account of the log is full.
 type shortage struct {
-	last    time.Time // when that was found last
-	expired int64     // Log.expired at the beginning
-	checks  int       // since the first run has expired
+	last    time.Time // when deleteThreadsForSpace was last called
+	expired int64     // Log.expired at the beginning of the period
+	checks  int       // the calls of deleteThreadsForSpace since runs have expired, or since there are no runs
 }
 
 const (
-	// shortageEnd is the time after which a shortage that was not found again has ended.
+	// shortageEnd is the time without a call of deleteThreadsForSpace after which a shortage has ended.
 	shortageEnd = 10 * time.Second
-	// reliefChecks is how often a shortage is found, once a second, before threads give way: the disk has
-	// the space of deleted runs only when the server has compacted its files.
-	reliefChecks = 3
+	// checksBeforeThreads is how many checks, once a second, must find that the space of deleted runs is not enough
+	// before threads are deleted. A disk gets that space only when the server has compacted its files.
+	checksBeforeThreads = 3
 )
 
-// deleteThreadsForSpace deletes old threads if the disk or the account stays full although runs have expired, or
-// although there are none. before is Log.expired before this check deleted runs.
+// deleteThreadsForSpace is called about once a second while the disk or the account is full. It deletes a third of the
+// threads, the least recently updated ones, if that stays so although runs have expired, or although there are no runs.
+// s is the current shortage, and before was Log.expired before the caller deleted runs.
 func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 	defer l.recoverPanic("delete threads of a full log")
 	now := time.Now()
@@ -98,7 +108,7 @@ func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 		return
 	}
 	s.checks++
-	if s.checks < reliefChecks {
+	if s.checks < checksBeforeThreads {
 		return
 	}
 	deleted, err := l.threads.DeleteOldestThird(l.ctx, int64(info.State.Bytes))
@@ -113,9 +123,9 @@ func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 	}
 }
 
-// compactTurns makes the server give the space at the beginning of the turns back to the disk. It never
-// compacts the last file of a stream by itself, which may be the only one. It does so when the beginning
-// is purged, up to a message (nats-server 2.15, fileStore.compactLocked), so compactTurns purges the oldest turn.
+// compactTurns makes the server free the disk space of deleted turns, at the price of the oldest turn that is left. The
+// server never compacts the last file of a stream by itself, and the stream may have only one. It compacts that file
+// when the beginning of the stream is purged (nats-server 2.15, fileStore.compactLocked).
 func (l *Log) compactTurns(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -126,7 +136,9 @@ func (l *Log) compactTurns(ctx context.Context) error {
 	return err
 }
 
-// expireRuns deletes the runs whose retention has passed, and then makes space if it is short.
+// expireRuns deletes the runs whose retention has passed, and old tombstones if the index is short of space. If space
+// is still short, it deletes runs that have ended: first those of owners above their share, then the oldest of any
+// owner.
 func (l *Log) expireRuns(ctx context.Context) error {
 	if err := l.expireInOrder(ctx, false); err != nil {
 		return err
@@ -144,8 +156,9 @@ func (l *Log) expireRuns(ctx context.Context) error {
 	return l.expireInOrder(ctx, true)
 }
 
-// expireInOrder examines the runs in the order of creation, and stops at the first run younger than
-// the retention. While space is short it examines all runs.
+// expireInOrder deletes the expired runs, in the order in which runs were created. It stops at the first run that is
+// younger than the retention. If spaceShort is set, it also deletes runs that have ended, of any age, until space is no
+// longer short.
 func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
@@ -155,7 +168,8 @@ func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
 		for i, m := range entries {
 			from = m.pos + 1
 			if l.Now().Sub(m.time) < l.retention && !spaceShort {
-				entries, more = entries[:i], false
+				entries = entries[:i]
+				more = false
 				break
 			}
 		}
@@ -171,36 +185,36 @@ func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
 // How a full log makes space
 //
 // From 80 % of its limit on, a log deletes runs that have ended, until 75 % are used: those of the owners
-// above an equal share, which is the space up to 80 % divided by the owners that have runs. If none of
-// those owners has a run that ended, it deletes the runs that were created first, of any owner. It waits
-// with that until 90 % are used if some ended less than readGrace ago, or if the sizes of runs are
-// unknown.
+// above an equal share, which is the space up to 80 % divided by the number of owners that have runs. If none of
+// those owners has a run that ended, it deletes the runs that were created first, of any owner. It does this only
+// from 90 % on if a run of those owners ended less than readGrace ago, or if the sizes of runs are unknown.
 
 const (
-	// spaceInterval separates two checks of the space, and nearInterval when more than followAbove of it is
-	// used.
+	// spaceInterval separates two checks of the space, and nearInterval two checks while more than followAbove is used.
 	spaceInterval = time.Second
 	nearInterval  = 200 * time.Millisecond
-	// uselessPause separates two checks that delete nothing.
+	// uselessPause is how long short space is no reason to delete again after a round that deleted no run.
 	uselessPause = 2 * time.Second
-	// readGrace protects a run after its end from being chosen because of its owner's share. The readers
-	// of its stream read the last events in this time.
+	// readGrace is how long after its end a run is not deleted because of its owner's share, so that its readers can
+	// read the last events.
 	readGrace = 5 * time.Second
 
 	// Parts of the limit, in percent.
-	followAbove = 65 // the sizes of runs are known from here on
-	forgetBelow = 50 // and forgotten here
-	shortAbove  = 80
-	enoughBelow = 75
-	fullAbove   = 90
+	followAbove = 65 // above, the sizes of runs are kept up to date (share.Table)
+	forgetBelow = 50 // below, they are forgotten
+	shortAbove  = 80 // above, space is short, and runs are deleted
+	enoughBelow = 75 // below, a round of deleting ends
+	fullAbove   = 90 // above, evictByShare does not wait for readGrace or unknown sizes
 )
 
-// space is what a stream has stored, and its limit.
+// space is how many bytes a stream has stored, and its limit.
 type space struct{ used, limit int64 }
 
+// exceeds reports whether more than percent of the limit is used.
 func (s space) exceeds(percent int64) bool { return s.used > s.limit/100*percent }
 
-// spaceOf returns the space of the stream of runs or the index.
+// spaceOf returns the space of the stream of runs or of the index. The limit of the stream of runs is that of the
+// configuration, even if the stream has a larger one from an earlier version.
 func (l *Log) spaceOf(ctx context.Context, stream js.Stream) (space, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -215,8 +229,9 @@ func (l *Log) spaceOf(ctx context.Context, stream js.Stream) (space, error) {
 	return s, nil
 }
 
-// watchSpace keeps the sizes of runs up to date while they may be needed soon, and reports whether the
-// space of runs or of the index is short.
+// watchSpace keeps the sizes of runs (l.sizes) up to date while they may be needed soon, and reports whether the space
+// of runs or of the index is short. It sets the interval of tick to nearInterval or spaceInterval. It reports false if
+// the disk is full, because recoverDisk makes space then, and if the space cannot be read.
 func (l *Log) watchSpace(tick *time.Ticker) bool {
 	defer l.recoverPanic("watch the space of the log")
 	if l.diskFull.Load() {
@@ -224,7 +239,7 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 	}
 	runs, err := l.spaceOf(l.ctx, l.runsStream)
 	switch {
-	case err != nil: // expireOnce logs it
+	case err != nil: // expireRuns will get the error, and expireOnce logs it
 	case runs.exceeds(followAbove):
 		tick.Reset(nearInterval)
 		_ = l.sizes.Follow(l.ctx, runs.used) // evictByShare logs the error
@@ -241,8 +256,8 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 	return err == nil && index.exceeds(shortAbove)
 }
 
-// isSpaceShort reports whether a stream is filled to 80 %. Beyond its limit, the stream of
-// events would drop events that are still needed, and the index would refuse new runs.
+// isSpaceShort reports whether the stream of runs or the index exceeds shortAbove. At its limit, the stream of runs
+// would drop events that are still needed, and the index would refuse new runs.
 func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	for _, stream := range []js.Stream{l.runsStream, l.indexStream} {
 		if s, err := l.spaceOf(ctx, stream); err != nil || s.exceeds(shortAbove) {
@@ -252,24 +267,23 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// dropTombstones removes the oldest tombstones while the index is short of space. Without it, the index of a
-// log that deletes many runs would be full of tombstones, and refuse new runs. The owners of the runs then get
-// ErrNotFound in place of ErrGone.
+// dropTombstones removes the oldest tombstones, until the index uses less than enoughBelow, if it exceeds shortAbove.
+// Otherwise the index of a log that deletes many runs would become full of tombstones, and refuse new runs. The owners
+// of the runs then get event.ErrNotFound in place of event.ErrGone.
 func (l *Log) dropTombstones(ctx context.Context) error {
 	for enough := int64(shortAbove); ; enough = enoughBelow {
 		s, err := l.spaceOf(ctx, l.indexStream)
 		if err != nil || !s.exceeds(enough) {
 			return err
 		}
-		// A tombstone replaces a record and is then the newest message, so those before tombstonePos need
-		// not be read again.
+		// A new tombstone is the newest message of the index, so records before tombstonePos need not be read again.
 		found, more, err := l.readBatch(ctx, indexName, directGet{Next: recordPrefix + ">", From: l.tombstonePos.Load()})
 		if err != nil {
 			return err
 		}
 		for _, m := range found {
-			if m.header.Get(js.MsgTTLHeader) != "" {
-				// ErrFenced: another replica has removed it.
+			if m.header.Get(js.MsgTTLHeader) != "" { // a tombstone
+				// ErrFenced: another process has removed it.
 				if err := deleteMessage(ctx, l.indexStream, m.pos); err != nil && !errors.Is(err, event.ErrFenced) {
 					return err
 				}
@@ -282,21 +296,25 @@ func (l *Log) dropTombstones(ctx context.Context) error {
 	}
 }
 
-// evictByShare deletes runs of the owners above their share. It reports whether other runs are to be
-// deleted as well.
-func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
+// evictByShare deletes runs of the owners above their share while space is short. It reports whether the caller must
+// also delete runs of the remaining owners: space is still short, and the log cannot wait until more runs of the owners
+// above their share may be deleted.
+func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) {
 	runs, err := l.spaceOf(ctx, l.runsStream)
 	if err != nil {
 		return false, err
 	}
-	short, limit := l.runsStream, runs.limit/100*shortAbove
+	shortStream := l.runsStream
+	limit := runs.limit / 100 * shortAbove
 	full := runs.exceeds(fullAbove)
-	if !runs.exceeds(shortAbove) { // the index is full of runs, not of bytes
+	if !runs.exceeds(shortAbove) { // the index is short of space, so count runs (limit 0) instead of their bytes
 		index, err := l.spaceOf(ctx, l.indexStream)
 		if err != nil {
 			return false, err
 		}
-		short, limit, full = l.indexStream, 0, index.exceeds(fullAbove)
+		shortStream = l.indexStream
+		limit = 0
+		full = index.exceeds(fullAbove)
 	}
 	endedBefore := l.Now().Add(-readGrace)
 	if err := l.sizes.Follow(ctx, runs.used); err != nil {
@@ -312,7 +330,7 @@ func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
 			return l.deleteRun(ctx, id, ownerPrefix+owner+".*."+id)
 		},
 		Enough: func(ctx context.Context) (bool, error) {
-			s, err := l.spaceOf(ctx, short)
+			s, err := l.spaceOf(ctx, shortStream)
 			return err == nil && !s.exceeds(enoughBelow), err
 		},
 	})
@@ -320,8 +338,9 @@ func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
 	return err == nil && (outcome == share.Nothing || cannotWait), err
 }
 
-// endOf returns when a run ended, zero if it has not ended, and the pos of its last event, by the leader
-// of the stream. It returns event.ErrGone if the log does not have the run.
+// endOf returns when a run ended, or the zero time if it has not ended, and the pos of its last message, 0 if it has
+// none. It asks the leader of the stream. owner is the owner's token. It returns event.ErrGone if the log does not have
+// the run.
 func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos uint64, err error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
 	if err != nil {
@@ -334,13 +353,15 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 		}
 		return ended, 0, err
 	}
-	if hasEnded, err := l.isExpired(ctx, message{}, *last, true, true); err != nil || !hasEnded {
+	hasEnded, err := l.isExpired(ctx, message{}, *last, true, true)
+	if err != nil || !hasEnded {
 		return ended, last.pos, err
 	}
 	return last.time, last.pos, nil
 }
 
-// readOwners returns the owners of runs in the order of creation, from a pos in the index on.
+// readOwners returns the first entries of the index at pos from or later, in order, and whether there are more. It is
+// share.Source.Entries.
 func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry, more bool, err error) {
 	entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 	for _, m := range entries {
@@ -351,7 +372,7 @@ func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry
 }
 
 // expireEntries deletes the expired runs among some index entries and, while space is short,
-// those that have ended. It reports whether space is still short.
+// those that have ended. It reports whether space is still short. Without spaceShort it does not examine the space.
 func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (bool, error) {
 	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
@@ -383,9 +404,10 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort b
 	return spaceShort, nil
 }
 
-// isExpired reports whether the run of an index entry is to be deleted.
+// isExpired reports whether the run of an index entry is to be deleted. last is the run's last message if hasEvents is
+// set; otherwise entry gives the run's age. If spaceShort is set, any run that has ended is to be deleted.
 func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spaceShort bool) (bool, error) {
-	if !hasEvents { // it was never started, or the stream has dropped its events
+	if !hasEvents { // the run was never started, or the stream has dropped its events
 		age := l.Now().Sub(entry.time)
 		return age >= l.retention || age >= abandonedAfter, nil
 	}
@@ -393,8 +415,7 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spa
 	if errors.Is(err, event.ErrUnavailable) {
 		return false, err
 	}
-	// A run whose last event is damaged counts as ended.
-	ended := err != nil || e.Terminal()
+	ended := err != nil || e.Terminal() // a run whose last event cannot be decoded counts as ended
 	age := l.Now().Sub(last.time)
 	if isAbandoned(last) {
 		return age >= startTimeout, nil
@@ -405,8 +426,8 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spa
 	return age >= abandonedAfter, nil
 }
 
-// confirmExpired does the same as isExpired with the last event that the stream's leader has. Another
-// server may lack the newest events, or all of them if it is new.
+// confirmExpired decides like isExpired, with the run's last message from the stream's leader. Another server may lack
+// the newest messages, or all of them if it has just joined.
 func (l *Log) confirmExpired(ctx context.Context, entry message, spaceShort bool) (bool, error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
 	switch {

@@ -35,7 +35,7 @@ const (
 	keyPrefix    = "answerd.key."  // DIGEST: an idempotency key
 	jobPrefix    = "answerd.job."  // ID: the job of a run
 	valuePrefix  = "answerd.val."  // DIGEST: a value
-	wakePrefix   = "answerd.wake." // ID: makes an instance claim the job now, although the message of jobPrefix is delayed
+	wakePrefix   = "answerd.wake." // ID: makes an instance claim the job now, before the delayed message is due
 	// Core NATS requests between instances, with the id of a run as data.
 	claimedPrefix = "answerd.held." // INSTANCE: asks this instance whether it executes the run
 	readerSubject = "answerd.read"  // asks all instances whether they have a reader of the run
