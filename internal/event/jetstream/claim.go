@@ -76,10 +76,7 @@ func (l *Log) waitForDelivery(ctx context.Context) *delivery {
 			l.restoreConsumer(ctx)
 		}
 	}
-	select { // the server cannot be reached, or its disk is full
-	case <-time.After(retryInterval):
-	case <-ctx.Done():
-	}
+	l.pause(ctx, retryInterval) // the server cannot be reached, or its disk is full
 	return nil
 }
 

@@ -311,6 +311,17 @@ func (c *client) streamInfo(ctx context.Context, s js.Stream) (*js.StreamInfo, e
 // readyTimeout bounds a request that finds out whether the log can be used.
 const readyTimeout = time.Second
 
+// pause waits for d. It reports false if ctx or the log ended first.
+func (c *client) pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+	case <-c.ctx.Done():
+	}
+	return false
+}
+
 // deleteMessage removes the message at pos from a stream. It returns event.ErrFenced if the stream does not have it any
 // more.
 func deleteMessage(ctx context.Context, s js.Stream, pos uint64) error {

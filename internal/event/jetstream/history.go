@@ -46,11 +46,7 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 		if dropped {
 			return page, event.ErrGone
 		}
-		select {
-		case <-time.After(lagInterval):
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil || time.Now().After(until) {
+		if !r.log.pause(ctx, lagInterval) || time.Now().After(until) {
 			return page, unavailableError("read the log", errLagging)
 		}
 	}
@@ -139,6 +135,21 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 		}
 	}
 	return low.pos, nil
+}
+
+// position locates events of a run in the stream: the events with numbers up to seq are at pos or before it.
+type position struct {
+	seq int64
+	pos uint64
+}
+
+// addPositionLocked adds a position to r.positions, for findPos. It drops the one that was added first if there are
+// maxPositions.
+func (r *run) addPositionLocked(seq int64, pos uint64) {
+	if len(r.positions) == maxPositions {
+		r.positions = append(r.positions[:0], r.positions[1:]...)
+	}
+	r.positions = append(r.positions, position{seq: seq, pos: pos})
 }
 
 // positionsAround returns the closest known positions: low at or before the event seq, and high after it. low is zero

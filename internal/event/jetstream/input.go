@@ -3,7 +3,6 @@ package jetstream
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -71,9 +70,7 @@ func (l *Log) wakeAgainLater(id string) {
 	}
 	l.wg.Go(func() {
 		defer l.recoverPanic("wake a run")
-		select {
-		case <-time.After(2 * l.lease):
-		case <-l.ctx.Done():
+		if !l.pause(l.ctx, 2*l.lease) {
 			return
 		}
 		l.wakeExecutor(id)

@@ -118,7 +118,9 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	if err = log.openThreads(ctx, opts.ThreadsRetention); err != nil {
 		return log, err
 	}
-	log.sizes = share.New(share.Source{Conn: log.read, JetStream: log.js, Stream: runsName, Run: runOf, Entries: log.readOwners})
+	log.sizes = share.New(share.Source{
+		Conn: log.read, JetStream: log.js, Stream: runsName, Run: runOf, Entries: log.readOwners,
+	})
 	return log, log.startLoops()
 }
 
@@ -231,6 +233,28 @@ func (l *Log) closeAll() error {
 		return l.embedded.Close()
 	}
 	return nil
+}
+
+// flushAllRuns stores the pending deltas and queued events of all runs, for up to attemptTimeout. Close calls it while
+// the log still works.
+func (l *Log) flushAllRuns() {
+	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
+	defer cancel()
+	l.mu.Lock()
+	var writers []*writer
+	for _, r := range l.runs {
+		r.mu.Lock()
+		if r.writer != nil {
+			writers = append(writers, r.writer)
+		}
+		r.mu.Unlock()
+	}
+	l.mu.Unlock()
+	var all sync.WaitGroup
+	for _, w := range writers {
+		all.Go(func() { _ = w.flushAll(ctx) }) // Close cannot wait longer for a log that does not answer
+	}
+	all.Wait()
 }
 
 // Check connects to the cluster of o.URL and returns nil if the cluster can be reached, accepts the credentials and has

@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,37 +53,44 @@ var errUndecided = errors.New("not decided yet")
 // answer, the stream may already have msg. The next attempt then fails like a fenced append, and resolveConflict
 // distinguishes the two cases. A Nats-Msg-Id would not help, because the server checks the expectation first.
 func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration) (uint64, error) {
-	return c.publishAfterAttempts(ctx, stream, msg, last, within, false)
+	return c.publishConditional(ctx, conditionalAppend{stream: stream, msg: msg, last: last}, within)
 }
 
-// publishAfterAttempts acts like publishAfter. maybeStored says that an earlier call for the same message failed, so
-// the stream may have the message.
-func (c *client) publishAfterAttempts(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration, maybeStored bool) (uint64, error) {
+// conditionalAppend is a message to append, and the condition for it.
+type conditionalAppend struct {
+	stream      string
+	msg         *nats.Msg
+	last        uint64 // the pos of the last message of msg's subject; 0 if the subject must be empty
+	maybeStored bool   // an earlier attempt failed without a refusal, so the stream may have msg
+}
+
+// publishConditional is publishAfter for a message of which there may have been earlier attempts (a.maybeStored).
+func (c *client) publishConditional(ctx context.Context, a conditionalAppend, within time.Duration) (uint64, error) {
 	if c.diskFull.Load() { // the remaining space is for deleting runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
-	msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	a.msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(a.last, 10))
 	deadline := time.Now().Add(within)
-	ack, err := c.publishOnce(ctx, msg)
+	ack, err := c.publishOnce(ctx, a.msg)
 	if err == nil {
 		return ack.Sequence, nil
 	}
-	return c.retryPublish(ctx, stream, msg, last, deadline, err, maybeStored)
+	return c.retryPublish(ctx, a, deadline, err)
 }
 
-// retryPublish continues publishAfter after an attempt that failed with err. It returns at deadline at the latest.
-// maybeStored says that an attempt before the one with err may have stored msg.
-func (c *client) retryPublish(ctx context.Context, stream string, msg *nats.Msg, last uint64, deadline time.Time, err error, maybeStored bool) (uint64, error) {
-	within := time.Until(deadline)
+// retryPublish continues publishConditional after an attempt that failed with err. It returns at deadline at the
+// latest. a.maybeStored says whether an attempt before that one may have stored the message.
+func (c *client) retryPublish(ctx context.Context, a conditionalAppend, deadline time.Time, err error) (uint64, error) {
+	callerCanAskAgain := time.Until(deadline) <= createTimeout
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
 	for {
 		switch {
 		case isWrongLastSequence(err):
-			if pos, err := c.resolveConflict(ctx, stream, msg, last, maybeStored); !errors.Is(err, errUndecided) {
+			if pos, err := c.resolveConflict(ctx, a); !errors.Is(err, errUndecided) {
 				return pos, err
 			}
-		case c.diskFailed(), isFull(err) && within <= createTimeout: // the caller can ask again when there is space
+		case c.diskFailed(), isFull(err) && callerCanAskAgain:
 			c.expireSoon(err)
 			return 0, unavailableError("append to the log", err)
 		case isFull(err): // a run must not fail: repeat the append until expireLoop has deleted other runs
@@ -90,27 +98,22 @@ func (c *client) retryPublish(ctx context.Context, stream string, msg *nats.Msg,
 		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
-		select {
-		case <-time.After(retryInterval):
-		case <-ctx.Done():
-			return 0, unavailableError("append to the log", err)
-		case <-c.ctx.Done():
+		if !c.pause(ctx, retryInterval) {
 			return 0, unavailableError("append to the log", err)
 		}
 		// Send the same bytes with the same expectation.
 		var ack *js.PubAck
-		if ack, err = c.publishOnce(ctx, msg); err == nil {
+		if ack, err = c.publishOnce(ctx, a.msg); err == nil {
 			return ack.Sequence, nil
 		}
-		maybeStored = true
+		a.maybeStored = true
 	}
 }
 
 // sentMessage is a message that send has sent, and that may not be acknowledged yet.
 type sentMessage struct {
-	stream string
-	m      *nats.Msg
-	ack    js.PubAckFuture
+	conditionalAppend
+	ack js.PubAckFuture
 }
 
 // send sends a message to a subject that must be empty, and does not wait for the acknowledgement. The caller then
@@ -124,7 +127,7 @@ func (c *client) send(stream string, msg *nats.Msg) (sentMessage, error) {
 	if err != nil {
 		return sentMessage{}, unavailableError("append to the log", err)
 	}
-	return sentMessage{stream, msg, ack}, nil
+	return sentMessage{conditionalAppend{stream: stream, msg: msg, last: 0, maybeStored: true}, ack}, nil
 }
 
 // awaitSent waits until the stream has the message. If the server refuses it or does not answer, awaitSent repeats the
@@ -136,7 +139,7 @@ func (c *client) awaitSent(ctx context.Context, sent sentMessage) error {
 	if err == nil || c.ctx.Err() != nil {
 		return err
 	}
-	_, err = c.retryPublish(context.WithoutCancel(ctx), sent.stream, sent.m, 0, deadline, err, true)
+	_, err = c.retryPublish(context.WithoutCancel(ctx), sent.conditionalAppend, deadline, err)
 	return c.createError(err)
 }
 
@@ -163,25 +166,24 @@ func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error)
 	}
 }
 
-// resolveConflict is called when the server refused msg because the last message of its subject is not at last, and
-// finds out why. If msg itself is last, because an earlier attempt stored it (possible only if maybeStored), it returns
-// the pos of msg. If another message is last, it returns event.ErrFenced; if the subject is empty and last is not 0,
-// event.ErrGone. It returns errUndecided if the leader's answer contradicts the refusal, or there is no answer: the
-// caller tries again.
-func (c *client) resolveConflict(ctx context.Context, stream string, msg *nats.Msg, last uint64, maybeStored bool) (uint64, error) {
-	found, err := c.readLastFromLeader(ctx, stream, msg.Subject)
+// resolveConflict finds out why the server refused an append because the last message of the subject is not at a.last.
+// If a.msg itself is last, because an earlier attempt stored it (only if a.maybeStored), it returns the pos of a.msg.
+// If another message is last, it returns event.ErrFenced; if the subject is empty and a.last is not 0, event.ErrGone.
+// It returns errUndecided if the leader does not answer, or its answer contradicts the refusal: the caller tries again.
+func (c *client) resolveConflict(ctx context.Context, a conditionalAppend) (uint64, error) {
+	found, err := c.readLastFromLeader(ctx, a.stream, a.msg.Subject)
 	switch {
 	case errors.Is(err, event.ErrUnavailable):
 		return 0, errUndecided
 	case err != nil:
 		return 0, err
-	case found == nil && last == 0, found != nil && found.pos <= last:
+	case found == nil && a.last == 0, found != nil && found.pos <= a.last:
 		return 0, errUndecided
 	case found == nil:
 		return 0, event.ErrGone // neither the expected message nor those before it are kept
 	}
-	isSame := string(found.data) == string(msg.Data) && found.header.Get(writerHeader) == msg.Header.Get(writerHeader)
-	if maybeStored && isSame {
+	hasSameWriter := found.header.Get(writerHeader) == a.msg.Header.Get(writerHeader)
+	if a.maybeStored && hasSameWriter && bytes.Equal(found.data, a.msg.Data) {
 		return found.pos, nil
 	}
 	return 0, event.ErrFenced
@@ -209,11 +211,7 @@ func (c *client) publishUnordered(ctx context.Context, attempted string, msg *na
 		case isPermanent(err):
 			return fmt.Errorf("%s: %w", attempted, err)
 		}
-		select {
-		case <-time.After(retryInterval):
-		case <-ctx.Done():
-			return unavailableError(attempted, err)
-		case <-c.ctx.Done():
+		if !c.pause(ctx, retryInterval) {
 			return unavailableError(attempted, err)
 		}
 	}
@@ -319,7 +317,8 @@ func (c *client) createError(err error) error {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return event.ErrExists
 	case isFull(err):
-		c.logger.Error("the event log is full: raise EVENTS_MAX_BYTES or the limits of its NATS account, or lower EVENTS_RETENTION", "error", err)
+		c.logger.Error("the event log is full: raise EVENTS_MAX_BYTES or the limits of its NATS account, "+
+			"or lower EVENTS_RETENTION", "error", err)
 	}
 	return err
 }

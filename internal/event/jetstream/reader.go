@@ -235,10 +235,7 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 		case errors.Is(err, context.DeadlineExceeded): // no instance has a reader, or the request was lost
 			asked++
 		default: // the request was not sent, because the connection is lost
-			select {
-			case <-time.After(retryInterval):
-			case <-ctx.Done():
-			case <-l.ctx.Done():
+			if !l.pause(ctx, retryInterval) {
 				return false
 			}
 		}

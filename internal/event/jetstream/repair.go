@@ -58,7 +58,8 @@ func (l *Log) repairRuns(ctx context.Context) error {
 		}
 	}
 	if deleted+released > 0 {
-		l.logger.Warn("the event log has lost messages", "runs_without_events", deleted, "runs_without_end", released, help.Scaling.Attr())
+		l.logger.Warn("the event log has lost messages",
+			"runs_without_events", deleted, "runs_without_end", released, help.Scaling.Attr())
 	}
 	return nil
 }

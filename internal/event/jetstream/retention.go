@@ -38,9 +38,7 @@ func (l *Log) expireLoop() {
 		if l.expired.Load() == before {
 			spaceFrom = time.Now().Add(uselessPause)
 		}
-		select { // a pause, because expireNow is ready at once while the log is full
-		case <-time.After(time.Second):
-		case <-l.ctx.Done():
+		if !l.pause(l.ctx, time.Second) { // while the log is full, expireNow is always ready
 			return
 		}
 		due = time.Now().Add(interval + rand.N(interval/4)) // so that the instances do not work at the same time

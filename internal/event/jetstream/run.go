@@ -304,14 +304,7 @@ func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error 
 		case suffices():
 			return nil
 		}
-		select {
-		case <-time.After(retryInterval):
-		case <-ctx.Done():
-			return err
-		case <-r.log.ctx.Done():
-			return err
-		}
-		if time.Now().After(until) {
+		if !r.log.pause(ctx, retryInterval) || time.Now().After(until) {
 			return err
 		}
 	}
@@ -336,10 +329,8 @@ func (r *run) refreshCache(ctx context.Context) error {
 		if !behind || reads == maxLagReads {
 			return nil
 		}
-		select {
-		case <-time.After(lagInterval):
-		case <-ctx.Done(): // the cache is usable, and the run stays stale
-			return nil
+		if !r.log.pause(ctx, lagInterval) {
+			return nil // the cache is usable, and the run stays stale
 		}
 	}
 }
@@ -494,19 +485,4 @@ func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (bool, error) {
 	// Runs may have been deleted since the stream was full, so half of the limit counts.
 	wasFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/2
 	return wasFull && info.State.FirstTime.After(rec.Created), nil
-}
-
-// position locates events of a run in the stream: the events with numbers up to seq are at pos or before it.
-type position struct {
-	seq int64
-	pos uint64
-}
-
-// addPositionLocked adds a position to r.positions, for findPos. It drops the one that was added first if there are
-// maxPositions.
-func (r *run) addPositionLocked(seq int64, pos uint64) {
-	if len(r.positions) == maxPositions {
-		r.positions = append(r.positions[:0], r.positions[1:]...)
-	}
-	r.positions = append(r.positions, position{seq: seq, pos: pos})
 }

@@ -246,28 +246,6 @@ func (w *writer) flushAll(ctx context.Context) error {
 	return w.queue.Flush(ctx)
 }
 
-// flushAllRuns stores the pending deltas and queued events of all runs, for up to attemptTimeout. Close calls it while
-// the log still works.
-func (l *Log) flushAllRuns() {
-	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
-	defer cancel()
-	l.mu.Lock()
-	var writers []*writer
-	for _, r := range l.runs {
-		r.mu.Lock()
-		if r.writer != nil {
-			writers = append(writers, r.writer)
-		}
-		r.mu.Unlock()
-	}
-	l.mu.Unlock()
-	var all sync.WaitGroup
-	for _, w := range writers {
-		all.Go(func() { _ = w.flushAll(ctx) }) // Close cannot wait longer for a log that does not answer
-	}
-	all.Wait()
-}
-
 // store appends a batch of events and notes as one message. It returns when the message, and those sent ahead, are
 // acknowledged, and only then gives the events to the readers. It is Options.Store of the queue.
 func (w *writer) store(items []batch.Item) error {
@@ -362,7 +340,8 @@ func (w *writer) publish(ctx context.Context, m *nats.Msg, by writerID, payload 
 	if err := r.log.setPayload(ctx, r.id, m, payload); err != nil {
 		return 0, err
 	}
-	pos, err := r.log.publishAfterAttempts(ctx, runsName, m, w.head, appendTimeout, w.maybeStored)
+	a := conditionalAppend{stream: runsName, msg: m, last: w.head, maybeStored: w.maybeStored}
+	pos, err := r.log.publishConditional(ctx, a, appendTimeout)
 	w.maybeStored = err != nil
 	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
 		w.mu.Lock()
