@@ -174,7 +174,8 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 	state.park = parseParkRecord(last.header)
 	state.last, state.by, err = l.readEvent(ctx, *last)
 	if state.by.inBatch { // the payload of a batch is not just the event
-		state.data, state.parts = state.last.JSON, ""
+		state.data = state.last.JSON
+		state.parts = ""
 	}
 	return state, err
 }
@@ -258,7 +259,8 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	j.writer = newWriter(r, pos, state.last, by.attempt)
 
 	l.updateRun(r, func() {
-		r.record, r.writer = state.record, j.writer
+		r.record = state.record
+		r.writer = j.writer
 		if tailIsCurrent := r.loaded && r.head == state.head; !tailIsCurrent { // otherwise keep its events for readers
 			r.setTailLocked(state.last, state.head, state.by)
 		}
@@ -281,7 +283,7 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	if instance == "" || l.embedded != nil { // the earlier processes of an embedded log have ended
 		return false
 	}
-	sent := false // a request was sent, and not answered
+	sent := false // whether at least one request was sent
 	for query := range ownerQueries {
 		if l.isUnresponsive(instance) {
 			return false

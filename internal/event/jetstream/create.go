@@ -34,7 +34,8 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if err != nil {
 		return fmt.Errorf("encode a run's record: %w", err)
 	}
-	owner, w := ownerSubject(run), newWriter(r, 0, event.Event{}, 1)
+	owner := ownerSubject(run)
+	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
 	r.mu.Lock()
 	exists := r.record != nil
 	r.mu.Unlock()
@@ -46,7 +47,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		err = l.createEntry(ctx, w, recordPrefix+run.ID, body)
 	}
 	if err == nil && rec.Key != "" {
-		err = l.claimKey(ctx, rec.Key, keyRecord{run.ID, run.Fingerprint})
+		err = l.claimKey(ctx, rec.Key, keyRecord{Run: run.ID, Fingerprint: run.Fingerprint})
 	}
 	if err != nil {
 		if !errors.Is(err, event.ErrExists) { // otherwise the messages belong to the run that exists

@@ -21,8 +21,8 @@ const maxIndexWindow = 1 << 20
 const tombstoneTTL = 7 * 24 * time.Hour
 
 // Runs implements event.Directory. It reads the owner's entries in the index from the newest to the oldest, in windows
-// of positions. Each window is twice as large as the one before, since the owner may have few entries.
-// Filter.Before and RunPage.Next are the pos of an entry, in base 36.
+// of positions. Each window is twice as large as the one before, up to maxIndexWindow, since the owner may have few
+// entries. Filter.Before and RunPage.Next are the pos of an entry, in base 36.
 func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage, err error) {
 	info, err := l.streamInfo(ctx, l.indexStream)
 	if err != nil {
@@ -102,7 +102,8 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 	recordSubjects, eventSubjects := make([]string, len(entries)), make([]string, len(entries))
 	for i, m := range entries {
 		id := lastToken(m.subject)
-		recordSubjects[i], eventSubjects[i] = recordPrefix+id, runSubject(id, eventToken)
+		recordSubjects[i] = recordPrefix + id
+		eventSubjects[i] = runSubject(id, eventToken)
 	}
 	records, err := l.readLastOfEachComplete(ctx, indexName, recordSubjects)
 	if err != nil {
@@ -119,11 +120,9 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 			continue
 		}
 		last, hasEvents := lastEvents[eventSubjects[i]]
-		readable, err := l.listedRun(ctx, lastToken(entries[i].subject), m, last, hasEvents)
-		if err != nil {
+		if runs[i], err = l.listedRun(ctx, lastToken(entries[i].subject), m, last, hasEvents); err != nil {
 			return nil, err
 		}
-		runs[i] = readable
 	}
 	return runs, nil
 }

@@ -61,10 +61,10 @@ type conditionalAppend struct {
 	stream      string
 	msg         *nats.Msg
 	last        uint64 // the pos of the last message of msg's subject; 0 if the subject must be empty
-	maybeStored bool   // an earlier attempt failed without a refusal, so the stream may have msg
+	maybeStored bool   // an earlier attempt failed or has no answer yet, so the stream may have msg
 }
 
-// publishConditional is publishAfter for a message of which there may have been earlier attempts (a.maybeStored).
+// publishConditional acts like publishAfter, for a message that earlier attempts may have stored (a.maybeStored).
 func (c *client) publishConditional(ctx context.Context, a conditionalAppend, within time.Duration) (uint64, error) {
 	if c.diskFull.Load() { // the remaining space is for deleting runs
 		return 0, unavailableError("append to the log", errDiskFull)

@@ -17,8 +17,9 @@ import (
 // person.
 const abandonedAfter = 7 * 24 * time.Hour
 
-// expireLoop deletes runs whose retention has passed and, when space is short, runs that have ended and threads, until
-// Close. Every instance that shares the streams does so; deleting a run twice is harmless.
+// expireLoop deletes runs whose retention has passed, about every tenth of the retention (between 1 s and 1 min). When
+// space is short, it also deletes runs that have ended, and threads. It runs until Close. Every instance that shares
+// the streams does so; deleting a run twice is harmless.
 func (l *Log) expireLoop() {
 	interval := min(max(l.retention/10, time.Second), time.Minute)
 	space := time.NewTicker(spaceInterval)

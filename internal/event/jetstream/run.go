@@ -52,7 +52,7 @@ type run struct {
 	log *Log
 	id  string
 
-	refreshMu sync.Mutex // held while refresh reads from the stream; taken before mu
+	refreshMu sync.Mutex // held while refreshCache reads from the stream; taken before mu
 
 	mu        sync.Mutex         // guards the fields below
 	record    *record            // nil until it is read

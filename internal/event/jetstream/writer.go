@@ -37,13 +37,13 @@ type writer struct {
 
 	// Only the queue's goroutine uses these fields, and relinquish when the queue is empty.
 	head        uint64      // pos of the run's last message
-	stored      event.Event // the last event that is stored
+	lastStored  event.Event // the last event that is stored
 	maybeStored bool        // the next message was sent before without an acknowledgement, so the stream may have it
 
 	aheadMu sync.Mutex // held during awaitAhead, which the queue and Delete call; taken before mu
 
 	mu           sync.Mutex  // guards the fields below; held while an item is added to the queue, to keep the order
-	last         event.Event // the last event that was added, stored or not
+	lastAdded    event.Event // the last event that was added, stored or not
 	err          error       // why appends are refused for good; nil while the right lasts
 	relinquished bool        // relinquish was called, so nothing more may be added
 	// aheadWaits has a function for each message of sendAhead. It waits until the message is stored.
@@ -56,7 +56,7 @@ type writer struct {
 // newWriter returns a writer that continues after last, the run's newest event. head is the pos of the run's newest
 // message, 0 before there is one.
 func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
-	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, stored: last, last: last}
+	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, lastStored: last, lastAdded: last}
 	limit := 0 // each item is a message of its own
 	if r.log.batches {
 		limit = r.log.maxPart
@@ -136,7 +136,7 @@ func (w *writer) checkWritableLocked() error {
 	switch {
 	case w.err != nil:
 		return w.err
-	case w.last.Terminal():
+	case w.lastAdded.Terminal():
 		return event.ErrEnded
 	case w.relinquished:
 		return event.ErrFenced
@@ -159,10 +159,10 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if w.pending.Add(body, maxPendingDelta) { // body is a delta that can be joined with the pending ones
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
 			w.scheduleDeltaLocked(wait)
-			return w.last.Seq + 1, true, nil
+			return w.lastAdded.Seq + 1, true, nil
 		}
 		err := w.addPendingLocked()
-		return w.last.Seq, true, err
+		return w.lastAdded.Seq, true, err
 	}
 	if err := w.addPendingLocked(); err != nil {
 		return 0, false, err
@@ -171,7 +171,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 		w.lastDelta = time.Now()
 	}
 	err = w.addEventLocked(body, w.delay())
-	return w.last.Seq, false, err
+	return w.lastAdded.Seq, false, err
 }
 
 // delay returns how long an event may wait in the queue: not at all while a reader waits for it.
@@ -225,12 +225,12 @@ func (w *writer) addPendingLocked() error {
 // cannot be encoded.
 func (w *writer) addEventLocked(b event.Body, delay time.Duration) error {
 	// The times of a run's events do not decrease, although the clocks of two servers may differ.
-	now := max(w.run.log.Now().UnixMilli(), w.last.Time)
-	e, err := event.Encode(w.run.id, w.last.Seq+1, now, b)
+	now := max(w.run.log.Now().UnixMilli(), w.lastAdded.Time)
+	e, err := event.Encode(w.run.id, w.lastAdded.Seq+1, now, b)
 	if err != nil {
 		return err
 	}
-	w.last = e
+	w.lastAdded = e
 	w.queue.Add(batch.Item{Event: e}, delay)
 	return nil
 }
@@ -251,7 +251,7 @@ func (w *writer) flushAll(ctx context.Context) error {
 func (w *writer) store(items []batch.Item) error {
 	r := w.run
 	events := eventsOf(items)
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.stored.Seq, kind: kindNote}
+	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kindNote}
 	if n := len(events); n > 0 {
 		by.seq = events[n-1].Seq
 		by.kind = ""
@@ -267,7 +267,7 @@ func (w *writer) store(items []batch.Item) error {
 	previousHead := w.head
 	w.head = pos
 	if len(events) > 0 {
-		w.stored = events[len(events)-1]
+		w.lastStored = events[len(events)-1]
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,7 +298,7 @@ func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writ
 	case len(items) == 1 && len(events) == 1:
 		payload = events[0].JSON
 	case len(items) == 1: // a note
-		payload = w.stored.JSON
+		payload = w.lastStored.JSON
 		msg.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(items[0].Note))
 	case len(events) > 0:
 		msg.Header.Set(batchHeader, strconv.Itoa(len(events)))
@@ -306,9 +306,9 @@ func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writ
 	case by.seq == 0: // notes before the first event
 		msg.Header.Set(batchHeader, "0")
 		payload = batch.Encode(items)
-	default: // notes after w.stored
+	default: // notes after w.lastStored
 		msg.Header.Set(batchHeader, "1")
-		payload = batch.Encode(append([]batch.Item{{Event: w.stored}}, items...))
+		payload = batch.Encode(append([]batch.Item{{Event: w.lastStored}}, items...))
 	}
 	return msg, payload
 }
@@ -319,8 +319,8 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
 	maps.Copy(m.Header, header)
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.stored.Seq, kind: kind}
-	pos, err := w.publish(ctx, m, by, w.stored.JSON)
+	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kind}
+	pos, err := w.publish(ctx, m, by, w.lastStored.JSON)
 	if err != nil {
 		return err
 	}
@@ -444,7 +444,7 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 func (w *writer) sendAhead(stream string, m *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.last.Seq > 0 {
+	if w.lastAdded.Seq > 0 {
 		return false, nil
 	}
 	s, err := w.run.log.send(stream, m)
