@@ -24,7 +24,7 @@ type job struct {
 	log     *Log
 	writer  *writer
 	id      string
-	request []byte
+	request []byte // what CreateJob was given; nil if the log has lost it (repairRuns)
 
 	mu         sync.Mutex           // guards deliveries
 	deliveries map[string]*delivery // the messages of the job that this instance got, by subject

@@ -123,7 +123,8 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 		if err != nil || n < 0 || n > w.seq || isEmpty {
 			return w, fmt.Errorf("a message of the log has %q events in a batch", count)
 		}
-		w.first, w.inBatch = w.seq-n+1, true
+		w.first = w.seq - n + 1
+		w.inBatch = true
 	}
 	return w, nil
 }

@@ -75,7 +75,7 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	log = newLog(opts)
 	defer func() {
 		if err != nil {
-			_ = log.Close() // err explains more
+			_ = log.Close() // its error is less useful than err
 		}
 	}()
 
@@ -94,7 +94,7 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 			return log, err
 		}
 		log.maxBytes = log.embedded.MaxBytes
-		log.alone = log.batches
+		log.alone = log.batches // NoBatch asks for live messages
 		log.unrepaired = log.embedded.DiskFull
 		log.diskFull.Store(log.unrepaired)
 		servers, connect = "", append(connect, nats.InProcessServer(log.embedded))
@@ -110,7 +110,7 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	if err = log.openStreams(ctx); err != nil {
 		return log, err
 	}
-	if log.embedded != nil && !log.unrepaired { // else recoverDisk does it
+	if log.embedded != nil && !log.unrepaired { // on a full disk, recoverDisk calls repairRuns later
 		if err = log.repairRuns(ctx); err != nil {
 			return log, err
 		}

@@ -39,9 +39,9 @@ type delivery struct {
 // answer or ctx ended, and errNoConsumer if the consumer does not exist. A message that arrives when ctx has ended goes
 // back to the queue. The client library's Fetch would drop it, and the job would wait until its lease ends.
 func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
-	in, err := c.openPullInbox()
+	inbox, err := c.openPullInbox()
 	if err == nil {
-		err = c.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, in.sub.Subject, pullRequest)
+		err = c.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, inbox.sub.Subject, pullRequest)
 	}
 	if err != nil {
 		return nil, unavailableError("ask for a job", err)
@@ -49,13 +49,12 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	noAnswer := time.NewTimer(pullTimeout + attemptTimeout)
 	defer noAnswer.Stop()
 
-	answers := in.answers
 	select {
-	case m := <-answers:
+	case m := <-inbox.answers:
 		select {
-		case c.pullInboxes <- in: // a request has one answer, so the next request can use the inbox
+		case c.pullInboxes <- inbox: // a request has one answer, so the next request can use the inbox
 		default: // enough inboxes are kept
-			_ = in.sub.Unsubscribe() // fails on a closed connection only
+			_ = inbox.sub.Unsubscribe() // fails on a closed connection only
 		}
 		return c.newDelivery(m)
 	case <-noAnswer.C: // the server was unreachable
@@ -63,13 +62,13 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	}
 
 	// A message may still arrive until the server has processed the end of the subscription.
-	_ = in.sub.Unsubscribe()
+	_ = inbox.sub.Unsubscribe()
 	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
 	_ = c.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
 
 	select {
-	case m := <-answers:
+	case m := <-inbox.answers:
 		if d, err := c.newDelivery(m); err == nil {
 			_ = d.returnAfter(0)
 		}
@@ -87,14 +86,14 @@ type pullInbox struct {
 // openPullInbox returns an inbox that no request uses: one that an earlier request used, or a new one.
 func (c *client) openPullInbox() (pullInbox, error) {
 	select {
-	case in := <-c.pullInboxes:
-		return in, nil
+	case inbox := <-c.pullInboxes:
+		return inbox, nil
 	default:
 	}
-	in := pullInbox{answers: make(chan *nats.Msg, 2)}
+	inbox := pullInbox{answers: make(chan *nats.Msg, 2)}
 	var err error
-	in.sub, err = c.write.ChanSubscribe(c.write.NewInbox(), in.answers)
-	return in, err
+	inbox.sub, err = c.write.ChanSubscribe(c.write.NewInbox(), inbox.answers)
+	return inbox, err
 }
 
 // newDelivery returns the delivery in the answer of a pull request. It returns errNoJob or errNoConsumer if the answer

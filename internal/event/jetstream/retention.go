@@ -333,8 +333,11 @@ func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) 
 			return err == nil && !s.exceeds(enoughBelow), err
 		},
 	})
+	if err != nil {
+		return false, err
+	}
 	cannotWait := outcome == share.Waiting && full
-	return err == nil && (outcome == share.Nothing || cannotWait), err
+	return outcome == share.Nothing || cannotWait, nil
 }
 
 // endOf returns when a run ended, or the zero time if it has not ended, and the pos of its last message, 0 if it has

@@ -286,7 +286,8 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (cfg.RePublish == nil) {
 			return nil
 		}
-		existing.MaxBytes, existing.RePublish = maxBytes, cfg.RePublish
+		existing.MaxBytes = maxBytes
+		existing.RePublish = cfg.RePublish
 		stream, err = l.js.UpdateStream(ctx, existing)
 		return err
 	})

@@ -219,7 +219,8 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("encode a thread: %w", err)
 	}
-	key, ttl := h.key(), tombstoneTTL
+	key := h.key()
+	ttl := tombstoneTTL
 	if s.server.Alone {
 		ttl = soleTombstoneTTL
 	}

@@ -51,7 +51,7 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 			return event.ErrNotFound
 		case h.exists() && slices.Contains(h.Ended, run): // this is a second call
 			return nil
-		case h.exists() && unfinished && changesHead:
+		case h.exists() && unfinished && changesHead: // store the turn, or end the run, below
 		case cached: // decide with the newest head: the index may be out of date
 			continue
 		case h.exists() && unfinished: // there is no turn to add, and the run is not the active one
@@ -89,31 +89,31 @@ func (s *Store) storeAndCountTurn(ctx context.Context, h head, run string, data 
 		return after, nil
 	}
 	s.countAdded(ctx, TurnsStream, len(data))
-	by, size, err := s.storeTurn(ctx, h, run, data)
+	storedRun, size, err := s.storeTurn(ctx, h, run, data)
 	if err != nil {
 		return after, err
 	}
-	after.countTurn(by, size)
+	after.countTurn(storedRun, size)
 	return after, nil
 }
 
 // storeTurn publishes the turn of run with the number after the last turn of h. If the stream has a turn with that
-// number already, it stays. storeTurn returns the run and the size of the turn that has the number now.
-func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) (by string, size int, err error) {
+// number already, that turn stays. storeTurn returns the run and the size of the turn that has the number now.
+func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) (storedRun string, size int, err error) {
 	for {
 		msg := nats.NewMsg(h.turnSubject(h.Turns + 1))
 		msg.Header.Set(runHeader, run)
 		msg.Header.Set(writerHeader, rand.Text())
 		parts, err := s.setData(ctx, h, msg, data)
-		refused := err != nil // msg is certainly not stored, so nothing refers to its parts
+		notStored := err != nil // it is certain that msg is not stored, so nothing refers to its parts
 		if err == nil {
 			_, err = s.server.Publish(ctx, TurnsStream, msg, 0)
-			refused = errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
+			notStored = errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
 		}
 		if err == nil {
 			return run, len(data), nil
 		}
-		if parts != "" && refused {
+		if parts != "" && notStored {
 			_ = s.server.Purge(ctx, TurnsStream, parts) // parts that remain are deleted with the thread
 		}
 		if !errors.Is(err, event.ErrFenced) {
@@ -123,27 +123,28 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 		if err != nil {
 			return "", 0, err
 		}
-		if found != nil {
+		if found != nil { // otherwise it was removed since, so try again
 			return found.Header.Get(runHeader), len(found.Data), nil
 		}
 	}
 }
 
 // setData puts the data of a turn into msg. Data that is too large for one message is published first, in parts, to
-// which msg then refers. setData returns the subject, with a wildcard, of the parts, "" if there are none; also with an
-// error, when some parts may be stored.
+// which msg then refers. setData returns the subject of the parts, with a wildcard, or "" without parts. It returns the
+// subject also with an error, because some parts may be stored.
 func (s *Store) setData(ctx context.Context, h head, msg *nats.Msg, data []byte) (subjects string, err error) {
 	if len(data) <= s.server.MaxPart {
 		msg.Data = data
 		return "", nil
 	}
-	nonce, count := strings.ToLower(rand.Text()[:10]), 0
+	nonce := strings.ToLower(rand.Text()[:10])
+	count := 0
 	subjects = turnSubject(h.key(), h.Incarnation, partToken+"."+nonce+".*")
 	for part := range slices.Chunk(data, s.server.MaxPart) {
-		pm := nats.NewMsg(partSubject(&h, nonce, count))
-		pm.Data = part
-		pm.Header.Set(writerHeader, rand.Text())
-		if _, err := s.server.Publish(ctx, TurnsStream, pm, 0); err != nil {
+		partMessage := nats.NewMsg(partSubject(&h, nonce, count))
+		partMessage.Data = part
+		partMessage.Header.Set(writerHeader, rand.Text())
+		if _, err := s.server.Publish(ctx, TurnsStream, partMessage, 0); err != nil {
 			return subjects, err
 		}
 		count++
