@@ -32,8 +32,8 @@ const (
 var errGap = errors.New("a message of the consumer is missing")
 
 // Follow reads what the log has stored since the last call, and adds it to the Table. used is how many bytes the stream
-// has now. A Table does not learn of deletions by other processes. So if it counts more than 9/8 of used, or has
-// maxRuns runs, Follow reads the whole stream again, at most once per rebuildInterval.
+// has now. A Table does not learn of deletions by other processes. So if it counts more than 9/8 of used, or has the
+// sizes of maxRuns runs, Follow reads the whole stream again, at most once per rebuildInterval.
 //
 // If Follow fails, the next call continues where this one stopped. As long as there is only one owner, Follow does not
 // read the sizes of runs: a single owner cannot be above their share.
@@ -41,7 +41,7 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	countsDeleted := t.complete && t.total > used/8*9
-	outdated := countsDeleted || len(t.runs) >= maxRuns
+	outdated := countsDeleted || t.sized >= maxRuns
 	switch {
 	case t.built.IsZero(): // the Table is empty
 		t.built = time.Now()
@@ -53,7 +53,7 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 	if err := t.readOwnersLocked(ctx); err != nil || len(t.owners) < 2 {
 		return err
 	}
-	for more := true; more && len(t.runs) < maxRuns; {
+	for more := true; more && t.sized < maxRuns; {
 		var err error
 		if more, err = t.pullLocked(ctx); err != nil {
 			t.closeLocked(ctx)
@@ -66,7 +66,8 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 }
 
 // readOwnersLocked reads the entries that were added to the index since the last call. It accepts an eighth more runs
-// than maxRuns: among the entries may be those of runs that the Table has by their messages alone.
+// than maxRuns, because the index may have runs without messages, and names runs that begin at the same time in another
+// order than the stream.
 func (t *Table) readOwnersLocked(ctx context.Context) error {
 	for more := true; more && len(t.runs) < maxRuns+maxRuns/8; {
 		entries, further, err := t.source.Entries(ctx, t.nextEntry)

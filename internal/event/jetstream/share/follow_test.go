@@ -214,3 +214,22 @@ func BenchmarkFollow(b *testing.B) {
 	}
 	b.ReportMetric(float64(time.Since(began).Nanoseconds())/float64(b.N)/5000, "ns/message")
 }
+
+// The index names more runs than a Table may have the sizes of: it has those of the oldest ones.
+func TestTableReadsSizesOfALogWithVeryManyRuns(t *testing.T) {
+	t.Parallel()
+	stream, runs, table := openStream(t)
+	table.source.Entries = func(_ context.Context, from uint64) (entries []Entry, more bool, err error) {
+		for pos := from; pos < from+1000; pos++ {
+			letter := string(rune('a' + pos%2))
+			entries = append(entries, Entry{Pos: pos, ID: letter + fmt.Sprint(pos), Owner: letter})
+		}
+		return entries, true, nil
+	}
+	publishMessage(t, stream, "run.b1.ev", 10)
+	publishMessage(t, stream, "run.a2.ev", 1000)
+	wantSizes(t, "with endless entries", runs, table)
+	if n := len(table.runs); n < maxRuns || n > 2*maxRuns {
+		t.Errorf("the table has %d runs, want about %d", n, maxRuns)
+	}
+}

@@ -47,8 +47,8 @@ type Entry struct {
 	Owner string // a token that stands for the owner
 }
 
-// maxRuns bounds the runs in a Table, at about 200 bytes each. Follow reads the sizes of messages only while the Table
-// has fewer runs.
+// maxRuns bounds the runs whose sizes a Table has, at about 200 bytes each. In a log with more runs, these are the
+// oldest ones, which an eviction would delete first.
 const maxRuns = 1 << 16
 
 // Table has the sizes of runs. Its zero value cannot be used; New returns one.
@@ -57,6 +57,7 @@ type Table struct {
 
 	mu        sync.Mutex        // held by every method; guards the fields below
 	runs      map[string]*run   // by id
+	sized     int               // how many of runs have messages
 	owners    map[string]*owner // by token; only those with runs
 	total     int64             // bytes of all runs
 	built     time.Time         // when Follow began to read the stream from its start; zero if the Table is empty
@@ -93,6 +94,7 @@ func New(source Source) *Table {
 // resetLocked empties the Table, so that the next Follow reads the stream from its start.
 func (t *Table) resetLocked() {
 	t.runs = make(map[string]*run)
+	t.sized = 0
 	t.owners = make(map[string]*owner)
 	t.total = 0
 	t.built = time.Time{}
@@ -106,6 +108,9 @@ func (t *Table) resetLocked() {
 // candidate of Evict again.
 func (t *Table) addLocked(id string, isEvent bool, pos uint64, bytes int64) {
 	r := t.runLocked(id)
+	if r.bytes == 0 {
+		t.sized++
+	}
 	r.bytes += bytes
 	if isEvent {
 		r.last = pos
@@ -145,6 +150,9 @@ func (t *Table) runLocked(id string) *run {
 // forgetLocked removes a run that the log does not have any more. The run must have an owner.
 func (t *Table) forgetLocked(r *run) {
 	delete(t.runs, r.id)
+	if r.bytes > 0 {
+		t.sized--
+	}
 	t.total -= r.bytes
 	o := r.owner
 	o.bytes -= r.bytes
