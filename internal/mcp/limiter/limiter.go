@@ -11,28 +11,28 @@
 //	}
 //	t.End(call())
 //
-// Callers take turns: of each caller that waits, one call is admitted, then one of the next. The calls
-// of one caller are admitted in the order in which they came. So a caller with a thousand calls delays
-// itself and not the others.
+// Callers take turns: one call of each waiting caller is admitted, then one of the next caller. The calls
+// of one caller are admitted in the order of Enqueue. So a caller with a thousand calls delays only
+// its own calls.
 //
 // An adaptive limit begins at Min. It is a variant of additive increase, multiplicative decrease (AIMD)
 // that looks at latency:
 //
-//   - The limiter knows the latency of each tool with at most Min calls in flight. Its ratio is how much
-//     longer calls take now.
-//   - Up to a ratio of target (1.5), the server has capacity left. The limit becomes limit × target /
-//     ratio, if calls wait: half as much again while the latency does not increase at all.
-//   - From tooSlow (2) on, the server only makes its calls wait, and the limit decreases by the same
-//     formula. In between it stays.
+//   - The limiter measures the usual latency of each tool: with at most Min calls in flight. The ratio
+//     is the present latency of calls divided by the usual latency of their tools.
+//   - Up to a ratio of target (1.5), the server has capacity left. If calls wait, the limit becomes
+//     limit × target / ratio: it grows by half while the latency does not increase at all.
+//   - From a ratio of tooSlow (2) on, more calls in flight only wait longer in the server. The limit
+//     decreases by the same formula.
+//   - Between target and tooSlow the limit does not change.
 //   - A timeout, or a server that says that it is busy, halves the limit.
 //   - After a decrease, the limit does not grow for holdTime.
 //
-// A limit that nobody needs stays as it is: without waiting calls nothing is known about a higher one.
-// Latency with few calls in flight is measured again whenever that few are, so a server that has become
-// slower for another reason is not limited forever: its limit falls to Min, where its new latency
-// is learned.
+// While no call waits, the limit does not grow: nothing shows what a higher limit would do. The usual
+// latency is updated whenever at most Min calls are in flight. So a server that became slower for another
+// reason is not limited forever: its limit falls to Min, where its new latency is measured.
 //
-// Everything here may be used concurrently; nothing starts a goroutine.
+// All functions may be called concurrently, and do not block. The package starts no goroutines.
 package limiter
 
 import (
@@ -46,24 +46,27 @@ const (
 	Min = 10
 	Max = 256
 
-	target, tooSlow = 1.5, 2.0 // ratios of latencies
+	// target and tooSlow are ratios of present to usual latency: up to target the limit may grow, from
+	// tooSlow on it decreases.
+	target, tooSlow = 1.5, 2.0
 	// holdTime is how long an adaptive limit does not grow after it has decreased.
 	holdTime = 10 * time.Second
-	// rounds is how many calls must have ended for a decision, for each of the limit. That is enough for
-	// latencies that vary as much as their mean, of tools that differ by a factor of 100.
-	rounds = 4
-	// maxTools bounds the tools whose latency is known. Calls of further ones do not count.
+	// callsPerPermit, multiplied by the limit, is how many calls a sample needs. That is enough for latencies
+	// whose deviation is as large as their mean, and for tools whose latencies differ by a factor of 100.
+	callsPerPermit = 4
+	// maxTools bounds the tools whose usual latency is kept. The latency of calls to further tools is ignored.
 	maxTools = 1024
-	// weight is that of each new call in a tool's latency, once there were 1/weight of them.
+	// weight is the weight of a new call in the moving average of a tool's usual latency. The first 1/weight
+	// calls have equal weights.
 	weight = 0.02
 )
 
-// Outcome says what a call tells about its server's load.
+// Outcome says what the end of a call shows about the load of the server.
 type Outcome int
 
 const (
-	Unknown  Outcome = iota // nothing: it failed for another reason, or it waited for a person
-	Answered                // the time that it took counts
+	Unknown  Outcome = iota // nothing: the call failed for another reason, waited for a person, or never began
+	Answered                // the latency of the call counts
 	Overload                // the server did not answer in time, or said that it is busy
 )
 
@@ -71,41 +74,44 @@ const (
 type Limiter struct {
 	adaptive bool
 
-	mu       sync.Mutex // protects what follows, and every Ticket
+	mu       sync.Mutex // protects the following fields, and the fields of every Ticket
 	limit    int
-	inFlight int
-	lines    []*line          // of the callers that wait; the first one's turn is next
-	byCaller map[string]*line // the same
+	inFlight int                     // admitted calls that have not ended
+	queues   []*callerQueue          // one for each caller that waits, in the order of their turns
+	byCaller map[string]*callerQueue // the elements of queues by caller
 
-	tools     map[string]*latency
-	round     int // increases when the limit changes; the latencies of calls from before do not count
-	decreased int // the round that the latest decrease began
-	sample    sample
-	held      time.Time // the limit does not grow before
+	// The following fields are used by an adaptive limit only.
+
+	tools         map[string]*latency // usual latencies
+	round         int                 // number of changes of the limit
+	decreaseRound int                 // value of round after the latest decrease; 0 before
+	sample        sample
+	holdUntil     time.Time // the limit does not grow before
 }
 
-// line has the waiting calls of one caller.
-type line struct {
+// callerQueue has the waiting calls of one caller, in the order of Enqueue. It is never empty.
+type callerQueue struct {
 	caller  string
 	tickets []*Ticket
 }
 
-// latency is the mean latency of a tool's calls with at most Min calls in flight.
+// latency is the usual latency of a tool: a moving average over calls with at most Min calls in flight.
 type latency struct {
-	calls int
-	mean  float64 // seconds
+	calls   int // calls measured so far
+	seconds float64
 }
 
-// sample has the calls that ended in this round: their number, how long they took in all, and how long
-// they would have taken with at most Min calls in flight, in seconds.
+// sample sums up calls that were admitted and have ended under the present limit, since the limit was last
+// evaluated.
 type sample struct {
-	calls       int
-	took, usual float64
+	calls        int
+	seconds      float64 // the sum of their latencies
+	usualSeconds float64 // the sum of the usual latencies of their tools
 }
 
 // New returns a Limiter whose limit is fixed, or adaptive if fixed is 0.
 func New(fixed int) *Limiter {
-	l := &Limiter{limit: fixed, byCaller: map[string]*line{}}
+	l := &Limiter{limit: fixed, byCaller: map[string]*callerQueue{}}
 	if fixed == 0 {
 		l.adaptive = true
 		l.limit = Min
@@ -121,152 +127,161 @@ func (l *Limiter) Limit() int {
 	return l.limit
 }
 
-// Ticket is one call, in the queue or in flight. End it.
+// Ticket is one call that waits or is in flight. Each Ticket must be ended with End.
 type Ticket struct {
 	limiter      *Limiter
 	caller, tool string
-	admitted     chan struct{}
+	admitted     chan struct{} // closed by admitLocked
 
-	began   time.Time // zero in the queue
-	round   int       // in which it was admitted
-	few     bool      // at most Min calls were in flight then
-	unclear bool      // its latency does not count
-	ended   bool
+	admittedAt time.Time // zero while the call waits
+	round      int       // value of Limiter.round at admission
+	lowLoad    bool      // at most Min calls were in flight at admission, including this call
+	excluded   bool      // the latency of the call does not count
+	ended      bool
 }
 
-// Enqueue returns the ticket of a call, which may be admitted at once.
+// Enqueue returns the ticket of a new call of caller. The call is admitted at once if fewer calls than the
+// limit are in flight and no call waits.
 func (l *Limiter) Enqueue(caller, tool string) *Ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ticket := &Ticket{limiter: l, caller: caller, tool: tool, admitted: make(chan struct{})}
-	if l.inFlight < l.limit && len(l.lines) == 0 {
+	if l.inFlight < l.limit && len(l.queues) == 0 {
 		l.admitLocked(ticket)
 		return ticket
 	}
-	q := l.byCaller[caller]
-	if q == nil {
-		q = &line{caller: caller}
-		l.byCaller[caller] = q
-		l.lines = append(l.lines, q)
+	queue := l.byCaller[caller]
+	if queue == nil {
+		queue = &callerQueue{caller: caller}
+		l.byCaller[caller] = queue
+		l.queues = append(l.queues, queue)
 	}
-	q.tickets = append(q.tickets, ticket)
+	queue.tickets = append(queue.tickets, ticket)
 	return ticket
 }
 
 // Admitted returns a channel that is closed when the call may begin.
 func (t *Ticket) Admitted() <-chan struct{} { return t.admitted }
 
-// Exclude makes the latency of the call not count, because a person is asked during the call.
+// Exclude makes the limiter ignore the latency of the call. It is for calls during which a person is asked.
 func (t *Ticket) Exclude() {
 	t.limiter.mu.Lock()
 	defer t.limiter.mu.Unlock()
-	t.unclear = true
+	t.excluded = true
 }
 
-// End says that the call has ended, or leaves the queue if it has not begun. Only the first End of a
-// ticket counts.
+// End ends an admitted call, which may change an adaptive limit, and admits calls that wait. If the call
+// still waits, End removes it from the queue and ignores outcome. A second End of a ticket does nothing.
 func (t *Ticket) End(outcome Outcome) {
 	limiter := t.limiter
 	limiter.mu.Lock()
 	defer limiter.mu.Unlock()
-	switch {
-	case t.ended:
-		return
-	case t.began.IsZero():
-		t.ended = true
-		limiter.removeLocked(t)
+	if t.ended {
 		return
 	}
 	t.ended = true
+	if t.admittedAt.IsZero() {
+		limiter.removeLocked(t)
+		return
+	}
 	limiter.inFlight--
 	if limiter.adaptive {
 		limiter.learnLocked(t, outcome, time.Now())
 	}
-	for limiter.inFlight < limiter.limit && len(limiter.lines) > 0 {
-		limiter.admitLocked(limiter.nextLocked())
+	for limiter.inFlight < limiter.limit && len(limiter.queues) > 0 {
+		limiter.admitLocked(limiter.dequeueLocked())
 	}
 }
 
-// admitLocked lets the call of a ticket begin, and notes what learnLocked needs to judge its latency.
+// admitLocked lets the call of a ticket begin, and records the load under which it begins.
 func (l *Limiter) admitLocked(t *Ticket) {
 	l.inFlight++
-	t.began = time.Now()
+	t.admittedAt = time.Now()
 	t.round = l.round
-	t.few = l.inFlight <= Min
+	t.lowLoad = l.inFlight <= Min
 	close(t.admitted)
 }
 
-// nextLocked removes the first call of the caller whose turn it is. The caller goes to the end.
-func (l *Limiter) nextLocked() *Ticket {
-	q := l.lines[0]
-	l.lines[0] = nil
-	l.lines = l.lines[1:]
-	ticket := q.tickets[0]
-	q.tickets[0] = nil
-	q.tickets = q.tickets[1:]
-	if len(q.tickets) > 0 {
-		l.lines = append(l.lines, q)
+// dequeueLocked removes and returns the first call of the caller whose turn it is, and gives that caller the
+// last turn. At least one call must wait.
+func (l *Limiter) dequeueLocked() *Ticket {
+	queue := l.queues[0]
+	l.queues[0] = nil
+	l.queues = l.queues[1:]
+	ticket := queue.tickets[0]
+	queue.tickets[0] = nil
+	queue.tickets = queue.tickets[1:]
+	if len(queue.tickets) > 0 {
+		l.queues = append(l.queues, queue)
 	} else {
-		delete(l.byCaller, q.caller)
+		delete(l.byCaller, queue.caller)
 	}
 	return ticket
 }
 
-// removeLocked removes a call from the queue.
+// removeLocked removes the call of t, which must wait, from the queue of its caller.
 func (l *Limiter) removeLocked(t *Ticket) {
-	q := l.byCaller[t.caller]
-	i := slices.Index(q.tickets, t)
-	q.tickets = slices.Delete(q.tickets, i, i+1)
-	if len(q.tickets) == 0 {
+	queue := l.byCaller[t.caller]
+	i := slices.Index(queue.tickets, t)
+	queue.tickets = slices.Delete(queue.tickets, i, i+1)
+	if len(queue.tickets) == 0 {
 		delete(l.byCaller, t.caller)
-		i = slices.Index(l.lines, q)
-		l.lines = slices.Delete(l.lines, i, i+1)
+		i = slices.Index(l.queues, queue)
+		l.queues = slices.Delete(l.queues, i, i+1)
 	}
 }
 
-// learnLocked counts a call that has ended, and changes the limit if enough is known.
+// learnLocked updates the usual latency and the sample with a call that has ended at now, and evaluates a
+// sample that is complete. Overload halves the limit at once.
 func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	switch {
 	case outcome == Overload:
-		// One decrease is enough for all calls that were in flight before it.
-		if ticket.round >= l.decreased {
+		// Calls that were admitted before the latest decrease say nothing about the present limit.
+		if ticket.round >= l.decreaseRound {
 			l.setLimitLocked(l.limit/2, now)
 		}
 		return
-	case outcome == Unknown || ticket.unclear:
+	case outcome == Unknown || ticket.excluded:
 		return
 	}
 
-	took := max(now.Sub(ticket.began), time.Microsecond).Seconds()
+	seconds := max(now.Sub(ticket.admittedAt), time.Microsecond).Seconds() // never 0: evaluateLocked divides by latencies
 	usual := l.tools[ticket.tool]
-	if ticket.few {
+	if ticket.lowLoad {
 		if usual == nil && len(l.tools) < maxTools {
 			usual = &latency{}
 			l.tools[ticket.tool] = usual
 		}
 		if usual != nil {
 			usual.calls++
-			usual.mean += (took - usual.mean) * max(weight, 1/float64(usual.calls))
+			usual.seconds += (seconds - usual.seconds) * max(weight, 1/float64(usual.calls))
 		}
 	}
+	// Without a usual latency there is nothing to compare with, and a call from before the latest change of
+	// the limit says nothing about the present limit.
 	if usual == nil || ticket.round != l.round {
 		return
 	}
 	l.sample.calls++
-	l.sample.took += took
-	l.sample.usual += usual.mean
-	if l.sample.calls < rounds*l.limit {
-		return
+	l.sample.seconds += seconds
+	l.sample.usualSeconds += usual.seconds
+	if l.sample.calls >= callsPerPermit*l.limit {
+		l.evaluateLocked(now)
 	}
-	ratio := l.sample.took / l.sample.usual
-	grows := ratio <= target && len(l.lines) > 0 && !now.Before(l.held)
+}
+
+// evaluateLocked changes the limit according to the sample, and begins a new sample.
+func (l *Limiter) evaluateLocked(now time.Time) {
+	ratio := l.sample.seconds / l.sample.usualSeconds
 	l.sample = sample{}
-	if grows || ratio >= tooSlow {
+	mayGrow := len(l.queues) > 0 && !now.Before(l.holdUntil)
+	if ratio >= tooSlow || ratio <= target && mayGrow {
 		l.setLimitLocked(int(float64(l.limit)*target/max(ratio, 1)), now)
 	}
 }
 
-// setLimitLocked changes an adaptive limit.
+// setLimitLocked sets an adaptive limit to the given one, bounded by Min and Max. If that is a change, it
+// begins a new round and a new sample. A decrease also keeps the limit from growing for holdTime.
 func (l *Limiter) setLimitLocked(limit int, now time.Time) {
 	limit = min(max(limit, Min), Max)
 	if limit == l.limit {
@@ -274,7 +289,9 @@ func (l *Limiter) setLimitLocked(limit int, now time.Time) {
 	}
 	l.round++
 	if limit < l.limit {
-		l.decreased, l.held = l.round, now.Add(holdTime)
+		l.decreaseRound = l.round
+		l.holdUntil = now.Add(holdTime)
 	}
-	l.limit, l.sample = limit, sample{}
+	l.limit = limit
+	l.sample = sample{}
 }

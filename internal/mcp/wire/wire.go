@@ -28,19 +28,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Options makes jsontext accept what encoding/json accepts and servers send: names that occur
-// twice, of which the last counts, and strings that are not UTF-8.
+// Options makes jsontext accept what encoding/json accepts and servers send: strings that are not UTF-8, and
+// objects with two members of the same name. Callers let the last of these members count, as encoding/json does.
 var Options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 // Valid reports whether raw is one JSON value.
 func Valid(raw []byte) bool { return jsontext.Value(raw).IsValid(Options...) }
 
-// NewDecoder returns a decoder of raw. ReadRaw returns parts of raw with it.
+// NewDecoder returns a decoder that reads raw without a copy of it.
 func NewDecoder(raw []byte) *jsontext.Decoder {
 	return jsontext.NewDecoder(bytes.NewBuffer(raw), Options...)
 }
 
-// Object reads an object and calls f with the name of each member. f reads the value.
+// Object reads an object from dec and calls f with the name of each member. f must read the member's value
+// from dec. Object stops at the first error, of dec or of f, and returns it.
 func Object(dec *jsontext.Decoder, f func(name string) error) error {
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '{' {
 		return errors.Join(errors.New("not an object"), err)
@@ -58,7 +59,8 @@ func Object(dec *jsontext.Decoder, f func(name string) error) error {
 	return err
 }
 
-// Array reads an array and calls f for each element, which f reads.
+// Array reads an array from dec and calls f for each element. f must read the element from dec. Array stops
+// at the first error, of dec or of f, and returns it.
 func Array(dec *jsontext.Decoder, f func() error) error {
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '[' {
 		return errors.Join(errors.New("not an array"), err)
@@ -72,15 +74,16 @@ func Array(dec *jsontext.Decoder, f func() error) error {
 	return err
 }
 
-// ReadRaw reads the next value of dec, which must be a decoder of raw, and returns that part of
-// raw.
+// ReadRaw reads the next value from dec and returns it as a part of raw, without a copy. dec must be a
+// decoder that NewDecoder made for raw.
 func ReadRaw(dec *jsontext.Decoder, raw []byte) (json.RawMessage, error) {
 	v, err := dec.ReadValue()
 	end := int(dec.InputOffset())
 	return raw[end-len(v) : end : end], err
 }
 
-// AtEnd returns err, or an error if dec has not come to the end.
+// AtEnd checks that dec has nothing left to read. err is the error of what was read before; if it is not nil,
+// AtEnd returns it without the check.
 func AtEnd(dec *jsontext.Decoder, err error) error {
 	if err != nil {
 		return err
@@ -91,8 +94,8 @@ func AtEnd(dec *jsontext.Decoder, err error) error {
 	return nil
 }
 
-// Members calls f with the name and the value of each member of the object in raw. The values
-// share raw.
+// Members calls f with the name and the value of each member of the object in raw. The values share memory
+// with raw. Members returns an error if raw is not exactly one object; f may have been called before.
 func Members(raw []byte, f func(name string, value json.RawMessage)) error {
 	dec := NewDecoder(raw)
 	return AtEnd(dec, Object(dec, func(name string) error {
@@ -104,45 +107,51 @@ func Members(raw []byte, f func(name string, value json.RawMessage)) error {
 	}))
 }
 
-// Text returns the content of a JSON string, and "" for null and for no value at all; ok is
-// false for values of other types.
+// Text returns the content of a JSON string. An absent value and null count as an empty string. ok is false
+// for a value of another type. value must be valid JSON or empty.
 func Text(value json.RawMessage) (s string, ok bool) {
-	if len(value) == 0 || value[0] != '"' {
-		return "", len(value) == 0 || value[0] == 'n'
+	if len(value) == 0 || value[0] == 'n' { // null
+		return "", true
 	}
-	text, _ := jsontext.AppendUnquote(make([]byte, 0, len(value)), value) // its error is about half a surrogate pair, which becomes U+FFFD
+	if value[0] != '"' {
+		return "", false
+	}
+	// The error is about half of a surrogate pair, which becomes U+FFFD.
+	text, _ := jsontext.AppendUnquote(make([]byte, 0, len(value)), value)
 	return string(text), true
 }
 
-// Quote returns text as a JSON string.
+// Quote returns text as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func Quote(text string) json.RawMessage {
-	b, _ := jsontext.AppendQuote(make([]byte, 0, len(text)+len(text)/16+2), text) // its error is about bytes that are not UTF-8, which become U+FFFD
-	return b
+	// The capacity has room for the quotes and some escapes. The error is about bytes that are not UTF-8.
+	quoted, _ := jsontext.AppendQuote(make([]byte, 0, len(text)+len(text)/16+2), text)
+	return quoted
 }
 
-// Depth returns how many levels deep valid JSON is nested. To read it token by token would cost
-// several times as much for large results.
+// Depth returns how deep the objects and arrays in raw are nested: 0 for a string or a number. raw must be
+// valid JSON. Depth does not use jsontext, whose tokens cost several times as much for large results.
 func Depth(raw []byte) int {
-	deepest, now, inString := 0, 0, false
+	depth, deepest := 0, 0
+	inString := false
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
 		switch {
 		case inString && c == '\\':
-			i++
+			i++ // the escaped character may be a quote
 		case c == '"':
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
-			now++
-			deepest = max(deepest, now)
+			depth++
+			deepest = max(deepest, depth)
 		case c == '}' || c == ']':
-			now--
+			depth--
 		}
 	}
 	return deepest
 }
 
-// Truncate returns at most n bytes of s, ending with a whole character.
+// Truncate returns the first n bytes of s, or less where that would cut a character of UTF-8 in two.
 func Truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -153,8 +162,8 @@ func Truncate(s string, n int) string {
 	return s[:n]
 }
 
-// Printable returns at most n bytes of s on one line: control characters become spaces, and
-// bytes that are not UTF-8 are left out.
+// Printable returns at most n bytes of s for a log or a message: on one line, with control characters
+// replaced by spaces, and without bytes that are not UTF-8.
 func Printable(s string, n int) string {
 	return Truncate(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -164,8 +173,9 @@ func Printable(s string, n int) string {
 	}, strings.ToValidUTF8(s, "")), n)
 }
 
-// HeaderValue returns text as an HTTP header can carry it (SEP-2243): unchanged, or in base64 if
-// proxies might change it, or if it looks like a value in base64.
+// HeaderValue returns text as the value of an HTTP header, as SEP-2243 encodes it: unchanged where possible.
+// Text that a proxy might change, or that itself looks like encoded text, becomes base64 with a prefix and a
+// suffix.
 func HeaderValue(text string) string {
 	const before, after = "=?base64?", "?="
 	isPrintable := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
