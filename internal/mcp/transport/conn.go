@@ -14,36 +14,36 @@ import (
 )
 
 // MessageConn is a connection that carries whole JSON-RPC messages: the pipes of a child process,
-// a WebSocket, or HTTP+SSE. Read is called by one goroutine and Write by one other; Close may be
-// called from anywhere and more than once. Every error of Read or Write ends the connection, except
-// for a *requestError of Read; if it is a *Failure, callers are given its public text.
+// a WebSocket, or HTTP+SSE. One goroutine calls Read, another one calls Write; SetReadLimit and Close
+// may be called concurrently, and Close more than once. A *requestError of Read fails one request. Every
+// other error of Read or Write ends the connection; if the error is a *Failure, callers get its Public text.
 type MessageConn interface {
-	// Read returns the next message, in a slice of its own and of at most MaxMessage bytes, or what
-	// SetReadLimit set; a longer one is the failure AnswerTooLarge. After Close it fails at once.
+	// Read returns the next message in a slice that the caller owns. A message of more bytes than
+	// the limit, which is MaxMessage or the latest SetReadLimit, is the failure AnswerTooLarge.
+	// After Close, Read fails at once.
 	Read() ([]byte, error)
-	// SetReadLimit sets how many bytes the messages may have that begin from now on. It may be called
-	// from anywhere.
+	// SetReadLimit sets how many bytes a message may have, for messages that begin after the call.
 	SetReadLimit(bytes int)
-	// Write sends one message whole. It may wait for the peer, but only until Close. It does not
-	// have the context of a caller: one who gives up must not leave half a message behind. A
-	// *Failure with NotRun promises that the peer got nothing of the message. data may be appended
-	// to, within its capacity.
+	// Write sends one whole message. It may wait for the peer, but only until Close. Write has no
+	// context of a caller, because a caller who gives up must not leave half a message on the
+	// connection. A *Failure with NotRun promises that the peer got nothing of the message. Write may
+	// append to data within its capacity.
 	Write(data []byte) error
 	// Close ends the connection without waiting, and makes Read and Write return.
 	Close() error
 }
 
-// streamEndpoint is a server over connections of messages. Each session has one of its own.
+// streamEndpoint is a server over connections that carry whole messages. Each session has its own connection.
 type streamEndpoint struct {
 	open      func(context.Context) (MessageConn, error)
 	close     func()
 	log       *slog.Logger
-	warnQuery sync.Once // that query parameters cannot be sent
+	warnQuery sync.Once // logs once that query parameters cannot be sent
 }
 
-// NewStream returns the endpoint of a server over the connections that open makes. open makes a
-// connection under the handshake's context, but must not bind the connection's life to it; a
-// *Failure of open is what callers are given. closeAll is called after the last session.
+// NewStream returns the endpoint of a server over the connections that open makes. The context of open is
+// that of the handshake: it must bound open, and must not end the connection later. Callers get a *Failure
+// of open unchanged. Endpoint.Close calls closeAll.
 func NewStream(open func(context.Context) (MessageConn, error), closeAll func(), log *slog.Logger) Endpoint {
 	return newStreamEndpoint(open, closeAll, log)
 }
@@ -58,40 +58,45 @@ func (e *streamEndpoint) NewTransport() Transport { return newStreamConn(e) }
 // Close implements Endpoint.
 func (e *streamEndpoint) Close() { e.close() }
 
-// streamConn is the connection of one session over a MessageConn, as httpConn is over HTTP. It
-// sees every message both ways. It notes for each RoundTrip whether its request was sent, hands
-// progress to the RoundTrip that asked for it, and log messages and the server's own requests to
-// the one call that they can be about, and bounds what the server may ask. A message that would
-// end the session at the SDK is dropped. The end of the connection ends every request in
-// flight, before the SDK learns of it: a request that was sent may have run, and one that was not
-// is sent in the next session.
-//
-// It is the sdk.Transport and the sdk.Connection of one session.
+// streamConn is the sdk.Transport and the sdk.Connection of one session over a MessageConn. It sees all
+// messages in both directions:
+//   - It records for each RoundTrip whether its request was sent.
+//   - It hands progress to the RoundTrip that has the progress token. Log messages and requests of the server
+//     go to a RoundTrip only if they cannot be about another one (onlyCall).
+//   - It bounds the server's requests, and drops messages at which the SDK would end the session.
+//   - When the connection ends, it fails every request in flight with the reason before the SDK does: a request
+//     that was sent may have run, and a request that was not sent can be sent in the next session.
 type streamConn struct {
 	endpoint *streamEndpoint
 	log      *slog.Logger
 	session  *Session
 	conn     MessageConn
-	batch    []json.RawMessage // read but not processed yet; only Read touches it
-	out      chan *outMessage  // to the writer
+	batch    []json.RawMessage // messages of the last batch that are not processed yet; used by Read only
+	outgoing chan *outMessage  // from send to writeLoop
 	ended    chan struct{}     // closed when the connection has ended
-	written  chan struct{}     // closed when the writer has ended
-	// cancelQueued, of capacity 1, says that cancels is not empty.
+	written  chan struct{}     // closed when writeLoop has ended
+	// cancelQueued, of capacity 1, wakes writeLoop when cancellations is not empty.
 	cancelQueued chan struct{}
 
-	mu         sync.Mutex // protects what follows
-	err        error      // why the connection ended; nil before
-	pending    map[jsonrpc.ID]*pendingRequest
-	tokens     map[string]*RoundTrip   // by progress token
-	incoming   map[jsonrpc.ID]struct{} // the server's requests that we have not answered yet
-	discovers  bool                    // server/discover was to be sent
-	givenUp    map[jsonrpc.ID]struct{} // calls that we gave up, and the server perhaps did not
-	overflowed bool                    // more calls were given up than are kept
-	opened     time.Time               // when the connection was opened
-	ambiguous  bool                    // a question could be about a call that was given up
-	cancels    []*outMessage           // cancellations that the writer does not have yet
-	dropped    int                     // messages
-	unmatched  int                     // messages that could be about no call, or about several
+	mu       sync.Mutex // protects what follows
+	err      error      // why the connection ended; nil before
+	opened   time.Time  // when the connection was opened
+	pending  map[jsonrpc.ID]*pendingRequest
+	byToken  map[string]*RoundTrip   // pending round trips by progress token
+	incoming map[jsonrpc.ID]struct{} // requests of the server whose answer is not written yet
+	// cancellations has the cancellations that writeLoop has not taken yet.
+	cancellations []*outMessage
+	// triedDiscover says that server/discover was registered to be sent.
+	triedDiscover bool
+	// abandoned has the calls that were cancelled after they were sent, until the server answers them: the
+	// server may still work on them.
+	abandoned map[jsonrpc.ID]struct{}
+	// abandonedOverflow says that a call was not added to abandoned, because maxAbandoned calls were in it.
+	abandonedOverflow bool
+	// declinedQuestion says that a request of the server was declined only because of abandoned calls.
+	declinedQuestion bool
+	dropped          int // messages that were dropped
+	unmatched        int // messages that could be about no call, or about several
 }
 
 // pendingRequest is one of our requests that does not have an answer yet.
@@ -99,8 +104,8 @@ type pendingRequest struct {
 	id      jsonrpc.ID
 	trip    *RoundTrip // nil for a request that the SDK sends by itself
 	method  string
-	sent    bool // or is being sent
-	writing bool // the writer has it
+	sent    bool // writing has begun, and has not failed with NotRun
+	writing bool // the writer is writing it; the writer then fails it if the connection ends
 }
 
 // maxDropLog bounds how many dropped messages of one connection are logged.
@@ -109,14 +114,15 @@ const maxDropLog = 5
 func newStreamConn(e *streamEndpoint) *streamConn {
 	return &streamConn{
 		endpoint: e, log: e.log,
-		out: make(chan *outMessage), ended: make(chan struct{}), written: make(chan struct{}),
+		outgoing: make(chan *outMessage), ended: make(chan struct{}), written: make(chan struct{}),
 		cancelQueued: make(chan struct{}, 1),
-		pending:      map[jsonrpc.ID]*pendingRequest{}, tokens: map[string]*RoundTrip{}, incoming: map[jsonrpc.ID]struct{}{},
-		givenUp: map[jsonrpc.ID]struct{}{},
+		pending:      map[jsonrpc.ID]*pendingRequest{}, byToken: map[string]*RoundTrip{},
+		incoming: map[jsonrpc.ID]struct{}{}, abandoned: map[jsonrpc.ID]struct{}{},
 	}
 }
 
-// Connect opens the connection. It implements sdk.Transport.
+// Connect implements sdk.Transport. It opens the connection and starts writeLoop, which Close ends. ctx must
+// carry a RoundTrip with a Session.
 func (c *streamConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	conn, err := c.endpoint.open(ctx)
 	if err != nil {
@@ -127,25 +133,25 @@ func (c *streamConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	return c, nil
 }
 
-// SessionID returns "": the connection is the session.
+// SessionID implements sdk.Connection. It returns "": the session has no id, because it is this connection.
 func (c *streamConn) SessionID() string { return "" }
 
-// Close ends the connection and returns when the writer has ended. The SDK calls it when no
-// request is in flight, or after Read has failed.
+// Close ends the connection and returns when writeLoop has ended. The SDK calls Close when no request is in
+// flight, or after Read has failed.
 func (c *streamConn) Close() error {
 	c.endConnection(errConnClosed)
 	<-c.written
 	return nil
 }
 
-// removePending returns the pending request id and removes it; nil where there is none.
+// removePending removes and returns the pending request with that id. It returns nil if there is none.
 func (c *streamConn) removePending(id jsonrpc.ID) *pendingRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.removePendingLocked(id)
 }
 
-// removePendingLocked returns the request in flight with that id, which no longer is; nil if there is none.
+// removePendingLocked is removePending for callers that hold c.mu.
 func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 	pending := c.pending[id]
 	if pending == nil {
@@ -153,55 +159,57 @@ func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 	}
 	delete(c.pending, id)
 	if pending.trip != nil {
-		delete(c.tokens, pending.trip.ProgressToken)
+		delete(c.byToken, pending.trip.ProgressToken)
 		c.setReadLimitLocked(pending.trip)
 	}
 	return pending
 }
 
-// setReadLimitLocked sets the limit that the pending requests need. trip was added or removed.
+// setReadLimitLocked sets the read limit of the connection to the largest limit of all pending requests. Call
+// it after trip was added to or removed from c.pending.
 func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
 	if trip.MaxAnswer <= MaxMessage {
-		return
+		return // trip does not raise the limit
 	}
 	limit := MaxMessage
-	for _, q := range c.pending {
-		if q.trip != nil {
-			limit = max(limit, q.trip.answerLimit())
+	for _, pending := range c.pending {
+		if pending.trip != nil {
+			limit = max(limit, pending.trip.answerLimit())
 		}
 	}
 	c.conn.SetReadLimit(limit)
 }
 
-// endConnection ends the connection because of err. Requests in flight fail with the reason before the SDK
-// ends them.
+// endConnection ends the connection because of err, and fails all requests in flight. It does nothing if the
+// connection has ended before.
 func (c *streamConn) endConnection(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endConnectionLocked(err)
 }
 
+// endConnectionLocked is endConnection for callers that hold c.mu.
 func (c *streamConn) endConnectionLocked(err error) {
 	if c.err != nil {
 		return
 	}
 	c.err = err
-	waiting := 0
-	for _, q := range c.pending {
-		if q.method != methodListen { // its answer is only the end of the subscription
-			waiting++
+	expectResult := 0
+	for _, pending := range c.pending {
+		if pending.method != methodListen { // the answer to a subscription is only its end, and never large
+			expectResult++
 		}
 	}
-	only := waiting == 1
-	for id, q := range c.pending {
+	for id, pending := range c.pending {
 		delete(c.pending, id)
-		if !q.writing {
-			c.failPendingLocked(q, only)
+		if !pending.writing { // else finishWriting fails it, which knows whether the server got the request
+			c.failPendingLocked(pending, expectResult == 1)
 		}
 	}
-	clear(c.tokens)
+	clear(c.byToken)
+	// Only now, because the SDK fails all requests without a reason when Read returns.
 	close(c.ended)
-	_ = c.conn.Close() // returns at once
+	_ = c.conn.Close() // does not wait
 	if c.dropped > 0 {
 		c.log.Debug("MCP messages were dropped", "messages", c.dropped)
 	}
@@ -210,21 +218,22 @@ func (c *streamConn) endConnectionLocked(err error) {
 	}
 }
 
-// failPendingLocked fails pending because the connection has ended: it was not sent, or may have run. A
-// message that was too large to read is the answer to pending if it says so, or if pending was the only
-// request in flight.
-func (c *streamConn) failPendingLocked(pending *pendingRequest, only bool) {
+// failPendingLocked fails pending with the reason c.err of the ended connection. A request that was not sent
+// gets LostSession. A request whose answer was too large to read gets that failure: the message named the
+// request, or it named none and isOnly says that no other request expected a result. Any other request may
+// have run.
+func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
 	if pending.trip == nil {
 		return
 	}
 	failure, _ := errors.AsType[*Failure](c.err)
-	oversize, _ := errors.AsType[*oversizeError](c.err)
-	isAnswer := only || oversize != nil && oversize.answers == pending.id
+	isAnswer := isOnly
+	if oversize, ok := errors.AsType[*oversizeError](c.err); ok && oversize.answers.IsValid() {
+		isAnswer = oversize.answers == pending.id
+	}
 	switch {
 	case !pending.sent:
 		pending.trip.fail(LostSession(c.err))
-	case oversize != nil && oversize.answers.IsValid() && oversize.answers != pending.id:
-		pending.trip.fail(connectionEnded(c.err))
 	case isAnswer && failure != nil && failure.Kind == TooLarge:
 		pending.trip.fail(failure)
 	default:
@@ -232,8 +241,7 @@ func (c *streamConn) failPendingLocked(pending *pendingRequest, only bool) {
 	}
 }
 
-// Explain implements Transport. The SDK says only that the connection is closed if its reader saw
-// the end before its writer.
+// Explain implements Transport.
 func (c *streamConn) Explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,14 +252,14 @@ func (c *streamConn) Explain(err error) error {
 			err = fmt.Errorf("%w: %w", err, c.err)
 		}
 	}
-	if c.discovers && c.err != nil && !errors.Is(c.err, errConnClosed) { // whether or not it refused server/discover first
+	if c.triedDiscover && c.err != nil && !errors.Is(c.err, errConnClosed) {
 		return fmt.Errorf("%w: %w", ErrHungUp, err)
 	}
 	return err
 }
 
-// connectionEnded returns the failure of a request that was sent over a connection that then
-// ended.
+// connectionEnded returns the failure of a request that was sent over a connection that ended with err before
+// the answer. It has the public text of err if err is a *Failure.
 func connectionEnded(err error) *Failure {
 	public := "the connection ended before its answer"
 	if f, ok := errors.AsType[*Failure](err); ok {

@@ -22,15 +22,15 @@ func TestStreamConnAttributesNothingAfterTooManyGivenUp(t *testing.T) {
 		return id
 	}
 	l := newTestStreamConn()
-	for i := range maxGivenUp + 1 {
-		l.giveUpLocked(&pendingRequest{id: id(i), method: "tools/call"})
+	for i := range maxAbandoned + 1 {
+		l.addAbandonedLocked(&pendingRequest{id: id(i), method: "tools/call"})
 	}
-	for i := range maxGivenUp + 1 {
-		l.removeGivenUp(id(i))
+	for i := range maxAbandoned + 1 {
+		l.removeAbandoned(id(i))
 	}
 	l.pending[id(-1)] = &pendingRequest{trip: &RoundTrip{}, method: "tools/call", sent: true}
-	if len(l.givenUp) != 0 || l.onlyCall(false) != nil {
-		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.givenUp), l.onlyCall(false))
+	if len(l.abandoned) != 0 || l.onlyCall(false) != nil {
+		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.abandoned), l.onlyCall(false))
 	}
 }
 

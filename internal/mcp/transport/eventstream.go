@@ -321,7 +321,7 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 		if !Pause(ctx, pause) {
 			return nil, ctx.Err()
 		}
-		if c.stale() {
+		if c.sessionLost() {
 			return nil, LostSession(nil)
 		}
 		r, err := c.newRequest(ctx, http.MethodGet, nil)

@@ -38,7 +38,7 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if tokens == nil {
 		return t.Next.RoundTrip(r)
 	}
-	trip.fetching.Store(true)
+	trip.fetchingToken.Store(true)
 	return tokens.Send(tokenWatcher{t.Next, trip}, r)
 }
 
@@ -51,10 +51,10 @@ type tokenWatcher struct {
 
 // RoundTrip implements http.RoundTripper. After a refusal of the token, the sender fetches another one.
 func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.trip.fetching.Store(false)
+	w.trip.fetchingToken.Store(false)
 	resp, err := w.next.RoundTrip(r)
 	if err == nil && refusesToken(r, resp) {
-		w.trip.fetching.Store(true)
+		w.trip.fetchingToken.Store(true)
 	}
 	return resp, err
 }
@@ -97,7 +97,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	// After the configured headers, so that it wins over an Authorization there.
 	r.Header.Set("Authorization", "Bearer "+bearer.Reveal())
 	resp, err := next.RoundTrip(r)
-	if err != nil || !refusesToken(r, resp) || !trip.renewed.CompareAndSwap(false, true) {
+	if err != nil || !refusesToken(r, resp) || !trip.tokenRenewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
 	drainBody(resp, maxRefusal)

@@ -170,11 +170,11 @@ type httpConn struct {
 	closing sync.Once
 	err     error // of Close; closing protects it
 
-	mu        sync.Mutex // protects what follows
-	id        string     // of the session; "" before initialize, and where there is none
-	version   string     // that initialize has negotiated; "" before
-	canUpdate bool       // the server's resources can be subscribed to, as initialize said
-	announces bool       // the server announces changes of its tools, as initialize said
+	mu             sync.Mutex // protects what follows
+	id             string     // of the session; "" before initialize, and where there is none
+	version        string     // that initialize has negotiated; "" before
+	canSubscribe   bool       // the server's resources can be subscribed to, as initialize said
+	announcesTools bool       // the server announces changes of its tools, as initialize said
 }
 
 func newHTTPConn(e *httpEndpoint) *httpConn {
@@ -240,7 +240,7 @@ func (c *httpConn) Close() error {
 }
 
 // stale reports whether requests would carry the id of a session that the server forgot.
-func (c *httpConn) stale() bool { return c.SessionID() != "" && c.session.Lost.Load() }
+func (c *httpConn) sessionLost() bool { return c.SessionID() != "" && c.session.Lost.Load() }
 
 // readJSON reads a JSON body of at most limit bytes to its end. Past that the connection is given up.
 func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {

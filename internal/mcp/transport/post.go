@@ -77,7 +77,7 @@ func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure
 // sendRequest sends a request of ours and processes the reply.
 func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
 	trip.prepareMessage()
-	if c.stale() {
+	if c.sessionLost() {
 		trip.fail(LostSession(nil))
 		return
 	}
@@ -164,8 +164,8 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.version = decoded.Version
-	c.canUpdate = decoded.Capabilities.Resources.Subscribe
-	c.announces = decoded.Capabilities.Tools.ListChanged
+	c.canSubscribe = decoded.Capabilities.Resources.Subscribe
+	c.announcesTools = decoded.Capabilities.Tools.ListChanged
 }
 
 // processRefusal ends a request whose reply has a status other than 2xx: the session is lost, the body has the answer, or
@@ -231,7 +231,7 @@ func mayCarryAnswer(status int) bool {
 
 // notify sends a message that has no answer, or a DELETE, within timeout.
 func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method string, m jsonrpc.Message) error {
-	if c.stale() {
+	if c.sessionLost() {
 		return nil
 	}
 	ctx, stop := context.WithTimeout(ctx, timeout)
@@ -381,7 +381,7 @@ const (
 // t + 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
 // nothing can overtake, and there is no such notification over HTTP (basic/patterns/cancellation).
 func (c *httpConn) cancelRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
-	if trip.Handshake || !trip.sent.Load() || trip.failed.Load() || c.session.Protocol() >= StatelessVersion {
+	if trip.Handshake || !trip.sent.Load() || trip.noCancel.Load() || c.session.Protocol() >= StatelessVersion {
 		// initialize must not be cancelled (2025-11-25 basic/lifecycle). Else there is nothing to
 		// cancel.
 		return

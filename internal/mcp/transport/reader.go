@@ -11,7 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Read returns the next message that concerns the SDK.
+// Read implements sdk.Connection. It returns the next message that is meant for the SDK, and processes the
+// messages before it. An error means that the connection has ended. Close ends Read; the context is not used.
 func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
 	defer Recover(c.log, func(f *Failure) {
 		c.endConnection(f)
@@ -32,8 +33,8 @@ func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
 	}
 }
 
-// nextMessage returns the next message. Servers of 2025-03-26 may send several at once (JSON-RPC
-// section 6).
+// nextMessage returns the text of the next message. Servers of 2025-03-26 may send several messages in one
+// batch (JSON-RPC section 6), which nextMessage returns one by one. A batch that does not decode is dropped.
 func (c *streamConn) nextMessage() (json.RawMessage, error) {
 	for len(c.batch) == 0 {
 		data, err := c.conn.Read()
@@ -52,7 +53,8 @@ func (c *streamConn) nextMessage() (json.RawMessage, error) {
 	return data, nil
 }
 
-// processMessage processes one message and returns what the SDK is to have of it; nil for none.
+// processMessage processes the message in data. It returns the message for the SDK, or nil if the SDK must not
+// get it.
 func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 	msg, err := decodeStreamed(data)
 	if err != nil {
@@ -72,12 +74,12 @@ func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 	return nil
 }
 
-// processAnswer records an answer for the RoundTrip that waits for it. It drops an answer without
-// one, which is a duplicate or came after its caller gave up.
+// processAnswer ends the pending request that msg answers, and returns msg for the SDK. It returns nil if no
+// request waits for msg, or if msg is not a valid answer; then it has failed the request.
 func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 	pending := c.removePending(msg.ID)
 	if pending == nil {
-		if !c.removeGivenUp(msg.ID) {
+		if !c.removeAbandoned(msg.ID) {
 			c.dropMessage("it answers no open request")
 		}
 		return nil
@@ -85,7 +87,8 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 	c.endIfAmbiguous()
 	if pending.trip != nil {
 		f := pending.trip.acceptAnswer(msg)
-		if limit := pending.trip.answerLimit(); f == nil && len(msg.Result) > limit { // the connection's limit is higher at the moment
+		// The read limit of the connection may be higher, because of another request.
+		if limit := pending.trip.answerLimit(); f == nil && len(msg.Result) > limit {
 			f = AnswerTooLarge(limit)
 		}
 		if f != nil {
@@ -96,8 +99,9 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 	return msg
 }
 
-// processUndecodable fails the request that a message which does not decode would have answered.
-// If it would answer none, such as a log line in JSON, it is dropped.
+// processUndecodable processes a message that does not decode because of err. answer has the id of the request
+// that the message would have answered, and that request fails. If answer is nil or no request with its id is
+// pending, the message is dropped: it may be a log line in JSON.
 func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
 	var pending *pendingRequest
 	if answer != nil {
@@ -110,8 +114,9 @@ func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
 	}
 }
 
-// processRequest bounds the server's requests: the SDK queues them without bound, and each costs
-// an answer.
+// processRequest returns a request of the server for the SDK, which answers it. Elicitation and sampling
+// requests go through Session.Request first, with the call that they are about. processRequest drops the request
+// and returns nil if its id is in use, or if maxServerRequests are unanswered: the SDK's queue is not bounded.
 func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	c.mu.Lock()
 	_, inUse := c.incoming[msg.ID]
@@ -137,9 +142,9 @@ func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	return msg
 }
 
-// processNotification processes a notification, whose text is data. Progress and log messages are
-// handed to their call here, where answers are read too, so what came before the answer is there
-// before the answer.
+// processNotification processes a notification, whose text is data, and returns it for the SDK. It returns nil
+// for progress and log messages, which it hands to their call, and for the end of a subscription. The goroutine
+// that reads answers runs it, so a call gets its notifications before its answer.
 func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMessage) jsonrpc.Message {
 	switch msg.Method {
 	case notificationProgress:
@@ -161,8 +166,9 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 	return msg
 }
 
-// endSubscription fails the subscription that the server ends with params of notifications/cancelled, since it
-// need not be answered (2026-07-28 basic/patterns/cancellation). It reports whether they name one.
+// endSubscription fails the subscription that params, of a notifications/cancelled of the server, name: the
+// server need not answer it (2026-07-28 basic/patterns/cancellation). It returns false if params do not name
+// a pending subscription.
 func (c *streamConn) endSubscription(params json.RawMessage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,10 +184,11 @@ func (c *streamConn) endSubscription(params json.RawMessage) bool {
 	return true
 }
 
-// processProgress hands a progress notification to the RoundTrip that its token names.
+// processProgress hands a progress notification to the pending RoundTrip that its token names, or drops it.
+// Each notification puts off the idle timeout of that RoundTrip, and counts against its limits.
 func (c *streamConn) processProgress(message json.RawMessage) {
 	c.mu.Lock()
-	trip := c.tokens[progressToken(message)]
+	trip := c.byToken[progressToken(message)]
 	c.mu.Unlock()
 	if trip == nil {
 		c.dropMessage("progress of no open request")
@@ -192,9 +199,9 @@ func (c *streamConn) processProgress(message json.RawMessage) {
 	c.session.Progress(trip, message)
 }
 
-// progressToken returns the progress token in the text of a notification if it is a string, as ours
-// are; else "". It does not decode the message, since most of a flood is dropped: quotes in a JSON
-// string are escaped, so what it finds is the name of a member.
+// progressToken returns the progress token in the text of a notification; "" if there is none or it is not a
+// string, as all of our tokens are. It searches the text instead of decoding it, because most messages of a
+// flood are dropped. A match is the name of a member, since quotes within JSON strings are escaped.
 func progressToken(message []byte) string {
 	_, rest, _ := bytes.Cut(message, []byte(`"progressToken"`))
 	rest = bytes.TrimLeft(rest, " \t\r\n:")
@@ -205,8 +212,8 @@ func progressToken(message []byte) string {
 	return string(token)
 }
 
-// dropMessage counts a message that is dropped. The first few of a connection are logged, without
-// their text: that is the server's.
+// dropMessage counts a dropped message. It logs the reason for the first maxDropLog messages of a connection,
+// the first of them as a warning. The text of the message is not logged: it may hold data of callers.
 func (c *streamConn) dropMessage(reason string) {
 	c.mu.Lock()
 	c.dropped++
@@ -223,74 +230,85 @@ func (c *streamConn) dropMessage(reason string) {
 }
 
 // On a connection that all calls share, a server's log messages and requests do not say which call
-// they are about. A guess could show one caller's question to another. So they go to a call only if
-// no other call could be meant. Otherwise requests are declined and log messages dropped. (From
-// 2026-07-28 on questions are part of answers, and this does not apply.)
+// they are about. A guess could show one caller's question to another caller. So a message goes to a call
+// only if it cannot be about another call. Otherwise requests are declined and log messages dropped. This
+// includes abandoned calls: they were cancelled after they were sent, and the server may still work on them.
+// (From 2026-07-28 on questions are part of answers, and this does not apply.)
 
 const (
-	// maxGivenUp bounds the calls of a connection that are kept as given up.
-	maxGivenUp = 1000
-	// minConnectionAge is the age from which on a connection may be replaced because of calls that
-	// were given up. A process is started at most maxStarts times within startSpan.
+	// maxAbandoned bounds the abandoned calls that a connection keeps.
+	maxAbandoned = 1000
+	// minConnectionAge is how old a connection must be to be replaced because of abandoned calls. Without
+	// it, a process could reach the bound of maxStarts within startSpan.
 	minConnectionAge = startSpan
 )
 
-// onlyCall returns the RoundTrip of the one call that the server can be working on. Where there is
-// none, or several, it returns nil and counts the message. isQuestion says that the server waits for
-// an answer.
+// onlyCall returns the RoundTrip of the only call that the server can be working on. If there is no such call,
+// or another call is possible, it returns nil and counts the message as unmatched. isQuestion says that the
+// message is a request of the server, which is then declined.
 func (c *streamConn) onlyCall(isQuestion bool) *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var trip *RoundTrip
 	inFlight := 0
-	for _, q := range c.pending {
-		if q.sent && serverMayAsk(q.method) {
-			trip = q.trip
+	for _, pending := range c.pending {
+		if pending.sent && serverMayAsk(pending.method) {
+			trip = pending.trip
 			inFlight++
 		}
 	}
 	onlyOne := inFlight == 1 && trip != nil
-	if onlyOne && !c.hasGivenUpLocked() {
+	if onlyOne && !c.hasAbandonedLocked() {
 		return trip
 	}
-	c.ambiguous = c.ambiguous || onlyOne && isQuestion
+	if onlyOne && isQuestion {
+		c.declinedQuestion = true // only because of abandoned calls
+	}
 	c.unmatched++
 	return nil
 }
 
-// hasGivenUpLocked reports whether the server may be working on a call that was given up.
-func (c *streamConn) hasGivenUpLocked() bool { return len(c.givenUp) > 0 || c.overflowed }
+// hasAbandonedLocked reports whether the server may still work on an abandoned call.
+func (c *streamConn) hasAbandonedLocked() bool { return len(c.abandoned) > 0 || c.abandonedOverflow }
 
-// endIfAmbiguous ends the connection if a question was declined only because it could be about a call that was given
-// up. The server need not answer such a call (2025-11-25 basic/utilities/cancellation), and would then have all its
-// questions declined; over the next connection they can be attributed. It waits until no request is in flight that
-// would fail.
+// endIfAmbiguous ends the connection if abandoned calls have made it decline a question and may do so again: the
+// server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so the state could last.
+// On the next connection, questions can be attributed to calls. It does nothing while a request is in flight,
+// which would fail, and before the connection has reached minConnectionAge.
 func (c *streamConn) endIfAmbiguous() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ambiguous && c.hasGivenUpLocked() && len(c.pending) == 0 && time.Since(c.opened) >= minConnectionAge {
-		c.endConnectionLocked(&Failure{Kind: Unavailable, Public: "it has not ended a call that was cancelled, so it is connected again", NotRun: true})
+	if !c.declinedQuestion || !c.hasAbandonedLocked() || len(c.pending) > 0 || time.Since(c.opened) < minConnectionAge {
+		return
 	}
+	c.endConnectionLocked(&Failure{
+		Kind:   Unavailable,
+		Public: "it has not ended a call that was cancelled, so it is connected again",
+		NotRun: true,
+	})
 }
 
-// giveUpLocked notes that a call was given up that the server has. The server may continue it
-// until it answers all the same, and need not answer (2025-11-25 basic/utilities/cancellation).
-func (c *streamConn) giveUpLocked(q *pendingRequest) {
+// addAbandonedLocked records that pending was cancelled after it was sent. It ignores methods during which the
+// server does not ask anything.
+func (c *streamConn) addAbandonedLocked(pending *pendingRequest) {
 	switch {
-	case !serverMayAsk(q.method):
-	case len(c.givenUp) == maxGivenUp:
-		c.overflowed = true
+	case !serverMayAsk(pending.method):
+	case len(c.abandoned) == maxAbandoned:
+		c.abandonedOverflow = true
 	default:
-		c.givenUp[q.id] = struct{}{}
+		c.abandoned[pending.id] = struct{}{}
 	}
 }
 
-// removeGivenUp notes the answer to a call that was given up, and reports whether it was one.
-func (c *streamConn) removeGivenUp(id jsonrpc.ID) bool {
+// removeAbandoned removes the abandoned call id, which the server has answered after all. It returns false if
+// id is not an abandoned call.
+func (c *streamConn) removeAbandoned(id jsonrpc.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, late := c.givenUp[id]
-	delete(c.givenUp, id)
-	c.ambiguous = c.ambiguous && c.hasGivenUpLocked()
-	return late
+	_, found := c.abandoned[id]
+	delete(c.abandoned, id)
+	if !c.hasAbandonedLocked() {
+		c.declinedQuestion = false // the next question can be attributed
+	}
+	return found
 }

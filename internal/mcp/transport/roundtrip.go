@@ -55,23 +55,23 @@ type RoundTrip struct {
 	release func()      // frees what ctx holds
 	timer   idleTimer
 
-	sent    atomic.Bool  // there was a connection for it, so the server may have got it
-	sentAt  atomic.Int64 // when, over HTTP: Unix time in ns
-	renewed atomic.Bool  // its token was renewed once already
+	sent         atomic.Bool  // there was a connection for it, so the server may have got it
+	sentAt       atomic.Int64 // when, over HTTP: Unix time in ns
+	tokenRenewed atomic.Bool  // its token was renewed once already
 	// fetching says that a token is being waited for, or did not come.
-	fetching atomic.Bool
+	fetchingToken atomic.Bool
 	// answered says that the server is done with the request: it has answered or refused it.
 	answered atomic.Bool
 	// failed says that the transport has ended it and that the server needs no cancellation.
-	failed atomic.Bool
+	noCancel atomic.Bool
 
 	// receivedBytes and receivedMessages count what the server sent before its answer.
 	receivedBytes, receivedMessages atomic.Int64
 
-	mu       sync.Mutex // protects what follows
-	streams  int        // streams that are not closed yet
-	finished bool
-	linger   *time.Timer
+	mu          sync.Mutex // protects what follows
+	streams     int        // streams that are not closed yet
+	finished    bool
+	lingerTimer *time.Timer
 }
 
 // answerLimit returns how many bytes the answer may have.
@@ -131,14 +131,14 @@ func (trip *RoundTrip) Sent() bool { return trip.sent.Load() }
 func (trip *RoundTrip) SetNotSent() { trip.sent.Store(false) }
 
 // FetchingToken reports whether the request waits for its token, or did not get one.
-func (trip *RoundTrip) FetchingToken() bool { return trip.fetching.Load() }
+func (trip *RoundTrip) FetchingToken() bool { return trip.fetchingToken.Load() }
 
 // TokenRenewed reports whether the request's token was renewed, which happens once.
-func (trip *RoundTrip) TokenRenewed() bool { return trip.renewed.Load() }
+func (trip *RoundTrip) TokenRenewed() bool { return trip.tokenRenewed.Load() }
 
 // SetTokenRenewed says whether the request's token was renewed already: a handshake takes several
 // requests, and renews once.
-func (trip *RoundTrip) SetTokenRenewed(renewed bool) { trip.renewed.Store(renewed) }
+func (trip *RoundTrip) SetTokenRenewed(renewed bool) { trip.tokenRenewed.Store(renewed) }
 
 // sender returns what sends the request with a token; nil: the server's.
 func (trip *RoundTrip) sender() Sender {
@@ -197,7 +197,7 @@ func (trip *RoundTrip) hasToken(message []byte) bool {
 func (trip *RoundTrip) fail(f *Failure) {
 	trip.cancel(f)
 	if context.Cause(trip.ctx) == error(f) {
-		trip.failed.Store(true)
+		trip.noCancel.Store(true)
 		trip.answered.Store(f.Kind != UnknownOutcome)
 	}
 }
@@ -265,7 +265,7 @@ func (trip *RoundTrip) Ended() *Failure {
 	switch {
 	case errors.Is(cause, ErrClosed):
 		return &Failure{Kind: Cancelled, Public: "answerd is shutting down", Err: cause}
-	case errors.Is(cause, ErrTimeout) && trip.fetching.Load():
+	case errors.Is(cause, ErrTimeout) && trip.fetchingToken.Load():
 		return &Failure{Kind: Timeout, Public: "no token for it in time", NotRun: true, Err: CredentialsError(cause)}
 	case errors.Is(cause, ErrTimeout), errors.Is(trip.caller.Err(), context.DeadlineExceeded):
 		return &Failure{Kind: Timeout, Public: "no answer in time", Err: cause}
@@ -286,7 +286,7 @@ func (trip *RoundTrip) streamClosed() {
 	trip.mu.Lock()
 	defer trip.mu.Unlock()
 	trip.streams--
-	if trip.finished && trip.streams == 0 && trip.linger != nil && trip.linger.Stop() {
+	if trip.finished && trip.streams == 0 && trip.lingerTimer != nil && trip.lingerTimer.Stop() {
 		trip.release()
 	}
 }
@@ -301,7 +301,7 @@ func (trip *RoundTrip) Finish() {
 		trip.Session.inflight.remove(trip, trip.sent.Load() && !trip.answered.Load())
 	}
 	if trip.streams > 0 && trip.answered.Load() && trip.detach() && trip.ctx.Err() == nil {
-		trip.linger = time.AfterFunc(lingerTimeout, trip.release)
+		trip.lingerTimer = time.AfterFunc(lingerTimeout, trip.release)
 		return
 	}
 	trip.release()

@@ -66,9 +66,9 @@ type Handlers struct {
 // stream does not say which call it is about. So, as on a connection that all calls share, it is
 // attributed to the only call in flight, or to none. The zero value works.
 type inflightCalls struct {
-	mu      sync.Mutex // protects what follows
-	calls   map[*RoundTrip]struct{}
-	givenUp bool // a call was given up, and the server may continue it
+	mu        sync.Mutex // protects what follows
+	calls     map[*RoundTrip]struct{}
+	abandoned bool // a call was given up, and the server may continue it
 }
 
 // add notes that trip has sent a request during which the server may ask something.
@@ -83,13 +83,13 @@ func (c *inflightCalls) add(trip *RoundTrip) {
 
 // remove notes the end of trip, for which add may have been called or not. Over HTTP nothing ever
 // says that the server is done with a call that was given up.
-func (c *inflightCalls) remove(trip *RoundTrip, givenUp bool) {
+func (c *inflightCalls) remove(trip *RoundTrip, abandoned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, added := c.calls[trip]
 	delete(c.calls, trip)
-	if added && givenUp {
-		c.givenUp = true
+	if added && abandoned {
+		c.abandoned = true
 	}
 }
 
@@ -97,7 +97,7 @@ func (c *inflightCalls) remove(trip *RoundTrip, givenUp bool) {
 func (c *inflightCalls) ambiguous() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.givenUp
+	return c.abandoned
 }
 
 // onlyCall returns the one call that the server can be working on, else nil, and notes that the server
@@ -105,7 +105,7 @@ func (c *inflightCalls) ambiguous() bool {
 func (c *inflightCalls) onlyCall() *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.givenUp || len(c.calls) != 1 {
+	if c.abandoned || len(c.calls) != 1 {
 		return nil
 	}
 	for trip := range c.calls {

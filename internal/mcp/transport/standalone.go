@@ -68,8 +68,8 @@ func (c *httpConn) wantsStandaloneStream() bool {
 	if c.StandaloneStream != nil {
 		return *c.StandaloneStream
 	}
-	forResources := c.WatchResources && c.canUpdate
-	forTools := c.session.WatchTools && c.announces
+	forResources := c.WatchResources && c.canSubscribe
+	forTools := c.session.WatchTools && c.announcesTools
 	return forResources || forTools
 }
 

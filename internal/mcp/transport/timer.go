@@ -10,10 +10,10 @@ import (
 // stand still while a person is asked.
 type idleTimer struct {
 	expire func()
-	// lastSign is when the server was last heard from, in ns since started. A message costs no
+	// lastActivity is when the server was last heard from, in ns since started. A message costs no
 	// more than to store it: the timer compares when it fires.
-	lastSign atomic.Int64
-	started  time.Time
+	lastActivity atomic.Int64
+	started      time.Time
 
 	mu     sync.Mutex // protects what follows
 	timer  *time.Timer
@@ -53,11 +53,11 @@ func (t *idleTimer) setIdle(d time.Duration) {
 }
 
 // noteActivity notes that the server was heard from.
-func (t *idleTimer) noteActivity() { t.lastSign.Store(int64(time.Since(t.started))) }
+func (t *idleTimer) noteActivity() { t.lastActivity.Store(int64(time.Since(t.started))) }
 
 // dueLocked returns when the time is over if the server stays silent.
 func (t *idleTimer) dueLocked() time.Time {
-	silent := t.started.Add(time.Duration(t.lastSign.Load()) + t.idle)
+	silent := t.started.Add(time.Duration(t.lastActivity.Load()) + t.idle)
 	if t.idle > 0 && silent.Before(t.end) {
 		return silent
 	}

@@ -35,10 +35,10 @@ import (
 // An Endpoint makes the transports of one server. There is one implementation for Streamable HTTP
 // and one for connections that carry whole messages.
 type Endpoint interface {
-	// NewTransport returns the transport of one session, with which the SDK connects once.
+	// NewTransport returns the transport of one session. The SDK calls its Connect once.
 	NewTransport() Transport
-	// Close waits for everything that sessions have left behind, such as streams that are read to
-	// their end, and ends a child process. It is called after the last session was closed.
+	// Close ends the child process, if the endpoint has one, and waits for all goroutines and
+	// processes of its sessions. Call it after the last session was closed.
 	Close()
 }
 
@@ -46,27 +46,27 @@ type Endpoint interface {
 // whose Session is set.
 type Transport interface {
 	sdk.Transport
-	// Explain returns err, an error of connecting, with the reason why the connection ended: the
-	// SDK says only that it is closed. ErrHungUp is in its chain if the server ended the
-	// connection at server/discover, or after it and before it answered initialize.
+	// Explain returns err, the error of a handshake that failed, with the reason why the connection
+	// ended added: the SDK says only that the connection is closed. ErrHungUp is in the chain of the
+	// result if the handshake sent server/discover and the server then ended the connection.
 	Explain(err error) error
 }
 
-// ErrHungUp says that the server ended the connection because of server/discover. Some
-// servers of before 2026-07-28 do so at every request that comes before initialize.
+// ErrHungUp says that the server ended the connection after server/discover. Some servers of
+// versions before 2026-07-28 do that on every request that comes before initialize.
 var ErrHungUp = errors.New("the server hung up at " + methodDiscover)
 
-// errConnClosed ends a connection that is closed by us.
+// errConnClosed is the reason for the end of a connection that answerd closed.
 var errConnClosed = errors.New("the connection was closed by us")
 
-// MethodPrefix is put before the name of a method so that the SDK sends it as a method of our own
-// and returns its result as it was received. The connection removes it.
+// MethodPrefix before the name of an MCP method makes the SDK treat the method as a custom one, whose
+// result the SDK returns as received. Connections remove the prefix before they send the request.
 const MethodPrefix = "answerd/"
 
 // StatelessVersion is the first protocol version without sessions: each request is independent of the others.
 const StatelessVersion = "2026-07-28"
 
-// Names of methods and notifications that transports treat in a way of their own.
+// Methods and notifications that transports treat specially.
 const (
 	methodDiscover   = "server/discover"
 	methodInitialize = "initialize"
@@ -86,9 +86,11 @@ const (
 const (
 	// MaxMessage is how many bytes a message of a server may have, uncompressed: JSON, or one event.
 	MaxMessage = 4 << 20
-	maxRefusal = 64 << 10 // bytes that are read of the body of a refusal
-	// maxServerRequests is how many requests a server may send within one stream, besides one for each
-	// second that the stream lasts, and how many of one connection may be unanswered.
+	// maxRefusal is how many bytes are read of a body without a result, such as the body of an error status.
+	maxRefusal = 64 << 10
+	// maxServerRequests is how many unanswered requests a server may have on a connection that all calls
+	// share. Over HTTP it is how many requests a server may send in one stream, plus one for each second
+	// that the stream lasts.
 	maxServerRequests = 100
 	// maxReceivedMessages and maxReceivedBytes bound what a server sends before the answer to one
 	// request: progress, log messages and requests of its own.

@@ -10,18 +10,18 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// outMessage is a message on its way to the writer.
+// outMessage is a message for writeLoop.
 type outMessage struct {
 	data    []byte
-	id      jsonrpc.ID // of our request, or of the server's that it answers; else invalid
-	request bool       // it is one of our requests
-	done    chan error // of capacity 1
+	id      jsonrpc.ID // of our request, or of the server's request that the message answers; else invalid
+	request bool       // the message is one of our requests
+	done    chan error // of capacity 1; gets the result of writing
 }
 
-// Write sends msg. It returns when the message is written or ctx has ended; a message that the
-// writer has by then is still written whole. Other errors end the connection.
+// Write implements sdk.Connection. It returns when msg is written, or was dropped because the server need not get
+// it. It also returns when ctx has ended; if writeLoop has taken the message by then, it is still written whole.
 func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	// Here, and not only where the call began: see httpConn.Write.
+	// The panic must not reach the SDK: see httpConn.Write.
 	defer Recover(c.log, func(f *Failure) {
 		c.endConnection(f)
 		err = f
@@ -48,9 +48,9 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 	return c.send(ctx, id, false, msg)
 }
 
-// sendRequest sends one of our requests, and registers it before, because its answer can arrive at once. trip is nil for a
-// request that the SDK sends by itself. After an error the request has no answer, except if ctx has ended: it may have
-// been sent then, and the SDK cancels it.
+// sendRequest registers one of our requests as pending, since its answer can arrive at once, and sends it. trip is
+// nil for a request that the SDK sends by itself. After an error the request is not pending any more, unless ctx
+// has ended: the server may then have got the request, and the SDK calls Write with its cancellation.
 func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) error {
 	pending := &pendingRequest{id: msg.ID, trip: trip, method: msg.Method}
 	if trip != nil {
@@ -66,16 +66,16 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 		return c.err
 	}
 	c.pending[msg.ID] = pending
-	c.discovers = c.discovers || msg.Method == methodDiscover
+	c.triedDiscover = c.triedDiscover || msg.Method == methodDiscover
 	if trip != nil {
 		c.setReadLimitLocked(trip)
 		if trip.ProgressToken != "" {
-			c.tokens[trip.ProgressToken] = trip
+			c.byToken[trip.ProgressToken] = trip
 		}
 	}
 	c.mu.Unlock()
 	if err := c.send(ctx, msg.ID, true, msg); err != nil {
-		if ctx.Err() == nil { // else the SDK cancels it, which needs to know whether it was sent
+		if ctx.Err() == nil { // else the cancellation removes it, and needs to know whether it was sent
 			c.removePending(msg.ID)
 		}
 		return err
@@ -83,7 +83,8 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 	return nil
 }
 
-// send hands msg to the writer and waits under ctx until it is written.
+// send hands msg to writeLoop and waits under ctx until it is written. id and request are those of outMessage.
+// The error is io.ErrClosedPipe if the connection has ended.
 func (c *streamConn) send(ctx context.Context, id jsonrpc.ID, request bool, msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
@@ -94,7 +95,7 @@ func (c *streamConn) send(ctx context.Context, id jsonrpc.ID, request bool, msg 
 	}
 	m := &outMessage{data: data, id: id, request: request, done: make(chan error, 1)}
 	select {
-	case c.out <- m:
+	case c.outgoing <- m:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-c.ended:
@@ -108,9 +109,9 @@ func (c *streamConn) send(ctx context.Context, id jsonrpc.ID, request bool, msg 
 	}
 }
 
-// sendCancel queues the cancellation of a call, and waits under ctx until it is written. The SDK
-// gives it 5 s; it is written after that too, when the server reads again, or the call would run
-// to its end. The queue holds at most one message for each call that was sent.
+// sendCancel queues the cancellation of a call, and waits under ctx until it is written. The context of the SDK
+// ends after 5 s. The cancellation stays in the queue, so that it stops the call when the server reads again.
+// The queue has at most one message for each call that was sent.
 func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Request) error {
 	data, err := jsonrpc.EncodeMessage(cancellation)
 	if err != nil {
@@ -118,11 +119,11 @@ func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Reque
 	}
 	m := &outMessage{data: data, done: make(chan error, 1)}
 	c.mu.Lock()
-	c.cancels = append(c.cancels, m)
+	c.cancellations = append(c.cancellations, m)
 	c.mu.Unlock()
 	select {
 	case c.cancelQueued <- struct{}{}:
-	default: // the writer has not looked since the last one
+	default: // writeLoop has not received the last signal yet, and will find m too
 	}
 	select {
 	case err := <-m.done:
@@ -134,17 +135,18 @@ func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Reque
 	}
 }
 
-// writeLoop writes the queued messages. No other goroutine writes to the connection.
+// writeLoop writes the messages that send and sendCancel queue, until the connection ends. It is the only
+// goroutine that writes to the connection.
 func (c *streamConn) writeLoop() {
 	defer close(c.written)
 	for {
 		select {
-		case m := <-c.out:
+		case m := <-c.outgoing:
 			c.writeQueued(m)
 		case <-c.cancelQueued:
 			c.mu.Lock()
-			cancels := c.cancels
-			c.cancels = nil
+			cancels := c.cancellations
+			c.cancellations = nil
 			c.mu.Unlock()
 			for _, m := range cancels {
 				c.writeQueued(m)
@@ -155,38 +157,40 @@ func (c *streamConn) writeLoop() {
 	}
 }
 
-// writeQueued writes a message, unless it is a request that was given up meanwhile.
+// writeQueued writes m and reports the result to m.done. It skips a request that was cancelled while it was
+// queued. An error ends the connection.
 func (c *streamConn) writeQueued(m *outMessage) {
-	q, wanted := c.startWriting(m)
+	pending, wanted := c.startWriting(m)
 	if !wanted {
-		m.done <- nil // the server need not know of it
+		m.done <- nil
 		return
 	}
 	err := c.writeData(m.data)
-	c.finishWriting(q, err)
+	c.finishWriting(pending, err)
 	if err != nil {
 		c.endConnection(err)
 	}
 	m.done <- err
 }
 
-// writeData writes one message. A panic is an error of the connection, which then ends for
-// everyone who waits.
+// writeData writes one message. A panic becomes an error, so that writeLoop does not die while senders wait
+// for it.
 func (c *streamConn) writeData(data []byte) (err error) {
 	defer Recover(c.log, func(f *Failure) { err = f })
 	return c.conn.Write(data)
 }
 
-// startWriting notes that a message is being sent. It returns the request in it, if it is one, and whether
-// the message is still wanted.
-func (c *streamConn) startWriting(m *outMessage) (_ *pendingRequest, wanted bool) {
+// startWriting records that writing of m begins. If m is one of our requests, it marks the request as sent and
+// returns it; otherwise pending is nil. wanted is false for a request that is not pending any more.
+func (c *streamConn) startWriting(m *outMessage) (pending *pendingRequest, wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !m.request {
-		delete(c.incoming, m.id) // not earlier, because the bound on incoming counts the answers that wait to be sent
+		// Not earlier: the bound on incoming also covers answers that wait to be written.
+		delete(c.incoming, m.id)
 		return nil, true
 	}
-	pending := c.pending[m.id]
+	pending = c.pending[m.id]
 	if pending == nil {
 		return nil, false
 	}
@@ -197,8 +201,9 @@ func (c *streamConn) startWriting(m *outMessage) (_ *pendingRequest, wanted bool
 	return pending, true
 }
 
-// finishWriting notes the result of writing pending, which may be nil. An error may prove that nothing
-// was sent after all. If the connection ended meanwhile, end has left it to the writer to fail pending.
+// finishWriting records the result err of writing pending, which may be nil. A *Failure with NotRun shows that
+// nothing was sent. If the connection ended during the write, finishWriting fails pending, because
+// endConnection did not.
 func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	if pending == nil {
 		return
@@ -217,26 +222,27 @@ func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	}
 }
 
-// closePending closes the request that notifications/cancelled names, and reports whether the
-// server knows it. A late answer then answers no open request.
+// closePending removes the pending request that params, of our notifications/cancelled, name. It returns true if
+// the request was sent and not answered, so that the server must get the cancellation. A request that was not
+// sent is not sent later, because startWriting does not find it.
 func (c *streamConn) closePending(params json.RawMessage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q := c.removePendingLocked(cancelledID(params)) // or the writer could still send what was found not to be sent
-	if q == nil || !q.sent {
+	pending := c.removePendingLocked(cancelledID(params))
+	if pending == nil || !pending.sent {
 		return false
 	}
-	c.giveUpLocked(q)
+	c.addAbandonedLocked(pending)
 	return true
 }
 
 // cancelledID returns the id of the request that the params of notifications/cancelled name; an invalid id if
-// they name none.
+// they do not name a request.
 func cancelledID(params json.RawMessage) jsonrpc.ID {
 	var p struct {
 		ID any `json:"requestId"`
 	}
-	_ = json.Unmarshal(params, &p) // then the id is nil
-	id, _ := jsonrpc.MakeID(p.ID)
+	_ = json.Unmarshal(params, &p) // after an error, p.ID is nil
+	id, _ := jsonrpc.MakeID(p.ID)  // nil makes an invalid id
 	return id
 }
