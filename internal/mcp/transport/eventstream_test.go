@@ -61,8 +61,8 @@ func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 
 			// Compare what the SDK gets, and where the stream would be resumed.
 			got := delivered{id: s.lastID(), retry: s.retry()}
-			for range len(c.in) {
-				b, err := jsonrpc.EncodeMessage(<-c.in)
+			for range len(c.incoming) {
+				b, err := jsonrpc.EncodeMessage(<-c.incoming)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -37,19 +37,19 @@ const (
 	UnknownOutcome   Kind = "unknown_outcome" // the server may or may not have carried the request out
 )
 
-// Failure is why a request to a server has no result.
+// Failure is the reason why a request to a server has no result.
 //
-// It is made where the reason is seen and travels through the SDK untouched, because the SDK's
-// own errors are not enough to decide with: the SDK calls a connection that was cut in the middle
-// of a call "rejected by transport", with the same code as one that was never made.
+// A Failure is made where the reason is seen, and passes through the SDK as the cause of a context. The errors
+// of the SDK do not tell apart what callers must know: a connection that was cut in the middle of a call has the
+// same text and code ("rejected by transport") as a connection that was never made.
 type Failure struct {
 	Kind   Kind
-	Public string        // fit for the caller: no session ids, nothing of a server's reply
+	Public string        // text for the caller: without session ids, credentials and addresses
 	NotRun bool          // the server provably did not carry the request out
-	Lost   bool          // the session is gone
+	Lost   bool          // the session is lost, and a new session is needed
 	Err    error         // the cause, for the log; may be nil
-	Status int           // HTTP status of a refusal; 0: none
-	Later  time.Duration // how long the server asked not to be called; 0: it did not say
+	Status int           // HTTP status if the failure is one; else 0
+	Later  time.Duration // from the header Retry-After; 0 if there was none
 }
 
 func (f *Failure) Error() string {
@@ -64,8 +64,8 @@ func (f *Failure) Unwrap() error { return f.Err }
 // maxRetryAfter bounds the delay that a server can impose with Retry-After.
 const maxRetryAfter = time.Minute
 
-// RetryAfter returns how long the server asked not to be called, at most one minute; 0 where it
-// did not say. It also looks at the failure of a handshake that f was caused by.
+// RetryAfter returns how long the server asked not to be called, at most maxRetryAfter; 0 if it did not ask. The
+// value may also be that of a *Failure in the chain of f, such as the failure of a handshake. f may be nil.
 func (f *Failure) RetryAfter() time.Duration {
 	for f != nil {
 		if f.Later > 0 {
@@ -76,9 +76,8 @@ func (f *Failure) RetryAfter() time.Duration {
 	return 0
 }
 
-// StateReason returns why the server cannot be used. Everyone who may see the server's state may
-// read it, so it leaves out the text of a JSON-RPC error, which only the caller of the request may
-// see.
+// StateReason returns the failure as the reason for the state of the server, which all callers may see. It is
+// Public, except that only the caller of the request may see the message of a JSON-RPC error.
 func (f *Failure) StateReason() string {
 	if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok {
 		return fmt.Sprintf("it answered with the error %d", e.Code)
@@ -86,14 +85,14 @@ func (f *Failure) StateReason() string {
 	return f.Public
 }
 
-// Causes of failures that others compare with errors.Is.
+// Causes of failures, for errors.Is.
 var (
 	// ErrTimeout ends a request at its deadline.
 	ErrTimeout = errors.New("no answer in time")
 	// ErrClosed ends all requests when the MCP client is closed.
 	ErrClosed = errors.New("the MCP client is closed")
-	// ErrCredentials is in the chain of a failure whose reason is the token, or that there is
-	// none. If callers have tokens of their own, such a failure says nothing about the server.
+	// ErrCredentials is in the chain of a failure whose reason is a missing or refused token. If
+	// each caller has their own token, the failure says nothing about the server.
 	ErrCredentials = errors.New("credentials")
 )
 
@@ -105,26 +104,26 @@ func CredentialsError(err error) error {
 	return fmt.Errorf("%w: %w", ErrCredentials, err)
 }
 
-// LostSession returns the failure of a request that the server refused, or that was not sent,
-// because its session is gone. The handshake is repeated and the request sent again.
+// LostSession returns the failure of a request that was not sent, or that the server refused, because its session
+// is gone. The caller can send the request again in a new session. err is the cause, and may be nil.
 func LostSession(err error) *Failure {
 	return &Failure{Kind: Unavailable, Public: "its session is gone", NotRun: true, Lost: true, Err: err}
 }
 
-// AnswerTooLarge returns the failure of a request whose answer has more than limit bytes and was
-// not read further.
+// AnswerTooLarge returns the failure of a request whose answer has more than limit bytes.
 func AnswerTooLarge(limit int) *Failure {
 	return &Failure{Kind: TooLarge, Public: fmt.Sprintf("its answer is larger than %d bytes", limit)}
 }
 
-// BadReply returns the failure of a request whose answer breaks the protocol. The tool may have
-// run, but sending the request again would get the same answer. err may be nil.
+// BadReply returns the failure of a request whose answer breaks the protocol. what completes the sentence "its
+// answer is not MCP: ". err is the cause, and may be nil. The tool may have run, but the Kind is not
+// UnknownOutcome: a repetition would get the same answer.
 func BadReply(what string, err error) *Failure {
 	return &Failure{Kind: Protocol, Public: "its answer is not MCP: " + what, Err: err}
 }
 
-// noReply returns the failure of a request that ended without any HTTP reply. Without a
-// connection nothing can have been sent; with one the server may have got all of it.
+// noReply returns the failure of a request that ended with err and without a reply. sent says that there was a
+// connection, so that the server may have got the request. If err has a *Failure in its chain, noReply returns that.
 func noReply(err error, sent bool) *Failure {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
@@ -138,16 +137,17 @@ func noReply(err error, sent bool) *Failure {
 	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 }
 
-// refusesCertificate reports whether err is the server's TLS alert about our certificate, or about a
-// missing one. In TLS 1.3 it arrives after the handshake (RFC 8446 section 4.4.2.4), when the request
-// was sent, but the server reads no request before it. crypto/tls has no exported type for alerts.
+// refusesCertificate reports whether err is a TLS alert of the server about our client certificate, or about its
+// absence. In TLS 1.3 the alert arrives after the handshake (RFC 8446 section 4.4.2.4), when the request was sent
+// already. The server has not read the request then, because it checks the certificate first. crypto/tls does not
+// export a type for alerts, so the text of the error is compared.
 func refusesCertificate(err error) bool {
 	alert, ok := errors.AsType[*net.OpError](err)
 	return ok && alert.Op == "remote error" && strings.Contains(alert.Error(), "certificate")
 }
 
-// connectReason returns why there is no connection, in a text that may be shown to the caller. The
-// standard library's texts may not: they contain addresses, and proxy URLs with passwords.
+// connectReason returns why the connection failed with err, as a text for the caller. The text of err is not fit
+// for the caller: it may contain addresses, and proxy URLs with passwords.
 func connectReason(err error) string {
 	_, unknownCA := errors.AsType[x509.UnknownAuthorityError](err)
 	_, wrongHost := errors.AsType[x509.HostnameError](err)
@@ -167,10 +167,9 @@ func connectReason(err error) string {
 	return "it cannot be reached"
 }
 
-// badStatus returns the failure of a request that got an HTTP status other than 2xx. A status
-// proves that nothing ran if it means that nothing was tried: 429 and 503 do, a gateway's 502 and
-// 504 and a 500 do not. The reply's body is repeated nowhere: it may hold what the server was
-// sent.
+// badStatus returns the failure of a request that was answered with an HTTP status other than 2xx. The request
+// may have run if the status is 500 or above, except for 503, with which the server refuses it. Callers must not
+// add the body of the reply: it may repeat what the request sent.
 func badStatus(status int) *Failure {
 	failure := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true, Status: status}
 	switch {
@@ -191,12 +190,13 @@ func badStatus(status int) *Failure {
 	return failure
 }
 
-// refusal returns badStatus of a reply whose headers may say more: how long the server is busy,
-// or that only a slash at the end of the URL is wrong.
+// refusal returns the failure of a request that was answered with resp, whose status is not 2xx. It adds to
+// badStatus what the headers say: Retry-After, or that a redirect only adds or removes a slash at the end of
+// the URL.
 func refusal(resp *http.Response) *Failure {
 	failure := badStatus(resp.StatusCode)
 	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
-		// No more of the address than that: a path may hold a key.
+		// Public does not get the address itself: its path may hold a key.
 		path := resp.Request.URL.Path
 		switch {
 		case to.Path == path+"/":
@@ -211,8 +211,8 @@ func refusal(resp *http.Response) *Failure {
 	return failure
 }
 
-// retryAfter returns the value of the header Retry-After (RFC 9110 section 10.2.3), at most
-// maxRetryAfter; 0 where there is none.
+// retryAfter returns the delay in the header Retry-After, which has seconds or a date (RFC 9110 section 10.2.3). It
+// is at most maxRetryAfter, and 0 if the header is absent or malformed.
 func retryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
@@ -225,19 +225,21 @@ func retryAfter(h http.Header) time.Duration {
 	return min(max(time.Until(at), 0), maxRetryAfter)
 }
 
-// rpcFailure returns the failure of a request that the server answered with a JSON-RPC error. The
-// error's message is written for the client that asked, so a model gets it, without control
-// characters and at most 300 bytes of it.
+// maxErrorText is how many bytes of the message of a JSON-RPC error callers and models get.
+const maxErrorText = 300
+
+// rpcFailure returns the failure of a request that the server answered with a JSON-RPC error. Public has the
+// message of the error, because servers write it for the client that sent the request.
 func rpcFailure(e *jsonrpc.Error) *Failure {
-	failure := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, 300), Err: e}
-	low := strings.ToLower(e.Message)
+	failure := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, maxErrorText), Err: e}
 	switch e.Code {
 	case jsonrpc.CodeInvalidParams:
-		// The agent answers these with the tool's input schema. Unknown tools do not have a code
-		// of their own (MCP server/tools: -32602).
-		failure.Kind, failure.NotRun = InvalidArguments, true
-		saysUnknown := strings.Contains(low, "unknown") || strings.Contains(low, "not found")
-		if saysUnknown && strings.Contains(low, "tool") {
+		failure.Kind = InvalidArguments
+		failure.NotRun = true
+		// An unknown tool has the same code (MCP server/tools), so only the message tells.
+		message := strings.ToLower(e.Message)
+		saysUnknown := strings.Contains(message, "unknown") || strings.Contains(message, "not found")
+		if saysUnknown && strings.Contains(message, "tool") {
 			failure.Kind = UnknownTool
 		}
 	case jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeMethodNotFound:
@@ -246,21 +248,20 @@ func rpcFailure(e *jsonrpc.Error) *Failure {
 	return failure
 }
 
-// Recover turns a panic in the function that defers it into a failure, and calls end with that.
-// What a server sends is read on goroutines that belong to the SDK, to a supervisor or to no
-// call: a defect there must cost the request, or the session, and not the process with everyone's
-// runs.
-func Recover(log *slog.Logger, end func(*Failure)) {
+// Recover must be deferred directly. It recovers from a panic, logs it with its stack, and calls onPanic with a
+// failure. Without a panic it does nothing. The goroutines that process messages of servers use it: a defect
+// must cost one request or one session, and not the process with the runs of all callers.
+func Recover(log *slog.Logger, onPanic func(*Failure)) {
 	v := recover()
 	if v == nil {
 		return
 	}
 	log.Error("panic while a message of an MCP server was handled", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-	end(&Failure{Kind: Protocol, Public: "what it sent could not be processed"})
+	onPanic(&Failure{Kind: Protocol, Public: "what it sent could not be processed"})
 }
 
-// withoutPanic calls f. A panic in it ends f and nothing else: what f belongs to continues to its own
-// end, which others wait for.
+// withoutPanic calls f, and returns normally if f panics. It is for one step of a sequence whose later steps must
+// run, because goroutines wait for them.
 func withoutPanic(log *slog.Logger, f func()) {
 	defer Recover(log, func(*Failure) {})
 	f()
@@ -271,15 +272,15 @@ const (
 	MaxBackoff = time.Minute
 )
 
-// Backoff returns how long to wait after so many failures in a row: from half a second to one
-// minute, doubling, with jitter of half of it so that servers that failed together are not tried
-// together.
+// Backoff returns how long to wait after that many failures in a row. The upper bound of the wait doubles from
+// minBackoff to MaxBackoff. The wait is a random part of it, at least half, so that servers that failed
+// at the same time are not tried again at the same time.
 func Backoff(failures int) time.Duration {
-	d := min(minBackoff<<min(failures, 10), MaxBackoff)
-	return d/2 + rand.N(d/2)
+	bound := min(minBackoff<<min(failures, 10), MaxBackoff) // 10: shifted further, the value could overflow
+	return bound/2 + rand.N(bound/2)
 }
 
-// Pause waits for d, and reports false if ctx ended before.
+// Pause waits for d and returns true. It returns false at once when ctx ends.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

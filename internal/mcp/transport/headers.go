@@ -9,22 +9,23 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// HeaderTransport is a http.RoundTripper for one server. It adds the configured headers, the query
-// parameters of server and request, and the bearer token to the request that it is given, without
-// a copy. It sends to the configured origin only; since redirects are not followed there should
-// not be another.
+// HeaderTransport is an http.RoundTripper for one server. It adds the configured headers, the query
+// parameters of the server and of the RoundTrip, and the bearer token. Unlike other http.RoundTrippers
+// it changes the request that it is given.
 type HeaderTransport struct {
 	Next    http.RoundTripper
 	Base    *url.URL // scheme and host of the server
 	Headers map[string]auth.Secret
 	Query   map[string]string
-	// Tokens sends requests that do not have tokens of their own; nil: they go without.
+	// Tokens sends requests for which neither the RoundTrip nor its Session has Tokens. If it is nil, they
+	// are sent without a token.
 	Tokens Sender
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. The context of r must carry a RoundTrip if a token is to be sent. A
+// request to another origin than Base is an error.
 func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	// Not even a redirect that was followed by mistake would get headers or a token.
+	// Redirects are not followed. Even if one were, its target must not get headers or a token.
 	if r.URL.Scheme != t.Base.Scheme || r.URL.Host != t.Base.Host {
 		closeBody(r)
 		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
@@ -38,18 +39,18 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if tokens == nil {
 		return t.Next.RoundTrip(r)
 	}
-	trip.fetchingToken.Store(true)
+	trip.fetchingToken.Store(true) // until Send calls tokenWatcher
 	return tokens.Send(tokenWatcher{t.Next, trip}, r)
 }
 
-// tokenWatcher is the next http.RoundTripper of a Sender. Until a request comes here, and after it
-// was refused, its time is spent on a token and not on the server.
+// tokenWatcher is the http.RoundTripper that a Sender gets. It maintains RoundTrip.fetchingToken: a Sender
+// fetches a token before it calls tokenWatcher, and again after the server has refused the token.
 type tokenWatcher struct {
 	next http.RoundTripper
 	trip *RoundTrip
 }
 
-// RoundTrip implements http.RoundTripper. After a refusal of the token, the sender fetches another one.
+// RoundTrip implements http.RoundTripper.
 func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.trip.fetchingToken.Store(false)
 	resp, err := w.next.RoundTrip(r)
@@ -59,8 +60,8 @@ func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// addHeaders adds the configured headers and the query parameters. Those of the request win over
-// those of the server, and these over the URL's own.
+// addHeaders adds the configured headers and the query parameters to r. A query parameter of trip, which may be
+// nil, replaces one of the server, which replaces one in the URL.
 func (t *HeaderTransport) addHeaders(r *http.Request, trip *RoundTrip) {
 	for name, value := range t.Headers {
 		r.Header.Set(name, value.Reveal())
@@ -80,13 +81,12 @@ func (t *HeaderTransport) addHeaders(r *http.Request, trip *RoundTrip) {
 	r.URL.RawQuery = query.Encode()
 }
 
-// Bearer is a Sender whose source knows where tokens come from.
+// Bearer is a Sender with the tokens of Source.
 type Bearer struct{ Source token.Source }
 
-// Send implements Sender. If the server refuses the token with 401 it sends the request once more with a new
-// one. A RoundTrip renews once, so a server that always refuses costs one fetch and not a loop. A
-// WebSocket handshake may be refused with 403 for the same reason: some frameworks cannot decline
-// one in another way.
+// Send implements Sender. If the server refuses the token, Send renews the token and sends r once more. A
+// RoundTrip renews its token once, so a server that always refuses does not cause a loop. The error is a
+// *Failure with ErrCredentials in its chain if there is no token.
 func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	trip := RoundTripOf(r.Context())
 	bearer, err := b.Source.Token(r.Context())
@@ -94,20 +94,19 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 		closeBody(r)
 		return nil, &Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: CredentialsError(err)}
 	}
-	// After the configured headers, so that it wins over an Authorization there.
 	r.Header.Set("Authorization", "Bearer "+bearer.Reveal())
 	resp, err := next.RoundTrip(r)
 	if err != nil || !refusesToken(r, resp) || !trip.tokenRenewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
 	drainBody(resp, maxRefusal)
-	trip.sent.Store(false) // refused, so not run
+	trip.sent.Store(false) // the server refused the request, so it has not run
 	if bearer, err = b.Source.Renew(r.Context(), bearer); err != nil {
 		f := badStatus(resp.StatusCode)
 		f.Err = CredentialsError(err)
 		return nil, f
 	}
-	// The first body has been read; GetBody gives the same bytes once more.
+	// The body of r has been read; GetBody returns a new reader of the same bytes.
 	again := r.Clone(r.Context())
 	if r.GetBody != nil {
 		if again.Body, err = r.GetBody(); err != nil {
@@ -118,9 +117,10 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	return next.RoundTrip(again)
 }
 
-// refusesToken reports whether a reply says that our token is not accepted.
+// refusesToken reports whether resp, the reply to r, says that the token is not accepted: with 401, or with 403
+// for a WebSocket handshake, which some frameworks cannot refuse in another way.
 func refusesToken(r *http.Request, resp *http.Response) bool {
-	isWebSocket := r.Header.Get("Upgrade") != "" // some frameworks refuse its handshake with 403 only
+	isWebSocket := r.Header.Get("Upgrade") != ""
 	return resp.StatusCode == http.StatusUnauthorized || isWebSocket && resp.StatusCode == http.StatusForbidden
 }
 

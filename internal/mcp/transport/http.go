@@ -33,9 +33,9 @@ type HTTPConfig struct {
 	URL string
 	// RoundTripper sends the requests. It may change them, and must not follow redirects.
 	RoundTripper http.RoundTripper
-	// StandaloneStream says whether each session has the standalone stream (GET), if the server has
-	// one. nil: sessions with Session.WatchTools have it where the server announces changes of its
-	// tools, and all sessions where WatchResources is set and resources can be subscribed to.
+	// StandaloneStream says whether each session opens the standalone stream (GET). If it is nil, a session
+	// opens the stream if it has Session.WatchTools and the server announces changes of its tools, or if
+	// WatchResources is set and the server offers subscriptions to resources.
 	StandaloneStream *bool
 	WatchResources   bool
 	Logger           *slog.Logger
@@ -44,8 +44,8 @@ type HTTPConfig struct {
 // httpEndpoint is a server over HTTP, shared by all of its sessions.
 type httpEndpoint struct {
 	HTTPConfig
-	// background counts what no request waits for: streams that are read to their end, and
-	// repeated cancellations.
+	// background counts the goroutines that outlast their request: they read a stream to its end, or send a
+	// cancellation again.
 	background sync.WaitGroup
 	idle       idleConns
 }
@@ -53,24 +53,27 @@ type httpEndpoint struct {
 // maxConnWait bounds how long a request waits for a TCP connection whose last stream is ending.
 const maxConnWait = 100 * time.Millisecond
 
-// idleConns lets a request wait for a connection that is about to become idle instead of opening
-// another one, which takes longer over TLS: servers end the stream of an answer some milliseconds
-// after the answer. Its counts are an estimate, since the http.Transport does not say what it holds:
-// an error costs a new connection or a wait of maxConnWait. The zero value works.
+// idleConns makes requests reuse TCP connections: servers end the stream of an answer some milliseconds after
+// the answer, and a request waits for that instead of opening a connection, which takes longer over TLS. The
+// counts are estimates, since http.Transport does not report its connections. A wrong count costs a new
+// connection or a wait of maxConnWait. The zero value works.
 type idleConns struct {
-	mu        sync.Mutex    // protects what follows
-	idle      int           // connections that no request uses
-	ending    int           // streams that have had their answer and are read to their end
-	waiting   int           // requests that wait for one of them
-	changed   chan struct{} // closed when a stream has ended; nil if no request waits
-	unbounded bool          // the server keeps streams open for longer than maxConnWait, or has HTTP/2
+	mu      sync.Mutex    // protects what follows
+	idle    int           // connections that no request uses
+	ending  int           // streams that have delivered their answer and are being read to their end
+	waiting int           // requests that wait for the end of a stream
+	changed chan struct{} // closed when a stream has ended; nil if no request waits
+	// skipWait says that requests do not wait: the server keeps streams open for longer than maxConnWait after
+	// the answer, or all requests share one connection (HTTP/2).
+	skipWait bool
 }
 
-// takeConn counts a connection as used. It waits for one under ctx if none is idle and one soon will be.
+// takeConn counts a connection as used, before a request is sent. If no connection is idle, it first waits under
+// ctx for a stream that is ending, unless other requests already wait for all of these streams.
 func (p *idleConns) takeConn(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.idle == 0 && p.waiting < p.ending && !p.unbounded {
+	if p.idle == 0 && p.waiting < p.ending && !p.skipWait {
 		p.waiting++
 		p.waitLocked(ctx)
 		p.waiting--
@@ -80,26 +83,28 @@ func (p *idleConns) takeConn(ctx context.Context) {
 	}
 }
 
-// waitLocked waits until a connection is idle or no stream is ending. It unlocks p meanwhile.
+// waitLocked waits until a connection is idle, until no stream is ending, for maxConnWait, or until ctx ends. A
+// wait of maxConnWait sets p.skipWait, so that later requests do not wait. The caller holds p.mu, which is
+// released during the wait.
 func (p *idleConns) waitLocked(ctx context.Context) {
-	late := time.NewTimer(maxConnWait)
-	defer late.Stop()
+	timeout := time.NewTimer(maxConnWait)
+	defer timeout.Stop()
 	for p.idle == 0 && p.ending > 0 {
 		if p.changed == nil {
 			p.changed = make(chan struct{})
 		}
 		changed := p.changed
 		p.mu.Unlock()
-		timely := false
+		streamEnded := false
 		select {
 		case <-changed:
-			timely = true
-		case <-late.C:
+			streamEnded = true
+		case <-timeout.C:
 		case <-ctx.Done():
 		}
 		p.mu.Lock()
-		if !timely {
-			p.unbounded = p.unbounded || ctx.Err() == nil
+		if !streamEnded {
+			p.skipWait = p.skipWait || ctx.Err() == nil
 			return
 		}
 	}
@@ -112,28 +117,29 @@ func (p *idleConns) putConn(resp *http.Response) {
 	p.putLocked(resp)
 }
 
-// putLocked counts the connection of a response as idle.
+// putLocked is putConn for callers that hold p.mu.
 func (p *idleConns) putLocked(resp *http.Response) {
 	if resp.ProtoMajor >= 2 { // all requests share one connection
-		p.unbounded = true
+		p.skipWait = true
 		return
 	}
 	p.idle++
 }
 
-// beginEnd notes that the stream resp has had its answer. ended must be called when it was read to its
-// end, or was cut.
-func (p *idleConns) beginEnd(resp *http.Response) (ended func(whole bool)) {
+// beginEnd records that the stream resp has delivered its answer and is now read to its end. The caller must call
+// ended afterwards; wholeBody says that the body was read to its end, so that the connection can be used again.
+// ended also decides from the duration whether later requests wait.
+func (p *idleConns) beginEnd(resp *http.Response) (ended func(wholeBody bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ending++
 	began := time.Now()
-	return func(whole bool) {
+	return func(wholeBody bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.ending--
-		p.unbounded = time.Since(began) > maxConnWait
-		if whole {
+		p.skipWait = time.Since(began) > maxConnWait
+		if wholeBody {
 			p.putLocked(resp)
 		}
 		if p.changed != nil {
@@ -152,57 +158,55 @@ func (e *httpEndpoint) NewTransport() Transport { return newHTTPConn(e) }
 // Close implements Endpoint.
 func (e *httpEndpoint) Close() { e.background.Wait() }
 
-// httpConn is the connection of one session over Streamable HTTP: each of our messages is a POST
-// whose reply has the answer (2025-11-25 and 2026-07-28 basic/transports). It notes for each
-// RoundTrip whether the request was sent, hands what the server sends in the answer's stream to the
-// RoundTrip that it belongs to, and bounds what is read. An invalid reply ends only its own request
-// (RoundTrip.fail), because all runs share the session. The id of a session that the server has
-// lost is never sent again.
-//
-// It is the sdk.Transport and the sdk.Connection of one session.
+// httpConn is the sdk.Transport and the sdk.Connection of one session over Streamable HTTP: each of our messages
+// is a POST, and the reply to a request has its answer (2025-11-25 and 2026-07-28 basic/transports). httpConn
+// records for each RoundTrip whether the request was sent, hands it the messages that the server sends before the
+// answer, and bounds what is read. An invalid reply fails only its own request (RoundTrip.fail), because all runs
+// share the session. The id of a session that the server has lost is never sent again.
 type httpConn struct {
 	*httpEndpoint
-	session *Session
-	ctx     context.Context      // has the values of the handshake's, and ends with Close
-	end     context.CancelFunc   // of ctx
-	in      chan jsonrpc.Message // to the SDK
-	work    sync.WaitGroup       // the standalone stream
-	closing sync.Once
-	err     error // of Close; closing protects it
+	session   *Session
+	ctx       context.Context      // has the values of the handshake's context, and ends with Close
+	cancel    context.CancelFunc   // ends ctx
+	incoming  chan jsonrpc.Message // messages for the SDK, from deliver to Read
+	work      sync.WaitGroup       // the goroutine of the standalone stream
+	closeOnce sync.Once
+	closeErr  error // the result of Close; set within closeOnce
 
-	mu             sync.Mutex // protects what follows
-	id             string     // of the session; "" before initialize, and where there is none
-	version        string     // that initialize has negotiated; "" before
-	canSubscribe   bool       // the server's resources can be subscribed to, as initialize said
-	announcesTools bool       // the server announces changes of its tools, as initialize said
+	mu      sync.Mutex // protects what follows
+	id      string     // of the session; "" before initialize, and if the server gave none
+	version string     // protocol version that initialize has negotiated; "" before
+	// canSubscribe and announcesTools are capabilities of the server according to initialize: subscriptions to
+	// resources, and notifications about changes of its tools.
+	canSubscribe, announcesTools bool
 }
 
 func newHTTPConn(e *httpEndpoint) *httpConn {
-	return &httpConn{httpEndpoint: e, in: make(chan jsonrpc.Message, maxQueued)}
+	return &httpConn{httpEndpoint: e, incoming: make(chan jsonrpc.Message, maxQueued)}
 }
 
-// Connect implements sdk.Transport. It sends nothing.
+// Connect implements sdk.Transport. It sends nothing. ctx must carry a RoundTrip with a Session.
 func (c *httpConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	c.session = RoundTripOf(ctx).Session
-	c.ctx, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return c, nil
 }
 
-// Explain implements Transport. Requests over HTTP fail with their own reasons.
+// Explain implements Transport. It returns err, because each request over HTTP fails with its own reason.
 func (c *httpConn) Explain(err error) error { return err }
 
-// SessionID returns the server's id for the session; "" before there is one, and for servers
-// without sessions.
+// SessionID implements sdk.Connection. It returns the server's id for the session; "" before initialize, and
+// if the server gave none.
 func (c *httpConn) SessionID() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.id
 }
 
-// Read returns the next message that concerns the SDK.
+// Read implements sdk.Connection. It returns the next message for the SDK, and io.EOF after Close.
 func (c *httpConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	select {
-	case m := <-c.in:
+	case m := <-c.incoming:
 		return m, nil
 	case <-c.ctx.Done():
 		return nil, io.EOF
@@ -211,11 +215,11 @@ func (c *httpConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// deliver hands a message to the SDK, and waits for that under ctx: a slow SDK slows the server down, and
-// nothing is queued without bound.
+// deliver queues a message for the SDK. While maxQueued messages are in the queue it waits, until ctx or the
+// connection ends. So a slow SDK slows the server down, and the queue is bounded.
 func (c *httpConn) deliver(ctx context.Context, m jsonrpc.Message) error {
 	select {
-	case c.in <- m:
+	case c.incoming <- m:
 		return nil
 	case <-c.ctx.Done():
 		return errConnClosed
@@ -224,29 +228,31 @@ func (c *httpConn) deliver(ctx context.Context, m jsonrpc.Message) error {
 	}
 }
 
-// Close tells the server that the session is over, if it had one and has not forgotten it, and
-// returns when everything that the connection started has ended. The SDK calls it when no request
-// is in flight.
+// Close implements sdk.Connection. It sends DELETE if the session has an id and is not lost, ends the connection
+// and waits for the goroutine of the standalone stream. The SDK calls Close when no request is in flight. The
+// error is that of DELETE; later calls return it again.
 func (c *httpConn) Close() error {
-	c.closing.Do(func() {
+	c.closeOnce.Do(func() {
 		defer c.work.Wait()
-		defer c.end()
-		defer Recover(c.Logger, func(f *Failure) { c.err = f })
+		defer c.cancel()
+		defer Recover(c.Logger, func(f *Failure) { c.closeErr = f })
 		if c.SessionID() != "" {
-			c.err = c.notify(c.ctx, NotifyTimeout, http.MethodDelete, nil)
+			c.closeErr = c.notify(c.ctx, NotifyTimeout, http.MethodDelete, nil)
 		}
 	})
-	return c.err
+	return c.closeErr
 }
 
-// stale reports whether requests would carry the id of a session that the server forgot.
+// sessionLost reports whether a request would carry the id of a session that the server forgot.
 func (c *httpConn) sessionLost() bool { return c.SessionID() != "" && c.session.Lost.Load() }
 
-// readJSON reads a JSON body of at most limit bytes to its end. Past that the connection is given up.
+// readJSON reads the body of resp and closes it. A body of more than limit bytes is the failure AnswerTooLarge;
+// its TCP connection cannot be used again.
 func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	defer resp.Body.Close()
 	var body bytes.Buffer
-	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead) // not all of a large length: the server may only claim it
+	// No large buffer before the bytes arrive: Content-Length is only a claim of the server.
+	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead)
 	if _, err := body.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1)); err != nil {
 		return nil, noReply(err, true)
 	}
@@ -256,15 +262,16 @@ func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	return body.Bytes(), nil
 }
 
-// decodeAnswer returns the answer to the request id from data. Some servers of 2025-03-26 send it in a
-// batch, of which nothing else is used.
+// decodeAnswer decodes data, the body of a reply, as the answer to the request id. Some servers of 2025-03-26
+// send the answer in a batch; the other messages of the batch are ignored.
 func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	var batch []json.RawMessage
 	if bytes.HasPrefix(data, []byte("[")) && json.Unmarshal(data, &batch) == nil {
 		for _, element := range batch {
-			if msg, err := decodeMessage(element); err == nil && isAnswer(msg, id) {
-				return msg.(*jsonrpc.Response), nil
+			msg, err := decodeMessage(element)
+			if answer := answerTo(id, msg); err == nil && answer != nil {
+				return answer, nil
 			}
 		}
 	}
@@ -272,48 +279,53 @@ func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	if err != nil {
 		return nil, BadReply("it does not decode", err)
 	}
-	if !isAnswer(msg, id) {
+	answer := answerTo(id, msg)
+	if answer == nil {
 		return nil, BadReply("it answers another request", nil)
 	}
-	return msg.(*jsonrpc.Response), nil
+	return answer, nil
 }
 
-// decodeReply is decodeAnswer for the body of a reply with a 2xx status. An error without an id can only be
-// about the request that the reply belongs to.
+// decodeReply decodes the body of a reply with a 2xx status as decodeAnswer does. It also accepts an error without
+// an id, which can only be about the request that the reply belongs to.
 func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	answer, failure := decodeAnswer(id, data)
 	if failure == nil {
 		return answer, nil
 	}
-	if msg, err := decodeMessage(data); err == nil && isAnswer(msg, jsonrpc.ID{}) {
-		return &jsonrpc.Response{ID: id, Error: msg.(*jsonrpc.Response).Error}, nil
+	msg, err := decodeMessage(data)
+	if withoutID := answerTo(jsonrpc.ID{}, msg); err == nil && withoutID != nil {
+		return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
 	}
 	return nil, failure
 }
 
-// isAnswer reports whether msg answers the request id.
-func isAnswer(msg jsonrpc.Message, id jsonrpc.ID) bool {
+// answerTo returns msg if it is a response with that id, else nil.
+func answerTo(id jsonrpc.ID, msg jsonrpc.Message) *jsonrpc.Response {
 	answer, ok := msg.(*jsonrpc.Response)
-	return ok && answer.ID == id
+	if !ok || answer.ID != id {
+		return nil
+	}
+	return answer
 }
 
-// saysSessionLost reports whether a refusal of a request with a session id says that the session
-// is gone: 404 does, whatever the body says (2025-11-25 basic/transports); servers of the
-// TypeScript SDK answer 400.
+// saysSessionLost reports whether the status and body of a reply say that the session is lost. The request must
+// have had a session id. 404 means that whatever the body says (2025-11-25 basic/transports). Servers of the
+// TypeScript SDK answer 400 with a text about the session.
 func saysSessionLost(status int, body []byte) bool {
 	return status == http.StatusNotFound ||
 		status == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))
 }
 
-// mediaType returns the content type without parameters; "" where there is none. The parameters are not
-// parsed, because a bad one must not cost the answer: the official SDKs look at the beginning alone.
+// mediaType returns the content type without parameters, in lower case; "" if there is none. It does not parse
+// the parameters: the official SDKs accept a reply whose parameters are malformed, too.
 func mediaType(resp *http.Response) string {
 	value, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return strings.ToLower(strings.TrimSpace(value))
 }
 
-// drainBody reads at most limit bytes of the body and closes it. A body that ends within the limit
-// leaves its connection for the next request.
+// drainBody reads at most limit bytes of the body and closes it. If the body ends before limit, its TCP
+// connection can be used again. It returns what was read; read errors are ignored.
 func drainBody(resp *http.Response, limit int64) []byte {
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, limit))

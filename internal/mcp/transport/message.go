@@ -20,73 +20,85 @@ import (
 // saved with one. A parser may ignore it (RFC 8259 section 8.1).
 var byteOrderMark = []byte("\ufeff")
 
-// decodeMessage decodes a JSON-RPC message, whose parts share data. With an error it returns an empty
-// response if data names the request that it would have answered, else nil. The response has no id if it is
-// the error for a request whose id the server could not read (JSON-RPC section 5). jsonrpc.DecodeMessage
-// copies large results several times, and refuses deep results that limitDepth makes acceptable.
+// messageParts are the members of a JSON-RPC message as received; nil if absent.
+type messageParts struct{ version, id, method, params, result, rpcError json.RawMessage }
+
+// decodeMessage decodes a JSON-RPC message, whose parts share memory with data. If a response is malformed but
+// has an id and a version, decodeMessage returns an error together with a response that has this id. With any
+// other error the message is nil. jsonrpc.DecodeMessage is not used, because it copies large results several
+// times, and refuses deep results that limitDepth makes acceptable.
 func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	defer compute.Begin(len(data))()
-	var version, rawID, method, params, result, rawError json.RawMessage
+	var parts messageParts
 	err := wire.Members(data, func(name string, value json.RawMessage) {
 		switch name {
 		case "jsonrpc":
-			version = value
+			parts.version = value
 		case "id":
-			rawID = value
+			parts.id = value
 		case "method":
-			method = value
+			parts.method = value
 		case "params":
-			params = value
+			parts.params = value
 		case "result":
-			result = value
+			parts.result = value
 		case "error":
-			rawError = value
+			parts.rpcError = value
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	id, err := decodeID(rawID)
-	if err == nil && string(version) != `"2.0"` {
+	id, err := decodeID(parts.id)
+	if err == nil && string(parts.version) != `"2.0"` {
 		err = errors.New("it is not JSON-RPC 2.0")
 	}
-	if method != nil && string(method) != "null" { // some servers write null for every member that they do not use
-		name, ok := wire.Text(method)
-		if err == nil && !ok {
-			err = errors.New("its method is not a string")
-		}
-		if err != nil {
-			return nil, err
-		}
-		return &jsonrpc.Request{ID: id, Method: name, Params: params}, nil
+	if parts.method == nil || isNull(parts.method) {
+		return decodeResponse(parts, id, err)
 	}
+	method, isText := wire.Text(parts.method)
+	if err == nil && !isText {
+		err = errors.New("its method is not a string")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &jsonrpc.Request{ID: id, Method: method, Params: parts.params}, nil
+}
 
-	// An error without a result has no id if the server could not read the request's.
-	isErrorAlone := err == nil && len(rawError) > 0 && rawError[0] == '{' && result == nil
+// decodeResponse returns the response in parts for decodeMessage. err is what is wrong with the id or the
+// version. A valid response may have no id if it is an error: then the server could not read the id of the request
+// (JSON-RPC section 5).
+func decodeResponse(parts messageParts, id jsonrpc.ID, err error) (jsonrpc.Message, error) {
 	id = ownID(id)
-	isResponse := id.IsValid() || isErrorAlone
-	if !isResponse || version == nil {
+	isOnlyError := err == nil && bytes.HasPrefix(parts.rpcError, []byte("{")) && parts.result == nil
+	isResponse := id.IsValid() || isOnlyError
+	if !isResponse || parts.version == nil {
 		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
 	}
-	if rawError == nil || string(rawError) == "null" {
-		return &jsonrpc.Response{ID: id, Result: limitDepth(result)}, err
+	if parts.rpcError == nil || isNull(parts.rpcError) {
+		return &jsonrpc.Response{ID: id, Result: limitDepth(parts.result)}, err
 	}
 	answer := &serverError{}
 	if err == nil {
-		err = json.Unmarshal(rawError, &answer.rpc)
+		err = json.Unmarshal(parts.rpcError, &answer.rpc)
 	}
 	return &jsonrpc.Response{ID: id, Error: answer}, err
 }
 
-// progressMessage and logMessage stand for notifications of which only the method was read.
+// isNull reports whether value is null, which some servers write for every member that they do not use.
+func isNull(value json.RawMessage) bool { return string(value) == "null" }
+
+// progressMessage and logMessage are what decodeStreamed returns for progress and log messages.
 var (
 	progressMessage = &jsonrpc.Request{Method: notificationProgress}
 	logMessage      = &jsonrpc.Request{Method: notificationMessage}
 )
 
-// decodeStreamed decodes a message of a stream, which may have very many. Of progress and log
-// messages it decodes only the method, provided that comes first, as all SDKs write it. The call
-// decides from the text whether to deliver such a message, and decodes the rest only then.
+// decodeStreamed decodes a message as decodeMessage does, except for progress and log messages, which a stream
+// may have in large numbers. For these it returns progressMessage and logMessage, without id and params. The
+// receiver decodes the text of the message only if it delivers the message. A message whose method comes after
+// its params is decoded whole; all SDKs write the method first.
 func decodeStreamed(data []byte) (jsonrpc.Message, error) {
 	switch streamedMethod(data) {
 	case notificationProgress:
@@ -97,7 +109,8 @@ func decodeStreamed(data []byte) (jsonrpc.Message, error) {
 	return decodeMessage(data)
 }
 
-// streamedMethod returns the method of a message if at most its version comes before it; else "".
+// streamedMethod returns the method of a message without reading what follows. It returns "" if a member other
+// than jsonrpc comes before the method.
 func streamedMethod(data []byte) string {
 	dec := wire.NewDecoder(data)
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '{' {
@@ -122,7 +135,7 @@ func streamedMethod(data []byte) string {
 	}
 }
 
-// decodeID returns the request id in a JSON value; an invalid id where there is none.
+// decodeID returns the request id in a JSON value. The id is invalid, without an error, if value is empty or null.
 func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if text, ok := wire.Text(value); ok {
 		if value == nil || value[0] == 'n' {
@@ -134,15 +147,15 @@ func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if err != nil {
 		return jsonrpc.ID{}, fmt.Errorf("its id is not a string or a number: %w", err)
 	}
-	if n != math.Trunc(n) { // MakeID would cut the fraction off: the id of another request
+	if n != math.Trunc(n) { // MakeID would truncate it to the id of another request
 		return jsonrpc.ID{}, errors.New("its id is not an integer")
 	}
 	return jsonrpc.MakeID(n)
 }
 
-// ownID returns the id of an answer as that of our request, which is always a number. Some gateways send it
-// back as a string, which the SDKs for TypeScript and Python read as well
-// (https://github.com/modelcontextprotocol/python-sdk/pull/1720).
+// ownID converts the id of an answer to the id of our request, which is always a number: some gateways return
+// the number as a string. The SDKs for TypeScript and Python accept that, too
+// (https://github.com/modelcontextprotocol/python-sdk/pull/1720). Other ids are returned unchanged.
 func ownID(id jsonrpc.ID) jsonrpc.ID {
 	text, _ := id.Raw().(string)
 	n, err := strconv.ParseInt(text, 10, 64)
@@ -156,14 +169,14 @@ func ownID(id jsonrpc.ID) jsonrpc.ID {
 	return number
 }
 
-// serverError is an error that the server answered with. The SDK compares errors by their JSON-RPC
-// code alone, and would treat a server's -32003 as the end of the session; so only errors.As finds
-// the code.
+// serverError is a JSON-RPC error that the server answered with. It hides the code from errors.Is: the SDK
+// compares errors by their code, and would take a server's -32003 for the end of the session. errors.As finds
+// the *jsonrpc.Error.
 type serverError struct{ rpc jsonrpc.Error }
 
 func (e *serverError) Error() string { return e.rpc.Message }
 
-// As implements errors.As.
+// As sets target to the *jsonrpc.Error if it has that type. It is for errors.As.
 func (e *serverError) As(target any) bool {
 	rpc, ok := target.(**jsonrpc.Error)
 	if ok {
@@ -172,14 +185,15 @@ func (e *serverError) As(target any) bool {
 	return ok
 }
 
-// maxNesting is how many levels deep the SDK decodes. It refuses a result with more levels, so one
-// deep schema would hide all tools of a list.
+// maxNesting is how many levels of objects and arrays the SDK decodes. The SDK refuses a deeper result as a
+// whole, so that one deep schema would hide all tools of a list.
 const maxNesting = 1000
 
-// limitDepth returns a valid result in which a string replaces each value that is nested deeper than
-// the SDK decodes.
+// limitDepth returns result with each object and array that is nested deeper than maxNesting replaced by a
+// string. result must be valid JSON or empty.
 func limitDepth(result json.RawMessage) json.RawMessage {
-	if bytes.Count(result, []byte("{"))+bytes.Count(result, []byte("[")) <= maxNesting || wire.Depth(result) <= maxNesting {
+	opening := bytes.Count(result, []byte("{")) + bytes.Count(result, []byte("[")) // an upper bound of the depth
+	if opening <= maxNesting || wire.Depth(result) <= maxNesting {
 		return result
 	}
 	var out bytes.Buffer
@@ -200,7 +214,7 @@ func limitDepth(result json.RawMessage) json.RawMessage {
 	}
 }
 
-// standardName returns m with the name that MCP has for its method.
+// standardName returns m without MethodPrefix in the name of its method. It does not change m.
 func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 	name, prefixed := strings.CutPrefix(m.Method, MethodPrefix)
 	if !prefixed {
@@ -211,20 +225,20 @@ func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 	return &out
 }
 
-// oversizeError ends a connection at a message that is too large. It knows which request
-// the message would have answered, if its beginning says so: that one call learns that its answer
-// is too large, not that its outcome is unknown.
+// oversizeError is the error that ends a connection because of a message that is too large. With the id in
+// answers, failPendingLocked fails that one request as TooLarge, and the other requests with an unknown outcome.
 type oversizeError struct {
 	*Failure
-	answers jsonrpc.ID // invalid where unknown
+	answers jsonrpc.ID // of the request that the message answers; invalid if that is not known
 }
 
 func (e *oversizeError) Unwrap() error { return e.Failure }
 
-// maxIDOffset is how far into a message its id is looked for.
+// maxIDOffset is how many bytes at the beginning of a message are searched for its id.
 const maxIDOffset = 1 << 10
 
-// newOversizeError returns the error for a message of more than limit bytes that begins with head.
+// newOversizeError returns the error for a message of more than limit bytes that begins with head. It searches
+// head for the id of the request that the message answers.
 func newOversizeError(head []byte, limit int) *oversizeError {
 	oversize := &oversizeError{Failure: AnswerTooLarge(limit)}
 	dec := json.NewDecoder(bytes.NewReader(head[:min(len(head), maxIDOffset)]))
@@ -239,7 +253,7 @@ func newOversizeError(head []byte, limit int) *oversizeError {
 		}
 		var value any
 		if dec.Decode(&value) != nil {
-			break // the head ends here
+			break // the value is longer than head
 		}
 		if name == "id" {
 			id = value

@@ -10,68 +10,69 @@ import (
 )
 
 // Session is what the connection of one session and the owner of that session share. The owner
-// makes one for each handshake, with all functions of Handlers set, and puts it into every
+// makes a Session for each handshake, sets all functions of Handlers, and puts the Session into every
 // RoundTrip of the session.
 type Session struct {
 	Handlers
-	// Tokens sends requests that do not have tokens of their own; nil: with the server's.
+	// Tokens sends requests whose RoundTrip has no Tokens. If it is nil, HeaderTransport.Tokens does.
 	Tokens Sender
-	// WatchTools opens the standalone stream where the server announces changes of its tools on it.
+	// WatchTools opens the standalone stream if the server announces changes of its tools on it.
 	WatchTools bool
 	// Lost says that the server forgot the session: the session's id is never sent again.
 	Lost atomic.Bool
 
 	hasID atomic.Bool // the server gave the session an id, over HTTP
-	// standalone says that the session has a stream that belongs to no request; then inflight has
-	// the calls that messages on it may be about.
+	// standalone says that the session has a standalone stream. Only then is inflight used.
 	standalone atomic.Bool
-	inflight   inflightCalls
-	// attributes says that the configuration asks for that stream, because the server sends requests
-	// about calls on it.
-	attributes atomic.Bool
+	// inflight has the calls that messages on the standalone stream may be about.
+	inflight inflightCalls
+	// asksOnStandalone says that the configuration demands the standalone stream, because the server
+	// sends requests about calls on it.
+	asksOnStandalone atomic.Bool
 }
 
-// Ambiguous reports whether messages of the server can no longer be attributed to one call in this
-// session, because a call was given up that the server may continue. A new session can. Where the
-// standalone stream is open for changes only, that is not worth a new session.
-func (s *Session) Ambiguous() bool { return s.attributes.Load() && s.inflight.ambiguous() }
+// Ambiguous reports whether the session should be replaced, because messages on its standalone stream cannot
+// be attributed to a call any more: the server may still work on an abandoned call. It returns false if the
+// stream is open only for announcements of changes, which are not about calls.
+func (s *Session) Ambiguous() bool { return s.asksOnStandalone.Load() && s.inflight.hasAbandoned() }
 
-// Sender sends requests with someone's bearer token by next. It may change r. Its error is a
-// *Failure if there is no token.
+// Sender sends requests by next with a bearer token, such as that of one user. Send may change r. The error is
+// a *Failure if there is no token.
 type Sender interface {
 	Send(next http.RoundTripper, r *http.Request) (*http.Response, error)
 }
 
-// Handlers are what a connection calls for messages that are not answers. They are called where
-// messages are read, in order, and must not wait.
+// Handlers are the functions that a connection calls for messages that are not answers. The goroutine that
+// reads the messages of a stream calls them in the order of the messages. They must not wait.
 type Handlers struct {
 	// Protocol returns the negotiated protocol version; "" until the handshake is over.
 	Protocol func() string
-	// Request is called with each request of the server, and the RoundTrip of the call that it is
-	// about, or nil where that is not known. It returns the request that the SDK is given.
-	Request func(m *jsonrpc.Request, x *RoundTrip) *jsonrpc.Request
-	// Notification is called with each notification that is not about one request.
+	// Request is called with a request of the server and the RoundTrip of the call that it is about; nil if
+	// that is not known. It returns the request that the SDK gets. On connections that all calls share, it is
+	// called for elicitation and sampling only.
+	Request func(m *jsonrpc.Request, trip *RoundTrip) *jsonrpc.Request
+	// Notification is called with notifications other than progress and log messages.
 	Notification func(method string, params json.RawMessage)
-	// Progress and Log are called with the text of each notification about a call, which is valid
-	// until they return and may not even be JSON. Progress may have the token of another call.
-	Progress, Log func(x *RoundTrip, message json.RawMessage)
-	// Listening is called with true when a standalone stream was opened, and with false when it
-	// ended: what the server sends in between is missed.
+	// Progress and Log are called with the text of each notification about a call. The text is valid until they
+	// return. It may be invalid JSON, or have the progress token of another call.
+	Progress, Log func(trip *RoundTrip, message json.RawMessage)
+	// Listening is called with true when a standalone stream was opened, and with false when the stream was not
+	// opened at first or has ended. Until the next true, messages of the server are missed.
 	Listening func(bool)
 	// Forgotten is called when the standalone stream finds out that the server forgot the session.
 	Forgotten func()
 }
 
-// inflightCalls are the calls in flight in one session over HTTP. A message on the standalone
-// stream does not say which call it is about. So, as on a connection that all calls share, it is
-// attributed to the only call in flight, or to none. The zero value works.
+// inflightCalls are the calls in flight in one session over HTTP. A log message or request on the standalone
+// stream does not say which call it is about. It is attributed to a call only if no other call is possible. The
+// zero value works.
 type inflightCalls struct {
 	mu        sync.Mutex // protects what follows
 	calls     map[*RoundTrip]struct{}
-	abandoned bool // a call was given up, and the server may continue it
+	abandoned bool // a call ended without an answer after it was sent, so the server may still work on it
 }
 
-// add notes that trip has sent a request during which the server may ask something.
+// add records that trip sends a request during which the server may ask something.
 func (c *inflightCalls) add(trip *RoundTrip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +82,9 @@ func (c *inflightCalls) add(trip *RoundTrip) {
 	c.calls[trip] = struct{}{}
 }
 
-// remove notes the end of trip, for which add may have been called or not. Over HTTP nothing ever
-// says that the server is done with a call that was given up.
+// remove removes trip, which has ended; trip need not have been added. abandoned says that trip was sent and has no
+// answer. Then no message of the session can be attributed to a call any more, since over HTTP nothing shows when
+// the server is done with an abandoned call.
 func (c *inflightCalls) remove(trip *RoundTrip, abandoned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,15 +95,15 @@ func (c *inflightCalls) remove(trip *RoundTrip, abandoned bool) {
 	}
 }
 
-// ambiguous reports whether no message can be attributed to a call any more.
-func (c *inflightCalls) ambiguous() bool {
+// hasAbandoned reports whether the server may still work on an abandoned call.
+func (c *inflightCalls) hasAbandoned() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.abandoned
 }
 
-// onlyCall returns the one call that the server can be working on, else nil, and notes that the server
-// was heard from.
+// onlyCall returns the only call that the server can be working on, and restarts its idle timeout. It returns nil if
+// there is no such call, or if another call is possible.
 func (c *inflightCalls) onlyCall() *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +117,8 @@ func (c *inflightCalls) onlyCall() *RoundTrip {
 	return nil
 }
 
-// progress hands a progress notification to all calls; the call that its token names takes it.
+// progress hands a progress notification to every call whose token seems to be in the text of the notification
+// (RoundTrip.hasToken). The receiver of the progress decodes the text and compares the token.
 func (c *inflightCalls) progress(message json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -48,7 +48,7 @@ const changesWait = 500 * time.Millisecond
 // along with the first event.
 func (c *httpConn) openStandaloneStream() {
 	c.session.standalone.Store(true)
-	c.session.attributes.Store(c.StandaloneStream != nil)
+	c.session.asksOnStandalone.Store(c.StandaloneStream != nil)
 	s := &standaloneStream{conn: c}
 	wait := changesWait
 	if c.StandaloneStream != nil {
