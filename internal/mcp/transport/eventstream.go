@@ -18,74 +18,75 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// maxEventID bounds the ids of events, in bytes: they come back as a header.
+// maxEventID is how many bytes the id of an event may have, which is sent back in the header Last-Event-ID.
 const maxEventID = 1 << 10
 
-// In one throttleInterval at most throttleMessages messages and about throttleBytes bytes are read of
-// a stream before its answer. No server that reports progress to people comes near that.
+// Before the answer, at most throttleMessages messages and about throttleBytes bytes of a stream are read in each
+// throttleInterval. That is far more than a server needs to report progress to people.
 const (
 	throttleInterval = 100 * time.Millisecond
 	throttleMessages = 500
 	throttleBytes    = 1 << 20
 )
 
-// eventStream is the event stream that answers one request, checked and bounded. Progress and log
-// messages are handed to their call as they are read: so they are there before the answer, and a
-// flood of them never reaches the SDK's unbounded queue. At most one answer is passed on, to the
-// request that the stream belongs to; after it the body is only read to its end.
+// eventStream is the event stream of the reply to one request. It hands progress and log messages to the call when
+// it reads them, so the call has them before its answer, and a flood of them does not reach the SDK's queue, which
+// is not bounded. It returns at most one answer; after that, readToEnd discards the rest of the body.
 type eventStream struct {
 	trip *RoundTrip
-	id   jsonrpc.ID
+	id   jsonrpc.ID // of the request
 	body io.ReadCloser
 	log  *slog.Logger
 	eventReader
 	opened   time.Time
-	requests int  // the server's own requests so far
-	listens  bool // the stream is a subscription, which has no end and no answer
+	requests int  // requests of the server so far
+	listens  bool // the stream is a subscription, whose messages are not counted and throttled
 
-	// since is when the running throttleInterval began; messages and bytes were read in it.
-	since           time.Time
+	// messages and bytes were read since intervalStart, the beginning of the present throttleInterval.
+	intervalStart   time.Time
 	messages, bytes int
 }
 
-// newEventStream returns the stream in body, for which trip.streamOpened was called.
+// newEventStream returns the stream in body, which answers the request id of trip. The caller has called
+// trip.streamOpened; eventStream.close calls streamClosed.
 func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
 	return &eventStream{trip: trip, id: id, body: body, log: log, opened: time.Now(), eventReader: newEventReader(body, trip.answerLimit())}
 }
 
 // eventReader reads the messages of an event stream.
 type eventReader struct {
-	in      *sse.Reader
-	ignored *ignoredLimit
-	batch   []json.RawMessage // the messages of the last event that were not returned yet
+	events *sse.Reader
+	body   *messageLimit
+	batch  []json.RawMessage // messages of the last event that nextData has not returned yet
 }
 
-// ignoredLimit counts what is read of a stream since the last message. Comments and events without a
-// message are bounded together like one message.
-type ignoredLimit struct {
+// messageLimit is a reader that fails with AnswerTooLarge if more than limit bytes come between two messages. So
+// comments and events without a message are bounded, too.
+type messageLimit struct {
 	in    io.Reader
-	n     int
+	read  int // bytes since the last message; nextMessage resets it
 	limit int
 }
 
 // Read implements io.Reader.
-func (r *ignoredLimit) Read(p []byte) (int, error) {
-	if r.n > r.limit {
+func (r *messageLimit) Read(p []byte) (int, error) {
+	if r.read > r.limit {
 		return 0, AnswerTooLarge(r.limit)
 	}
 	n, err := r.in.Read(p)
-	r.n += n
+	r.read += n
 	return n, err
 }
 
-// newEventReader returns a reader of messages of at most limit bytes.
+// newEventReader returns a reader of the messages in body, each of at most limit bytes.
 func newEventReader(body io.Reader, limit int) eventReader {
-	n := &ignoredLimit{in: body, limit: limit}
-	return eventReader{in: sse.NewReader(n, limit), ignored: n}
+	limited := &messageLimit{in: body, limit: limit}
+	return eventReader{events: sse.NewReader(limited, limit), body: limited}
 }
 
-// nextMessage returns the next message, its text, and how many bytes were read of the stream since
-// the one before. Both are valid until the following call.
+// nextMessage returns the next message, its text, and the number of bytes that were read from the stream since the
+// message before. Message and text are valid until the following call. For a message that is too large or does not
+// decode, the error is a *Failure. Any other error means that the stream has ended.
 func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _ error) {
 	data, err := r.nextData()
 	if err != nil {
@@ -93,30 +94,31 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 	}
 	msg, err := decodeStreamed(data)
 	_, isAnswer := msg.(*jsonrpc.Response)
-	isWhole := isAnswer && err == nil
-	if r.in.Cut() && !isWhole {
-		return nil, nil, 0, io.ErrUnexpectedEOF // a stream that is resumed brings it again
+	// The stream ended within the event. A whole answer counts; anything else is sent again if the stream is resumed.
+	if r.events.Cut() && !(isAnswer && err == nil) {
+		return nil, nil, 0, io.ErrUnexpectedEOF
 	}
 	if err != nil {
 		return nil, nil, 0, BadReply("an event does not decode", err)
 	}
-	read, r.ignored.n = r.ignored.n, 0
+	read = r.body.read
+	r.body.read = 0
 	return msg, data, read, nil
 }
 
-// nextData returns the text of the next message. Servers of 2025-03-26 may send several messages in one
-// event (basic/transports, "Sending Messages to the Server"). A batch that does not decode is returned
-// as it is.
+// nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
+// (basic/transports, "Sending Messages to the Server"), which nextData returns one by one. A batch that does not
+// decode is returned whole.
 func (r *eventReader) nextData() ([]byte, error) {
 	for len(r.batch) == 0 {
-		e, err := r.in.Next()
+		e, err := r.events.Next()
 		switch {
 		case errors.Is(err, sse.ErrTooLarge):
-			return nil, AnswerTooLarge(r.ignored.limit)
+			return nil, AnswerTooLarge(r.body.limit)
 		case err != nil:
 			return nil, err
 		case len(e.Data) == 0 || e.Event != "" && e.Event != "message":
-			// MCP only has events of the type "message"; others are ignored.
+			// MCP has only events of the type "message", so other events are ignored.
 		case e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil:
 			return e.Data, nil
 		}
@@ -126,10 +128,10 @@ func (r *eventReader) nextData() ([]byte, error) {
 	return data, nil
 }
 
-// lastID returns the id of the last event, after which the stream can be resumed; "" where there is
-// none, or one that a header cannot have.
+// lastID returns the id of the last event, after which the stream can be resumed. It returns "" if there is no id, or
+// the id cannot be sent in a header.
 func (r *eventReader) lastID() string {
-	id := r.in.LastEventID()
+	id := r.events.LastEventID()
 	isControl := func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 	if len(id) > maxEventID || strings.ContainsFunc(id, isControl) {
 		return ""
@@ -137,17 +139,18 @@ func (r *eventReader) lastID() string {
 	return id
 }
 
-// retry returns how long to wait before the stream is resumed, as the server asked; 0: it did not
-// say.
+// retry returns the reconnection time that the server has set in the stream, between minBackoff/10 and
+// maxRetryAfter; 0 if it set none.
 func (r *eventReader) retry() time.Duration {
-	if d := r.in.Retry(); d > 0 {
+	if d := r.events.Retry(); d > 0 {
 		return min(max(d, minBackoff/10), maxRetryAfter)
 	}
 	return 0
 }
 
-// next returns the next message that concerns the SDK, or the answer, which is the last. The error is
-// a *Failure unless the stream broke.
+// nextForSDK returns the next message for the SDK. The last one is the answer, of type *jsonrpc.Response. It
+// processes the messages before it. The error is a *Failure if a message is refused; any other error means that the
+// stream broke.
 func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 	defer Recover(s.log, func(f *Failure) { msg, err = nil, f })
 	for {
@@ -155,7 +158,7 @@ func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, answer := msg.(*jsonrpc.Response); !answer && !s.listens {
+		if _, isAnswer := msg.(*jsonrpc.Response); !isAnswer && !s.listens {
 			if f := s.trip.countReceived(read); f != nil {
 				return nil, f
 			}
@@ -169,30 +172,30 @@ func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 	}
 }
 
-// throttle counts a message of n bytes, and waits after too many in a throttleInterval until that is
-// over. Meanwhile TCP holds a flooding server back, which would else keep a core busy.
+// throttle counts a message of n bytes. If the bounds of the present throttleInterval are reached, it waits until the
+// interval is over, or the request ends. TCP then stops a server that sends a flood, which would keep a core busy.
 func (s *eventStream) throttle(n int) {
 	now := time.Now()
-	if now.Sub(s.since) >= throttleInterval {
-		s.since = now
+	if now.Sub(s.intervalStart) >= throttleInterval {
+		s.intervalStart = now
 		s.messages = 0
 		s.bytes = 0
 	}
 	s.messages++
 	s.bytes += n
 	if s.messages >= throttleMessages || s.bytes >= throttleBytes {
-		Pause(s.trip.ctx, throttleInterval-now.Sub(s.since))
+		Pause(s.trip.ctx, throttleInterval-now.Sub(s.intervalStart))
 	}
 }
 
-// tooManyRequests reports whether a server has sent more requests in a stream than it may. It may ping all
-// the time.
+// tooManyRequests reports whether a server has sent more than maxServerRequests requests in a stream, plus one for
+// each second since opened, so that it may send pings for as long as the stream lasts.
 func tooManyRequests(requests int, opened time.Time) bool {
 	return requests > maxServerRequests+int(time.Since(opened)/time.Second)
 }
 
-// readToEnd reads a stream that has had its answer to the end, so that the connection is kept, and
-// reports whether it came to the end. RoundTrip.Finish bounds how long a server may keep it open.
+// readToEnd discards the rest of the stream after the answer, so that its TCP connection can be used again, and closes
+// s. It returns false if the stream has more than maxRefusal bytes or broke. RoundTrip.Finish bounds the time.
 func (s *eventStream) readToEnd() (whole bool) {
 	withoutPanic(s.log, func() {
 		_, err := io.CopyN(io.Discard, s.body, maxRefusal)
@@ -202,24 +205,23 @@ func (s *eventStream) readToEnd() (whole bool) {
 	return whole
 }
 
-// close closes the body and calls streamClosed. It is the last call on s.
+// close closes the body and calls streamClosed. It must be called once, as the last call on s.
 func (s *eventStream) close() {
-	_ = s.body.Close() // its error changes nothing
+	_ = s.body.Close()
 	s.trip.streamClosed()
 }
 
-// processMessage processes one JSON-RPC message, whose text is data, and returns it if it concerns
-// the SDK or is the answer.
+// processMessage processes a message, whose text is data. It returns the message for the SDK, which may be the
+// answer, or nil if the SDK must not get it. The failure ends the request.
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
-	// Each message shows that the server is alive. The call's deadline bounds how long it may send
-	// them, and countReceived how many.
+	// Each message restarts the idle timeout. The deadline of the call and countReceived bound the messages.
 	s.trip.timer.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {
 			return nil, BadReply("it answers another request", nil)
 		}
-		return m, nil // nothing is read after it, so it keeps its memory
+		return m, nil // the answer keeps its memory, because no further message is read
 	case *jsonrpc.Request:
 		if m.IsCall() {
 			// The SDK answers each one with a POST of its own.
@@ -247,38 +249,41 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 	return nil, nil
 }
 
-// readStream reads the stream of msg, for which trip.streamOpened was called, to its answer, and hands the
-// SDK what concerns it. A stream that breaks is resumed if an event had an id, before StatelessVersion; else
-// the answer is lost, and the tool may have run.
+// readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK. The caller
+// has called trip.streamOpened. A stream that breaks is resumed if an event had an id and the protocol version is
+// before StatelessVersion. Otherwise readStream fails trip with an unknown outcome.
 func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
-	// Both hold until a later stream changes them: one may end before it has an event (WHATWG HTML,
-	// "Server-sent events").
-	lastID, retry := "", time.Duration(0)
+	// Both are kept if a resumed stream ends without an event (WHATWG HTML, "Server-sent events").
+	var lastID string
+	var retry time.Duration
 	for {
 		s := newEventStream(trip, msg.ID, resp.Body, c.Logger)
 		s.listens = msg.Method == methodListen
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
-			// Not waited for: the call has its answer, and RoundTrip.Finish bounds the rest.
+			// In the background, because the call has its answer. RoundTrip.Finish bounds the time.
 			ended := c.idle.beginEnd(resp)
 			c.background.Go(func() { ended(s.readToEnd()) })
 			c.deliverAnswer(ctx, trip, msg, answer)
 			return
 		}
 		s.close()
-		lastID, retry = cmp.Or(s.lastID(), lastID), cmp.Or(s.retry(), retry)
-		failure, refused := errors.AsType[*Failure](err)
-		if !refused && lastID != "" && c.session.Protocol() < StatelessVersion {
+		lastID = cmp.Or(s.lastID(), lastID)
+		retry = cmp.Or(s.retry(), retry)
+		failure, isRefused := errors.AsType[*Failure](err)
+		// After a refused message, or if the stream cannot be resumed, the server may continue the request.
+		mayContinue := isRefused
+		if !isRefused && lastID != "" && c.session.Protocol() < StatelessVersion {
 			if resp, err = c.resume(ctx, lastID, retry); err == nil {
 				trip.streamOpened()
 				continue
 			}
-			refused = ctx.Err() == nil
+			mayContinue = ctx.Err() == nil
 		}
 		if failure == nil {
 			failure = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 		}
-		if refused { // the server may continue it, and the SDK cancels it there
+		if mayContinue {
 			trip.abort(failure)
 		} else {
 			trip.fail(failure)
@@ -287,8 +292,8 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 	}
 }
 
-// readAnswer hands the SDK what concerns it of s, up to the answer, which it returns. The error is a
-// *Failure unless the stream broke.
+// readAnswer delivers the messages of s to the SDK, up to the answer, which it returns without delivering it. The error is
+// a *Failure if a message is refused. Any other error means that the stream broke, or that ctx or the connection ended.
 func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Response, error) {
 	for {
 		msg, err := s.nextForSDK()
@@ -304,18 +309,18 @@ func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Res
 	}
 }
 
-// maxResumes is how many GETs in a row may fail to continue a broken stream.
+// maxResumes is how many GETs may fail in a row before a broken stream is not resumed any more.
 const maxResumes = 8
 
-// resume returns the reply to a GET that continues a stream after the event lastID (2025-11-25
-// basic/transports, "Resumability and Redelivery"). No GET is made before wait, as the server
-// asked for; 0: it did not say. The GET has the call's own context, so a resumed call does not have
-// more time than another.
+// resume continues a broken stream after the event lastID with a GET (2025-11-25 basic/transports, "Resumability and
+// Redelivery"), and returns the reply, which is an event stream. It sends GETs until one succeeds, the server refuses
+// to resume, or maxResumes have failed. wait is the reconnection time that the server has set, 0 if it set none. ctx is
+// that of the call, so resuming a stream does not extend the time of the call.
 func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration) (*http.Response, error) {
-	later := time.Duration(0) // how long the server asked not to be called
+	var busyFor time.Duration // Retry-After of the last reply
 	for try := 1; try <= maxResumes; try++ {
-		pause := max(wait, later)
-		if try > 1 || wait == 0 {
+		pause := max(wait, busyFor)
+		if try > 1 || wait == 0 { // the first GET follows exactly the server's reconnection time, if there is one
 			pause = max(pause, Backoff(try))
 		}
 		if !Pause(ctx, pause) {
@@ -337,7 +342,8 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 			return resp, nil
 		}
 		drainBody(resp, maxRefusal)
-		later = retryAfter(resp.Header)
+		busyFor = retryAfter(resp.Header)
+		// These may be temporary. 409 means that the server has not noticed the end of the broken stream yet.
 		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusConflict {
 			continue
 		}

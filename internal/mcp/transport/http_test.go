@@ -63,11 +63,11 @@ func TestCancelRequestIsNotResentInVain(t *testing.T) {
 		reply func(*http.Request) (*http.Response, error)
 		times int
 	}{
-		"taken":             {readTime, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusAccepted), nil }, 1},
-		"refused":           {readTime, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusBadRequest), nil }, 1},
+		"taken":             {maxReadDelay, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusAccepted), nil }, 1},
+		"refused":           {maxReadDelay, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusBadRequest), nil }, 1},
 		"refused, and new":  {0, func(r *http.Request) (*http.Response, error) { return newEmptyReply(r, http.StatusBadRequest), nil }, 7},
-		"nobody is there":   {readTime, func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, 9},
-		"there is no reply": {readTime, func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 9},
+		"nobody is there":   {maxReadDelay, func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, 9},
+		"there is no reply": {maxReadDelay, func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 9},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began, times := time.Now(), 0

@@ -110,7 +110,7 @@ func (c *legacySSE) openStream() error {
 	}
 	c.body, c.events = resp.Body, newEventReader(resp.Body, MaxMessage)
 	for {
-		e, err := c.events.in.Next()
+		e, err := c.events.events.Next()
 		if err != nil {
 			return BadReply("its stream has no endpoint event", err)
 		}
@@ -167,7 +167,7 @@ func (c *legacySSE) readLoop() {
 // nextData returns the data of the next event with a message.
 func (c *legacySSE) nextData() ([]byte, error) {
 	for {
-		e, err := c.events.in.Next()
+		e, err := c.events.events.Next()
 		if errors.Is(err, sse.ErrTooLarge) {
 			return nil, AnswerTooLarge(MaxMessage)
 		}
@@ -175,10 +175,10 @@ func (c *legacySSE) nextData() ([]byte, error) {
 			return nil, noReply(err, true)
 		}
 		isMessage := e.Event == "" || e.Event == "message"
-		if !isMessage || len(e.Data) == 0 || c.events.in.Cut() {
+		if !isMessage || len(e.Data) == 0 || c.events.events.Cut() {
 			continue
 		}
-		c.events.ignored.n = 0
+		c.events.body.read = 0
 		return bytes.Clone(e.Data), nil
 	}
 }

@@ -17,15 +17,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Write sends msg. For a request it returns when the answer has come. An error ends the session, so
-// it returns one only in the handshake.
+// Write implements sdk.Connection. It returns when the reply to msg is processed. For a request, the answer is then
+// queued for Read, or the RoundTrip has failed. The SDK ends the session after an error, so Write returns an error
+// only if notifications/initialized fails or ctx carries no RoundTrip.
 func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	trip := RoundTripOf(ctx)
 	if trip == nil {
 		return errors.New("the context of a message carries no RoundTrip")
 	}
-	// Here, and not only where the call began: after a panic that goes through the SDK, the SDK waits
-	// for the end of the request, and its session can never be closed.
+	// The panic must not reach the SDK, even if the caller of the SDK recovers from it: the SDK would wait for
+	// the end of this request forever, and its session could never be closed.
 	defer Recover(c.Logger, trip.fail)
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
@@ -39,7 +40,7 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 		if c.wantsStandaloneStream() {
 			c.openStandaloneStream()
 		}
-		// The handshake waits for the reply, and its context bounds it: a server may do its own work first.
+		// Part of the handshake, whose context bounds it: a server may take long to initialize itself.
 		return c.notify(ctx, answerTimeout, http.MethodPost, m)
 	default:
 		_ = c.notify(ctx, NotifyTimeout, http.MethodPost, m)
@@ -47,9 +48,9 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	return nil
 }
 
-// sendResponse sends the answer to a request of the server.
+// sendResponse sends msg, our answer to a request of the server, until repeatAnswer gives up.
 func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) {
-	// A RoundTrip of its own, because each answer may renew a token once. The context's is the handshake's.
+	// ctx carries the RoundTrip of the handshake. The answer gets its own, so that it can renew a token.
 	ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
 	_ = repeatAnswer(ctx, life, func(ctx context.Context) *Failure {
 		f, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
@@ -57,8 +58,10 @@ func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) 
 	})
 }
 
-// repeatAnswer sends the answer to a request of the server by post, and sends it again until life ends if it may not have
-// got through: a server does not need a second one, and ignores it. It returns the last failure.
+// repeatAnswer calls post, which sends our answer to a request of the server, until the answer has arrived. It calls
+// post again only after failures that may be temporary: no reply, 429, or 5xx. A server that gets the answer
+// twice ignores the second one. repeatAnswer returns the failure of the last attempt; nil if the answer has arrived. It
+// gives up after answerTimeout, and when ctx or life ends.
 func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure) (last *Failure) {
 	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
@@ -74,7 +77,7 @@ func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure
 	return last
 }
 
-// sendRequest sends a request of ours and processes the reply.
+// sendRequest sends one of our requests and processes the reply. It hands the answer to the SDK, or fails trip.
 func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
 	trip.prepareMessage()
 	if c.sessionLost() {
@@ -124,15 +127,14 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		}
 		c.deliverAnswer(ctx, trip, msg, answer)
 	default:
-		// 202 and 204 come here too: a request that is accepted but never answered would keep its
-		// caller waiting until the timeout.
+		// Also for 202 and 204 without a body, because no answer will follow.
 		drainBody(resp, maxRefusal)
 		c.idle.putConn(resp)
 		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
 
-// deliverAnswer hands the SDK the answer to m.
+// deliverAnswer hands the SDK the answer to m, or fails trip if the answer is not valid.
 func (c *httpConn) deliverAnswer(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
 	if f := trip.acceptAnswer(answer); f != nil {
 		trip.fail(f)
@@ -144,8 +146,8 @@ func (c *httpConn) deliverAnswer(ctx context.Context, trip *RoundTrip, m *jsonrp
 	_ = c.deliver(ctx, answer) // an error means that the connection was closed
 }
 
-// noteInitialized notes what initialize has negotiated. A version that the SDK does not know ends the
-// handshake.
+// noteInitialized records the protocol version and the capabilities in the result of initialize. It records nothing
+// if the SDK does not support the version, since the SDK then ends the handshake.
 func (c *httpConn) noteInitialized(result json.RawMessage) {
 	var decoded struct {
 		Version      string `json:"protocolVersion"`
@@ -168,8 +170,8 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 	c.announcesTools = decoded.Capabilities.Tools.ListChanged
 }
 
-// processRefusal ends a request whose reply has a status other than 2xx: the session is lost, the body has the answer, or
-// the request fails with the status.
+// processRefusal processes resp, a reply to msg with a status other than 2xx. It fails trip with LostSession if the
+// reply says that, delivers the JSON-RPC error in the body as the answer, or else fails trip with the status.
 func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
 	c.idle.putConn(resp)
@@ -177,6 +179,7 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	if mayCarryAnswer(resp.StatusCode) {
 		answer, _ = decodeAnswer(msg.ID, body)
 	}
+	// A server that has read the params knows the session: "session" in its message is a word of the tool.
 	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && isAboutParams(answer)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
 		c.session.Lost.Store(true)
@@ -200,9 +203,9 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	trip.fail(refusal(resp))
 }
 
-// refusesVersion reports whether the body of a reply with 400 says that the server does not have the protocol
-// version of the session, such as after an update or a rollback, or that a session id is missing, which a server
-// of an earlier version may have noticed first. answer is the answer in body, nil if there is none.
+// refusesVersion reports whether the body of a reply with status 400 says that the server does not support the
+// protocol version of the session, such as after an update or a rollback. A server of an earlier version may
+// instead complain about a missing session id or initialize. answer is the JSON-RPC error in body; nil if there is none.
 func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	if answer == nil {
 		lower := bytes.ToLower(body)
@@ -213,23 +216,28 @@ func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 }
 
-// isAboutParams reports whether the server has read the params of a request and refused them. So it knows
-// the session, and a session in its message is one of the tool.
+// isAboutParams reports whether answer is the JSON-RPC error for invalid params.
 func isAboutParams(answer *jsonrpc.Response) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
 	return ok && rpc.Code == jsonrpc.CodeInvalidParams
 }
 
-// mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with that status is the answer: 4xx is, and the
-// SDK reads in the error the versions that server/discover may be tried with. So is 500, which some servers send
-// with an internal error. 401 and 429 say themselves what to do, about the token or with Retry-After, which a
-// JSON-RPC error does not.
+// mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with that status counts as the answer. It
+// does for 4xx: the error of server/discover, for example, has the versions that the SDK may try. It also does for
+// 500, which some servers send with an internal error. It does not for 401 and 429, whose status and headers say
+// more than the error: the token is refused, or the header Retry-After says when to try again.
 func mayCarryAnswer(status int) bool {
-	isClientError := status >= 400 && status < 500
-	return status == http.StatusInternalServerError || isClientError && status != http.StatusUnauthorized && status != http.StatusTooManyRequests
+	switch status {
+	case http.StatusInternalServerError:
+		return true
+	case http.StatusUnauthorized, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 400 && status < 500
 }
 
-// notify sends a message that has no answer, or a DELETE, within timeout.
+// notify sends a message that has no answer, or DELETE with a nil m, and waits for the reply for at most timeout. A
+// reply without a 2xx status is an error. If the session is lost, notify sends nothing and returns nil.
 func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method string, m jsonrpc.Message) error {
 	if c.sessionLost() {
 		return nil
@@ -244,7 +252,7 @@ func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method str
 	if err != nil {
 		return noReply(err, true)
 	}
-	// The status counts. A reply that has no end must not hold the sender up.
+	// Only the status matters: a body without end must not delay the sender longer than NotifyTimeout.
 	defer time.AfterFunc(NotifyTimeout, stop).Stop()
 	drainBody(resp, maxRefusal)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
@@ -260,16 +268,16 @@ const (
 	nameHeader    = "Mcp-Name" // of the tool, prompt or resource that a request is about
 )
 
-// Header values that all requests share. Appending to one copies it, because its capacity is used
-// up.
+// Header values that all requests share. They must not be changed. Appending to one of them copies it, because its
+// length is its capacity.
 var (
 	jsonOnly     = []string{"application/json"}
 	jsonOrStream = []string{"application/json, text/event-stream"}
 	streamOnly   = []string{"text/event-stream"}
 )
 
-// newRequest returns a request of this session, with msg as its body unless msg is nil. It is sent once,
-// and may be changed on the way.
+// newRequest returns an HTTP request of this session with the headers that MCP demands. msg is the body; it may be
+// nil. If msg is one of our requests, ctx must carry its RoundTrip.
 func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Message) (*http.Request, error) {
 	var body io.Reader
 	if msg != nil {
@@ -277,7 +285,7 @@ func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Me
 		if err != nil {
 			return nil, err
 		}
-		body = bytes.NewReader(data) // which net/http can read again, for a new token
+		body = bytes.NewReader(data) // net/http sets GetBody for this type; Bearer.Send needs it
 	}
 
 	r, err := http.NewRequestWithContext(ctx, method, c.URL, body)
@@ -299,23 +307,23 @@ func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Me
 		r.Header[sessionHeader] = []string{id}
 	}
 
-	ours, _ := msg.(*jsonrpc.Request)
+	rpc, _ := msg.(*jsonrpc.Request) // nil for responses and without msg
 	switch {
-	case ours != nil && ours.Method == methodDiscover:
-		version = discoverVersion(ours.Params)
-	case version == "":
+	case rpc != nil && rpc.Method == methodDiscover:
+		version = discoverVersion(rpc.Params)
+	case version == "": // a session without initialize
 		version = c.session.Protocol()
 	}
 	if version != "" {
 		r.Header[versionHeader] = []string{version}
 	}
-	if ours != nil && version >= StatelessVersion {
-		addRoutingHeaders(r.Header, ours, RoundTripOf(ctx))
+	if rpc != nil && version >= StatelessVersion {
+		addRoutingHeaders(r.Header, rpc, RoundTripOf(ctx))
 	}
 	return r, nil
 }
 
-// discoverVersion returns the protocol version of a server/discover.
+// discoverVersion returns the protocol version in the params of server/discover.
 func discoverVersion(params json.RawMessage) string {
 	var w struct {
 		Meta struct {
@@ -326,7 +334,8 @@ func discoverVersion(params json.RawMessage) string {
 	return w.Meta.Version
 }
 
-// addRoutingHeaders adds the headers that proxies route by (2026-07-28 basic/transports, SEP-2243).
+// addRoutingHeaders adds the headers by which proxies route the request m (2026-07-28 basic/transports, SEP-2243):
+// its method, the name of its target, and for tools/call the Headers of trip.
 func addRoutingHeaders(h http.Header, m *jsonrpc.Request, trip *RoundTrip) {
 	h[methodHeader] = []string{m.Method}
 	if name := targetName(m); name != "" {
@@ -342,72 +351,70 @@ func addRoutingHeaders(h http.Header, m *jsonrpc.Request, trip *RoundTrip) {
 // targetName returns the name of the tool or prompt, or the URI of the resource, that msg is about; ""
 // for other methods.
 func targetName(msg *jsonrpc.Request) string {
-	key := "name"
+	var key string
 	switch msg.Method {
 	case methodCall, methodPrompt:
+		key = "name"
 	case methodRead:
 		key = "uri"
 	default:
 		return ""
 	}
-	var text string
-	_ = wire.Members(msg.Params, func(name string, value json.RawMessage) { // the SDK has written it
+	var target string
+	_ = wire.Members(msg.Params, func(name string, value json.RawMessage) { // the SDK wrote them, so they are valid
 		if name == key {
-			text, _ = wire.Text(value)
+			target, _ = wire.Text(value)
 		}
 	})
-	return text
+	return target
 }
 
 const (
-	// resendAfter is after how long a cancellation is sent for the second time; each further pause
-	// is twice as long.
+	// resendAfter is the pause between the first and the second cancellation of a request. Each further pause is
+	// twice as long.
 	resendAfter = 50 * time.Millisecond
-	// readTime is the age from which on the server must have read a call.
-	readTime = 2 * time.Second
-	// maxResendPause bounds the pause: a cancellation that does not get through is given up 13 s
-	// after the first, or up to 31 s if each one waits for its reply in vain.
+	// maxReadDelay is the time after which the server must have read a request that was sent.
+	maxReadDelay = 2 * time.Second
+	// maxResendPause bounds the pause between two cancellations. So the last one is sent 13 s after the first, or
+	// up to 31 s after it if no cancellation gets a reply.
 	maxResendPause = 8 * time.Second
 )
 
-// cancelRequest sends notifications/cancelled for the request of trip, and sends it again while the
-// request is so new that the server may not have read it. They are two POSTs on two connections,
-// neither of which waits for the other, and a server drops a cancellation of a request that it
-// does not know: the call would then run to its end. No reply tells when the request was read,
-// since many servers send the headers with the result. A repetition does no harm, because the
-// receiver ignores it (2025-11-25 basic/utilities/cancellation).
+// cancelRequest sends msg, the notifications/cancelled for the request of trip. While the server may not have read
+// the request yet (maxReadDelay), cancelRequest sends msg again in the background: request and cancellation are POSTs
+// on two connections, and a server ignores the cancellation of a request that it does not know. The call would then
+// run to its end. No reply shows when the server has read a request, since many servers send the headers with
+// the result. A server ignores a second cancellation (2025-11-25 basic/utilities/cancellation).
 //
-// A call that is read within readTime, and t after it was cancelled, is so cancelled at most
-// t + 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
-// nothing can overtake, and there is no such notification over HTTP (basic/patterns/cancellation).
+// If the server reads the request within maxReadDelay, and at time t after the first cancellation, the next
+// cancellation follows at 2t + 50 ms at the latest, provided that replies come at once. From 2026-07-28 on
+// cancelRequest sends nothing: the end of the request's stream is the cancellation (basic/patterns/cancellation).
 func (c *httpConn) cancelRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
+	// Requests of the handshake must not be cancelled (2025-11-25 basic/lifecycle).
 	if trip.Handshake || !trip.sent.Load() || trip.noCancel.Load() || c.session.Protocol() >= StatelessVersion {
-		// initialize must not be cancelled (2025-11-25 basic/lifecycle). Else there is nothing to
-		// cancel.
 		return
 	}
-	// The SDK gave it 5 s, which are over if the machine stood still that long.
+	// The SDK's context ends after 5 s, which may be over already if the machine was suspended.
 	ctx = context.WithoutCancel(ctx)
 	if !c.sendCancel(ctx, trip, msg) && trip.life.Err() == nil {
-		// The SDK's session does not wait for these.
 		c.background.Go(func() { c.resendCancel(ctx, trip, msg) })
 	}
 }
 
-// sendCancel sends m, which cancels the request of trip, and reports whether it got through after the
-// server must have read that request. A cancellation that is refused got through, too.
+// sendCancel sends m, which cancels the request of trip, once. It returns true if the server certainly had read the
+// request before and has got m. A reply with an error status counts, too.
 func (c *httpConn) sendCancel(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request) (certain bool) {
-	read := time.Since(time.Unix(0, trip.sentAt.Load())) >= readTime
+	requestRead := time.Since(time.Unix(0, trip.sentAt.Load())) >= maxReadDelay
 	f, _ := errors.AsType[*Failure](c.notify(ctx, NotifyTimeout, http.MethodPost, m))
-	return read && (f == nil || f.Kind != UnknownOutcome)
+	return requestRead && (f == nil || f.Kind != UnknownOutcome)
 }
 
-// resendCancel sends msg, which cancels the request of trip, until it is certain that the server has
-// read it.
+// resendCancel sends msg, which cancels the request of trip, with growing pauses until sendCancel is certain, or the
+// pause exceeds maxResendPause. When the life of trip ends, it sends msg a last time.
 func (c *httpConn) resendCancel(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
 	defer Recover(c.Logger, func(*Failure) {})
 	for wait := resendAfter; wait <= maxResendPause; wait *= 2 {
-		// Some servers keep calls running after DELETE, so msg is sent a last time during close.
+		// Closing the session does not replace the cancellation: some servers keep calls running after DELETE.
 		closing := !Pause(trip.life, wait)
 		if closing {
 			Pause(ctx, resendAfter)
