@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptrace"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,71 +21,71 @@ const lingerTimeout = time.Second
 
 type roundTripKey struct{}
 
-// RoundTrip is one of our requests and what becomes of it: how long it has, what is sent with it,
-// and whether the server may have got it. It travels in the request's context, which the SDK hands
-// down to the connection. The answer is not in it: the SDK returns that.
+// RoundTrip is the state of one of our requests: its context and deadline, what is sent with it, and whether the
+// server may have got it. The context of the request carries the RoundTrip through the SDK to the connection. The
+// SDK returns the answer; the RoundTrip does not have it.
 //
-// Set the exported fields before the request is sent, then call Start; call Finish when the SDK
-// has returned. A RoundTrip that is the handshake's covers all requests of the handshake.
+// Set the exported fields and call Start before the request is sent. Call Finish when the SDK has returned. The
+// RoundTrip that Connect gets covers all requests of the handshake.
 type RoundTrip struct {
-	// Owner is for the creator of the RoundTrip; this package does not use it.
+	// Owner is for the creator of the RoundTrip. This package does not use it.
 	Owner   any
 	Session *Session
 	// Handshake says that the request is server/discover or initialize, which must not be
 	// cancelled.
 	Handshake bool
-	// Query holds the query parameters of this request, which win over those of the server.
-	// A connection that is not HTTP sends none.
+	// Query holds the query parameters of this request. They replace query parameters of the server that have
+	// the same name. Only Streamable HTTP sends them with each request.
 	Query map[string]string
 	// Headers are sent with a tools/call from StatelessVersion on (SEP-2243).
 	Headers map[string]string
 	// ProgressToken is the token under which the server reports progress; "" if progress was not
 	// requested.
 	ProgressToken string
-	// MaxAnswer is how many bytes the answer may have, if that is more than MaxMessage. Over HTTP+SSE
-	// it may not have more.
+	// MaxAnswer is how many bytes the answer may have. Values below MaxMessage count as MaxMessage. Over
+	// HTTP+SSE the limit is always MaxMessage.
 	MaxAnswer int
-	// Tokens sends the request with a bearer token; nil: Session.Tokens, or the server's.
+	// Tokens sends the request with a bearer token. If it is nil, Session.Tokens does, or else
+	// HeaderTransport.Tokens.
 	Tokens Sender
 
-	ctx     context.Context
-	caller  context.Context // that it was started under
-	life    context.Context // of the server
+	ctx     context.Context // of the request, made by Start
+	caller  context.Context // given to Start
+	life    context.Context // of the server, given to Start
 	cancel  context.CancelCauseFunc
-	detach  func() bool // stops ctx from ending with caller
-	release func()      // frees what ctx holds
+	detach  func() bool // keeps ctx from ending with caller; false if caller has ended
+	release func()      // ends ctx and frees its timers
 	timer   idleTimer
 
-	sent         atomic.Bool  // there was a connection for it, so the server may have got it
-	sentAt       atomic.Int64 // when, over HTTP: Unix time in ns
-	tokenRenewed atomic.Bool  // its token was renewed once already
-	// fetching says that a token is being waited for, or did not come.
+	sent         atomic.Bool  // the server may have got the request
+	sentAt       atomic.Int64 // Unix time in ns at which HTTP had a connection for the request
+	tokenRenewed atomic.Bool  // the token was renewed, which may happen once
+	// fetchingToken says that the request waits for a token, or that fetching the token has failed.
 	fetchingToken atomic.Bool
-	// answered says that the server is done with the request: it has answered or refused it.
+	// answered says that the server has answered or refused the request, and does not work on it any more.
 	answered atomic.Bool
-	// failed says that the transport has ended it and that the server needs no cancellation.
+	// noCancel says that fail has ended the request, so the server does not get notifications/cancelled.
 	noCancel atomic.Bool
 
 	// receivedBytes and receivedMessages count what the server sent before its answer.
 	receivedBytes, receivedMessages atomic.Int64
 
-	mu          sync.Mutex // protects what follows
-	streams     int        // streams that are not closed yet
-	finished    bool
-	lingerTimer *time.Timer
+	mu          sync.Mutex  // protects what follows
+	streams     int         // streams that are not closed yet
+	lingerTimer *time.Timer // set by Finish if streams remain open; calls release
 }
 
 // answerLimit returns how many bytes the answer may have.
 func (trip *RoundTrip) answerLimit() int { return max(trip.MaxAnswer, MaxMessage) }
 
-// Start makes the context of the request, which ends with ctx, with life, and at deadline. An answered
-// request no longer ends with ctx after Finish: callers end their contexts as soon as they have the
-// result, when the rest of the stream may still have to be read.
+// Start makes the context of the request, which has the values of ctx and ends with ctx, with life, and at deadline.
+// After Finish, the context of an answered request does not end with ctx: callers end ctx when they have the
+// result, but the rest of the stream may still have to be read.
 func (trip *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
 	trip.caller, trip.life = ctx, life
 	cctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	if ctx.Err() != nil {
-		cancel(context.Cause(ctx)) // now, and not on a goroutine that may run after the request is sent
+		cancel(context.Cause(ctx)) // AfterFunc may call cancel only after the request is sent
 	}
 	trip.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
@@ -94,8 +95,8 @@ func (trip *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
 	trip.ctx = context.WithValue(cctx, roundTripKey{}, trip)
 }
 
-// RoundTripOf returns the RoundTrip that ctx carries; nil where there is none. Every context that
-// is given to the SDK has one.
+// RoundTripOf returns the RoundTrip that ctx carries; nil if there is none. Every context that the SDK gets must
+// carry a RoundTrip.
 func RoundTripOf(ctx context.Context) *RoundTrip {
 	trip, _ := ctx.Value(roundTripKey{}).(*RoundTrip)
 	return trip
@@ -104,43 +105,42 @@ func RoundTripOf(ctx context.Context) *RoundTrip {
 // Context returns the context to send the request with.
 func (trip *RoundTrip) Context() context.Context { return trip.ctx }
 
-// Life returns the context of the server that Start was given.
+// Life returns the context of the server, which Start got as life.
 func (trip *RoundTrip) Life() context.Context { return trip.life }
 
-// Cancel ends the request. Failure returns cause if it is a *Failure.
+// Cancel ends the context of the request with cause. If cause is a *Failure, Failure returns it.
 func (trip *RoundTrip) Cancel(cause error) { trip.cancel(cause) }
 
-// Deadline returns when the request ends at the latest.
+// Deadline returns when the request ends at the latest. PauseTimer and ResumeTimer move it.
 func (trip *RoundTrip) Deadline() time.Time { return trip.timer.deadline() }
 
-// SetIdleTimeout also ends the request when nothing came from the server for that long.
+// SetIdleTimeout makes the request also end when nothing has come from the server for d.
 func (trip *RoundTrip) SetIdleTimeout(d time.Duration) { trip.timer.setIdle(d) }
 
-// PauseTimer stops the request's time until ResumeTimer, while a person is asked. Calls do not
-// nest.
+// PauseTimer stops the deadline and the idle timeout of the request until ResumeTimer, while a person is asked. It
+// must not be called again before ResumeTimer.
 func (trip *RoundTrip) PauseTimer() { trip.timer.pause() }
 
-// ResumeTimer lets the request's time continue, unless it was over when it was paused.
+// ResumeTimer ends a pause. The deadline moves by its length, and the idle timeout starts again.
 func (trip *RoundTrip) ResumeTimer() { trip.timer.resume() }
 
 // Sent reports whether the server may have got the request.
 func (trip *RoundTrip) Sent() bool { return trip.sent.Load() }
 
-// SetNotSent records that every request sent so far was refused, so that the server has not carried
-// it out.
+// SetNotSent makes Sent false, because the server has refused the request without carrying it out.
 func (trip *RoundTrip) SetNotSent() { trip.sent.Store(false) }
 
-// FetchingToken reports whether the request waits for its token, or did not get one.
+// FetchingToken reports whether the request waits for its token, or fetching the token has failed.
 func (trip *RoundTrip) FetchingToken() bool { return trip.fetchingToken.Load() }
 
-// TokenRenewed reports whether the request's token was renewed, which happens once.
+// TokenRenewed reports whether the request's token was renewed, which may happen once.
 func (trip *RoundTrip) TokenRenewed() bool { return trip.tokenRenewed.Load() }
 
-// SetTokenRenewed says whether the request's token was renewed already: a handshake takes several
-// requests, and renews once.
+// SetTokenRenewed sets TokenRenewed. It is for a handshake, whose requests have a RoundTrip each but may renew the
+// token only once together.
 func (trip *RoundTrip) SetTokenRenewed(renewed bool) { trip.tokenRenewed.Store(renewed) }
 
-// sender returns what sends the request with a token; nil: the server's.
+// sender returns the Sender of the RoundTrip or its Session; nil if they have none. trip may be nil.
 func (trip *RoundTrip) sender() Sender {
 	switch {
 	case trip == nil:
@@ -151,7 +151,7 @@ func (trip *RoundTrip) sender() Sender {
 	return trip.Tokens
 }
 
-// traceConn returns ctx with a trace that notes when the request had a connection.
+// traceConn returns ctx with a trace that sets sent and sentAt when the request gets a TCP connection.
 func (trip *RoundTrip) traceConn(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
@@ -161,52 +161,56 @@ func (trip *RoundTrip) traceConn(ctx context.Context) context.Context {
 	})
 }
 
-// prepareMessage prepares for a message to be sent. A call whose results are input_required sends several
-// (SEP-2322).
+// prepareMessage resets the state for the next message of the request. A call sends several messages if its results
+// are input_required (SEP-2322).
 func (trip *RoundTrip) prepareMessage() {
 	trip.answered.Store(false)
 	trip.timer.noteActivity()
 }
 
-// countReceived counts a message of n bytes that the server sent before its answer. It returns the
-// failure of a request for which a server sends too much.
+// countReceived counts a message of n bytes that the server sent before its answer. It returns a failure if that are
+// more messages or bytes than a request may have, else nil.
 func (trip *RoundTrip) countReceived(n int) *Failure {
 	if trip.receivedBytes.Add(int64(n)) <= maxReceivedBytes && trip.receivedMessages.Add(1) <= maxReceivedMessages {
 		return nil
 	}
-	return &Failure{Kind: TooLarge, Public: fmt.Sprintf("the server sent more than %d messages or %d bytes before its answer", maxReceivedMessages, maxReceivedBytes)}
+	return &Failure{
+		Kind:   TooLarge,
+		Public: fmt.Sprintf("the server sent more than %d messages or %d bytes before its answer", maxReceivedMessages, maxReceivedBytes),
+	}
 }
 
-// countOrAbort counts a message that did not come in a stream of the request, and ends the request
-// if the server has sent too much for it.
+// countOrAbort counts a message of n bytes with countReceived, and aborts the request if it returns a failure. It is for
+// messages that did not come in the stream of the request.
 func (trip *RoundTrip) countOrAbort(n int) {
 	if f := trip.countReceived(n); f != nil {
 		trip.abort(f)
 	}
 }
 
-// hasToken reports whether message, the text of a progress notification, may have the progress
-// token of trip. It does not decode the message; if it is wrong, the reader of the progress finds out.
+// hasToken reports whether message, the text of a progress notification, contains the progress token of trip as a
+// JSON string. It does not decode message, so the token may be in another member.
 func (trip *RoundTrip) hasToken(message []byte) bool {
 	return trip.ProgressToken != "" && bytes.Contains(message, []byte(`"`+trip.ProgressToken+`"`))
 }
 
-// fail ends the request because of f, unless it has ended already. It ends the request's context,
-// because the SDK has no exported error with which one request fails and its session continues. The
-// SDK then sends notifications/cancelled, which failed keeps from the server.
+// fail ends the context of the request with f. It does nothing if the context has ended before. The SDK has no
+// exported error with which one request fails and the session continues, so the context must end. The SDK then
+// calls Write with notifications/cancelled, which noCancel suppresses, since the server has nothing to cancel.
 func (trip *RoundTrip) fail(f *Failure) {
 	trip.cancel(f)
-	if context.Cause(trip.ctx) == error(f) {
+	if context.Cause(trip.ctx) == error(f) { // f is the first cause
 		trip.noCancel.Store(true)
 		trip.answered.Store(f.Kind != UnknownOutcome)
 	}
 }
 
-// abort ends the request because of a failure where the server may continue it, so the SDK
-// cancels it there.
+// abort ends the context of the request with f, as fail does. But the server may continue the request, so the
+// notifications/cancelled of the SDK is sent.
 func (trip *RoundTrip) abort(f *Failure) { trip.cancel(f) }
 
-// acceptAnswer notes that the server has answered. An answer without a result is a failure.
+// acceptAnswer records that the server has answered. It returns a failure, and records nothing, if r has neither an
+// error nor a result.
 func (trip *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
 	hasResult := len(r.Result) > 0 && string(r.Result) != "null"
 	if r.Error == nil && !hasResult {
@@ -216,22 +220,19 @@ func (trip *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
 	return nil
 }
 
-// meansLostSession reports whether a JSON-RPC error says that the session is gone. The code alone
-// does not: tools use the same codes for their own errors.
+// meansLostSession reports whether a JSON-RPC error says that the session is gone, with one of the codes and texts
+// that servers use for it. The code alone is not enough, because tools use the same codes for their own errors.
 func meansLostSession(e *jsonrpc.Error) bool {
-	switch e.Code {
-	case 32600, -32600, -32000, -32001:
-		low := strings.ToLower(e.Message)
-		for _, s := range []string{"session terminated", "session not found", "no valid session", "mcp-session-id"} {
-			if strings.Contains(low, s) {
-				return true
-			}
-		}
+	if !slices.Contains([]int64{32600, -32600, -32000, -32001}, e.Code) {
+		return false
 	}
-	return false
+	message := strings.ToLower(e.Message)
+	texts := []string{"session terminated", "session not found", "no valid session", "mcp-session-id"}
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 }
 
-// Failure returns why the request does not have a result. err is the SDK's error.
+// Failure returns why the request does not have a result. err is the error that the SDK returned for the request. If
+// err says that the session is lost, Failure sets Session.Lost.
 func (trip *RoundTrip) Failure(err error) *Failure {
 	if trip.ctx.Err() != nil {
 		return trip.Ended()
@@ -248,15 +249,17 @@ func (trip *RoundTrip) Failure(err error) *Failure {
 	}
 	switch {
 	case !trip.sent.Load():
-		// The SDK refused to send it, because its session has ended.
+		// The SDK did not send the request, because its session has ended.
 		return LostSession(err)
 	case trip.answered.Load():
+		// The SDK could not decode the result.
 		return BadReply("it does not decode", err)
 	}
 	return &Failure{Kind: UnknownOutcome, Public: "the session ended before its answer", Err: err}
 }
 
-// Ended returns why the request's context has ended.
+// Ended returns why the request's context has ended: the *Failure with which it was cancelled, or a failure of Kind
+// Timeout or Cancelled. Call it only if the context has ended.
 func (trip *RoundTrip) Ended() *Failure {
 	cause := context.Cause(trip.ctx)
 	if f, ok := errors.AsType[*Failure](cause); ok {
@@ -273,30 +276,29 @@ func (trip *RoundTrip) Ended() *Failure {
 	return &Failure{Kind: Cancelled, Public: "cancelled", Err: cause}
 }
 
-// streamOpened counts a stream of the request until streamClosed.
+// streamOpened records that a stream of the request is open until streamClosed.
 func (trip *RoundTrip) streamOpened() {
 	trip.mu.Lock()
 	defer trip.mu.Unlock()
 	trip.streams++
 }
 
-// streamClosed ends what streamOpened began; call it once for each. The last stream of a finished
-// request releases the request's context.
+// streamClosed must be called once for each streamOpened. When it closes the last stream after Finish, it ends the
+// request's context.
 func (trip *RoundTrip) streamClosed() {
 	trip.mu.Lock()
 	defer trip.mu.Unlock()
 	trip.streams--
-	if trip.finished && trip.streams == 0 && trip.lingerTimer != nil && trip.lingerTimer.Stop() {
+	if trip.streams == 0 && trip.lingerTimer != nil && trip.lingerTimer.Stop() {
 		trip.release()
 	}
 }
 
-// Finish frees the request's context: at once, unless an answered stream is still being read to
-// its end, for at most one second, so that its TCP connection is kept for the next request.
+// Finish ends the request's context. If the stream of an answered request is still being read to its end, so that its
+// TCP connection can be used again, the context ends with the stream, or after lingerTimeout.
 func (trip *RoundTrip) Finish() {
 	trip.mu.Lock()
 	defer trip.mu.Unlock()
-	trip.finished = true
 	if trip.Session != nil && trip.Session.standalone.Load() {
 		trip.Session.inflight.remove(trip, trip.sent.Load() && !trip.answered.Load())
 	}

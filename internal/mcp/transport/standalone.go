@@ -11,57 +11,56 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// standaloneStream is the stream of a session over HTTP that belongs to no request: the GET of the
-// versions with sessions (2025-11-25 basic/transports, "Listening for Messages from the Server").
-// Updates of resources arrive on it, and requests of servers that do not say which call they are
-// about.
+// standaloneStream is the standalone stream of a session over HTTP: a GET (2025-11-25 basic/transports, "Listening
+// for Messages from the Server"). Announcements of changes arrive on it, and from some servers requests that do not
+// say which call they are about.
 //
-// The GETs are made one after the other, with backoff, until the session ends or the server says
-// that it does not have the stream. The SDK is given only the server's requests, which it answers
-// with POSTs, and their cancellations.
+// When a GET has ended, the next one follows with backoff, until the session ends or the server says that it does not
+// have the stream. The SDK gets only the server's requests, which it answers with POSTs, and their cancellations. One
+// goroutine at a time uses a standaloneStream.
 type standaloneStream struct {
 	conn *httpConn
 
-	unavailable bool           // the server does not have such a stream, or has lost the session
-	resp        *http.Response // nil while there is no stream
-	events      eventReader
-	cancel      context.CancelFunc // ends resp
-	requests    int                // of the server, on this stream
-	opened      time.Time
-	failures    int    // streams in a row that were refused or soon ended
-	lastID      string // of the last event with an id, for the server to continue after
-	retry       time.Duration
-	later       time.Duration // how long the server asked not to be called, with the last refusal
+	resp     *http.Response     // the open stream; nil if there is none
+	events   eventReader        // of resp
+	cancel   context.CancelFunc // ends resp
+	requests int                // requests of the server in resp
+	opened   time.Time          // when the last stream was opened; zero if there was none
+
+	unavailable bool          // no GET follows: the server does not have the stream, or has lost the session
+	failures    int           // GETs in a row that were refused, or whose stream ended within minStreamTime
+	lastID      string        // id after which the server is asked to continue; "" for none
+	retry       time.Duration // reconnection time that the server has set; 0 if it set none
+	busyFor     time.Duration // Retry-After of the last reply
 }
 
-// calmStream is how long a stream must have lasted for the next one not to wait longer than the
-// one before.
-const calmStream = 10 * time.Second
+// minStreamTime is how long a stream must have lasted to count as a success, which resets the backoff.
+const minStreamTime = 10 * time.Second
 
-// changesWait is how long a session waits for a standalone stream that only reports changes: what is
-// missed until it is open is asked for then.
+// changesWait is how long a handshake waits for a standalone stream that is only for announcements of changes. It is
+// short because what was missed is asked for again when the stream opens later.
 const changesWait = 500 * time.Millisecond
 
-// openStandaloneStream opens the standalone stream and reads it until the session ends. The first
-// GET is made before the session is used, because most servers drop messages that they send while
-// no stream is open. It does not wait for the reply for long: some servers send the reply's headers
-// along with the first event.
+// openStandaloneStream opens the standalone stream of a new session, and starts the goroutine that reads it until the
+// session ends. It waits a short time for the stream, because most servers drop messages that they send while no
+// stream is open. It does not wait longer, because some servers send the headers of the reply with the first event.
 func (c *httpConn) openStandaloneStream() {
 	c.session.standalone.Store(true)
 	c.session.asksOnStandalone.Store(c.StandaloneStream != nil)
 	s := &standaloneStream{conn: c}
 	wait := changesWait
-	if c.StandaloneStream != nil {
+	if c.StandaloneStream != nil { // the stream has requests of the server, too, which are not repeated
 		wait = NotifyTimeout
 	}
 	s.advance(wait)
 	if s.resp == nil {
-		c.session.Listening(false) // what the server sends before the stream is open is missed
+		c.session.Listening(false)
 	}
 	c.work.Go(s.readUntilClosed)
 }
 
-// wantsStandaloneStream reports whether the session is to have a standalone stream.
+// wantsStandaloneStream reports whether the session is to have a standalone stream (HTTPConfig.StandaloneStream). It
+// is called after initialize.
 func (c *httpConn) wantsStandaloneStream() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +72,8 @@ func (c *httpConn) wantsStandaloneStream() bool {
 	return forResources || forTools
 }
 
-// readUntilClosed reads the streams until the session ends.
+// readUntilClosed reads the stream, and opens it again when it has ended, until the session ends or the stream is
+// unavailable.
 func (s *standaloneStream) readUntilClosed() {
 	defer s.endStream()
 	for s.resp != nil || s.waitToReopen() {
@@ -81,8 +81,8 @@ func (s *standaloneStream) readUntilClosed() {
 	}
 }
 
-// advance opens a stream, whose reply must begin within timeout (0: at any time), or reads one
-// event of the open one. A panic ends that stream and counts as a failure.
+// advance reads one message of the open stream. If no stream is open, it opens one with timeout (openStream). A panic
+// ends the stream and counts as a failure.
 func (s *standaloneStream) advance(timeout time.Duration) {
 	defer Recover(s.conn.Logger, func(*Failure) {
 		s.endStream()
@@ -95,22 +95,22 @@ func (s *standaloneStream) advance(timeout time.Duration) {
 	s.readMessage()
 }
 
-// waitToReopen waits before the next GET. It returns false if there is to be none.
+// waitToReopen waits before the next GET. It returns false if the stream is unavailable or the session has ended.
 func (s *standaloneStream) waitToReopen() bool {
-	d := s.retry // as the server asked for
-	if d == 0 || s.failures > 1 {
-		d = max(d, Backoff(s.failures))
+	wait := s.retry
+	if wait == 0 || s.failures > 1 { // after one failure, the server's reconnection time is enough
+		wait = max(wait, Backoff(s.failures))
 	}
-	return !s.unavailable && Pause(s.conn.ctx, max(d, s.later))
+	return !s.unavailable && Pause(s.conn.ctx, max(wait, s.busyFor))
 }
 
-// openStream makes a GET. If the reply is a stream, s.resp and s.events are set; otherwise processRefusal decides whether
-// there is to be another GET. timeout bounds the wait for the header of the reply; 0 means no bound.
+// openStream makes a GET. If the reply is a stream, it sets s.resp and calls Listening. Otherwise processRefusal decides
+// whether another GET follows. timeout bounds the wait for the headers of the reply; 0 means no bound.
 func (s *standaloneStream) openStream(timeout time.Duration) {
 	// A RoundTrip of its own, because each GET may renew a token once.
 	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
-	s.failures++
-	s.later = 0
+	s.failures++ // endStream resets it after a stream that has lasted
+	s.busyFor = 0
 	request, err := s.conn.newRequest(ctx, http.MethodGet, nil)
 	if err != nil {
 		cancel()
@@ -140,39 +140,47 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 	}
 }
 
-// processRefusal decides after a reply without a stream whether there will be another GET. A
-// server that says that it does not have the stream is not asked again. Where no stream was ever open, 400,
-// 404 and 406 say that too (python-sdk#3102, go-sdk#393). Other replies may be different the next time, and so may
-// these where a stream was open: a proxy or another replica may have answered.
+// processRefusal processes resp, a reply to a GET that is not a stream. It sets s.unavailable if no GET is to follow: the
+// session is lost, or no stream was ever open and the status means that the server does not have one. Besides 405
+// and 501, servers say that with 2xx, 400, 404 and 406 (python-sdk#3102, go-sdk#393). After a stream was open, these
+// may come from a proxy or another replica, so GETs follow.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
-	s.later = retryAfter(resp.Header)
+	s.busyFor = retryAfter(resp.Header)
 	status := resp.StatusCode
-	switch {
-	case !s.opened.IsZero() && s.conn.SessionID() != "" && saysSessionLost(status, body):
-		s.unavailable = true
-		s.conn.session.Forgotten()
-	case !s.opened.IsZero():
-		if status == http.StatusBadRequest || status == http.StatusNotFound {
-			s.lastID = "" // the server may not have that event any more, as the go-sdk's event store
+	if !s.opened.IsZero() {
+		switch {
+		case s.conn.SessionID() != "" && saysSessionLost(status, body):
+			s.unavailable = true
+			s.conn.session.Forgotten()
+		case status == http.StatusBadRequest, status == http.StatusNotFound:
+			s.lastID = "" // the server may not have that event any more
 		}
-	case status < 300, status == http.StatusBadRequest, status == http.StatusNotFound, status == http.StatusMethodNotAllowed, status == http.StatusNotAcceptable,
-		status == http.StatusNotImplemented:
-		s.unavailable = true
-		level := slog.LevelDebug // the specification does not demand it
-		if s.conn.StandaloneStream != nil {
-			level = slog.LevelWarn
-		}
-		s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
+		return
 	}
+	isAbsent := status < 300
+	switch status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented:
+		isAbsent = true
+	}
+	if !isAbsent {
+		return
+	}
+	s.unavailable = true
+	level := slog.LevelDebug // the specification does not demand the stream
+	if s.conn.StandaloneStream != nil {
+		level = slog.LevelWarn // the configuration does
+	}
+	s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
 }
 
-// endStream ends the open stream, if there is one. What the server sends from now on is missed.
+// endStream ends the open stream, if there is one, and calls Listening. A stream of more than minStreamTime resets the
+// backoff.
 func (s *standaloneStream) endStream() {
 	if s.resp == nil {
 		return
 	}
-	if time.Since(s.opened) > calmStream {
+	if time.Since(s.opened) > minStreamTime {
 		s.failures = 0
 	}
 	s.cancel()
@@ -181,7 +189,7 @@ func (s *standaloneStream) endStream() {
 	s.conn.session.Listening(false)
 }
 
-// readMessage reads one message.
+// readMessage reads and processes one message of the open stream. An error ends the stream.
 func (s *standaloneStream) readMessage() {
 	msg, data, _, err := s.events.nextMessage()
 	if id := s.events.lastID(); id != "" {
@@ -192,18 +200,19 @@ func (s *standaloneStream) readMessage() {
 	}
 	if err != nil {
 		if f, ok := errors.AsType[*Failure](err); ok && f.Kind == TooLarge {
-			s.lastID = "" // or the server would send the same event again
+			s.lastID = "" // so that the server does not send the same event again
 		}
-		s.endStream() // what follows on it cannot be read either
+		s.endStream()
 		return
 	}
-	// A Response here does not answer any request.
+	// A response is ignored: answers come in the replies to POSTs.
 	if m, ok := msg.(*jsonrpc.Request); ok {
 		s.processMessage(m, data)
 	}
 }
 
-// processMessage processes one message of the server, whose text is data.
+// processMessage processes msg, whose text is data: it hands progress and log messages to their calls, delivers requests
+// and their cancellations to the SDK, and calls Notification for the rest. Too many requests end the stream.
 func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 	session := s.conn.session
 	switch {

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// idleTimer ends a request at its deadline, and when the server was silent for too long. Both
-// stand still while a person is asked.
+// idleTimer calls a function at a deadline, or earlier if nothing came from the server for the idle timeout. Its time
+// can be paused, while a person is asked.
 type idleTimer struct {
 	expire func()
-	// lastActivity is when the server was last heard from, in ns since started. A message costs no
-	// more than to store it: the timer compares when it fires.
+	// lastActivity is when the server was last heard from, in ns since started. To record a message is only a
+	// store, because check compares the times when the timer fires.
 	lastActivity atomic.Int64
 	started      time.Time
 
-	mu     sync.Mutex // protects what follows
-	timer  *time.Timer
-	end    time.Time
-	idle   time.Duration // longest silence; 0: any
-	paused time.Time     // since when the time stands still; zero: it runs
-	done   bool
+	mu          sync.Mutex // protects what follows
+	timer       *time.Timer
+	end         time.Time     // the deadline; each pause moves it
+	idleTimeout time.Duration // 0: there is no idle timeout
+	pausedAt    time.Time     // zero while the time is not paused
+	done        bool          // expire was called, or stop
 }
 
-// start calls expire at end, on a goroutine of its own unless end is past.
+// start starts the timer. It calls expire at end on another goroutine, or at once if end is past.
 func (t *idleTimer) start(end time.Time, expire func()) {
 	t.expire = expire
 	t.end = end
@@ -36,46 +36,47 @@ func (t *idleTimer) start(end time.Time, expire func()) {
 	t.timer = time.AfterFunc(remaining, t.check)
 }
 
-// deadline returns when the time is over at the latest.
+// deadline returns when the timer expires at the latest. Pauses move it.
 func (t *idleTimer) deadline() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.end
 }
 
-// setIdle makes a silence of d end the time, too.
+// setIdle sets the idle timeout to d, which counts from now on.
 func (t *idleTimer) setIdle(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.idle = d
+	t.idleTimeout = d
 	t.noteActivity()
 	t.resetLocked(time.Now())
 }
 
-// noteActivity notes that the server was heard from.
+// noteActivity restarts the idle timeout, because something came from the server.
 func (t *idleTimer) noteActivity() { t.lastActivity.Store(int64(time.Since(t.started))) }
 
-// dueLocked returns when the time is over if the server stays silent.
+// dueLocked returns when the timer expires if nothing more comes from the server.
 func (t *idleTimer) dueLocked() time.Time {
-	silent := t.started.Add(time.Duration(t.lastActivity.Load()) + t.idle)
-	if t.idle > 0 && silent.Before(t.end) {
-		return silent
+	idleEnd := t.started.Add(time.Duration(t.lastActivity.Load()) + t.idleTimeout)
+	if t.idleTimeout > 0 && idleEnd.Before(t.end) {
+		return idleEnd
 	}
 	return t.end
 }
 
+// resetLocked makes the timer fire when it is due, unless it is paused or done.
 func (t *idleTimer) resetLocked(now time.Time) {
-	if !t.done && t.paused.IsZero() {
+	if !t.done && t.pausedAt.IsZero() {
 		t.timer.Reset(max(t.dueLocked().Sub(now), 0))
 	}
 }
 
-// check runs when the timer fires. It ends the request, or sets the timer again if the server has
-// sent something meanwhile.
+// check runs when the timer fires. It calls expire if the timer is due. If something came from the server since the
+// timer was set, it sets the timer again. It does nothing if the timer is paused or done.
 func (t *idleTimer) check() {
 	t.mu.Lock()
 	now := time.Now()
-	if t.done || !t.paused.IsZero() {
+	if t.done || !t.pausedAt.IsZero() {
 		t.mu.Unlock()
 		return
 	}
@@ -89,30 +90,30 @@ func (t *idleTimer) check() {
 	t.expire()
 }
 
-// pause stops the time until resume, which is called once for each pause.
+// pause stops the time until resume. It must not be called again before resume.
 func (t *idleTimer) pause() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer.Stop()
-	t.paused = time.Now()
+	t.pausedAt = time.Now()
 }
 
-// resume lets the time continue from where it was paused, unless it was over by then.
+// resume lets the time continue after pause, and moves the deadline by the length of the pause. A timer that is done
+// does not fire again.
 func (t *idleTimer) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	t.end = t.end.Add(now.Sub(t.paused))
-	t.paused = time.Time{}
-	// The server has its full idle time again from here on.
-	t.noteActivity()
+	t.end = t.end.Add(now.Sub(t.pausedAt))
+	t.pausedAt = time.Time{}
+	t.noteActivity() // the server gets the whole idle timeout again
 	t.resetLocked(now)
 }
 
-// stop ends the timer without calling expire.
+// stop stops the timer for good. expire may be running already.
 func (t *idleTimer) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer.Stop()
-	t.done = true // a later resume does nothing
+	t.done = true // so that resume does not start it again
 }
