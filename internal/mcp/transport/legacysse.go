@@ -27,9 +27,9 @@ type LegacySSEConfig struct {
 	Logger       *slog.Logger
 }
 
-// NewLegacySSE returns the endpoint of a server over HTTP+SSE (2024-11-05 basic/transports): a GET
-// opens the stream of a session, whose first event names the URL to which messages are sent, and on
-// which all messages of the server arrive. It sends nothing.
+// NewLegacySSE returns the endpoint of a server over HTTP+SSE (2024-11-05 basic/transports). A GET opens the stream
+// of a session, on which all messages of the server arrive. The first event of the stream has the URL for messages
+// to the server. NewLegacySSE sends nothing.
 func NewLegacySSE(cfg LegacySSEConfig) Endpoint {
 	var work sync.WaitGroup
 	open := func(ctx context.Context) (MessageConn, error) { return openLegacySSE(ctx, cfg, &work) }
@@ -37,45 +37,45 @@ func NewLegacySSE(cfg LegacySSEConfig) Endpoint {
 }
 
 const (
-	// maxPosts is how many POSTs of one connection may be in flight: some servers answer the POST of
-	// a call only when the call has ended.
+	// maxPosts is how many POSTs of one connection may be in flight. Some servers reply to the POST of a
+	// call only when the call has ended.
 	maxPosts = 1000
-	// maxEndpoint bounds the URL in the endpoint event, in bytes.
+	// maxEndpoint is how many bytes the URL in the endpoint event may have.
 	maxEndpoint = 8 << 10
 )
 
-// legacySSE is a session over HTTP+SSE as a MessageConn. A message is sent by a POST of its own,
-// which Write does not wait for if it is a request: servers may answer it only after the call, and
-// need the next message for that, such as the answer to an elicitation. So Read reports a POST that
-// failed.
+// legacySSE is a session over HTTP+SSE as a MessageConn. Each message is a POST. Write does not wait for the POST of
+// a request: a server may reply to it only after the call, and may need the next message during the call, such as the
+// answer to an elicitation. So the failure of a POST is an error of Read.
 type legacySSE struct {
 	cfg      LegacySSEConfig
-	ctx      context.Context // has the RoundTrip of the handshake's session, and ends with Close
-	end      context.CancelCauseFunc
-	body     io.ReadCloser
-	events   eventReader
-	endpoint string
-	work     *sync.WaitGroup // POSTs, and the reader; the endpoint waits for them
-	posts    chan struct{}   // of capacity maxPosts
-	in       chan legacyRead
+	ctx      context.Context         // carries a RoundTrip with the Session, and ends with the connection
+	end      context.CancelCauseFunc // ends ctx; the first cause is the error of Read
+	body     io.ReadCloser           // of the stream
+	events   eventReader             // of body
+	endpoint string                  // URL for messages to the server
+	work     *sync.WaitGroup         // counts readLoop and the POSTs; Endpoint.Close waits for it
+	posts    chan struct{}           // has an element for each POST in flight
+	reads    chan legacyRead         // results for Read
 }
 
-// legacyRead is what one Read returns.
+// legacyRead is the result of one Read.
 type legacyRead struct {
 	data []byte
 	err  error
 }
 
-// openLegacySSE opens a session. ctx bounds the time until the endpoint event, and nothing after it.
+// openLegacySSE opens a session and starts its readLoop, which work counts. ctx, which must carry a RoundTrip, bounds
+// the time until the endpoint event. The connection does not end with ctx later.
 func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGroup) (*legacySSE, error) {
 	session := RoundTripOf(ctx).Session
-	// A RoundTrip of its own, because each request may renew a token once.
-	life := context.WithValue(context.WithoutCancel(ctx), roundTripKey{}, &RoundTrip{Session: session})
-	life, end := context.WithCancelCause(life)
-	late := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	c := &legacySSE{cfg: cfg, ctx: life, end: end, work: work, posts: make(chan struct{}, maxPosts), in: make(chan legacyRead)}
+	// The GET gets a RoundTrip of its own, so that it can renew a token once.
+	connCtx := context.WithValue(context.WithoutCancel(ctx), roundTripKey{}, &RoundTrip{Session: session})
+	connCtx, end := context.WithCancelCause(connCtx)
+	detach := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	c := &legacySSE{cfg: cfg, ctx: connCtx, end: end, work: work, posts: make(chan struct{}, maxPosts), reads: make(chan legacyRead)}
 	err := c.openStream()
-	if !late() && err == nil {
+	if !detach() && err == nil { // ctx ended right after the endpoint event
 		err = noReply(context.Cause(ctx), false)
 	}
 	if err != nil {
@@ -89,7 +89,8 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 	return c, nil
 }
 
-// openStream makes the GET and reads the endpoint event.
+// openStream makes the GET and reads the stream up to the endpoint event. It sets c.body, c.events and c.endpoint. After
+// an error the caller must close c.body, unless it is nil.
 func (c *legacySSE) openStream() error {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, c.cfg.URL.String(), nil)
 	if err != nil {
@@ -120,8 +121,8 @@ func (c *legacySSE) openStream() error {
 	}
 }
 
-// setEndpoint checks the URL for messages. It must be of the origin that was configured: headers and
-// tokens are sent to it.
+// setEndpoint sets c.endpoint from the text of the endpoint event, which may be a relative URL. The URL must have the
+// configured origin, because headers and tokens are sent to it.
 func (c *legacySSE) setEndpoint(text string) error {
 	u, err := c.cfg.URL.Parse(text)
 	switch {
@@ -146,7 +147,8 @@ func originOf(u *url.URL) string {
 	return u.Scheme + "://" + strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// readLoop reads the stream until the session ends.
+// readLoop reads the stream and delivers its messages to Read, until the connection ends. An error of the stream ends
+// the connection.
 func (c *legacySSE) readLoop() {
 	defer func() { _ = c.body.Close() }()
 	defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
@@ -155,7 +157,7 @@ func (c *legacySSE) readLoop() {
 	for {
 		data, err := c.nextData()
 		if err != nil {
-			c.end(err) // every later Read returns it, too
+			c.end(err)
 			return
 		}
 		if !c.deliver(legacyRead{data: data}) {
@@ -164,7 +166,8 @@ func (c *legacySSE) readLoop() {
 	}
 }
 
-// nextData returns the data of the next event with a message.
+// nextData returns the text of the next message in the stream. It ignores other events, and an event that the end of
+// the stream may have cut.
 func (c *legacySSE) nextData() ([]byte, error) {
 	for {
 		e, err := c.events.events.Next()
@@ -183,32 +186,33 @@ func (c *legacySSE) nextData() ([]byte, error) {
 	}
 }
 
-// deliver hands m to Read. It returns false if the session has ended.
-func (c *legacySSE) deliver(m legacyRead) bool {
+// deliver waits until Read takes result. It returns false if the connection has ended.
+func (c *legacySSE) deliver(result legacyRead) bool {
 	select {
-	case c.in <- m:
+	case c.reads <- result:
 		return true
 	case <-c.ctx.Done():
 		return false
 	}
 }
 
-// SetReadLimit implements MessageConn. It does nothing: the events of all answers come in one stream,
-// whose limit is set when it is opened.
+// SetReadLimit implements MessageConn. It does nothing: all answers come in one stream, whose limit is fixed when it
+// is opened.
 func (c *legacySSE) SetReadLimit(int) {}
 
 // Read implements MessageConn.
 func (c *legacySSE) Read() ([]byte, error) {
 	select {
-	case m := <-c.in:
-		return m.data, m.err
+	case result := <-c.reads:
+		return result.data, result.err
 	case <-c.ctx.Done():
 		return nil, context.Cause(c.ctx)
 	}
 }
 
-// Write implements MessageConn. It waits for the POST of a notification, because others depend on
-// notifications/initialized.
+// Write implements MessageConn. It starts a POST, whose failure Read reports. For a notification it waits for the POST,
+// up to NotifyTimeout: requests must not overtake notifications/initialized. If maxPosts are in flight, the
+// server is taken for dead, and the error ends the connection.
 func (c *legacySSE) Write(data []byte) error {
 	if c.ctx.Err() != nil {
 		return LostSession(context.Cause(c.ctx))
@@ -229,25 +233,28 @@ func (c *legacySSE) Write(data []byte) error {
 		defer close(done)
 		defer func() { <-c.posts }()
 		defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
-		if head.Method == "" {
-			c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, func(ctx context.Context) *Failure { return c.post(ctx, data) }))
-		} else {
+		if head.Method != "" {
 			c.reportFailure(head.ID, c.post(c.ctx, data))
+			return
 		}
+		// data is an answer, whose id is that of the server's request: it must not fail one of ours.
+		post := func(ctx context.Context) *Failure { return c.post(ctx, data) }
+		c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, post))
 	})
-	if head.Method != "" && head.ID == nil {
-		late := time.NewTimer(NotifyTimeout)
-		defer late.Stop()
+	isNotification := head.Method != "" && head.ID == nil
+	if isNotification {
+		timeout := time.NewTimer(NotifyTimeout)
+		defer timeout.Stop()
 		select {
 		case <-done:
-		case <-late.C:
+		case <-timeout.C:
 		case <-c.ctx.Done():
 		}
 	}
 	return nil
 }
 
-// post sends one message.
+// post sends one message and waits for the reply, whose body is ignored. It returns nil for a 2xx status.
 func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	trip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
 	ctx = context.WithValue(ctx, roundTripKey{}, trip)
@@ -271,8 +278,8 @@ func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	return refusal(resp)
 }
 
-// reportFailure reports to Read that a message could not be sent: the request with that id fails, unless rawID is nil,
-// and a session that the server forgot ends.
+// reportFailure processes the failure of a POST; nil means success. It makes Read return a *requestError for the request
+// with the id rawID, which is nil if the message was not a request. If the session is lost, it ends the connection.
 func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 	if failure == nil || c.ctx.Err() != nil {
 		return
@@ -291,7 +298,7 @@ func (c *legacySSE) Close() error {
 	return nil
 }
 
-// requestError is an error of MessageConn.Read that fails one request and not the connection.
+// requestError is an error of MessageConn.Read that fails one request and does not end the connection.
 type requestError struct {
 	id      jsonrpc.ID
 	failure *Failure
@@ -302,17 +309,18 @@ func (e *requestError) Error() string { return e.failure.Error() }
 // Unwrap returns the failure.
 func (e *requestError) Unwrap() error { return e.failure }
 
-// failRequest fails the request that err is about, and reports whether err is about one.
+// failRequest fails the request that err names, if that is still pending. It returns false if err is not a
+// *requestError.
 func (c *streamConn) failRequest(err error) bool {
 	e, ok := errors.AsType[*requestError](err)
 	if !ok {
 		return false
 	}
-	if q := c.removePending(e.id); q != nil && q.trip != nil {
+	if pending := c.removePending(e.id); pending != nil && pending.trip != nil {
 		if e.failure.NotRun {
-			q.trip.sent.Store(false)
+			pending.trip.sent.Store(false)
 		}
-		q.trip.fail(e.failure)
+		pending.trip.fail(e.failure)
 	}
 	return true
 }

@@ -21,25 +21,24 @@ type StdioConfig struct {
 	Dir string
 	// Env is the whole environment, as NAME=value: the process inherits nothing from ours.
 	Env []string
-	// Query says that query parameters are configured, which a process cannot be sent: that is
-	// logged.
+	// Query says that query parameters are configured. NewStdio then logs that a process does not get them.
 	Query  bool
 	Logger *slog.Logger
 }
 
-// stdioServer is a server that is a child process, one at a time: a new one is started for each
-// session, when the one before is gone with its whole process group.
+// stdioServer is a server that is a child process. Each session starts a new process, after the process of the session
+// before is gone with its process group.
 type stdioServer struct {
 	cfg    StdioConfig
 	starts startLimit
 
-	mu  sync.Mutex // protects cur
-	cur *process
+	mu      sync.Mutex // protects current
+	current *process   // of the last session; nil before
 }
 
-// NewStdio returns the endpoint of a child process that speaks MCP on its standard input and
-// output. It starts nothing. Close ends the process and returns when it and its group are gone, at
-// most some 5 s later.
+// NewStdio returns the endpoint of a child process that speaks MCP on its standard input and output. It starts
+// nothing. Endpoint.Close ends the process and returns when the process and its group are gone, after some 5 s at
+// most.
 func NewStdio(cfg StdioConfig) Endpoint {
 	s := &stdioServer{cfg: cfg}
 	e := newStreamEndpoint(s.startProcess, s.endProcess, cfg.Logger)
@@ -49,11 +48,11 @@ func NewStdio(cfg StdioConfig) Endpoint {
 	return e
 }
 
-// startProcess starts the process. It waits for the one before, which may have files and ports
-// open that the new one needs.
+// startProcess starts the process of a new session. Before that, it ends the last process and waits under ctx until that
+// is gone, since it may have files and ports open that the new process needs. The error is a *Failure.
 func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 	s.mu.Lock()
-	last := s.cur
+	last := s.current
 	s.mu.Unlock()
 	if last != nil {
 		_ = last.Close()
@@ -66,29 +65,29 @@ func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 	if !s.starts.allow(time.Now()) {
 		return nil, &Failure{Kind: Unavailable, Public: "its process ended too often, and is started again later", NotRun: true}
 	}
-	c, err := startProcess(&s.cfg)
+	started, err := startProcess(&s.cfg)
 	if err != nil {
 		return nil, &Failure{Kind: Unavailable, Public: startReason(err), NotRun: true, Err: err}
 	}
 	s.mu.Lock()
-	s.cur = c
+	s.current = started
 	s.mu.Unlock()
-	return c, nil
+	return started, nil
 }
 
-// endProcess ends the process and waits until it and its group are gone. startProcess must not be
-// running.
+// endProcess ends the process and waits until it and its group are gone. It must not run concurrently with
+// startProcess.
 func (s *stdioServer) endProcess() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur != nil {
-		_ = s.cur.Close()
-		<-s.cur.gone
+	if s.current != nil {
+		_ = s.current.Close()
+		<-s.current.gone
 	}
 }
 
-// startReason says why a process could not be started, in words fit for the caller: the texts of
-// the system name paths.
+// startReason returns why the process could not be started, as a text for the caller. The text of err is not fit for
+// the caller, because it contains paths.
 func startReason(err error) string {
 	switch {
 	case errors.Is(err, errWorkDir):
@@ -101,20 +100,20 @@ func startReason(err error) string {
 	return "its process cannot be started"
 }
 
+// A process is started at most maxStarts times within startSpan.
 const (
-	maxStarts = 5 // of a process, within startSpan
+	maxStarts = 5
 	startSpan = time.Minute
 )
 
-// startLimit bounds how often a process is started. One that starts and exits at once would
-// otherwise be started as fast as it can exit, since each handshake that worked ends the
-// supervisor's backoff.
+// startLimit bounds how often a process is started. The backoff of the supervisor is not enough for a process that
+// exits soon after its handshake: each successful handshake resets the backoff.
 type startLimit struct {
-	mu     sync.Mutex // protects starts
-	starts []time.Time
+	mu     sync.Mutex  // protects starts
+	starts []time.Time // within the last startSpan
 }
 
-// allow reports whether the process may be started now, and counts the start if so.
+// allow reports whether the process may be started at now. If it returns true, it counts the start.
 func (l *startLimit) allow(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
