@@ -22,20 +22,20 @@ const (
 	maxTailRate  = 100      // lines of it in the debug log, per second
 )
 
-// readStdout reads the child's standard output until its end. It keeps reading after the connection
-// was closed, so that a full pipe does not keep the child from exiting.
+// readStdout reads the child's stdout to its end. When readMessages has ended, it discards the rest, because a full pipe
+// could keep the child from exiting.
 func (p *process) readStdout() {
 	p.outErr = p.readMessages()
 	close(p.outDone)
 	_, _ = io.Copy(io.Discard, p.stdout)
 }
 
-// readMessages hands on the lines that may be messages. Many servers first print a banner there, or
-// logs: those are skipped.
+// readMessages sends the lines of stdout that may be messages to p.lines, or discards them after Close. It skips other
+// lines, such as a banner or logs, and logs the first of them. It returns the error that ends reading, such as io.EOF.
 func (p *process) readMessages() (err error) {
 	defer Recover(p.log, func(f *Failure) { err = f })
 	in := bufio.NewReaderSize(p.stdout, 32<<10)
-	noise := false
+	warned := false
 	for {
 		line, err := readLine(in, &p.readLimit)
 		if err != nil {
@@ -43,8 +43,8 @@ func (p *process) readMessages() (err error) {
 		}
 		line = bytes.TrimPrefix(line, byteOrderMark)
 		if !isMessage(line) {
-			if len(line) > 0 && !noise {
-				noise = true
+			if len(line) > 0 && !warned {
+				warned = true
 				p.log.Warn("MCP server prints lines that are not MCP", "first", wire.Printable(string(line), maxTailLine), help.ChildProcesses.Attr())
 			}
 			continue
@@ -56,14 +56,14 @@ func (p *process) readMessages() (err error) {
 	}
 }
 
-// readLine returns the next line without its end, in a slice of its own. More than limit bytes are the
-// failure AnswerTooLarge.
+// readLine returns the next line without its line break, in a new slice. The last line need not have a line break. A line
+// of more than limit bytes is the failure AnswerTooLarge. limit may change during the call.
 func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := in.ReadSlice('\n')
-		if most := int(limit.Load()); len(line)+len(part) > most+1 { // the line feed is not counted
-			return nil, AnswerTooLarge(most)
+		if maxBytes := int(limit.Load()); len(line)+len(part) > maxBytes+1 { // one more for the line feed
+			return nil, AnswerTooLarge(maxBytes)
 		}
 		line = append(line, part...)
 		switch {
@@ -75,13 +75,13 @@ func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 	}
 }
 
-// isMessage reports whether a line may be a JSON-RPC message: an object, or a batch.
+// isMessage reports whether a line may be a JSON-RPC message or a batch: it begins like a JSON object or array.
 func isMessage(line []byte) bool {
 	line = bytes.TrimLeft(line, " \t")
 	return len(line) > 0 && (line[0] == '{' || line[0] == '[')
 }
 
-// readStderr keeps the end of the child's standard error, which the protocol leaves to logs.
+// readStderr reads the child's stderr to its end and gives the data to p.tail. MCP lets servers write logs to stderr.
 func (p *process) readStderr() {
 	defer close(p.errDone)
 	buf := make([]byte, 32<<10)
@@ -94,31 +94,32 @@ func (p *process) readStderr() {
 	}
 }
 
-// keepStderr keeps data of stderr. A panic must not keep the pipe from being read further.
+// keepStderr gives data of stderr to p.tail. It recovers from a panic, so that readStderr keeps reading the pipe.
 func (p *process) keepStderr(data []byte) {
 	defer Recover(p.log, func(*Failure) {})
 	p.tail.add(data)
 }
 
-// stderrTail keeps the last bytes of a stream of lines. If debug logging is on, the lines are also
-// logged as they come, at most maxTailRate per second.
+// stderrTail keeps the last maxTail bytes of a stream of lines. If debug logging is on, it also logs the lines when they
+// come, at most maxTailRate per second.
 type stderrTail struct {
 	log   *slog.Logger
-	debug bool
+	debug bool // debug logging is on
 
-	// Only the reader touches these, and lastLines after the reader has ended.
-	ring   []byte // of maxTail bytes
-	n      int64  // bytes so far
-	line   []byte // not ended yet, for the debug log
-	second time.Time
-	lines  int // logged since
+	// The goroutine of readStderr uses the following fields, and lastLines after that goroutine has ended.
+
+	ring   []byte    // the last bytes, of which the newest is before index total % maxTail; nil until the first byte
+	total  int64     // bytes so far
+	line   []byte    // the beginning of the unfinished line, for the debug log
+	second time.Time // when the present second of the rate limit began
+	lines  int       // lines since then
 }
 
 func newStderrTail(log *slog.Logger) *stderrTail {
 	return &stderrTail{log: log, debug: log.Enabled(context.Background(), slog.LevelDebug)}
 }
 
-// add adds the next bytes.
+// add adds the next bytes of the stream.
 func (t *stderrTail) add(buf []byte) {
 	if len(buf) > 0 && t.ring == nil {
 		t.ring = make([]byte, maxTail)
@@ -127,13 +128,13 @@ func (t *stderrTail) add(buf []byte) {
 		t.logLines(buf)
 	}
 	for len(buf) > 0 {
-		n := copy(t.ring[t.n%maxTail:], buf)
-		t.n += int64(n)
+		n := copy(t.ring[t.total%maxTail:], buf)
+		t.total += int64(n)
 		buf = buf[n:]
 	}
 }
 
-// logLines logs the lines that end in b.
+// logLines logs the lines that end in b, within the rate limit. It keeps the rest of b for the next call.
 func (t *stderrTail) logLines(b []byte) {
 	for len(b) > 0 {
 		part, rest, complete := bytes.Cut(b, []byte("\n"))
@@ -153,14 +154,14 @@ func (t *stderrTail) logLines(b []byte) {
 	}
 }
 
-// lastLines returns the last lines.
+// lastLines returns the last maxExitLines lines, each printable and of at most maxTailLine bytes.
 func (t *stderrTail) lastLines() []string {
-	end := int(t.n % maxTail)
-	text := string(t.ring[:min(int64(len(t.ring)), t.n)])
-	if t.n > maxTail {
-		text = string(t.ring[end:]) + string(t.ring[:end])
+	text := string(t.ring[:min(int64(len(t.ring)), t.total)])
+	if t.total > maxTail { // the ring has wrapped
+		oldest := int(t.total % maxTail)
+		text = string(t.ring[oldest:]) + string(t.ring[:oldest])
 		if _, rest, ok := strings.Cut(text, "\n"); ok {
-			text = rest // the first line has lost its beginning
+			text = rest // without the first line, whose beginning was overwritten
 		}
 	}
 	lines := strings.Split(strings.TrimRight(text, "\r\n"), "\n")

@@ -23,7 +23,7 @@ const (
 	// after SIGTERM (MCP basic/lifecycle, shutdown). So its process group is gone at most some 4 s
 	// after the end of its session.
 	exitTimeout = 2 * time.Second
-	// exitReportTimeout is how long callers wait to learn how a process ended.
+	// exitReportTimeout is how long exitError waits for the exit status of a process.
 	exitReportTimeout = time.Second
 )
 
@@ -32,34 +32,34 @@ var errWorkDir = errors.New("the working directory cannot be used")
 // process is a child process and the MessageConn over its pipes, one message per line (MCP
 // basic/transports, stdio).
 //
-// Four goroutines live as long as it: startAndWait, whose thread the process depends on; cleanUp,
-// which ends it; and one reader for each of its outputs. gone is closed when all of them have
-// ended, the process is reaped and every file is closed.
+// It has four goroutines: startAndWait, on whose thread the process depends; cleanUp, which ends the process; and
+// readStdout and readStderr. When the channel gone is closed, all of them have ended, the process is reaped and
+// its files are closed.
 type process struct {
 	cmd    *exec.Cmd
 	log    *slog.Logger
-	stdin  *os.File // our ends of its pipes
+	stdin  *os.File // the parent's ends of the pipes
 	stdout *os.File
 	stderr *os.File
-	tail   *stderrTail
+	tail   *stderrTail // of stderr
 
-	once    sync.Once
-	stop    chan struct{} // closed when the process is to end
-	stopped bool          // that came before the process had exited; only cleanUp touches it
-	exited  chan struct{} // closed when the process has exited, but is not reaped yet
-	reap    chan struct{} // closed when it may be reaped
-	reaped  chan struct{} // closed when it is; then cmd.ProcessState is set
-	lines   chan []byte   // messages, from readStdout to Read
-	// readLimit is how many bytes a message may have.
-	readLimit atomic.Int64
-	outDone   chan struct{} // closed when there will not be more of them
-	outErr    error         // why; set before
-	errDone   chan struct{} // closed at the end of stderr
-	readers   sync.WaitGroup
-	gone      chan struct{}
+	closeOnce     sync.Once
+	stop          chan struct{} // closed by Close: the process must end
+	stoppedByUs   bool          // stop was closed before the process had exited; used by cleanUp only
+	exited        chan struct{} // closed when the process has exited; on Linux it is not reaped yet
+	reapPermitted chan struct{} // closed by cleanUp when the process may be reaped
+	reaped        chan struct{} // closed when the process is reaped; cmd.ProcessState is set then
+	gone          chan struct{} // closed when cleanUp is complete
+
+	lines     chan []byte    // messages, from readStdout to Read
+	readLimit atomic.Int64   // how many bytes a message may have
+	readers   sync.WaitGroup // readStdout and readStderr
+	outDone   chan struct{}  // closed when no more lines come
+	outErr    error          // why no more lines come; set before outDone is closed
+	errDone   chan struct{}  // closed at the end of stderr
 }
 
-// startProcess starts the process of cfg.
+// startProcess starts the process of cfg and its goroutines. The caller must call Close.
 func startProcess(cfg *StdioConfig) (*process, error) {
 	path, err := commandPath(cfg)
 	if err != nil {
@@ -67,12 +67,12 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	}
 	proc := &process{
 		log: cfg.Logger, tail: newStderrTail(cfg.Logger),
-		stop: make(chan struct{}), exited: make(chan struct{}), reap: make(chan struct{}), reaped: make(chan struct{}),
+		stop: make(chan struct{}), exited: make(chan struct{}), reapPermitted: make(chan struct{}), reaped: make(chan struct{}),
 		lines: make(chan []byte), outDone: make(chan struct{}), errDone: make(chan struct{}), gone: make(chan struct{}),
 	}
 	proc.readLimit.Store(MaxMessage)
 	proc.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
-	proc.cmd.Env = append([]string{}, cfg.Env...) // not nil, which would be our own environment
+	proc.cmd.Env = append([]string{}, cfg.Env...) // never nil: exec.Cmd would use the environment of answerd
 	childEnds, err := proc.makePipes()
 	if err == nil {
 		started := make(chan error)
@@ -80,7 +80,7 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 		err = <-started
 	}
 	for _, f := range childEnds {
-		_ = f.Close() // it has them now
+		_ = f.Close() // the child has duplicates
 	}
 	if err != nil {
 		proc.closeFiles()
@@ -92,9 +92,9 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	return proc, nil
 }
 
-// commandPath finds the command with the child's PATH, as the official SDKs do, and otherwise with
-// our own; the child may not have one. Like a shell's, a relative path starts in the working
-// directory.
+// commandPath returns the path of the command. It searches the PATH of the child's environment, as the official SDKs do,
+// then that of answerd, because the child may have none. A command with a slash is relative to cfg.Dir, as in a shell.
+// The error is errWorkDir if cfg.Dir is not a directory.
 func commandPath(cfg *StdioConfig) (string, error) {
 	if cfg.Dir != "" {
 		if fi, err := os.Stat(cfg.Dir); err != nil || !fi.IsDir() {
@@ -109,19 +109,19 @@ func commandPath(cfg *StdioConfig) (string, error) {
 		return path, nil
 	}
 	path, err := exec.LookPath(name)
-	if err != nil && !errors.Is(err, exec.ErrDot) { // a relative path was asked for
+	if err != nil && !errors.Is(err, exec.ErrDot) { // ErrDot: path is relative, which is accepted here
 		return "", fmt.Errorf("find the command: %w", err)
 	}
 	return filepath.Abs(path)
 }
 
-// lookPathOf finds name with the PATH of an environment; "" if that has none, or it is not there.
-// Relative directories of it are passed over.
+// lookPathOf searches the PATH of env for the command name, without its relative directories. It returns "" if the
+// command is not found, or if name has a slash, so that PATH does not apply.
 func lookPathOf(env []string, name string) string {
 	if strings.ContainsRune(filepath.ToSlash(name), '/') {
 		return ""
 	}
-	for _, variable := range slices.Backward(env) {
+	for _, variable := range slices.Backward(env) { // the last of several counts
 		list, ok := strings.CutPrefix(variable, "PATH=")
 		if !ok {
 			continue
@@ -136,42 +136,38 @@ func lookPathOf(env []string, name string) string {
 	return ""
 }
 
-// makePipes makes the three pipes and returns the child's ends. They are our own files,
-// not the ones that os/exec copies from: nothing then waits for a grandchild that
-// keeps one open.
+// makePipes makes the pipes for stdin, stdout and stderr, sets the parent's ends in p and the child's ends in p.cmd, and
+// returns the child's ends. The caller closes all ends, also after an error. The pipes of os/exec are not used, because
+// its Wait would wait for a grandchild that keeps a pipe open.
 func (p *process) makePipes() (childEnds []*os.File, err error) {
-	add := func(in bool) *os.File {
-		if err != nil {
-			return nil
-		}
-		var r, w *os.File
-		if r, w, err = os.Pipe(); err != nil {
-			return nil
-		}
-		if in {
-			childEnds, p.stdin = append(childEnds, r), w
-			return r
-		}
-		childEnds = append(childEnds, w)
-		if p.stdout == nil {
-			p.stdout = r
-		} else {
-			p.stderr = r
-		}
-		return w
+	stdinRead, stdinWrite, err := os.Pipe()
+	if err != nil {
+		return nil, err
 	}
-	in, out, errs := add(true), add(false), add(false)
-	if err == nil { // a nil *os.File would not be a nil interface in these
-		p.cmd.Stdin = in
-		p.cmd.Stdout = out
-		p.cmd.Stderr = errs
+	p.stdin = stdinWrite
+	p.cmd.Stdin = stdinRead
+	childEnds = append(childEnds, stdinRead)
+
+	stdoutRead, stdoutWrite, err := os.Pipe()
+	if err != nil {
+		return childEnds, err
 	}
-	return childEnds, err
+	p.stdout = stdoutRead
+	p.cmd.Stdout = stdoutWrite
+	childEnds = append(childEnds, stdoutWrite)
+
+	stderrRead, stderrWrite, err := os.Pipe()
+	if err != nil {
+		return childEnds, err
+	}
+	p.stderr = stderrRead
+	p.cmd.Stderr = stderrWrite
+	return append(childEnds, stderrWrite), nil
 }
 
-// startAndWait starts the process and waits for it on one thread: on Linux the process is killed
-// when the thread that started it ends, which is what Pdeathsig means by parent (prctl(2),
-// PR_SET_PDEATHSIG), and Go ends threads at any time.
+// startAndWait starts the process, sends the result to started, and waits until the process is reaped. It does both on
+// one thread: on Linux, Pdeathsig kills the process when the thread that started it ends (prctl(2),
+// PR_SET_PDEATHSIG), and Go may end a thread that is not locked.
 func (p *process) startAndWait(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -182,60 +178,62 @@ func (p *process) startAndWait(started chan<- error) {
 	}
 	withoutPanic(p.log, func() { awaitExit(p.cmd) })
 	close(p.exited)
-	<-p.reap
-	withoutPanic(p.log, func() { _ = p.cmd.Wait() }) // how it ended is in ProcessState
+	<-p.reapPermitted
+	withoutPanic(p.log, func() { _ = p.cmd.Wait() }) // the exit status is in cmd.ProcessState
 	close(p.reaped)
 }
 
-// start starts the process. A panic becomes an error, because startProcess waits for one.
+// start starts the process. A panic becomes an error, because startProcess waits for the result.
 func (p *process) start() (err error) {
 	defer Recover(p.log, func(f *Failure) { err = f })
 	return p.cmd.Start()
 }
 
-// cleanUp waits for the end of the process and leaves nothing of it: neither its process group, nor
-// a zombie, nor a goroutine or file of our process.
+// cleanUp waits until the process has exited or must end, kills what is left of its process group, has the process
+// reaped, and closes all files. Then it closes p.gone. A panic in one step does not prevent the next steps.
 func (p *process) cleanUp() {
 	defer close(p.gone)
 	withoutPanic(p.log, p.awaitEnd)
 	withoutPanic(p.log, func() { signalGroup(p.cmd.Process, killSignal) })
-	close(p.reap)
+	close(p.reapPermitted)
 	<-p.reaped
 	withoutPanic(p.log, p.closePipes)
 	withoutPanic(p.log, p.logExit)
 }
 
-// awaitEnd waits until the process has exited, or terminates it when p.stop is closed.
+// awaitEnd waits until the process has exited, or terminates it when p.stop is closed. Then it ends the rest of the
+// process group. It sets p.stoppedByUs.
 func (p *process) awaitEnd() {
 	select {
 	case <-p.exited:
 	case <-p.stop:
 		p.terminate()
 	}
-	p.stopped = isClosed(p.stop)
-	// As long as it is not reaped its process id is not reused, so these signals reach its group
-	// and nothing else.
+	p.stoppedByUs = isClosed(p.stop)
+	// The process is not reaped yet. So its id is not reused, and signals reach its group only.
 	p.waitForGroup()
 }
 
-// closePipes closes all files of the process and waits for their readers.
+// closePipes closes our ends of the pipes and waits for the goroutines that read them. These end even if a process that
+// left the group keeps the other ends open.
 func (p *process) closePipes() {
-	_ = p.stdout.Close() // a process that left the group may still have it open
+	_ = p.stdout.Close()
 	_ = p.stderr.Close()
 	p.readers.Wait()
 	p.closeFiles()
 }
 
-// logExit logs how the process ended.
+// logExit logs how the process ended: as a warning with its last lines of stderr, unless we have ended it.
 func (p *process) logExit() {
-	if p.stopped {
+	if p.stoppedByUs {
 		p.log.Debug("MCP server process ended", "pid", p.cmd.Process.Pid, "state", p.cmd.ProcessState.String())
 		return
 	}
 	p.log.Warn("MCP server process ended", "reason", p.cmd.ProcessState.String(), "stderr", p.tail.lastLines(), help.ChildProcesses.Attr())
 }
 
-// terminate ends the process: its stdin is closed already; then it is signalled.
+// terminate ends the process and waits until it has exited. Close has closed its stdin; after exitTimeout terminate sends
+// SIGTERM to its group, and after another exitTimeout SIGKILL.
 func (p *process) terminate() {
 	if closedWithin(exitTimeout, p.exited) {
 		return
@@ -248,14 +246,14 @@ func (p *process) terminate() {
 	<-p.exited
 }
 
-// waitForGroup gives the rest of the process group, such as the server behind a wrapper, time to end
-// by itself. Its pipes are closed when it has.
+// waitForGroup sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives it
+// exitTimeout to end. The group has ended when both of its outputs are closed.
 func (p *process) waitForGroup() {
 	signalGroup(p.cmd.Process, terminateSignal)
 	closedWithin(exitTimeout, p.outDone, p.errDone)
 }
 
-// closedWithin reports whether all channels are closed within d.
+// closedWithin waits until all channels are closed and returns true. After d it returns false.
 func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -269,7 +267,7 @@ func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	return true
 }
 
-// closeFiles closes our ends of the pipes.
+// closeFiles closes our ends of the pipes. Files that are closed or nil do no harm.
 func (p *process) closeFiles() {
 	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
 		if f != nil {
@@ -278,17 +276,16 @@ func (p *process) closeFiles() {
 	}
 }
 
-// Close implements MessageConn. The process begins to end; cleanUp does the rest.
+// Close implements MessageConn. It closes the stdin of the process and has cleanUp end the process. It does not wait.
 func (p *process) Close() error {
-	p.once.Do(func() {
+	p.closeOnce.Do(func() {
 		close(p.stop)
-		_ = p.stdin.Close() // also ends a write that waits for the child
+		_ = p.stdin.Close() // also ends a Write that waits for the child
 	})
 	return nil
 }
 
-// Write implements MessageConn. It waits for as long as the child does not read: callers have
-// timeouts of their own, and a child may be busy.
+// Write implements MessageConn. It has no timeout, because callers have their own, and a child may be busy.
 func (p *process) Write(data []byte) error {
 	n, err := p.stdin.Write(append(data, '\n'))
 	if err == nil {
@@ -316,7 +313,8 @@ func (p *process) Read() ([]byte, error) {
 	return nil, p.exitError()
 }
 
-// exitError returns how the process ended, which is known a moment after its pipes are closed.
+// exitError returns how the process ended. The exit status is known shortly after the pipes are closed, so exitError waits
+// for it, up to exitReportTimeout or until Close.
 func (p *process) exitError() *Failure {
 	failure := &Failure{Kind: Unavailable, Public: "its process closed its output"}
 	t := time.NewTimer(exitReportTimeout)

@@ -12,21 +12,22 @@ const (
 	killSignal      = syscall.SIGKILL
 )
 
-// ownGroup makes a child the leader of a process group of its own, which can be ended whole and does
-// not get our Ctrl-C, and has the kernel kill the child when we die, even of SIGKILL. That holds for
-// the child alone: its own children see the end of its pipes, and those that ignore it live on. To
-// exclude that, run answerd in a container: all its processes end with it.
+// ownGroup returns the attributes that make a child the leader of its own process group. The whole group can be
+// signalled, and Ctrl-C in answerd's terminal does not reach it. The kernel also kills the child when answerd dies, even
+// of SIGKILL. That does not hold for the children of the child: if they ignore the end of their pipes, they live on,
+// unless answerd runs in a container, which ends with all of its processes.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// signalGroup signals the child and its group. The child must not be reaped yet.
+// signalGroup sends sig to the process group of the child p. The child must not be reaped yet, or the id of the group
+// could be that of another one.
 func signalGroup(p *os.Process, sig syscall.Signal) {
-	_ = syscall.Kill(-p.Pid, sig) // ESRCH: no process is left, which is what we want
+	_ = syscall.Kill(-p.Pid, sig) // ESRCH means that no process is left, which is the aim
 }
 
-// awaitExit returns when the child has exited, and does not reap it: while there is a zombie, the id
-// of its group is not given to others.
+// awaitExit returns when the child has exited. It does not reap the child, since the id of its process group is not
+// reused while the child is a zombie.
 func awaitExit(cmd *exec.Cmd) {
 	const (
 		pPid    = 1          // P_PID of waitid(2)

@@ -13,17 +13,17 @@ const (
 	killSignal      = syscall.SIGKILL
 )
 
-// ownGroup returns nil: there are no process groups here.
+// ownGroup returns nil, because the system has no process groups.
 func ownGroup() *syscall.SysProcAttr { return nil }
 
-// signalGroup ends the child, and not what the child has started. There is not a signal that asks it
-// to end.
+// signalGroup kills the child if sig is killSignal. It does not kill what the child has started, and ignores
+// terminateSignal, which the system does not have.
 func signalGroup(p *os.Process, sig syscall.Signal) {
 	if sig == killSignal {
 		_ = p.Kill()
 	}
 }
 
-// awaitExit returns when the child has exited. It reaps the child, and the error of another Wait is
-// ignored.
+// awaitExit returns when the child has exited. It reaps the child, so the Wait of startAndWait fails, which ignores
+// the error.
 func awaitExit(cmd *exec.Cmd) { _ = cmd.Wait() }

@@ -161,13 +161,13 @@ func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
 	}
 
 	// A panic before that, since there is not a process to signal, does not keep anyone waiting.
-	lost := &process{log: slog.New(slog.DiscardHandler), cmd: c.cmd, stop: make(chan struct{}), exited: make(chan struct{}), reap: make(chan struct{}), reaped: c.reaped,
+	lost := &process{log: slog.New(slog.DiscardHandler), cmd: c.cmd, stop: make(chan struct{}), exited: make(chan struct{}), reapPermitted: make(chan struct{}), reaped: c.reaped,
 		stdin: c.stdin, stdout: c.stdout, stderr: c.stderr, gone: make(chan struct{})}
 	close(lost.exited)
 	lost.cmd.Process = nil
 	lost.cleanUp()
-	if !isClosed(lost.reap) || !isClosed(lost.gone) {
-		t.Errorf("got reap %t, gone %t, want both closed", isClosed(lost.reap), isClosed(lost.gone))
+	if !isClosed(lost.reapPermitted) || !isClosed(lost.gone) {
+		t.Errorf("got reap %t, gone %t, want both closed", isClosed(lost.reapPermitted), isClosed(lost.gone))
 	}
 }
 

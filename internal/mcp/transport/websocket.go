@@ -17,21 +17,21 @@ import (
 	"github.com/coder/websocket"
 )
 
-// subprotocol is offered in the handshake, as the TypeScript and Python SDKs do: MCP itself does not
-// have a WebSocket transport. A server that selects none is accepted too.
+// subprotocol is the WebSocket subprotocol that the handshake offers, as the TypeScript and Python SDKs do; MCP does
+// not specify a WebSocket transport. A server need not select it.
 const subprotocol = "mcp"
 
 // WebSocketConfig configures a server over a WebSocket.
 type WebSocketConfig struct {
 	URL *url.URL // of scheme http or https
-	// RoundTripper sends the handshakes, which are plain HTTP: headers, query parameters and token
-	// go with them.
+	// RoundTripper sends the WebSocket handshakes, which are HTTP requests. It adds the headers, query
+	// parameters and token.
 	RoundTripper http.RoundTripper
 	Logger       *slog.Logger
 }
 
-// NewWebSocket returns the endpoint of a server over a WebSocket, with one JSON-RPC message per text
-// frame. It sends nothing. Each session has a TCP connection of its own.
+// NewWebSocket returns the endpoint of a server over a WebSocket, with one JSON-RPC message in each text message. It
+// sends nothing. Each session has its own TCP connection.
 func NewWebSocket(cfg WebSocketConfig) Endpoint {
 	var sockets sync.WaitGroup
 	open := func(ctx context.Context) (MessageConn, error) {
@@ -45,20 +45,19 @@ func NewWebSocket(cfg WebSocketConfig) Endpoint {
 	return NewStream(open, sockets.Wait, cfg.Logger)
 }
 
-// wsHandshake is the WebSocket handshake of one session.
+// wsHandshake is the WebSocket handshake of one session. It is the http.RoundTripper for the handshake of the library.
 type wsHandshake struct {
 	next http.RoundTripper
-	// netConn is the connection below the WebSocket. The library does not give it out, and its own
-	// Close waits for a silent peer longer than we do.
+	// netConn is the network connection of the WebSocket, nil before the server has switched protocols. socket needs
+	// it, because the library does not export it, and its Close waits longer for a silent peer than closeTimeout.
 	netConn io.Closer
 }
 
-// dial makes the handshake with url, of scheme http or https. ctx bounds the handshake, and nothing
-// after it. The error is a *Failure.
+// dial makes the handshake with url, of scheme http or https, and sets h.netConn. The connection does not end with ctx
+// after the handshake. The error is a *Failure.
 func (h *wsHandshake) dial(ctx context.Context, url string) (*websocket.Conn, error) {
 	conn, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{
-		// The client is new for each session so that netConn can be kept; what is worth keeping
-		// between sessions, such as TLS sessions, is below it.
+		// A new client for each session costs nothing: next keeps what sessions share, such as TLS sessions.
 		HTTPClient:   &http.Client{Transport: h, CheckRedirect: refuseRedirect},
 		Subprotocols: []string{subprotocol},
 	})
@@ -66,7 +65,7 @@ func (h *wsHandshake) dial(ctx context.Context, url string) (*websocket.Conn, er
 	case err == nil:
 		return conn, nil
 	case h.netConn != nil:
-		// A status of 101, but not to what we asked. The library has closed the connection.
+		// Status 101, but with wrong headers. The library has closed the connection.
 		return nil, BadReply("its WebSocket handshake is not valid", err)
 	case resp != nil && resp.StatusCode != http.StatusSwitchingProtocols:
 		return nil, refusal(resp)
@@ -74,48 +73,50 @@ func (h *wsHandshake) dial(ctx context.Context, url string) (*websocket.Conn, er
 	return nil, noReply(err, false)
 }
 
-// RoundTrip sends the handshake and keeps the connection that it was upgraded to.
+// RoundTrip implements http.RoundTripper. It sets h.netConn to the body of a reply with status 101, which is the
+// network connection.
 func (h *wsHandshake) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := h.next.RoundTrip(r.Clone(r.Context())) // the library's request is not ours to change
+	resp, err := h.next.RoundTrip(r.Clone(r.Context())) // a clone, because next changes its request
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		h.netConn = resp.Body
 	}
 	return resp, err
 }
 
-// refuseRedirect makes a redirect the reply: its target was not configured.
+// refuseRedirect is for http.Client.CheckRedirect. It makes the client return a redirect as the reply instead of
+// following it, because the target was not configured.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Bounds of a socket. Together they detect a peer that is gone within 30 s.
+// Bounds of a socket. Together they detect within 30 s that the peer is gone.
 const (
 	pingInterval = 20 * time.Second
 	pongTimeout  = 10 * time.Second
-	// messageTimeout bounds one message from its first frame to its last: fragments without payload
-	// never reach the bound in bytes.
+	// messageTimeout bounds the time between the first and the last frame of a message: endless frames without
+	// payload do not reach the read limit.
 	messageTimeout = 25 * time.Second
 	writeTimeout   = 10 * time.Second
 	closeTimeout   = time.Second
 )
 
-// socket is a WebSocket as a MessageConn: one message per text frame.
+// socket is a WebSocket as a MessageConn: each text message is one message.
 //
-// No caller's context ever reaches the library, which closes the connection for all callers when a
-// context ends in the middle of a frame. Timers that end the socket bound its operations instead.
+// The library must not get the context of a caller, because it closes the connection for all callers when a context
+// ends within a frame. Timers that end the socket bound the operations instead.
 type socket struct {
 	conn      *websocket.Conn
 	log       *slog.Logger
-	netConn   io.Closer       // the connection below conn
-	work      *sync.WaitGroup // the socket's goroutines; the endpoint waits for them
-	receiving atomic.Bool     // it is in the middle of a message
-	readLimit atomic.Int64    // bytes that a message may have
+	netConn   io.Closer       // the network connection of conn
+	work      *sync.WaitGroup // counts the goroutines of the socket; Endpoint.Close waits for it
+	receiving atomic.Bool     // Read has received a part of a message
+	readLimit atomic.Int64    // how many bytes a message may have
 
-	once  sync.Once
-	ended chan struct{} // closed when the socket has ended; then cause is set
-	cause error
+	endOnce sync.Once
+	ended   chan struct{} // closed when the socket has ended
+	cause   error         // why the socket has ended; set before ended is closed
 }
 
-// newSocket returns a socket over conn, which runs on netConn. Its goroutines are counted in work and
-// end with it.
+// newSocket returns a socket over conn, whose network connection is netConn, and starts its pingLoop. work counts the
+// goroutines of the socket. The caller must call Close.
 func newSocket(conn *websocket.Conn, netConn io.Closer, work *sync.WaitGroup, log *slog.Logger) *socket {
 	s := &socket{conn: conn, log: log, netConn: netConn, work: work, ended: make(chan struct{})}
 	s.SetReadLimit(MaxMessage)
@@ -140,14 +141,14 @@ func (s *socket) Read() ([]byte, error) {
 	}
 	s.receiving.Store(true)
 	defer s.receiving.Store(false)
-	slow := time.AfterFunc(messageTimeout, func() {
+	timeout := time.AfterFunc(messageTimeout, func() {
 		_ = s.closeWith(websocket.StatusPolicyViolation, BadReply("a WebSocket message without end", nil))
 	})
-	defer slow.Stop()
+	defer timeout.Stop()
 	data, err := io.ReadAll(r)
 	switch {
 	case errors.Is(err, websocket.ErrMessageTooBig):
-		// The library has sent the close frame; here it only waits for the other one.
+		// The library has sent the close frame already; closeWith waits for that of the peer.
 		return nil, s.closeWith(websocket.StatusMessageTooBig, newOversizeError(data, int(s.readLimit.Load())))
 	case err != nil:
 		return nil, s.readError(err)
@@ -155,10 +156,11 @@ func (s *socket) Read() ([]byte, error) {
 	return data, nil
 }
 
-// readError returns why reading failed: err, unless the socket had ended before.
+// readError ends the socket because reading failed with err, and returns the reason: the close frame of the peer, a
+// broken connection, or the earlier cause if the socket had ended before.
 func (s *socket) readError(err error) error {
 	switch code := websocket.CloseStatus(err); code {
-	case -1:
+	case -1: // no close frame
 		return s.closeNow(noReply(err, true))
 	case websocket.StatusNormalClosure, websocket.StatusGoingAway:
 		return s.closeNow(io.EOF)
@@ -168,23 +170,23 @@ func (s *socket) readError(err error) error {
 	}
 }
 
-// Write implements MessageConn.
+// Write implements MessageConn. It ends the socket if the peer does not read the message within writeTimeout.
 func (s *socket) Write(data []byte) error {
 	select {
 	case <-s.ended:
 		return LostSession(s.cause)
 	default:
 	}
-	stuck := time.AfterFunc(writeTimeout, func() {
+	timeout := time.AfterFunc(writeTimeout, func() {
 		_ = s.closeNow(&Failure{Kind: UnknownOutcome, Public: "it does not read"})
 	})
-	defer stuck.Stop()
-	// A server must close the connection at text that is not UTF-8 (RFC 6455 section 8.1), and a
-	// call's arguments may have any source.
+	defer timeout.Stop()
+	// A server must close the connection if text is not UTF-8 (RFC 6455 section 8.1), and the arguments of one
+	// call must not end the session of all.
 	data = bytes.ToValidUTF8(data, []byte("\uFFFD"))
 	err := s.conn.Write(context.Background(), websocket.MessageText, data)
 	if errors.Is(err, net.ErrClosed) {
-		<-s.ended // Read is about to report why the library has closed the connection; stuck bounds the wait
+		<-s.ended // Read sets the cause, since it gets the library's reason; timeout bounds the wait
 		return s.cause
 	}
 	if err != nil {
@@ -193,10 +195,10 @@ func (s *socket) Write(data []byte) error {
 	return nil
 }
 
-// pingLoop detects that the peer is gone: a connection whose other end lost its power looks like a
-// quiet one.
+// pingLoop sends pings until the socket ends, and ends the socket if a pong is missing: without pings, a peer that lost
+// its power could not be told from one that is silent.
 func (s *socket) pingLoop() {
-	defer Recover(s.log, func(f *Failure) { _ = s.closeNow(f) }) // without pings, a lost peer would go unnoticed
+	defer Recover(s.log, func(f *Failure) { _ = s.closeNow(f) })
 	tick := time.NewTicker(pingInterval)
 	defer tick.Stop()
 	for {
@@ -208,46 +210,46 @@ func (s *socket) pingLoop() {
 		ctx, stop := context.WithTimeout(context.Background(), pongTimeout)
 		err := s.conn.Ping(ctx)
 		stop()
-		// A pong cannot overtake a long message that is being received, and messageTimeout bounds
-		// that. If the connection is closed, Read reports why.
+		// While a long message is being received, its pong has to wait; messageTimeout bounds the message. If the
+		// connection is closed, Read ends the socket with the reason.
 		if err != nil && !errors.Is(err, net.ErrClosed) && !s.receiving.Load() {
 			_ = s.closeNow(&Failure{Kind: UnknownOutcome, Public: "it does not answer any more", Err: err})
 		}
 	}
 }
 
-// Close implements MessageConn. It sends a close frame on a goroutine of its own.
+// Close implements MessageConn. It sends a close frame in the background.
 func (s *socket) Close() error {
 	_ = s.closeWith(websocket.StatusNormalClosure, io.EOF)
 	return nil
 }
 
-// closeWith ends the socket because of cause with a close frame of that code, and returns the first
-// cause that there was.
+// closeWith ends the socket because of cause, and sends a close frame with that code in the background. It returns cause,
+// or the cause of an earlier end.
 func (s *socket) closeWith(code websocket.StatusCode, cause error) error {
-	return s.endOnce(cause, func() {
-		// What the peer still sends is read and discarded meanwhile: TCP would answer it with a reset,
-		// and the peer might never see the close frame.
-		cut := time.AfterFunc(closeTimeout, func() { _ = s.netConn.Close() })
-		defer cut.Stop()
+	return s.end(cause, func() {
+		timeout := time.AfterFunc(closeTimeout, func() { _ = s.netConn.Close() })
+		defer timeout.Stop()
+		// Until then Close also reads and discards what the peer sends. Otherwise TCP would answer it with a
+		// reset, and the peer might not see the close frame.
 		_ = s.conn.Close(code, "")
 	})
 }
 
-// closeNow ends the socket because of cause without a close frame, and returns the first cause that
-// there was.
+// closeNow ends the socket because of cause without a close frame. It returns cause, or the cause of an earlier end.
 func (s *socket) closeNow(cause error) error {
-	return s.endOnce(cause, func() { _ = s.conn.CloseNow() })
+	return s.end(cause, func() { _ = s.conn.CloseNow() })
 }
 
-// endOnce keeps the first cause and closes the connection on a goroutine of its own. A panic of
-// closing closes the network connection.
-func (s *socket) endOnce(cause error, closing func()) error {
-	s.once.Do(func() {
+// end ends the socket because of cause, and runs closeConn in the background, unless the socket has ended before. It
+// returns the first cause. If closeConn panics, the network connection is closed.
+func (s *socket) end(cause error, closeConn func()) error {
+	s.endOnce.Do(func() {
 		s.cause = cause
-		s.work.Go(func() { // before pingLoop ends, so that work does not reach 0
+		// Before ended is closed: pingLoop then ends, and work must not reach 0 until the connection is closed.
+		s.work.Go(func() {
 			defer Recover(s.log, func(*Failure) { _ = s.netConn.Close() })
-			closing()
+			closeConn()
 		})
 		close(s.ended)
 	})
