@@ -14,24 +14,24 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// clientOptions returns the SDK's options with the handlers for a server's requests. It declares
-// sampling only if the configuration allows it.
+// clientOptions returns the SDK's options with the handlers for a server's requests. sampling says that the
+// configuration lets the server ask for sampling; otherwise the client does not declare that capability.
 func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
 	o := &sdk.ClientOptions{
-		// Not nil, which would declare roots. URL mode has to be declared as well.
+		// For nil Capabilities the SDK would declare roots, and elicitation without URL mode.
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
 			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
 		}},
 		ElicitationHandler: withRecover(log, answerElicitation),
 	}
 	if sampling {
-		o.Capabilities.Sampling = &sdk.SamplingCapabilities{} // otherwise the SDK would declare tools as well
+		o.Capabilities.Sampling = &sdk.SamplingCapabilities{} // if nil, the SDK would also declare tools in sampling
 		o.CreateMessageWithToolsHandler = withRecover(log, answerSampling)
 	}
 	return o
 }
 
-// withRecover returns a function that calls f and returns a panic in it as an error.
+// withRecover returns a function that calls f. If f panics, the function returns a *transport.Failure.
 func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
 	return func(ctx context.Context, arg Arg) (res Result, err error) {
 		defer transport.Recover(log, func(f *transport.Failure) { err = f })
@@ -39,8 +39,9 @@ func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg)
 	}
 }
 
-// claimRequest returns the request that the SDK called a handler for. It is the zero value if the call
-// that it belongs to is over.
+// claimRequest removes the request for which the SDK has called a handler from the registry of its session, and returns
+// it. ctx and meta are those of the handler. It returns the zero value if the request belongs to no call, or its call
+// has ended.
 func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 	request := requestOf(ctx)
 	if request == nil {
@@ -50,17 +51,18 @@ func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 	return request.session.requests.claim(tag)
 }
 
-// answerElicitation handles elicitation/create for the SDK. It declines if the call has no handler
-// for it.
+// answerElicitation handles elicitation/create for the SDK. If the person has answered before the request was sent again,
+// it returns that answer. Otherwise it calls Handlers.Elicit of the call and waits. It declines if there is no such
+// handler, and cancels after an error or if the bounds of beginAnswer are reached.
 func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 	asked := claimRequest(ctx, r.Params.Meta)
 	elicitation, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
-	requests := asked.answers
-	if asked.given != nil {
-		return elicitResult(elicitation, *asked.given), nil
+	requests := asked.requests
+	if asked.resumeAnswer != nil {
+		return elicitResult(elicitation, *asked.resumeAnswer), nil
 	}
 	if requests == nil || requests.Elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
@@ -77,7 +79,7 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 	return elicitResult(elicitation, answer), nil
 }
 
-// elicitResult returns an answer as the SDK has it. Content that does not decode counts as Cancel.
+// elicitResult converts an answer to the SDK's type. It returns Cancel if the content of a form does not decode.
 func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 	result := &sdk.ElicitResult{Action: answer.Action}
 	if answer.Action == Accept && e.Mode == ElicitForm {
@@ -88,8 +90,8 @@ func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 	return result
 }
 
-// answerSampling handles sampling/createMessage for the SDK. Only sessions with a server that is
-// configured to allow sampling use it.
+// answerSampling handles sampling/createMessage for the SDK, if the configuration lets the server ask for sampling. It
+// calls Handlers.Sample of the call and waits. The error is a *jsonrpc.Error, which the server gets.
 func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (*sdk.CreateMessageWithToolsResult, error) {
 	asked := claimRequest(ctx, r.Params.Meta)
 	sampling, err := decodeSampling(r.Params)
@@ -97,7 +99,7 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
-	requests := asked.answers
+	requests := asked.requests
 	if requests == nil || requests.Sample == nil {
 		return nil, refused
 	}

@@ -15,30 +15,30 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Every request is sent as a custom method of the SDK (transport.MethodPrefix), because the SDK
-// returns a result as it was received only for methods that are not MCP's own. Its own types turn
-// integers beyond 2^53 into floats, refuse content types that they do not know and all tools of a
-// page for one that is bad, and it keeps lists for their ttlMs. That the SDK decodes a result into
-// this one costs some 0.5 ms of CPU per 100 kB.
+// Lists, calls, prompts and reads are sent as custom methods of the SDK (transport.MethodPrefix), because the SDK returns a
+// result as received only for custom methods. The SDK's own result types turn integers beyond 2^53 into floats, refuse
+// unknown content types, and refuse a whole page of tools if one tool is bad. The SDK also caches lists for their ttlMs.
+// rawResult costs some 0.5 ms of CPU per 100 kB.
 
 const (
 	methodDiscover   = "server/discover"
 	methodInitialize = "initialize"
 )
 
-// rawMethods are the methods that have a result type of our own.
+// rawMethods are the methods that are sent as custom methods, with the result type rawResult.
 var rawMethods = []string{
 	"tools/list", methodCall, "prompts/list", methodPrompt, "resources/list", "resources/templates/list", methodRead, methodListen,
 }
 
-// newClient returns an SDK client for one server, with any transport. It may open many sessions.
+// newClient returns an SDK client for the sessions with one server. version is that of answerd. sampling says that the
+// configuration lets the server ask for sampling.
 func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	client := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
 	for _, method := range rawMethods {
-		// The error is for names of MCP's own. The type of the parameters is that of the call.
+		// The error would be about a standard name. The SDK ignores the type of the parameters here.
 		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](client, transport.MethodPrefix+method)
 	}
-	var receive sdk.MethodHandler
+	var receive sdk.MethodHandler // the SDK's handler of the server's requests, with our middleware
 	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		receive = keepEmptyContent(next)
 		if !sampling {
@@ -50,12 +50,13 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	return client
 }
 
-// errSamplingDisabled answers a server that asks for sampling without being allowed to. The SDK would
-// say that the client does not support it, which does not tell the operator what to change.
+// errSamplingDisabled is the answer to a sampling request if the configuration does not allow them. The error of the SDK,
+// that the client does not support sampling, would not say what the operator can change.
 var errSamplingDisabled = fmt.Errorf(`sampling is disabled for this server, "sampling": true in mcp.json enables it: %w`,
 	&jsonrpc.Error{Code: codeRefused, Message: "refused"})
 
-// refuseSampling answers sampling requests with errSamplingDisabled and passes on all others.
+// refuseSampling returns a handler that answers sampling requests with errSamplingDisabled and logs them as a warning. It
+// passes other requests to next.
 func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if method != methodSample {
@@ -66,8 +67,8 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 	}
 }
 
-// keepEmptyContent passes on all requests. The answer to a form keeps its content if that is an empty object,
-// which the SDK would leave out.
+// keepEmptyContent returns a handler that passes all requests to next. If the result is the answer to a form with an empty
+// object as content, the handler returns it as emptyForm: the SDK would omit the content.
 func keepEmptyContent(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
@@ -80,7 +81,7 @@ func keepEmptyContent(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// emptyForm is the answer to a form in which no field was filled in.
+// emptyForm is an answer to a form in which no field was filled in. Its JSON has an empty content.
 type emptyForm struct{ *sdk.ElicitResult }
 
 // MarshalJSON implements json.Marshaler.
@@ -91,20 +92,21 @@ func (f emptyForm) MarshalJSON() ([]byte, error) {
 	}{f.Action, f.Content})
 }
 
-// separateHandshake gives each request of a handshake a Request of its own: a server/discover that
-// fails must not end the context of the initialize that the SDK tries next. The SDK's Connect
-// returns why one failed. The session gets receive, which answers requests of the server.
+// separateHandshake returns a sending handler that gives server/discover and initialize a Request each, derived from
+// that of the handshake: a failure ends the context of its Request, and after a failed server/discover the SDK
+// still tries initialize. The handler returns such a failure as a *transport.Failure, and sets session.handleRequest to
+// receive. It passes other requests to next.
 func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		handshake := requestOf(ctx)
-		begins := method == methodDiscover || method == methodInitialize
-		if !begins || handshake == nil {
+		isHandshake := method == methodDiscover || method == methodInitialize
+		if !isHandshake || handshake == nil {
 			return next(ctx, method, req)
 		}
 		deadline := handshake.Deadline()
 		if method == methodDiscover {
-			// A server of before 2026-07-28 may not answer a method that it does not know; the rest of
-			// the handshake's time is for initialize.
+			// Servers of versions before 2026-07-28 may not answer this unknown method at all. The rest of the
+			// time is for initialize.
 			deadline = time.Now().Add(handshake.discoverTimeout)
 		}
 		request := &Request{}
@@ -112,7 +114,7 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		request.useSession(handshake.session)
 		request.Start(ctx, handshake.Life(), deadline)
 		defer request.Finish()
-		request.SetTokenRenewed(handshake.TokenRenewed()) // once in a handshake
+		request.SetTokenRenewed(handshake.TokenRenewed()) // a handshake may renew the token once
 		request.session.handshake.Store(request)
 		request.session.handleRequest = receive
 		res, err := next(request.Context(), method, req)

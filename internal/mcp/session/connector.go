@@ -13,16 +13,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ConnectorOptions say how a Connector makes sessions with a server.
+// ConnectorOptions configure a Connector.
 type ConnectorOptions struct {
 	Endpoint      transport.Endpoint
 	Protocol      string // version of the protocol; "" for the newest that both sides support
-	ClientVersion string // of this program, for the server
-	Sampling      bool   // the server may ask for a language model
+	ClientVersion string // version of this program, which servers get as clientInfo.version
+	Sampling      bool   // the server may send sampling requests
 	Logger        *slog.Logger
 }
 
-// Connector makes the sessions of one server, for all of its pools.
+// Connector makes the sessions with one server. All pools of the server share it.
 type Connector struct {
 	endpoint   transport.Endpoint
 	client     *sdk.Client
@@ -36,7 +36,8 @@ func NewConnector(o ConnectorOptions) *Connector {
 	}
 }
 
-// Connect makes a session. It is for Options.Connect.
+// Connect makes a session, with one or more handshakes until the protocol version is negotiated. ctx must carry the
+// Request of the handshake, as that of Options.Connect does.
 func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
 	return c.negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
 		t := c.endpoint.NewTransport()
@@ -48,51 +49,54 @@ func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
 	})
 }
 
-// UseInitialize makes sessions from now on with 2025-11-25, the last version in which a server sends
-// requests during a call, until the server refuses it.
-func (c *Connector) UseInitialize() { c.negotiator.setInitialize() }
+// UseInitialize makes later handshakes begin with LastInitialize, until the server refuses that. It is the last version
+// in which a server sends requests during a call.
+func (c *Connector) UseInitialize() { c.negotiator.setUseInitialize() }
 
 // LastInitialize is the last protocol version that begins with initialize.
 const LastInitialize = "2025-11-25"
 
-// versionNegotiator settles the protocol version of a server. The SDK asks server/discover
-// first, which a server of before 2026-07-28 refuses. So the version that a handshake
-// settled on is the one that the next handshake begins with, until the server refuses it.
+// versionNegotiator chooses the protocol version with which a handshake begins. By default the SDK first sends
+// server/discover, which servers of versions before 2026-07-28 refuse. To save that, a handshake begins with the
+// version of the last successful one, until the server refuses it.
 type versionNegotiator struct {
-	pinned string // as configured; "" for the newest that both sides support
+	pinned string // the configured version; "" for the newest that both sides support
 
-	mu         sync.Mutex // protects what follows
-	learned    string     // by the last handshake that succeeded; "" before, and after a refusal
-	initialize bool       // begin with LastInitialize, also if the server has later versions
-	// initializeRefused says that the server refused the protocol version of initialize in the last handshake. It had
-	// been asked server/discover before and had not answered in time, such as a process that takes long to start.
+	mu            sync.Mutex // protects what follows
+	lastVersion   string     // negotiated by the last handshake that succeeded; "" before, and after a refusal
+	useInitialize bool       // begin with LastInitialize, also if the server supports later versions
+	// initializeRefused says that the server refused the version of initialize in the last handshake. It has only
+	// later versions then, but had not answered server/discover in time, such as a process that takes long to
+	// start.
 	initializeRefused bool
 }
 
-// connectNegotiated makes a handshake by connect, under the Request in ctx. connect is given
-// the version to begin with; "" for the newest.
+// connectNegotiated makes a session with connect, which it calls up to three times with the version to begin with; ""
+// stands for the newest. It records the result for the next handshake. ctx must carry the Request of the handshake.
 func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(version string) (*sdk.ClientSession, error)) (*sdk.ClientSession, error) {
-	if n.pinned != "" || n.wasInitializeRefused() { // no time is needed for initialize after server/discover
+	if n.pinned != "" || n.wasInitializeRefused() {
+		// server/discover gets the whole time of the handshake: initialize does not follow, or would be refused.
 		request := requestOf(ctx)
 		request.discoverTimeout = time.Until(request.Deadline())
 	}
 	if n.pinned != "" {
 		return connect(n.pinned)
 	}
-	first := n.learnedVersion()
+	first := n.firstVersion()
 	cs, err := connect(first)
 	if err != nil && first != "" && refusedHandshake(ctx, err) {
-		n.resetVersion()
+		n.forgetVersion()
 		cs, err = connect("")
 	}
-	// Some servers of before 2026-07-28 close the connection on a request that comes before
-	// initialize (go-sdk#1177).
+	// Some servers of versions before 2026-07-28 close the connection on a request that comes before initialize
+	// (go-sdk#1177).
 	if errors.Is(err, transport.ErrHungUp) {
 		cs, err = connect(LastInitialize)
 	}
-	// A server that was too busy for server/discover has not refused it: it is asked again in the next handshake.
+	// A server that was too busy for server/discover has not refused it, so the version of initialize is not recorded
+	// and the next handshake sends server/discover again.
 	if err == nil && !requestOf(ctx).discoverBusy {
-		n.setLearned(negotiatedVersion(cs))
+		n.setLastVersion(negotiatedVersion(cs))
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
 	n.setInitializeRefused(rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion)
@@ -111,37 +115,37 @@ func (n *versionNegotiator) setInitializeRefused(refused bool) {
 	n.initializeRefused = refused
 }
 
-// learnedVersion returns the protocol version to begin the next handshake with; "" if none is known.
-func (n *versionNegotiator) learnedVersion() string {
+// firstVersion returns the protocol version with which the next handshake begins; "" for the newest.
+func (n *versionNegotiator) firstVersion() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.initialize {
+	if n.useInitialize {
 		return LastInitialize
 	}
-	return n.learned
+	return n.lastVersion
 }
 
-func (n *versionNegotiator) setInitialize() {
+func (n *versionNegotiator) setUseInitialize() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.initialize = true
+	n.useInitialize = true
 }
 
-// resetVersion has the next handshake begin with the newest version.
-func (n *versionNegotiator) resetVersion() {
+// forgetVersion makes the next handshake begin with the newest version. It also ends useInitialize.
+func (n *versionNegotiator) forgetVersion() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.learned, n.initialize = "", false
+	n.lastVersion, n.useInitialize = "", false
 }
 
-func (n *versionNegotiator) setLearned(version string) {
+func (n *versionNegotiator) setLastVersion(version string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.learned = version
+	n.lastVersion = version
 }
 
-// refusedHandshake reports whether a handshake failed because of the server's answer. A server
-// that cannot be reached, or is busy, has not refused the version.
+// refusedHandshake reports whether err, the error of a handshake, is an answer of the server and may be about the
+// version. It returns false if the server was not reached or was busy, or if ctx has ended.
 func refusedHandshake(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false

@@ -48,7 +48,8 @@ const (
 	maxFormFields         = 100
 )
 
-// decodeElicitation checks what a server asks.
+// decodeElicitation returns the elicitation in p. form is its requested schema as received, which keeps the order of
+// fields. The error, which the server gets, says why the elicitation is not allowed.
 func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, error) {
 	elicitation := Elicitation{Mode: p.Mode, Message: elicitationMessage(p.Message)}
 	if elicitation.Mode == "" {
@@ -67,13 +68,13 @@ func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, 
 	return elicitation, err
 }
 
-// elicitationMessage returns a server's message as valid UTF-8 within its bound.
+// elicitationMessage returns a server's message as valid UTF-8, cut to maxElicitationMessage.
 func elicitationMessage(s string) string {
 	return wire.Truncate(strings.ToValidUTF8(s, "\uFFFD"), maxElicitationMessage)
 }
 
-// checkElicitationURL refuses addresses that are not safe to send a person to: they are about
-// to type secrets there.
+// checkElicitationURL returns an error for a URL that a person should not visit, since they may type secrets there. It
+// accepts https URLs, and http URLs of this host.
 func checkElicitationURL(raw string) error {
 	u, err := url.Parse(raw)
 	hasSpace := strings.ContainsFunc(raw, unicode.IsSpace)
@@ -88,8 +89,7 @@ func checkElicitationURL(raw string) error {
 	return nil
 }
 
-// ContentError is content that does not fit the form that was asked for. Pointers
-// (RFC 6901) begin at the content.
+// ContentError says which fields of a form's content are wrong. The pointers of Fields (RFC 6901) begin at the content.
 type ContentError struct{ Fields []ContentField }
 
 // ContentField is what is wrong with one field of a form, or of a call's arguments.
@@ -103,9 +103,9 @@ func (e *ContentError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// compileForm compiles the schema of the form. Nothing that it refers to is fetched: a
-// reference to elsewhere is an error. So is a reference to itself: the SDK, which validates
-// the answer too, would recurse without end.
+// compileForm compiles the schema of the form, which may have at most maxFormFields fields. References to other
+// documents are errors, since nothing is fetched. A recursive reference is an error, too, because the SDK also
+// validates the answer and would recurse without end.
 func (e Elicitation) compileForm() (*schema.Schema, error) {
 	var fields struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -123,8 +123,8 @@ func (e Elicitation) compileForm() (*schema.Schema, error) {
 	return s, nil
 }
 
-// Check reports whether content may be the accepted answer to e: nil, or a *ContentError that
-// names every field that is wrong. An elicitation in URL mode takes no content.
+// Check returns nil if content fits the form of e, so that it may be the content of an accepted answer. Otherwise it
+// returns a *ContentError with all fields that are wrong. In URL mode, content must be nil.
 func (e Elicitation) Check(content json.RawMessage) error {
 	if e.Mode == ElicitURL {
 		if content != nil {
@@ -143,15 +143,15 @@ func (e Elicitation) Check(content json.RawMessage) error {
 }
 
 const (
-	// codeURLElicitationRequired is the error of a server that does nothing before the person
-	// has been to a web page (URLElicitationRequired, 2025-11-25 client/elicitation).
+	// codeURLElicitationRequired is the code of the error with which a server refuses a call until the person has
+	// visited web pages (URLElicitationRequiredError, 2025-11-25 client/elicitation).
 	codeURLElicitationRequired = -32042
-	maxElicitationURLs         = 8 // of one error
+	maxElicitationURLs         = 8 // web pages of one error
 )
 
-// RequiredElicitations returns what a URLElicitationRequired error asks the person for; nil
-// if f is another error, or one of its URLs is not safe to go to, since all of them are
-// required.
+// RequiredElicitations returns the web pages that a URLElicitationRequiredError in f requires the person to visit. It
+// returns nil if f is another failure, if there are more than maxElicitationURLs, or if one of the URLs is not safe: all
+// of the pages are required.
 func RequiredElicitations(f *transport.Failure) []Elicitation {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	if !ok || e.Code != codeURLElicitationRequired {

@@ -9,12 +9,12 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// CollectPages returns the elements of one of the server's lists, page by page, at most limit
-// of them. member is the name of the list in the result. A server that does not have the
-// method has no elements.
+// CollectPages returns the first elements of one of the server's lists, at most limit of them and from at most maxPages
+// pages. member is the name of the list in the result. getPage requests the page of a cursor; "" is the first page. If
+// the server does not have the method, the list is empty.
 func CollectPages(member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
 	var elements []json.RawMessage
-	used := map[string]bool{"": true}
+	usedCursors := map[string]bool{"": true}
 	cursor := ""
 	for range maxPages {
 		raw, f := getPage(cursor)
@@ -27,7 +27,8 @@ func CollectPages(member string, limit int, getPage func(cursor string) (json.Ra
 		var header resultHeader
 		var page map[string]json.RawMessage
 		var list []json.RawMessage
-		if json.Unmarshal(raw, &header) == nil && !header.isComplete() { // it may look like an empty list
+		// A result of another type may look like an empty list.
+		if json.Unmarshal(raw, &header) == nil && !header.isComplete() {
 			return nil, transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, header.ResultType), nil)
 		}
 		err := json.Unmarshal(raw, &page)
@@ -38,24 +39,25 @@ func CollectPages(member string, limit int, getPage func(cursor string) (json.Ra
 			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
 		}
 		elements = append(elements, list...)
-		_ = json.Unmarshal(page["nextCursor"], &cursor)
-		// A cursor that was used before can only lead to the same pages again.
-		if len(elements) >= limit || page["nextCursor"] == nil || used[cursor] {
+		_ = json.Unmarshal(page["nextCursor"], &cursor) // after an error, cursor is one that was used before
+		// A used cursor can only lead to the same pages again.
+		if len(elements) >= limit || page["nextCursor"] == nil || usedCursors[cursor] {
 			break
 		}
-		used[cursor] = true
+		usedCursors[cursor] = true
 	}
 	return elements[:min(len(elements), limit)], nil
 }
 
-// ListPrompts returns the request for a page of a server's prompts.
+// ListPrompts returns a function that requests a page of the server's prompts; cursor "" is the first page.
 func ListPrompts(cursor string) RequestFunc {
 	return func(request *Request) (json.RawMessage, *transport.Failure) {
 		return ask(request, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
 	}
 }
 
-// GetPrompt returns the request for a prompt whose arguments are filled in.
+// GetPrompt returns a function that requests a prompt with arguments. The caller handles no messages of the server, so
+// its questions during the request are declined.
 func GetPrompt(name string, args map[string]string) RequestFunc {
 	return func(request *Request) (json.RawMessage, *transport.Failure) {
 		return request.answerInputs(Handlers{}, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {

@@ -16,27 +16,26 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Multi round-trip requests (2026-07-28 basic/utilities/mrtr): a server answers a request
-// with input_required, and gets the request again with what it asked for.
+// Multi round-trip requests (2026-07-28 basic/utilities/mrtr): a server answers a request with the result
+// input_required, which has requests to the client. The client sends its request again with the answers.
 
 const (
-	maxRoundTrips = 10 // of one request, as in the SDK
-	// retryWait is the pause before a request is sent again for which the server asked
-	// nothing; it doubles with each round trip.
+	maxRoundTrips = 10 // how often one request is sent at most, as in the SDK
+	// retryWait is the pause before a request is sent again whose result had no requests to the client. It doubles
+	// with each round trip.
 	retryWait = 50 * time.Millisecond
 )
 
-// answerInputs sends a request with send, answers what its result asks for, and sends it again with
-// the answers and the server's state, until the result is complete. The SDK does this for its own
-// result types only. A server that asks for nothing may be overloaded, so each round trip then
-// waits twice as long as the one before.
+// answerInputs sends a request with send until the result is complete. Before each repetition it answers the requests in
+// the result, and it passes their answers and the server's state to send. The SDK does this only for its own result
+// types. If a result has no requests, the server may be overloaded, so answerInputs waits before the repetition.
 //
-// With handlers.Suspend, a result that asks a person ends the request: answerInputs then sets
-// request.InputRequired and returns nil. The result can still be incomplete, after maxRoundTrips or if an
-// answer failed; the caller must refuse it.
+// If handlers.Suspend is set and a result asks a person, answerInputs sets request.InputRequired and returns nil, nil.
+// handlers.Resume continues after that. The result may also be incomplete, which the caller must refuse: after
+// maxRoundTrips, or if an answer failed.
 func (request *Request) answerInputs(handlers Handlers, send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
-	var answers sdk.InputResponseMap
-	required := &content.InputRequired{} // of the latest result
+	var answers sdk.InputResponseMap     // to the requests in required
+	required := &content.InputRequired{} // the latest result
 	if handlers.Resume != nil {
 		required = handlers.Resume.Required
 		var err error
@@ -79,14 +78,14 @@ func (request *Request) answerInputs(handlers Handlers, send func(sdk.InputRespo
 	}
 }
 
-// asksPerson reports whether a result asks a person something, and all that it asks them is safe
-// to show.
+// asksPerson reports whether a result has elicitations, and all of them are allowed (Elicitations).
 func asksPerson(in *content.InputRequired) bool {
 	asked, err := Elicitations(in)
 	return err == nil && len(asked) > 0
 }
 
-// Elicitations returns what a result asks a person, by the key of the request.
+// Elicitations returns the elicitations in a result by the key of their request. The error is that of the first one
+// that does not decode or is not allowed.
 func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 	asked := make(map[string]Elicitation)
 	for key, input := range in.Requests {
@@ -106,20 +105,21 @@ func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 	return asked, nil
 }
 
-// answerAll answers the requests of one result at the same time. given holds the answers that a
-// person has given already, by the key of the request.
-func (request *Request) answerAll(requests map[string]content.InputRequest, given map[string]ElicitationResult) (sdk.InputResponseMap, error) {
+// answerAll answers the requests of one result concurrently, and returns the answers by the key of their request.
+// resumeAnswers has the person's answers of Handlers.Resume by the same keys; it may be nil. The error joins the errors of
+// all requests.
+func (request *Request) answerAll(requests map[string]content.InputRequest, resumeAnswers map[string]ElicitationResult) (sdk.InputResponseMap, error) {
 	answers := make(sdk.InputResponseMap, len(requests))
 	var mu sync.Mutex // protects answers and errs
 	var errs []error
 	var wg sync.WaitGroup
 	for key, input := range requests {
 		wg.Go(func() {
-			var givenAnswer *ElicitationResult
-			if a, ok := given[key]; ok {
-				givenAnswer = &a
+			var resumeAnswer *ElicitationResult
+			if a, ok := resumeAnswers[key]; ok {
+				resumeAnswer = &a
 			}
-			answer, err := request.answerInput(input, givenAnswer)
+			answer, err := request.answerInput(input, resumeAnswer)
 			mu.Lock()
 			defer mu.Unlock()
 			answers[key] = answer
@@ -130,10 +130,11 @@ func (request *Request) answerAll(requests map[string]content.InputRequest, give
 	return answers, errors.Join(errs...)
 }
 
-// answerInput has the SDK answer a request as if it had come as a message: the SDK checks
-// forms and fills in their defaults. given is the person's answer; nil if they have to be asked.
-func (request *Request) answerInput(input content.InputRequest, given *ElicitationResult) (sdk.InputResponse, error) {
-	tagged := request.session.tagRequest(&jsonrpc.Request{Method: input.Method, Params: input.Params}, request, given)
+// answerInput answers one request of a result. It passes the request to the SDK as if it were a message of the server: the
+// SDK checks forms, fills in their defaults, and calls our handlers. resumeAnswer is the person's answer of
+// Handlers.Resume; nil if the person must be asked.
+func (request *Request) answerInput(input content.InputRequest, resumeAnswer *ElicitationResult) (sdk.InputResponse, error) {
+	tagged := request.session.tagRequest(&jsonrpc.Request{Method: input.Method, Params: input.Params}, request, resumeAnswer)
 	var req sdk.Request
 	var params sdk.Params
 	switch input.Method {

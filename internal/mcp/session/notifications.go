@@ -16,111 +16,114 @@ import (
 
 const (
 	progressInterval = 100 * time.Millisecond // least time between two deliveries of progress
-	maxProgress      = 1000                   // progress notifications of one call that are delivered
-	maxProgressText  = 4 << 10                // bytes of a message; a longer one is cut
-	maxProgressSize  = 64 << 10               // bytes of a notification; a larger one is left out
-	maxLogQueue      = 64                     // log messages that wait for a slow reader
-	maxLogs          = 1000                   // log messages of one call that are delivered at all
+	maxProgress      = 1000                   // progress notifications that are delivered to one call
+	maxProgressText  = 4 << 10                // bytes of the message of a Progress; a longer message is cut
+	maxProgressSize  = 64 << 10               // bytes of a notification; a larger notification is left out
+	maxLogQueue      = 64                     // log messages of one call that wait for a slow reader
+	maxLogs          = 1000                   // log messages that are delivered to one call
 )
 
 // Progress is one notifications/progress of a call.
 type Progress struct {
 	Progress float64
-	Total    float64 // 0 where unknown
+	Total    float64 // 0 if unknown
 	Message  string
 }
 
-// notification is what a server sends during a call: exactly one of the two is set.
+// notification is a notification of a server during a call. Exactly one field is set.
 type notification struct {
-	progress json.RawMessage // the text of the notification
+	progress json.RawMessage // the text of notifications/progress, not decoded
 	log      *LogMessage
 }
 
 // notificationQueue delivers the notifications of a call to their reader, on a goroutine of
 // its own, so that a slow reader delays neither the stream that brings them nor other calls.
 //
-// It is bounded. Of progress it delivers one per progressInterval and maxProgress in all. The
-// latest one that came too early is held until the interval is over, or the call ends; progress
-// only ever grows (MCP basic/utilities/progress), so those that it replaces were out of date. They
-// are never decoded. Log messages beyond the bounds are counted, and the count is delivered with
-// the next one or at the end. Notifications are delivered in the order in which they came, except
-// that log messages overtake progress that is held.
+// The queue is bounded:
+//   - It delivers one progress notification per progressInterval, and at most maxProgress. Progress that comes too early
+//     is delayed until the interval is over, or the call ends. Newer progress replaces it without being decoded, since
+//     progress only grows (MCP basic/utilities/progress).
+//   - Log messages beyond maxLogQueue and maxLogs are left out and counted. The next log message has the count, or an
+//     additional one at the end.
+//
+// Notifications are delivered in the order of the server, except that log messages overtake delayed progress.
 type notificationQueue struct {
 	deliver func(notification)
-	wake    chan struct{} // of capacity 1: there is something to do
-	ended   chan struct{} // closed when the goroutine has ended
+	wake    chan struct{} // of capacity 1: wakes deliverLoop
+	ended   chan struct{} // closed when deliverLoop has ended
 
-	mu       sync.Mutex // protects what follows
-	queue    []notification
-	logs     int       // log messages in queue
-	accepted int       // log messages so far that were not left out
-	omitted  int       // log messages left out since the last one that was not
-	held     []byte    // progress that waits for its time; empty: none
-	next     time.Time // before which no progress is delivered
-	progress int       // progress notifications so far that were delivered or are in queue
-	closed   bool
+	mu            sync.Mutex     // protects what follows
+	queue         []notification // to be delivered as soon as possible
+	queuedLogs    int            // log messages in queue
+	acceptedLogs  int            // log messages that were added to queue so far
+	omittedLogs   int            // log messages that were left out since the last one was added
+	delayed       []byte         // the latest progress, which came too early; empty if there is none
+	progressDue   time.Time      // when the next progress may be delivered
+	progressCount int            // progress notifications that were delivered or are in queue
+	closed        bool
 }
 
-// newNotificationQueue starts the goroutine; closeQueue ends it.
+// newNotificationQueue returns a queue whose goroutine calls deliver with one notification at a time. closeQueue ends
+// the goroutine.
 func newNotificationQueue(deliver func(notification)) *notificationQueue {
 	q := &notificationQueue{deliver: deliver, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	go q.deliverLoop()
 	return q
 }
 
-// enqueueProgress adds a progress notification, of whose text it keeps a copy. Like enqueueLog it
-// never waits: it runs where the stream is read.
+// enqueueProgress adds a progress notification, or delays it. It keeps a copy of message, and leaves out a message of more
+// than maxProgressSize. It does not wait for deliver, because the goroutine that reads the stream runs it.
 func (q *notificationQueue) enqueueProgress(message []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(message) > maxProgressSize {
 		return
 	}
-	if len(q.held) == 0 && len(q.queue) == q.logs && q.mayDeliverLocked(time.Now()) {
-		q.progress++
+	if len(q.delayed) == 0 && len(q.queue) == q.queuedLogs && q.mayDeliverLocked(time.Now()) {
+		q.progressCount++
 		q.queue = append(q.queue, notification{progress: bytes.Clone(message)})
 		q.signalLocked()
 		return
 	}
-	if len(q.held) == 0 {
-		q.signalLocked() // for the goroutine to wait until its time
+	if len(q.delayed) == 0 {
+		q.signalLocked() // deliverLoop must wait until progress is due
 	}
-	q.held = append(q.held[:0], message...)
+	q.delayed = append(q.delayed[:0], message...)
 }
 
-// mayDeliverLocked reports whether progress may be delivered now. The last of maxProgress is for
-// the end of the call.
+// mayDeliverLocked reports whether progress may be delivered at now. The last of maxProgress is kept for the end of the
+// call, so that the final progress is delivered.
 func (q *notificationQueue) mayDeliverLocked(now time.Time) bool {
 	if q.closed {
 		return true
 	}
-	return !now.Before(q.next) && q.progress < maxProgress-1
+	return !now.Before(q.progressDue) && q.progressCount < maxProgress-1
 }
 
-// enqueueLog adds the log message that decode returns. It does not call decode if the message is
-// left out.
+// enqueueLog adds the log message that decode returns; nil if the message does not decode. It does not call decode if the
+// bounds are reached. It does not wait for deliver.
 func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return
 	}
-	if q.logs == maxLogQueue || q.accepted == maxLogs {
-		q.omitted++
+	if q.queuedLogs == maxLogQueue || q.acceptedLogs == maxLogs {
+		q.omittedLogs++
 		return
 	}
 	m := decode()
 	if m == nil {
 		return
 	}
-	m.Omitted, q.omitted = q.omitted, 0
-	q.logs++
-	q.accepted++
+	m.Omitted, q.omittedLogs = q.omittedLogs, 0
+	q.queuedLogs++
+	q.acceptedLogs++
 	q.queue = append(q.queue, notification{log: m})
 	q.signalLocked()
 }
 
-// signalLocked wakes the goroutine of deliverLoop. A signal that it has not received yet is enough for several calls.
+// signalLocked wakes deliverLoop. One signal that deliverLoop has not received yet is enough for several calls.
 func (q *notificationQueue) signalLocked() {
 	select {
 	case q.wake <- struct{}{}:
@@ -128,8 +131,7 @@ func (q *notificationQueue) signalLocked() {
 	}
 }
 
-// deliverLoop delivers the notifications, without holding the lock, until the queue is closed and
-// empty.
+// deliverLoop delivers the notifications until the queue is closed and empty. It does not hold q.mu during a delivery.
 func (q *notificationQueue) deliverLoop() {
 	defer close(q.ended)
 	for {
@@ -152,8 +154,9 @@ func (q *notificationQueue) deliverLoop() {
 	}
 }
 
-// dequeue returns the next notification; the zero value if there is none yet, and then in wait
-// when progress that is held is due, 0 if none is.
+// dequeue removes and returns the next notification that may be delivered at now. If there is none, note is the zero value,
+// and wait is the time until delayed progress is due; 0 if there is none, or it waits for the end of the call. closed
+// says that the queue is closed.
 func (q *notificationQueue) dequeue(now time.Time) (note notification, wait time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,32 +164,33 @@ func (q *notificationQueue) dequeue(now time.Time) (note notification, wait time
 	case len(q.queue) > 0:
 		note, q.queue = q.queue[0], q.queue[1:]
 		if note.log != nil {
-			q.logs--
+			q.queuedLogs--
 		} else {
-			q.next = now.Add(progressInterval)
+			q.progressDue = now.Add(progressInterval)
 		}
-	case len(q.held) > 0 && q.mayDeliverLocked(now):
-		note.progress, q.held = q.held, nil
-		q.progress++
-		q.next = now.Add(progressInterval)
-	case len(q.held) > 0 && q.progress < maxProgress-1:
-		wait = q.next.Sub(now)
-	case q.closed && q.omitted > 0: // no further message can carry the count
-		note.log = &LogMessage{Omitted: q.omitted}
-		q.omitted = 0
+	case len(q.delayed) > 0 && q.mayDeliverLocked(now):
+		note.progress, q.delayed = q.delayed, nil
+		q.progressCount++
+		q.progressDue = now.Add(progressInterval)
+	case len(q.delayed) > 0 && q.progressCount < maxProgress-1:
+		wait = q.progressDue.Sub(now)
+	case q.closed && q.omittedLogs > 0: // no further log message comes that could have the count
+		note.log = &LogMessage{Omitted: q.omittedLogs}
+		q.omittedLogs = 0
 	}
 	return note, wait, q.closed
 }
 
-// closeQueue waits until the reader has received what is queued, or, unless all is set, has
-// finished with what it has. Nothing is delivered afterwards.
-func (q *notificationQueue) closeQueue(all bool) {
+// closeQueue closes the queue and waits until deliverLoop has ended, so that nothing is delivered afterwards. If
+// deliverRest is set, what is queued or delayed is delivered first. Otherwise closeQueue only waits for a delivery that
+// has begun.
+func (q *notificationQueue) closeQueue(deliverRest bool) {
 	q.mu.Lock()
 	q.closed = true
-	if !all {
+	if !deliverRest {
 		q.queue = nil
-		q.held = nil
-		q.omitted = 0
+		q.delayed = nil
+		q.omittedLogs = 0
 	}
 	q.signalLocked()
 	q.mu.Unlock()
@@ -197,11 +201,11 @@ func (q *notificationQueue) closeQueue(all bool) {
 type LogMessage struct {
 	Level  string // one of the eight of RFC 5424, such as "warning"
 	Logger string // the server's name for the part that logs; "" if it gave none
-	// Data is any JSON, as received. Data that is too large or too deep is replaced by a
-	// string of its beginning. It is nil in a message that only has Omitted, at the end.
+	// Data is any JSON value, as received. A value that is too large or too deep is replaced by a string with
+	// its beginning. Data is nil in an additional message at the end of the call that has only Omitted.
 	Data json.RawMessage
-	// Omitted is how many messages were left out right before this one, because they came
-	// faster than they were read, or beyond the bound of a call.
+	// Omitted is how many messages were left out between the message before and this one, because the
+	// reader was too slow or the call had too many.
 	Omitted int
 }
 
@@ -219,7 +223,8 @@ const (
 // logLevels are the levels of MCP, which are those of RFC 5424.
 var logLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// boundLogData returns the data of a message within its bounds.
+// boundLogData returns the data of a log message as valid UTF-8. It returns null for empty data. Data that is larger than
+// maxLogData or deeper than schema.MaxDepth becomes a string with its beginning.
 func boundLogData(raw json.RawMessage) json.RawMessage {
 	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	switch {

@@ -12,59 +12,55 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// HandshakeTimeout bounds one handshake, which the SDK tries twice: server/discover (2026-07-28),
-// then initialize.
+// HandshakeTimeout bounds one handshake, which may consist of server/discover (2026-07-28) and then initialize.
 const HandshakeTimeout = 10 * time.Second
 
-// Options say how a Pool makes sessions and whom it informs about them. The functions must not
-// wait.
+// Options configure a Pool. Its functions, except for Connect, must not wait.
 type Options struct {
-	// Life ends all handshakes, requests and subscriptions. The values of callers' contexts are
-	// not in it.
+	// Life ends all handshakes, requests and subscriptions when it ends.
 	Life   context.Context
 	Logger *slog.Logger
-	// Connect makes a session under a context that has the Request of the handshake, such as by a
-	// Connector.
+	// Connect makes a session, such as Connector.Connect. Its context carries the Request of the handshake.
 	Connect func(context.Context) (*sdk.ClientSession, error)
 	// HandshakeTimeout bounds one handshake.
 	HandshakeTimeout time.Duration
-	// Tokens sends requests with the token of the principal whose sessions these are; nil: with
-	// the server's.
+	// Tokens sends requests with the token of the principal to whom the sessions belong. If it is nil, the token
+	// of the server is used.
 	Tokens transport.Sender
 	// CacheResources gives each session a cache of the resources that were read in it.
 	CacheResources bool
 	// Subscribe keeps the session subscribed to changes of tools and resources.
 	Subscribe bool
-	// OverHTTP says that notifications outside of requests need a stream of their own.
+	// OverHTTP says that the transport is Streamable HTTP, where notifications outside of requests need a stream.
 	OverHTTP bool
-	// OnConnected is called after each handshake that succeeded, and after the loss of a session.
+	// OnConnected is called after each successful handshake, and after the loss of a session that no call has
+	// noticed.
 	OnConnected func()
-	// OnLost is called when a session is lost.
+	// OnLost is called when the pool notices the loss of the current session, before OnConnected.
 	OnLost func(*transport.Failure)
-	// OnNotification is called with the method of each notification that does not belong to one of
-	// our requests.
+	// OnNotification is called with the method of each notification that does not belong to one of our requests.
 	OnNotification func(method string)
 }
 
-// Pool holds the one session of a server that all calls share, or all calls of one
-// principal. It makes a handshake when a call needs one, on a goroutine of its own: however
-// many callers wait, there is one handshake, and none of them can cancel it for the others.
+// Pool has the one session with a server that all calls share, or all calls of one principal. It makes the handshake when a
+// call needs a session, in the background: however many callers wait, there is one handshake, and a caller who gives up
+// does not cancel it for the rest.
 type Pool struct {
 	Options
 
 	mu      sync.Mutex // protects what follows
-	current *Session   // nil until a call needs one, and after a loss
-	losses  int        // sessions lost in a row, each soon after its handshake
-	retryAt time.Time  // before then only a call makes a session
+	current *Session   // may still be in its handshake; nil until a call needs one, and after a loss
+	losses  int        // sessions in a row that were lost within transport.MaxBackoff of their handshake
+	retryAt time.Time  // see ReconnectDelay
 	closed  bool
-	work    sync.WaitGroup // handshakes, subscriptions, and sessions being closed
+	work    sync.WaitGroup // counts handshakes, subscriptions, and sessions that are being closed
 }
 
 // New returns a Pool without a session.
 func New(o Options) *Pool { return &Pool{Options: o} }
 
-// GetSession returns the current session. If there is none it starts a handshake and waits
-// for it under ctx.
+// GetSession returns the current session, or makes a new one, and waits for its handshake. If ctx ends before, the handshake
+// continues, and the failure has ErrCredentials in its chain if the handshake was waiting for a token.
 func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	session := p.currentOrNew()
 	if session == nil {
@@ -72,7 +68,7 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	}
 	select {
 	case <-session.ready:
-		return session, session.failed
+		return session, session.failure // nil if the handshake succeeded
 	case <-ctx.Done():
 		f := &transport.Failure{Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
 		if request := session.handshake.Load(); request != nil && request.FetchingToken() {
@@ -82,8 +78,9 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	}
 }
 
-// currentOrNew returns the current session, or a new one whose handshake it starts. It
-// returns nil after Close.
+// currentOrNew returns the current session. If there is none, or the server's requests cannot be attributed to calls in it
+// any more (transport.Session.Ambiguous), it starts the handshake of a new session and returns that. It returns nil
+// after Close.
 func (p *Pool) currentOrNew() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,9 +91,8 @@ func (p *Pool) currentOrNew() *Session {
 		if !s.conn.Ambiguous() {
 			return s
 		}
-		// In a new session the server's requests can be attributed to a call again. The SDK
-		// cancels an abandoned call when that has returned, and can no longer do so once
-		// the session is closed; hence the grace.
+		// The SDK sends the cancellation of an abandoned call after the call has returned. It cannot do so
+		// when the session is closed, so that has to wait.
 		p.retireLocked(s, transport.NotifyTimeout)
 	}
 	session := &Session{ready: make(chan struct{}), pool: p}
@@ -111,9 +107,9 @@ func (p *Pool) currentOrNew() *Session {
 	return session
 }
 
-// makeHandshake connects s and informs all who wait for it. Its context is the pool's own:
-// the SDK keeps the values of that context for the whole session and uses them for the
-// requests that it sends by itself, so it must not be a caller's.
+// makeHandshake makes the handshake of session, starts the goroutines of the session, and closes session.ready. After a
+// failure it calls handshakeFailed. The context of the handshake is not that of a caller, because the SDK keeps its
+// values for the whole session and uses them for the requests that it sends by itself.
 func (p *Pool) makeHandshake(session *Session) {
 	request := NewRequest(context.Background(), p.Life, time.Now().Add(p.HandshakeTimeout), session)
 	request.Handshake, request.discoverTimeout = true, p.HandshakeTimeout/2
@@ -124,7 +120,7 @@ func (p *Pool) makeHandshake(session *Session) {
 		p.handshakeFailed(session, request, handshakeFailure(request, err))
 		return
 	}
-	// The SDK's session does not end with the context that it was made under.
+	// request.Finish ends the context of the handshake, with which the SDK's session does not end.
 	session.cs, session.connectedAt = cs, time.Now()
 	request.Finish()
 	session.setLogLevel()
@@ -134,11 +130,11 @@ func (p *Pool) makeHandshake(session *Session) {
 	if p.Subscribe {
 		p.work.Go(func() { session.subscribeChanges(ctx) })
 	}
-	close(session.ready) // last: a caller who gets the session finds all of its goroutines started
+	close(session.ready) // after p.work has counted all goroutines, since Close may follow
 	p.OnConnected()
 }
 
-// handshakeFailure returns why the handshake of request failed with err.
+// handshakeFailure returns the reason why the handshake of request failed. err is the error of Options.Connect.
 func handshakeFailure(request *Request, err error) *transport.Failure {
 	failure, ok := errors.AsType[*transport.Failure](err)
 	switch {
@@ -148,17 +144,17 @@ func handshakeFailure(request *Request, err error) *transport.Failure {
 	default:
 		failure = transport.BadReply("the handshake failed", err)
 	}
-	// There was no session to lose yet: what ended the connection is the reason.
+	// There was no session yet that could be lost, so the reason is what ended the connection.
 	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok && failure.Lost {
 		failure = cause
 	}
 	return failure
 }
 
-// handshakeFailed ends a handshake that failed with failure. No call has been sent, so the next call
-// tries again.
+// handshakeFailed ends the handshake request of session, which failed or panicked. GetSession returns failure to the callers
+// who wait for session, and makes a new session for the next caller.
 func (p *Pool) handshakeFailed(session *Session, request *Request, failure *transport.Failure) {
-	if isClosed(session.ready) { // only what follows the handshake failed
+	if isClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
 		p.handleLoss(session, failure)
 		return
 	}
@@ -166,7 +162,7 @@ func (p *Pool) handshakeFailed(session *Session, request *Request, failure *tran
 		session.cs = nil
 		p.work.Go(func() { p.closeClientSession(cs) })
 	}
-	session.failed = &transport.Failure{Kind: transport.Unavailable, Public: failure.Public, NotRun: true, Err: failure}
+	session.failure = &transport.Failure{Kind: transport.Unavailable, Public: failure.Public, NotRun: true, Err: failure}
 	p.mu.Lock()
 	if p.current == session {
 		p.current = nil
@@ -176,11 +172,10 @@ func (p *Pool) handshakeFailed(session *Session, request *Request, failure *tran
 	close(session.ready)
 }
 
-// waitForEnd waits for the end of a session and has it made again, without waiting for the next
-// call. Over HTTP a session ends only by DropSession or Close; a child process may exit
-// and a connection break at any time.
+// waitForEnd waits for the end of a session and calls handleLoss. Over HTTP a session ends only when the pool closes it.
+// With other transports, a child process may exit or a connection may break at any time.
 func (p *Pool) waitForEnd(s *Session) {
-	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) }) // otherwise the session's end would go unnoticed
+	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) })
 	err := s.cs.Wait()
 	f, ok := errors.AsType[*transport.Failure](err)
 	if !ok {
@@ -189,8 +184,8 @@ func (p *Pool) waitForEnd(s *Session) {
 	p.handleLoss(s, f)
 }
 
-// handleLoss reports the loss of a session, which no call has found. It does nothing if it is no longer the
-// current session: then we closed it, or the call that found it lost makes the next one.
+// handleLoss drops a session that was lost, and calls OnLost and OnConnected so that the supervisor makes a new one. It does
+// nothing if the session is not the current one: then the pool has closed it, or a call has noticed the loss.
 func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	if !p.DropSession(s) {
 		return
@@ -199,13 +194,12 @@ func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	p.OnConnected()
 }
 
-// DropSession removes a session if it is still the current one, and closes it when its other
-// calls have ended. It reports whether it was current, so that callers who lost it together
-// cause one handshake.
+// DropSession removes a session that was lost from the pool, if it is still the current one, and closes it when its calls
+// have ended. It returns false, and does nothing, if the session was not current, because another caller has dropped it
+// already, or if the pool is closed.
 //
-// With each session that is lost soon after its handshake, the supervisor waits longer
-// before it connects again, as it does for a server that is down. A call does not wait for
-// that.
+// It also sets ReconnectDelay, which grows with each session in a row that is lost within transport.MaxBackoff of its
+// handshake.
 func (p *Pool) DropSession(session *Session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,18 +216,18 @@ func (p *Pool) DropSession(session *Session) bool {
 	return true
 }
 
-// retireLocked closes the current session when its calls have ended, and not
-// before grace is over.
-func (p *Pool) retireLocked(s *Session, grace time.Duration) {
+// retireLocked removes s, the current session, from the pool, ends its subscriptions, and closes it in the background: after
+// delay, and when its calls have ended.
+func (p *Pool) retireLocked(s *Session, delay time.Duration) {
 	p.current = nil
 	s.stopSubscribing()
 	p.work.Go(func() {
-		transport.Pause(p.Life, grace)
+		transport.Pause(p.Life, delay)
 		p.closeClientSession(s.cs)
 	})
 }
 
-// closeClientSession closes cs. A panic in it must not keep others from going on.
+// closeClientSession closes cs, which waits for its calls. It recovers from a panic.
 func (p *Pool) closeClientSession(cs *sdk.ClientSession) {
 	defer transport.Recover(p.Logger, func(*transport.Failure) {})
 	_ = cs.Close()
@@ -249,8 +243,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// ReconnectDelay returns how long the supervisor must wait before it makes a session. waiting is
-// false if it need not wait: there is a session, or the last one was not lost recently.
+// ReconnectDelay returns how long the supervisor must wait before it makes a session after a loss. waiting is false if it
+// need not wait. Calls do not wait: GetSession makes a session at once.
 func (p *Pool) ReconnectDelay() (remaining time.Duration, waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,16 +252,15 @@ func (p *Pool) ReconnectDelay() (remaining time.Duration, waiting bool) {
 	return remaining, p.current == nil && remaining > 0
 }
 
-// CurrentSession returns the session that the next call would use; nil if that call would
-// make one.
+// CurrentSession returns the current session, which may still be in its handshake; nil if there is none.
 func (p *Pool) CurrentSession() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.current
 }
 
-// Close ends the current session and waits for everything that the pool started. The
-// pool's life must be over, so that no call is in flight.
+// Close closes the current session and waits for all goroutines of the pool. Options.Life must have ended, so that no call
+// is in flight.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -14,36 +14,37 @@ const methodAcknowledged = "notifications/subscriptions/acknowledged"
 // Bounds of a session's cache of resources.
 const (
 	maxCacheEntries = 64      // results
-	maxCacheBytes   = 8 << 20 // of all results
-	maxEntryBytes   = 1 << 20 // of one result; larger ones are not cached
-	// maxSubscriptions bounds the resources of a session that are subscribed to: first those
-	// that the server lists, then those that are read.
+	maxCacheBytes   = 8 << 20 // bytes of all results
+	maxEntryBytes   = 1 << 20 // bytes of one result; larger results are not cached
+	// maxSubscriptions bounds the resources to which a session subscribes. They are subscribed to in the
+	// order in which they were listed or read.
 	maxSubscriptions = 128
 )
 
-// resourceCache keeps what was read of a server's resources in one session, for as long as
-// it is known to be current: while the server notifies us of changes and has not, or for the
-// time that the server gave (ttlMs, 2026-07-28). Everything else is read again. The cache
-// ends with its session, because subscriptions do.
+// resourceCache caches the results of resources/read in one session while they are known to be current: until their ttlMs
+// has passed (2026-07-28), or while the session is subscribed to the resource and no notification of a change has come.
+// It also has the resources to which the session subscribes. A new session has a new cache, because subscriptions end
+// with the session.
 type resourceCache struct {
-	wake chan struct{} // of capacity 1: there are more resources to subscribe to
+	wake chan struct{} // of capacity 1: wakes the goroutine that subscribes to the resources in wanted
 
 	mu         sync.Mutex // protects what follows
 	entries    map[cacheKey]cacheEntry
 	size       int             // bytes of all entries
-	wanted     []string        // URIs to subscribe to, in that order
+	wanted     []string        // URIs to subscribe to, in the order of wantSubscription
 	subscribed map[string]bool // URIs whose subscription the server confirmed
 	listening  bool            // notifications outside of requests reach us
-	changes    int             // counts changes and subscriptions, so that a read that one overtook is not kept
+	// version counts changes of resources and of subscriptions. It detects reads during which there was one.
+	version int
 }
 
-// cacheKey identifies a result: a server may answer by the context and the ids in _meta.
+// cacheKey identifies a result. scope is ResourceRead.Scope as JSON, because the result may depend on it.
 type cacheKey struct{ uri, scope string }
 
 type cacheEntry struct {
-	raw      json.RawMessage
-	until    time.Time // by the server's ttlMs; zero if it gave none
-	notified bool      // we have been notified of every change since it was read
+	raw     json.RawMessage
+	expires time.Time // when the ttlMs has passed; zero if there was none
+	watched bool      // notifications about the resource have reached us since it was read
 }
 
 // newResourceCache returns an empty cache.
@@ -51,17 +52,17 @@ func newResourceCache() *resourceCache {
 	return &resourceCache{wake: make(chan struct{}, 1), entries: map[cacheKey]cacheEntry{}, subscribed: map[string]bool{}}
 }
 
-// newCacheKey returns the key of uri as read with that scope.
+// newCacheKey returns the key for the resource uri and a ResourceRead.Scope.
 func newCacheKey(uri string, scope map[string]string) cacheKey {
 	k := cacheKey{uri: uri}
 	if len(scope) > 0 {
-		sorted, _ := json.Marshal(scope) // a map's keys come sorted
-		k.scope = string(sorted)
+		text, _ := json.Marshal(scope) // sorts the keys, so equal scopes have equal texts
+		k.scope = string(text)
 	}
 	return k
 }
 
-// lookup returns the last result for k if it is current, else nil. version is for store.
+// lookup returns the cached result for k if it is current, else nil. version is the argument for store.
 func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,30 +71,30 @@ func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
 		c.removeLocked(k)
 		e.raw = nil
 	}
-	return e.raw, c.changes
+	return e.raw, c.version
 }
 
-// isCurrentLocked reports whether an entry may be used: its lifetime has not ended, or the server would have sent a
-// notification about a change.
+// isCurrentLocked reports whether e, the result for uri, may be used: its ttlMs has not passed, or a notification would
+// have come if the resource had changed.
 func (c *resourceCache) isCurrentLocked(uri string, e cacheEntry) bool {
-	isWatched := e.notified && c.listening && c.subscribed[uri]
-	return isWatched || time.Now().Before(e.until)
+	isWatched := e.watched && c.listening && c.subscribed[uri]
+	return isWatched || time.Now().Before(e.expires)
 }
 
-// store keeps a result for key that was asked for at version, unless something has changed
-// since.
+// store caches raw, the result of a read for key. version is that of the lookup before the read. store does nothing if
+// raw may be outdated, because c.version has changed since, or if raw is too large or would not be current.
 func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Duration, version int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	entry := cacheEntry{raw: raw, notified: c.listening && c.subscribed[key.uri]}
+	entry := cacheEntry{raw: raw, watched: c.listening && c.subscribed[key.uri]}
 	if ttl > 0 {
-		entry.until = time.Now().Add(ttl)
+		entry.expires = time.Now().Add(ttl)
 	}
 	c.removeLocked(key)
-	if c.changes != version || len(raw) > maxEntryBytes || !c.isCurrentLocked(key.uri, entry) {
+	if c.version != version || len(raw) > maxEntryBytes || !c.isCurrentLocked(key.uri, entry) {
 		return
 	}
-	for old := range c.entries { // in random order: what is read often is soon stored again
+	for old := range c.entries { // removes random entries; results that are read often are soon stored again
 		if len(c.entries) < maxCacheEntries && c.size+len(raw) <= maxCacheBytes {
 			break
 		}
@@ -108,7 +109,8 @@ func (c *resourceCache) removeLocked(k cacheKey) {
 	delete(c.entries, k)
 }
 
-// wantSubscription adds a resource to those that are to be subscribed to.
+// wantSubscription adds a resource to those to which the session subscribes, and wakes the goroutine that subscribes. It does
+// nothing if the resource was added before, or if there are maxSubscriptions.
 func (c *resourceCache) wantSubscription(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,51 +124,50 @@ func (c *resourceCache) wantSubscription(uri string) {
 	}
 }
 
-// wantedFrom returns the URIs to subscribe to, from the n-th on.
+// wantedFrom returns the URIs to subscribe to, without the first n.
 func (c *resourceCache) wantedFrom(n int) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wanted[n:len(c.wanted):len(c.wanted)]
 }
 
-// setSubscribed notes that the server has confirmed subscriptions. It did not notify us of earlier changes, so
-// a read that began before is not kept.
+// setSubscribed records that the server has confirmed the subscriptions to uris. It changes c.version, because changes
+// before the subscription were not notified: the result of a read that began before it is not cached.
 func (c *resourceCache) setSubscribed(uris ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changes++
+	c.version++
 	for _, uri := range uris {
 		c.subscribed[uri] = true
 	}
 }
 
-// clearSubscribed notes that no resource is subscribed to.
+// clearSubscribed records that the session is subscribed to no resource.
 func (c *resourceCache) clearSubscribed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.subscribed)
 }
 
-// setListening notes whether notifications about resources reach us. Meanwhile they may have
-// been missed, so entries that depend on them are removed either way. The others are kept for the
-// time that the server gave, and not for longer.
+// setListening records whether notifications about resources reach us. At each change, a notification may have been missed,
+// so it removes the entries that depend on notifications. Entries with a ttlMs are kept until that has passed.
 func (c *resourceCache) setListening(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.listening = on
-	c.changes++
+	c.version++
 	now := time.Now()
 	for k, e := range c.entries {
-		if !now.Before(e.until) {
+		if !now.Before(e.expires) {
 			c.removeLocked(k)
 			continue
 		}
-		e.notified = false
+		e.watched = false
 		c.entries[k] = e
 	}
 }
 
-// handleNotification updates the cache after a notification of the server.
+// handleNotification updates the cache if the notification of the server is about resources or subscriptions.
 func (c *resourceCache) handleNotification(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/resources/updated":
@@ -184,19 +185,19 @@ func (c *resourceCache) handleNotification(method string, params json.RawMessage
 				URIs []string `json:"resourceSubscriptions"`
 			} `json:"notifications"`
 		}
-		_ = json.Unmarshal(params, &p) // what cannot be read has confirmed nothing
-		c.clearSubscribed()            // the subscriptions ended with the stream before
+		_ = json.Unmarshal(params, &p) // after an error, no subscription is confirmed
+		c.clearSubscribed()            // the subscriptions of the stream before have ended with it
 		c.setSubscribed(p.Notifications.URIs...)
 	}
 }
 
-// invalidate removes what was read of a resource that has changed; "" stands for all
-// resources. An update of a part of a resource has the URI of the part (2025-11-25
-// server/resources).
+// invalidate removes the results that a change of the resource uri may have changed; "" stands for all resources. A resource
+// and its parts have URIs with a common prefix, and an update may have the URI of a part (2025-11-25 server/resources).
+// So results whose URI is a prefix of uri, or begins with uri, are removed.
 func (c *resourceCache) invalidate(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changes++
+	c.version++
 	for k := range c.entries {
 		if strings.HasPrefix(uri, k.uri) || strings.HasPrefix(k.uri, uri) {
 			c.removeLocked(k)

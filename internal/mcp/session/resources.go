@@ -14,7 +14,7 @@ import (
 // those with a URI template.
 const maxResources = 256
 
-// Resource is a resource of a server, or a template of resources.
+// Resource is a resource of a server, or a template of resources: either URI or Template is set.
 type Resource struct {
 	URI         string `json:"uri"`
 	Template    string `json:"uriTemplate"`
@@ -23,7 +23,7 @@ type Resource struct {
 	Description string `json:"description"`
 }
 
-// Address returns the URI or the template.
+// Address returns the URI of a resource, or the URI template of a template.
 func (r *Resource) Address() string {
 	if r.Template != "" {
 		return r.Template
@@ -31,8 +31,9 @@ func (r *Resource) Address() string {
 	return r.URI
 }
 
-// ListResources returns the server's resources and templates whose address is allowed. The
-// session subscribes to those resources.
+// ListResources returns the server's resources and templates for whose address allowed returns true. It has the session
+// subscribe to changes of these resources. At most maxResources of each kind are listed. The pool must have
+// CacheResources.
 func (s *Session) ListResources(deadline time.Time, allowed func(address string) bool) ([]Resource, *transport.Failure) {
 	listed, failure := CollectPages("resources", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
 		return s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
@@ -66,13 +67,13 @@ func (s *Session) ListResources(deadline time.Time, allowed func(address string)
 // ResourceRead is one read of a resource in a session.
 type ResourceRead struct {
 	URI   string
-	Scope map[string]string // what else the result may depend on: results of different scopes are not shared
+	Scope map[string]string // what else the result depends on: a cached result is used only for the same Scope
 	Meta  sdk.Meta          // not nil; ReadResource writes to it
 	Handlers
 }
 
-// ReadResource sends a resources/read by request and returns its result as received, or the result
-// of an earlier read that is known to be current. It handles messages as CallTool does.
+// ReadResource returns the result of resources/read as received. If the session has a cached result that is current, it
+// sends nothing. Otherwise it sends request, as CallTool does, and caches the result. The pool must have CacheResources.
 func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMessage, *transport.Failure) {
 	return s.withHandlers(request, read.Handlers, read.Meta, func() (json.RawMessage, *transport.Failure) {
 		key := newCacheKey(read.URI, read.Scope)
@@ -89,7 +90,7 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 		var header resultHeader
 		if json.Unmarshal(raw, &header) == nil && header.isComplete() {
 			s.resources.wantSubscription(read.URI)
-			if !request.tagged.Load() { // else it may depend on what this caller has answered
+			if !request.serverAsked.Load() { // else the result may depend on the answers of this caller
 				s.resources.store(key, raw, s.ttl(&header), version)
 			}
 		}

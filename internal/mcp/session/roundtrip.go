@@ -14,24 +14,26 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Request is one request of a session: its round trip, its notifications and the server's requests
-// during it. It sends several messages if the server asks for input.
+// Request is one of our requests in a session, with the server's notifications and requests during it. It sends several
+// messages if its results are input_required. A handshake is a Request, too.
 type Request struct {
 	transport.RoundTrip
-	// InputRequired is set where the request ended because a person has to answer first
-	// (Handlers.Suspend).
-	InputRequired   *content.InputRequired
-	session         *Session
-	discoverTimeout time.Duration      // of a handshake: for the answer to server/discover
-	discoverBusy    bool               // of a handshake: the server was too busy for server/discover
-	notifications   *notificationQueue // of the call; nil if the caller does not read them
-	wantsLog        bool               // its reader takes log messages
-	serverRequests  *serverRequests    // answers the server's own requests; nil declines them
-	tagged          atomic.Bool        // the server asked something
+	// InputRequired is set if the request ended because a person has to answer first (Handlers.Suspend).
+	InputRequired  *content.InputRequired
+	session        *Session
+	notifications  *notificationQueue // nil if the caller reads neither progress nor log messages
+	wantsLog       bool               // the caller reads log messages
+	serverRequests *serverRequests    // answers the server's requests; nil declines them
+	serverAsked    atomic.Bool        // a request of the server was attributed to this request
+
+	// The following fields are used by a handshake only.
+
+	discoverTimeout time.Duration // for the answer to server/discover
+	discoverBusy    bool          // the server was too busy for server/discover
 }
 
-// NewRequest returns a request in s under ctx. It ends at deadline, or when life does. s may be
-// nil for a request that CallTool or ReadResource sends.
+// NewRequest returns a request in s. Its context has the values of ctx and ends with ctx, with life, and at deadline. s may
+// be nil for CallTool and ReadResource, which set their session. The caller must call Finish.
 func NewRequest(ctx, life context.Context, deadline time.Time, s *Session) *Request {
 	request := &Request{}
 	request.Owner = request
@@ -40,15 +42,14 @@ func NewRequest(ctx, life context.Context, deadline time.Time, s *Session) *Requ
 	return request
 }
 
-// useSession sets the session that the request is sent in.
+// useSession sets the session in which the request is sent. A nil s changes nothing.
 func (request *Request) useSession(s *Session) {
 	if s != nil {
 		request.session, request.Session = s, &s.conn
 	}
 }
 
-// requestOf returns the Request that ctx belongs to; nil if there is none. Every context that the
-// SDK is given has one.
+// requestOf returns the Request that ctx carries; nil if there is none. Every context that the SDK gets carries one.
 func requestOf(ctx context.Context) *Request {
 	if r := transport.RoundTripOf(ctx); r != nil {
 		return requestOfRoundTrip(r)
@@ -56,7 +57,7 @@ func requestOf(ctx context.Context) *Request {
 	return nil
 }
 
-// requestOfRoundTrip returns the Request that a round trip is part of; nil if there is none.
+// requestOfRoundTrip returns the Request that owns r; nil if there is none. r may be nil.
 func requestOfRoundTrip(r *transport.RoundTrip) *Request {
 	if r == nil {
 		return nil
@@ -65,15 +66,15 @@ func requestOfRoundTrip(r *transport.RoundTrip) *Request {
 	return request
 }
 
-// Finish frees what the request holds.
+// Finish removes the server's requests that were not handled, and finishes the RoundTrip.
 func (request *Request) Finish() {
-	if request.tagged.Load() {
+	if request.serverAsked.Load() {
 		request.session.requests.removeRequestsOf(&request.RoundTrip)
 	}
 	request.RoundTrip.Finish()
 }
 
-// connectionHandlers returns the functions that the connection of the session calls.
+// connectionHandlers returns the functions that the connection of the session calls for messages of the server.
 func connectionHandlers(session *Session) transport.Handlers {
 	return transport.Handlers{
 		Protocol: session.protocolIfReady,
@@ -88,26 +89,27 @@ func connectionHandlers(session *Session) transport.Handlers {
 	}
 }
 
-// tagRequest tags a request of the server, which belongs to request, for our handlers; request may be nil.
-// given is the person's answer to it; nil if there is none yet.
-func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, given *ElicitationResult) *jsonrpc.Request {
+// tagRequest returns m, a request of the server during request, with a tag for our handlers (requestRegistry). request is
+// nil if m cannot be attributed to one of our requests. resumeAnswer is the person's answer of Handlers.Resume; nil
+// if there is none.
+func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, resumeAnswer *ElicitationResult) *jsonrpc.Request {
 	if request == nil {
 		return s.requests.tag(m, serverRequest{})
 	}
-	request.tagged.Store(true)
-	return s.requests.tag(m, serverRequest{call: &request.RoundTrip, answers: request.serverRequests, given: given})
+	request.serverAsked.Store(true)
+	return s.requests.tag(m, serverRequest{call: &request.RoundTrip, requests: request.serverRequests, resumeAnswer: resumeAnswer})
 }
 
-// queueProgress queues a progress notification if the caller of the request asked for it. message
-// is its text.
+// queueProgress queues a progress notification if the caller reads progress. message is the text of the notification. It
+// does not wait.
 func (request *Request) queueProgress(message json.RawMessage) {
 	if request.notifications != nil && request.ProgressToken != "" {
 		request.notifications.enqueueProgress(message)
 	}
 }
 
-// decodeProgress returns the progress in the text of a notification; ok is false if that is not one
-// or has another token.
+// decodeProgress decodes the text of a progress notification. ok is false if message does not decode, or has the token of
+// another request.
 func (request *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) {
 	var m struct {
 		Params struct {
@@ -123,15 +125,16 @@ func (request *Request) decodeProgress(message json.RawMessage) (_ Progress, ok 
 	return Progress{Progress: m.Params.Progress, Total: m.Params.Total, Message: wire.Truncate(m.Params.Message, maxProgressText)}, true
 }
 
-// queueLog queues a log message if the caller of the request reads them. message is the text of
-// the notification. It never waits: it runs where messages are read.
+// queueLog queues a log message if the caller reads log messages. message is the text of the notification. It does not
+// wait.
 func (request *Request) queueLog(message json.RawMessage) {
 	if request.notifications != nil && request.wantsLog {
 		request.notifications.enqueueLog(func() *LogMessage { return decodeLog(message) })
 	}
 }
 
-// decodeLog returns the log message in the text of a notification; nil if that is not one.
+// decodeLog decodes the text of a log message; nil if it does not decode. Level, Logger and Data are brought within their
+// bounds.
 func decodeLog(message json.RawMessage) *LogMessage {
 	var m struct {
 		Params *struct {

@@ -9,11 +9,11 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Sampling is a server's request to a language model. It is text only.
+// Sampling is a server's request to a language model. It has only text.
 type Sampling struct {
-	System    string // may be empty
+	System    string // system prompt; may be empty
 	Messages  []SamplingMessage
-	MaxTokens int64 // of the answer: 1 to 4096; the server's value is clamped
+	MaxTokens int64 // of the answer: the server's value, at most 4096
 }
 
 // SamplingMessage is one message of the conversation that the server wants answered.
@@ -29,21 +29,21 @@ type Sample struct {
 	Cut   bool // ended at MaxTokens
 }
 
-// ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond
-// the budget of the run.
+// ErrRefused is what Handlers.Sample returns to refuse a request, such as one beyond the budget of the run.
 var ErrRefused = errors.New("refused")
 
 // Bounds of one request.
 const (
 	maxSampleTokens   = 4096
 	maxSampleMessages = 64
-	maxSampleText     = 128 << 10 // bytes of all messages
+	maxSampleText     = 128 << 10 // bytes of the system prompt and all messages
 
-	// codeRefused is the code of a request that was refused (MCP client/sampling).
+	// codeRefused is the JSON-RPC code with which a client refuses sampling (MCP client/sampling).
 	codeRefused = -1
 )
 
-// decodeSampling checks what a server asks for, and caps the tokens of the answer.
+// decodeSampling returns the sampling request in p, with at most maxSampleTokens. The error, which the server gets, says
+// why the request is not allowed, such as for tools, or content other than text.
 func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 	sampling := Sampling{System: strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"), MaxTokens: min(p.MaxTokens, maxSampleTokens)}
 	switch {

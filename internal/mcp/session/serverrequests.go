@@ -22,35 +22,33 @@ const (
 	methodPrompt = "prompts/get"
 	methodRead   = "resources/read"
 
-	// tagKey is the _meta member that leads our handler from a server's request to the call
-	// that it belongs to. The SDK gives a handler the params and the context of the
-	// handshake, so the params are all that the connection could mark. What a server writes
-	// there itself is overwritten.
+	// tagKey is the member of _meta in the params of a server's request that has the tag of the request
+	// (requestRegistry). A value that the server wrote there is overwritten.
 	tagKey = "answerd/request"
 
-	maxOpenRequests  = 8  // of a server, within one call, at a time
-	maxTotalRequests = 32 // of a server, within one call
+	maxOpenRequests  = 8  // requests of a server within one call that are answered at a time
+	maxTotalRequests = 32 // requests of a server within one call
 )
 
-// requestRegistry holds the requests of a session's server that the SDK is handing to our
-// handlers. The SDK calls these in the context of the handshake, without saying where a
-// request came from; the tag does. The zero value works.
+// requestRegistry has the requests of a session's server between the connection, which knows to which call a request
+// belongs, and our handlers. The SDK calls a handler with the context of the handshake and the params of the request. So
+// the connection registers the request under a tag and adds the tag to the params (tagKey). The zero value works.
 type requestRegistry struct {
 	mu      sync.Mutex // protects what follows
 	lastTag int64
-	open    map[string]serverRequest
+	open    map[string]serverRequest // by tag
 }
 
 // serverRequest is one request of a server within one of our calls.
 type serverRequest struct {
-	call    *transport.RoundTrip
-	answers *serverRequests    // of that call; nil declines the request
-	given   *ElicitationResult // the person's answer, if they gave it already
-	params  json.RawMessage    // as received: the SDK's types lose the order of fields
+	call         *transport.RoundTrip
+	requests     *serverRequests    // of the call; nil declines the request
+	resumeAnswer *ElicitationResult // the person's answer of Handlers.Resume; nil if the person must be asked
+	params       json.RawMessage    // as received: the SDK's types lose the order of fields
 }
 
-// requestedSchema returns the requested schema of an elicitation as it was received: a person fills in a
-// form in the order of its fields, which is lost in decoded, the SDK's reading of it.
+// requestedSchema returns the requested schema of an elicitation as received, because a person fills in a form in the order
+// of its fields. Without it, the result is decoded, the schema in the SDK's types, which has lost the order.
 func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	var p struct {
 		Schema json.RawMessage `json:"requestedSchema"`
@@ -58,11 +56,11 @@ func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	if json.Unmarshal(r.params, &p) == nil && p.Schema != nil {
 		return p.Schema
 	}
-	raw, _ := json.Marshal(decoded) // it was decoded from JSON
+	raw, _ := json.Marshal(decoded) // cannot fail, since it was decoded from JSON
 	return raw
 }
 
-// register keeps request and returns its tag.
+// register adds request and returns its tag. claim or removeRequestsOf removes it.
 func (g *requestRegistry) register(request serverRequest) (tag string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,7 +73,7 @@ func (g *requestRegistry) register(request serverRequest) (tag string) {
 	return tag
 }
 
-// claim removes the request with that tag and returns it; the zero value if there is none.
+// claim removes the request with that tag and returns it. It returns the zero value if there is no such request.
 func (g *requestRegistry) claim(tag string) serverRequest {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -84,7 +82,7 @@ func (g *requestRegistry) claim(tag string) serverRequest {
 	return r
 }
 
-// removeRequestsOf removes the requests of a call that the SDK never handed to us.
+// removeRequestsOf removes the requests of call for which the SDK has not called a handler.
 func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,8 +93,8 @@ func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 	}
 }
 
-// tag returns msg with the tag by which our handler finds request, the call that msg belongs to; with an
-// empty tag if request has no call. Methods without a handler are returned unchanged.
+// tag registers request, to which msg belongs, and returns a copy of msg with the tag. If request has no call, it is not
+// registered, and the tag is empty. Messages of methods without a handler are returned unchanged.
 func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *jsonrpc.Request {
 	if msg.Method != methodElicit && msg.Method != methodSample {
 		return msg
@@ -113,44 +111,49 @@ func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *json
 		request.params = msg.Params
 		tag = g.register(request)
 	}
-	meta[tagKey], _ = json.Marshal(tag)     // none of this can fail:
-	params["_meta"], _ = json.Marshal(meta) // all of it was decoded
+	// These cannot fail, because all values were decoded from JSON.
+	meta[tagKey], _ = json.Marshal(tag)
+	params["_meta"], _ = json.Marshal(meta)
 	tagged := *msg
 	tagged.Params, _ = json.Marshal(params)
 	return &tagged
 }
 
-// Handlers are what the caller of a tool does about the server's messages during the call. Each
-// may be nil.
+// Handlers are the functions with which a caller handles the server's messages during a call. Each may be nil.
+// OnProgress and OnLog are called one at a time, Elicit and Sample concurrently.
 type Handlers struct {
 	OnProgress func(Progress)
 	OnLog      func(LogMessage)
-	Elicit     func(context.Context, Elicitation) (ElicitationResult, error)
-	Sample     func(context.Context, Sampling) (Sample, error)
-	OnQuestion func() // called when a person is asked; must be set if Elicit is
-	// Suspend ends the request when its server answers with input_required and asks a person
-	// (2026-07-28), so that nothing waits meanwhile: Request.InputRequired has what it asks, and
-	// Elicit is not called. The caller sends the request again with Resume.
+	// Elicit asks a person. The request is declined if Elicit is nil, and cancelled after an error.
+	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
+	// Sample asks a model. The request is refused if Sample is nil.
+	Sample func(context.Context, Sampling) (Sample, error)
+	// OnQuestion is called before Elicit, unless another question is open. It must be set if Elicit is, and must
+	// not wait.
+	OnQuestion func()
+	// Suspend ends the request when its result is input_required and asks a person (2026-07-28), so that no
+	// goroutine waits for the person. Elicit is not called. Request.InputRequired has the questions, and the
+	// caller sends the request again with Resume.
 	Suspend bool
 	Resume  *Resumption
 }
 
-// serverRequests answers what a server asks during one call, within bounds. A nil one belongs
-// to a call whose caller answers nothing.
+// serverRequests answers the requests of a server during one call, within bounds. It is nil if the caller has no handlers
+// for them.
 type serverRequests struct {
 	Handlers
 	call *transport.RoundTrip
 
-	mu      sync.Mutex // protects what follows
-	total   int
-	open    int
-	people  int // open questions to a person
-	closed  bool
-	cancels map[int]context.CancelFunc // of the open requests
-	all     sync.WaitGroup
+	mu        sync.Mutex // protects what follows
+	total     int        // requests so far
+	open      int        // requests that are being answered
+	questions int        // requests that a person is being asked to answer
+	closed    bool
+	cancels   map[int]context.CancelFunc // of the open requests, by their number
+	answering sync.WaitGroup             // counts the open requests
 }
 
-// newServerRequests returns the server's requests of a call; nil if its caller answers none.
+// newServerRequests returns the serverRequests of a call; nil if handlers h can answer no requests.
 func newServerRequests(call *transport.RoundTrip, h Handlers) *serverRequests {
 	if h.Elicit == nil && h.Sample == nil {
 		return nil
@@ -158,10 +161,10 @@ func newServerRequests(call *transport.RoundTrip, h Handlers) *serverRequests {
 	return &serverRequests{Handlers: h, call: call, cancels: map[int]context.CancelFunc{}}
 }
 
-// beginAnswer returns the context to answer one request in. It ends with the call, or when ctx
-// does: then the server cancelled the request, or the session ended. While a person is asked
-// the call's time stands still. done must be called. ok is false if there were too many
-// requests, or the call is over.
+// beginAnswer begins the answer to one request, and returns the context for it. ctx is that of the SDK, which ends when
+// the server cancels the request, or with the session; the returned context also ends with the call. person says that a
+// person is asked: this stops the timer of the call until no person is asked any more. If ok is true, the caller must call
+// done. ok is false if the bounds are reached or the call has ended.
 func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ context.Context, done func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,44 +173,43 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	}
 	r.total++
 	r.open++
-	r.all.Add(1)
+	r.answering.Add(1)
 	id := r.total
-	// The values are the call's: its trace, and its Request.
-	actx, cancel := context.WithCancel(r.call.Context())
+	answerCtx, cancel := context.WithCancel(r.call.Context()) // with its values, such as the trace
 	unlink := context.AfterFunc(ctx, cancel)
 	r.cancels[id] = cancel
 	if person {
-		r.people++
-		if r.people == 1 {
+		r.questions++
+		if r.questions == 1 {
 			r.call.PauseTimer()
 			r.OnQuestion()
 		}
 	}
-	return actx, func() {
+	return answerCtx, func() {
 		unlink()
 		cancel()
 		r.endAnswer(id, person)
 	}, true
 }
 
-// endAnswer removes the server request with the number id. After the last one that asked a person,
-// it resumes the call's timer.
+// endAnswer ends the answer to the request with the number id, for done of beginAnswer. After the last question to a
+// person, it resumes the timer of the call.
 func (r *serverRequests) endAnswer(id int, person bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.cancels, id)
 	r.open--
 	if person {
-		r.people--
-		if r.people == 0 {
+		r.questions--
+		if r.questions == 0 {
 			r.call.ResumeTimer()
 		}
 	}
-	r.all.Done()
+	r.answering.Done()
 }
 
-// cancelAndWait cancels the open requests and waits until their handlers have returned. No
-// further request is answered.
+// cancelAndWait cancels the contexts of the open requests and waits until their handlers have returned. Afterwards
+// beginAnswer returns false. r may be nil.
 func (r *serverRequests) cancelAndWait() {
 	if r == nil {
 		return
@@ -218,11 +220,11 @@ func (r *serverRequests) cancelAndWait() {
 		cancel()
 	}
 	r.mu.Unlock()
-	r.all.Wait()
+	r.answering.Wait()
 }
 
-// Resumption continues a request that ended with what its server requires (Handlers.Suspend).
+// Resumption continues a request that ended with Request.InputRequired, because of Handlers.Suspend.
 type Resumption struct {
-	Required *content.InputRequired
-	Answers  map[string]ElicitationResult // the person's, by the key of the request
+	Required *content.InputRequired       // that of Request.InputRequired
+	Answers  map[string]ElicitationResult // the person's answers, by the keys of Required.Requests
 }

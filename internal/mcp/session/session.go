@@ -37,28 +37,29 @@ import (
 
 // Session is one handshake with a server, and the session that it led to.
 type Session struct {
-	pool        *Pool
-	ready       chan struct{}      // closed when the handshake is over; then the next three are set
+	pool  *Pool
+	ready chan struct{} // closed when the handshake is over; the next four fields do not change afterwards
+
 	cs          *sdk.ClientSession // nil if the handshake failed
-	failed      *transport.Failure
+	failure     *transport.Failure // why the handshake failed, else nil
 	connectedAt time.Time
-	handshake   atomic.Pointer[Request]
-	conn        transport.Session // shared with the connection
-	requests    requestRegistry   // the server's requests that the SDK is handing to us
-	// handleRequest has the SDK answer a request of the server. The handshake sets it.
-	handleRequest sdk.MethodHandler
-	// missed says that notifications outside of requests may not have reached us.
-	missed    atomic.Bool
-	resources *resourceCache // nil if no resources of the server are configured
-	// stopSubscribing ends the subscriptions when the session is no longer the current one.
+	// stopSubscribing ends subscribeChanges. It is nil if the handshake failed.
 	stopSubscribing context.CancelFunc
-	progressTokens  atomic.Int64 // given out so far
+
+	handshake      atomic.Pointer[Request] // the present request of the handshake, or the last one
+	conn           transport.Session       // shared with the connection
+	requests       requestRegistry
+	handleRequest  sdk.MethodHandler // makes the SDK answer a request of the server; set by separateHandshake
+	resources      *resourceCache    // nil if the pool does not cache resources
+	progressTokens atomic.Int64      // how many progress tokens were assigned
+	// mayHaveMissed says that notifications outside of requests may not have reached us. setListening resets it.
+	mayHaveMissed atomic.Bool
 }
 
-// Protocol returns the negotiated version.
+// Protocol returns the negotiated protocol version. The handshake must have succeeded.
 func (s *Session) Protocol() string { return negotiatedVersion(s.cs) }
 
-// Instructions returns what the server says about its own use, as received.
+// Instructions returns the instructions for the use of the server, as received in the handshake; "" if it sent none.
 func (s *Session) Instructions() string {
 	if r := s.cs.InitializeResult(); r != nil {
 		return r.Instructions
@@ -66,7 +67,7 @@ func (s *Session) Instructions() string {
 	return ""
 }
 
-// protocolIfReady returns the negotiated version; "" until the handshake is over.
+// protocolIfReady returns the negotiated protocol version; "" until the handshake has succeeded.
 func (s *Session) protocolIfReady() string {
 	if !isClosed(s.ready) || s.cs == nil {
 		return ""
@@ -74,7 +75,7 @@ func (s *Session) protocolIfReady() string {
 	return s.Protocol()
 }
 
-// capabilities returns what the server declared in the handshake.
+// capabilities returns the capabilities that the server declared in the handshake.
 func (s *Session) capabilities() sdk.ServerCapabilities {
 	if r := s.cs.InitializeResult(); r != nil && r.Capabilities != nil {
 		return *r.Capabilities
@@ -82,17 +83,17 @@ func (s *Session) capabilities() sdk.ServerCapabilities {
 	return sdk.ServerCapabilities{}
 }
 
-// markForgotten marks the session as lost when the server has forgotten it and no call was in
-// flight to notice. It does not block.
+// markForgotten marks the session as lost, because the standalone stream found out that the server forgot it. The pool
+// then makes a new session without waiting for a call. It does not block.
 func (s *Session) markForgotten() {
-	s.conn.Lost.Store(true) // so that the next call notices
+	s.conn.Lost.Store(true)
 	if isClosed(s.ready) {
 		s.pool.handleLoss(s, transport.LostSession(nil))
 	}
 }
 
-// handleNotification handles a notification that does not belong to one of our requests. It does not
-// wait: it runs where messages are read.
+// handleNotification handles a notification that does not belong to one of our requests: it updates the cache of resources
+// and calls OnNotification. It does not wait, because the goroutine that reads messages runs it.
 func (s *Session) handleNotification(method string, params json.RawMessage) {
 	if s.resources != nil {
 		s.resources.handleNotification(method, params)
@@ -103,21 +104,21 @@ func (s *Session) handleNotification(method string, params json.RawMessage) {
 	s.pool.OnNotification(method)
 }
 
-// setListening notes whether notifications outside of requests reach us. When they do so
-// again, one may have been missed, so the tools are listed again.
+// setListening records whether notifications outside of requests reach us. If they do so again after an interruption, it
+// reports a change of the tools to OnNotification, since that notification may have been missed.
 func (s *Session) setListening(on bool) {
 	if s.resources != nil {
 		s.resources.setListening(on)
 	}
 	if !on {
-		s.missed.Store(true)
-	} else if s.missed.Swap(false) {
+		s.mayHaveMissed.Store(true)
+	} else if s.mayHaveMissed.Swap(false) {
 		s.pool.OnNotification("notifications/tools/list_changed")
 	}
 }
 
-// setLogLevel asks a server for log messages, once per session, because some servers send none otherwise. It does
-// nothing from protocol 2026-07-28 on, where each request names its own log level.
+// setLogLevel asks the server for log messages of logLevel, because some servers send none otherwise. It waits for the
+// reply for at most NotifyTimeout. From protocol 2026-07-28 on it does nothing, because each request has a log level.
 func (s *Session) setLogLevel() {
 	if s.capabilities().Logging == nil || s.Protocol() >= transport.StatelessVersion {
 		return
@@ -129,7 +130,7 @@ func (s *Session) setLogLevel() {
 	})
 }
 
-// negotiatedVersion returns the protocol version of a session.
+// negotiatedVersion returns the protocol version of a session; "" if the SDK does not have it.
 func negotiatedVersion(cs *sdk.ClientSession) string {
 	if r := cs.InitializeResult(); r != nil {
 		return r.ProtocolVersion

@@ -18,22 +18,21 @@ const (
 
 	// maxListenTime bounds one subscriptions/listen stream.
 	maxListenTime = 24 * time.Hour
-	// subscribeGap is how long resources are gathered that one request then subscribes to.
-	subscribeGap = time.Second
+	// subscribeDelay is how long new resources are collected before one request subscribes to all of them.
+	subscribeDelay = time.Second
+
+	// minStreamTime is how long a subscription must have lasted to count as a success, which resets the backoff.
+	minStreamTime = 10 * time.Second
 )
 
-// calmStream is how long a subscription must have lasted for the next one not to wait longer than
-// the one before.
-const calmStream = 10 * time.Second
-
-// subscribeChanges has the server notify us of changes: of its tools, and of the resources
-// that are configured. It returns when ctx ends, which is when the session is no longer the
-// current one, or when the server offers no notifications.
+// subscribeChanges subscribes the session to changes of the server's tools and of the configured resources, and keeps it
+// subscribed until ctx ends. It returns earlier if the server offers no subscriptions or the session is lost. ctx ends when
+// the session is no longer the current one of the pool.
 func (s *Session) subscribeChanges(ctx context.Context) {
-	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session's calls continue
+	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session can still be used for calls
 	stateless := s.Protocol() >= transport.StatelessVersion
-	// A stream connection carries notifications at any time; over HTTP they need the
-	// standalone stream.
+	// Over HTTP, the connection calls setListening when it opens the standalone stream. Other connections always
+	// carry notifications.
 	if s.resources != nil && !s.pool.OverHTTP && !stateless {
 		s.setListening(true)
 	}
@@ -46,12 +45,12 @@ func (s *Session) subscribeChanges(ctx context.Context) {
 	}
 }
 
-// subscribeResources subscribes to resources one by one, as they are listed or read (before
-// 2026-07-28).
+// subscribeResources subscribes to the resources that the cache wants, one by one, and waits for more (before 2026-07-28). It
+// returns when ctx ends, the session is lost, or the server does not have the method.
 func (s *Session) subscribeResources(ctx context.Context) {
-	for n := 0; ; {
-		for _, uri := range s.resources.wantedFrom(n) {
-			n++
+	for requested := 0; ; {
+		for _, uri := range s.resources.wantedFrom(requested) {
+			requested++
 			_, failure := s.Do(ctx, nil, time.Now().Add(transport.NotifyTimeout), func(request *Request) (json.RawMessage, *transport.Failure) {
 				if err := s.cs.Subscribe(request.Context(), &sdk.SubscribeParams{URI: uri}); err != nil {
 					return nil, request.Failure(err)
@@ -64,7 +63,7 @@ func (s *Session) subscribeResources(ctx context.Context) {
 			case failure == nil:
 				s.resources.setSubscribed(uri)
 			}
-			// A resource without a subscription is read from the server each time.
+			// After another failure the resource has no subscription, so it is not cached.
 		}
 		select {
 		case <-ctx.Done():
@@ -74,9 +73,10 @@ func (s *Session) subscribeResources(ctx context.Context) {
 	}
 }
 
-// listenLoop keeps a subscriptions/listen stream open (2026-07-28 basic/utilities/
-// subscriptions). It opens the stream again, with backoff, when the stream breaks, and when
-// there are more resources to subscribe to.
+// listenLoop keeps a subscriptions/listen stream open (2026-07-28 basic/utilities/subscriptions). It opens a new stream, with
+// backoff, when the stream has ended, and when there are more resources to subscribe to. canSubscribe says that the
+// server offers subscriptions to resources. listenLoop returns when ctx ends, the session is lost, or the server does not
+// have the method.
 func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	offered := s.capabilities()
 	want := sdk.NotificationSubscriptions{
@@ -87,16 +87,19 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	var moreWanted chan struct{} // nil, and so never ready, if there are no resources to subscribe to
 	if canSubscribe {
 		moreWanted = s.resources.wake
-		select { // the resources are being listed: ask for all of them at once
+		// The resources are being listed at the moment. Waiting for them saves a second stream.
+		select {
 		case <-moreWanted:
-		case <-time.After(subscribeGap):
+		case <-time.After(subscribeDelay):
 		case <-ctx.Done():
 			return
 		}
 	}
 
-	s.missed.Store(true) // what changes before the server acknowledges the first stream
-	accepted := false    // a stream was acknowledged; then only one of several replicas does not have the method
+	s.mayHaveMissed.Store(true) // until the server acknowledges the first stream, changes are not notified
+	// wasAcknowledged says that the server has acknowledged a stream. If it does not know the method later, that may be
+	// one of several replicas, so the loop continues.
+	wasAcknowledged := false
 	for failures := 0; ; {
 		if canSubscribe {
 			want.ResourceSubscriptions = s.resources.wantedFrom(0)
@@ -111,20 +114,20 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 		opened := time.Now()
 		interrupted, f := s.listenOnce(ctx, want, moreWanted)
-		accepted = accepted || !s.missed.Load()
+		wasAcknowledged = wasAcknowledged || !s.mayHaveMissed.Load() // the acknowledgement resets mayHaveMissed
 		s.setListening(false)
 		switch {
-		case ctx.Err() != nil, methodNotFound(f) && !accepted:
+		case ctx.Err() != nil, methodNotFound(f) && !wasAcknowledged:
 			return
 		case f != nil && f.Lost:
-			if s.pool.OverHTTP { // the end of another connection was noticed
+			if s.pool.OverHTTP { // with other transports, waitForEnd handles the loss
 				s.pool.handleLoss(s, f)
 			}
 			return
-		case interrupted || time.Since(opened) > calmStream:
+		case interrupted || time.Since(opened) > minStreamTime:
 			failures = 0
 		}
-		wait := subscribeGap // so that resources that are read together share one request
+		wait := subscribeDelay // collects resources that are read at the same time
 		if !interrupted {
 			wait = max(transport.Backoff(failures), f.RetryAfter())
 			failures++
@@ -135,10 +138,11 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	}
 }
 
-// listenOnce opens the stream and returns when the stream ends. A value from moreWanted
-// interrupts it.
+// listenOnce opens a stream with the subscriptions in want, and returns when the stream has ended. The failure is the
+// reason, and nil if the server ended the stream. A value from moreWanted ends the stream, too: then interrupted is
+// true, and the failure nil.
 func (s *Session) listenOnce(ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{}) (interrupted bool, _ *transport.Failure) {
-	// The deadline ends a stream whose connection is half open.
+	// The deadline bounds a stream whose connection has broken without notice.
 	request := NewRequest(ctx, s.pool.Life, time.Now().Add(maxListenTime), s)
 	defer request.Finish()
 	ended := make(chan struct{})
@@ -151,7 +155,7 @@ func (s *Session) listenOnce(ctx context.Context, want sdk.NotificationSubscript
 		case <-ended:
 		}
 	})
-	// The response is the end of the stream.
+	// The answer comes at the end of the stream.
 	_, f := ask(request, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
 	close(ended)
 	interrupter.Wait()
@@ -161,7 +165,7 @@ func (s *Session) listenOnce(ctx context.Context, want sdk.NotificationSubscript
 	return interrupted, f
 }
 
-// methodNotFound reports whether f is the server's refusal of a method that it does not have.
+// methodNotFound reports whether f is the JSON-RPC error for an unknown method. f may be nil.
 func methodNotFound(f *transport.Failure) bool {
 	if f == nil {
 		return false

@@ -13,24 +13,24 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ToolList says what ListTools did.
+// ToolList describes the list that ListTools has read.
 type ToolList struct {
-	TTL time.Duration // how long the list holds; 0 if the server did not say
-	Cut bool          // not all pages were requested
+	TTL time.Duration // how long the list may be cached: the shortest ttlMs of its pages; 0 if they have none
+	Cut bool          // the server has further pages
 }
 
-// ListTools asks for all pages of the server's tools and gives each tool, as received, to add. It
-// requests no further page once add has returned false, or after maxPages. A page may have as
-// many bytes as maxBytes and the tools before leave, and at least transport.MaxMessage.
+// ListTools requests the pages of the server's list of tools and calls add with each tool, as received. It stops, with Cut,
+// after a page during which add returned false, and after maxPages. All tools together may have about maxBytes: a page may
+// have as many bytes as the tools before it have left of maxBytes, but always transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
-	used := map[string]bool{"": true}
+	usedCursors := map[string]bool{"": true}
 	cursor := ""
 	for range maxPages {
 		page, f := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
 		if f != nil {
 			return ToolList{}, f
 		}
-		// A list is as old as its oldest page.
+		// The list is outdated as soon as one page is.
 		if t := s.ttl(&page.resultHeader); t > 0 && (list.TTL == 0 || t < list.TTL) {
 			list.TTL = t
 		}
@@ -46,28 +46,28 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			list.Cut = true
 			return list, nil
 		}
-		if used[page.NextCursor] { // it can only lead to the same pages again
-			s.pool.Logger.Warn("MCP tools/list has a pagination loop", "pages", len(used), help.ToolLists.Attr())
+		if usedCursors[page.NextCursor] { // it can only lead to the same pages again
+			s.pool.Logger.Warn("MCP tools/list has a pagination loop", "pages", len(usedCursors), help.ToolLists.Attr())
 			return list, nil
 		}
-		used[page.NextCursor] = true
+		usedCursors[page.NextCursor] = true
 		cursor = page.NextCursor
 	}
 	list.Cut = true
 	return list, nil
 }
 
-// toolPage is one page of a list of tools whose elements are not decoded yet: the SDK's
-// types would fail as a whole if one element did.
+// toolPage is one page of the list of tools. Its tools are not decoded, because with the SDK's type one invalid tool would
+// make the whole page fail.
 type toolPage struct {
 	Tools      []json.RawMessage `json:"tools"`
 	NextCursor string            `json:"nextCursor"`
 	resultHeader
 }
 
-// getToolPage asks for one page of at most maxBytes. A server without tools has an empty one.
+// getToolPage requests the page of cursor, of at most maxBytes. If the server does not have the method, the page is empty.
 func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
-	// Not under a caller's context: the list is for all of them.
+	// The context is not that of a caller, because the list is for all callers.
 	raw, failure := s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 		request.MaxAnswer = maxBytes
 		return ask(request, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
@@ -87,7 +87,7 @@ func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (
 	if err := json.Unmarshal(raw, &page); err != nil {
 		return page, transport.BadReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
 	}
-	// A result of another type is not a list, although it may look like an empty one.
+	// A result of another type may look like an empty list.
 	if !page.isComplete() {
 		return page, transport.BadReply(fmt.Sprintf("a list of tools of type %.40q", page.ResultType), nil)
 	}
@@ -102,10 +102,10 @@ type ToolCall struct {
 	Handlers
 }
 
-// CallTool sends a tools/call by request and returns its result as received. While it waits, the
-// server's messages go to the handlers; none is called after CallTool has returned.
+// CallTool sends tools/call with request, waits for the result, and returns it as received. The handlers of call get the
+// server's messages until CallTool returns, and not afterwards. If a person must answer first (Handlers.Suspend), the
+// result is nil and request.InputRequired is set.
 func (s *Session) CallTool(request *Request, call ToolCall) (json.RawMessage, *transport.Failure) {
-	// The SDK writes to params, so each call has its own.
 	params := &sdk.CallToolParams{Meta: call.Meta, Name: call.Name, Arguments: call.Args}
 	return s.withHandlers(request, call.Handlers, call.Meta, func() (json.RawMessage, *transport.Failure) {
 		return request.answerInputs(call.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
@@ -115,8 +115,9 @@ func (s *Session) CallTool(request *Request, call ToolCall) (json.RawMessage, *t
 	})
 }
 
-// withHandlers sends a request of request by send. Until that has returned, messages of the server
-// go to the handlers; meta, which is that of the request, asks the server for them.
+// withHandlers calls send, which sends request in s, and returns its result. While send runs, the handlers get the server's
+// messages about request. When withHandlers returns, no handler is running. meta is the _meta of the request, to
+// which withHandlers adds the members that ask the server for progress and log messages.
 func (s *Session) withHandlers(request *Request, handlers Handlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
 	request.useSession(s)
 	if handlers.OnProgress != nil {
@@ -140,7 +141,8 @@ func (s *Session) withHandlers(request *Request, handlers Handlers, meta sdk.Met
 	result, f := send()
 	request.serverRequests.cancelAndWait()
 	if request.notifications != nil {
-		// What came before the server's answer is delivered, also before an error.
+		// Unless the context of the request has ended, the caller gets all notifications that came before the answer,
+		// also before an error.
 		request.notifications.closeQueue(f == nil || request.Context().Err() == nil)
 	}
 	return result, f
