@@ -51,9 +51,9 @@ func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 	return request.session.requests.claim(tag)
 }
 
-// answerElicitation handles elicitation/create for the SDK. If the person has answered before the request was sent again,
-// it returns that answer. Otherwise it calls Handlers.Elicit of the call and waits. It declines if there is no such
-// handler, and cancels after an error or if the bounds of beginAnswer are reached.
+// answerElicitation handles elicitation/create for the SDK. If the person has answered before the request was sent
+// again, it returns that answer. Otherwise it calls Handlers.Elicit of the call and waits. It declines if there is no
+// such handler, and cancels after an error or if the bounds of beginAnswer are reached.
 func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 	asked := claimRequest(ctx, r.Params.Meta)
 	elicitation, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))

@@ -15,10 +15,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Lists, calls, prompts and reads are sent as custom methods of the SDK (transport.MethodPrefix), because the SDK returns a
-// result as received only for custom methods. The SDK's own result types turn integers beyond 2^53 into floats, refuse
-// unknown content types, and refuse a whole page of tools if one tool is bad. The SDK also caches lists for their ttlMs.
-// rawResult costs some 0.5 ms of CPU per 100 kB.
+// Lists, calls, prompts and reads are sent as custom methods of the SDK (transport.MethodPrefix), because the SDK
+// returns a result as received only for custom methods. The SDK's own result types turn integers beyond 2^53 into
+// floats, refuse unknown content types, and refuse a whole page of tools if one tool is bad. The SDK also caches lists
+// for their ttlMs. rawResult costs some 0.5 ms of CPU per 100 kB.
 
 const (
 	methodDiscover   = "server/discover"
@@ -50,13 +50,13 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	return client
 }
 
-// errSamplingDisabled is the answer to a sampling request if the configuration does not allow them. The error of the SDK,
-// that the client does not support sampling, would not say what the operator can change.
+// errSamplingDisabled is the answer to a sampling request if the configuration does not allow them. The error of the
+// SDK, that the client does not support sampling, would not say what the operator can change.
 var errSamplingDisabled = fmt.Errorf(`sampling is disabled for this server, "sampling": true in mcp.json enables it: %w`,
 	&jsonrpc.Error{Code: codeRefused, Message: "refused"})
 
-// refuseSampling returns a handler that answers sampling requests with errSamplingDisabled and logs them as a warning. It
-// passes other requests to next.
+// refuseSampling returns a handler that answers sampling requests with errSamplingDisabled and logs them as a warning.
+// It passes other requests to next.
 func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if method != methodSample {
@@ -67,8 +67,8 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 	}
 }
 
-// keepEmptyContent returns a handler that passes all requests to next. If the result is the answer to a form with an empty
-// object as content, the handler returns it as emptyForm: the SDK would omit the content.
+// keepEmptyContent returns a handler that passes all requests to next. If the result is the answer to a form with an
+// empty object as content, the handler returns it as emptyForm: the SDK would omit the content.
 func keepEmptyContent(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
@@ -121,7 +121,8 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		handshake.SetTokenRenewed(request.TokenRenewed())
 		if err != nil {
 			failure := request.Failure(err)
-			handshake.discoverBusy = method == methodDiscover && (failure.Status == http.StatusTooManyRequests || failure.Status >= 500)
+			isBusy := failure.Status == http.StatusTooManyRequests || failure.Status >= 500
+			handshake.discoverBusy = method == methodDiscover && isBusy
 			return nil, failure
 		}
 		return res, nil

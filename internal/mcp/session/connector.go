@@ -32,7 +32,9 @@ type Connector struct {
 // NewConnector returns a Connector. It connects to nothing yet.
 func NewConnector(o ConnectorOptions) *Connector {
 	return &Connector{
-		endpoint: o.Endpoint, client: newClient(o.ClientVersion, o.Sampling, o.Logger), negotiator: versionNegotiator{pinned: o.Protocol},
+		endpoint:   o.Endpoint,
+		client:     newClient(o.ClientVersion, o.Sampling, o.Logger),
+		negotiator: versionNegotiator{pinned: o.Protocol},
 	}
 }
 
@@ -73,7 +75,9 @@ type versionNegotiator struct {
 
 // connectNegotiated makes a session with connect, which it calls up to three times with the version to begin with; ""
 // stands for the newest. It records the result for the next handshake. ctx must carry the Request of the handshake.
-func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(version string) (*sdk.ClientSession, error)) (*sdk.ClientSession, error) {
+func (n *versionNegotiator) connectNegotiated(
+	ctx context.Context, connect func(version string) (*sdk.ClientSession, error),
+) (*sdk.ClientSession, error) {
 	if n.pinned != "" || n.wasInitializeRefused() {
 		// server/discover gets the whole time of the handshake: initialize does not follow, or would be refused.
 		request := requestOf(ctx)

@@ -150,8 +150,8 @@ const (
 )
 
 // RequiredElicitations returns the web pages that a URLElicitationRequiredError in f requires the person to visit. It
-// returns nil if f is another failure, if there are more than maxElicitationURLs, or if one of the URLs is not safe: all
-// of the pages are required.
+// returns nil if f is another failure, if there are more than maxElicitationURLs, or if one of the URLs is not safe:
+// all of the pages are required.
 func RequiredElicitations(f *transport.Failure) []Elicitation {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	if !ok || e.Code != codeURLElicitationRequired {

@@ -12,7 +12,9 @@ import (
 // CollectPages returns the first elements of one of the server's lists, at most limit of them and from at most maxPages
 // pages. member is the name of the list in the result. getPage requests the page of a cursor; "" is the first page. If
 // the server does not have the method, the list is empty.
-func CollectPages(member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure)) ([]json.RawMessage, *transport.Failure) {
+func CollectPages(
+	member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure),
+) ([]json.RawMessage, *transport.Failure) {
 	var elements []json.RawMessage
 	usedCursors := map[string]bool{"": true}
 	cursor := ""
@@ -60,8 +62,10 @@ func ListPrompts(cursor string) RequestFunc {
 // its questions during the request are declined.
 func GetPrompt(name string, args map[string]string) RequestFunc {
 	return func(request *Request) (json.RawMessage, *transport.Failure) {
-		return request.answerInputs(Handlers{}, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			return ask(request, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
-		})
+		sendGet := func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			params := &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: answers, RequestState: state}
+			return ask(request, methodPrompt, params)
+		}
+		return request.answerInputs(Handlers{}, sendGet)
 	}
 }

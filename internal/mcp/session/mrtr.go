@@ -26,14 +26,18 @@ const (
 	retryWait = 50 * time.Millisecond
 )
 
-// answerInputs sends a request with send until the result is complete. Before each repetition it answers the requests in
-// the result, and it passes their answers and the server's state to send. The SDK does this only for its own result
+// sendFunc sends one message of a request with the answers to the server's requests and the server's state, which are
+// both empty at first, and returns the result as received.
+type sendFunc func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure)
+
+// answerInputs sends a request with send until the result is complete. Before each repetition it answers the requests
+// in the result, and it passes their answers and the server's state to send. The SDK does this only for its own result
 // types. If a result has no requests, the server may be overloaded, so answerInputs waits before the repetition.
 //
 // If handlers.Suspend is set and a result asks a person, answerInputs sets request.InputRequired and returns nil, nil.
 // handlers.Resume continues after that. The result may also be incomplete, which the caller must refuse: after
 // maxRoundTrips, or if an answer failed.
-func (request *Request) answerInputs(handlers Handlers, send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.RawMessage, *transport.Failure) {
 	var answers sdk.InputResponseMap     // to the requests in required
 	required := &content.InputRequired{} // the latest result
 	if handlers.Resume != nil {
@@ -53,7 +57,10 @@ func (request *Request) answerInputs(handlers Handlers, send func(sdk.InputRespo
 			return result, nil
 		}
 		if next.IsTooLarge() {
-			return nil, &transport.Failure{Kind: transport.TooLarge, Public: "what it asks for, or its requestState, is too large to be stored"}
+			return nil, &transport.Failure{
+				Kind:   transport.TooLarge,
+				Public: "what it asks for, or its requestState, is too large to be stored",
+			}
 		}
 		next.RoundTrips = sent
 		if handlers.Suspend && asksPerson(next) {
@@ -106,9 +113,11 @@ func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 }
 
 // answerAll answers the requests of one result concurrently, and returns the answers by the key of their request.
-// resumeAnswers has the person's answers of Handlers.Resume by the same keys; it may be nil. The error joins the errors of
-// all requests.
-func (request *Request) answerAll(requests map[string]content.InputRequest, resumeAnswers map[string]ElicitationResult) (sdk.InputResponseMap, error) {
+// resumeAnswers has the person's answers of Handlers.Resume by the same keys; it may be nil. The error joins the errors
+// of all requests.
+func (request *Request) answerAll(
+	requests map[string]content.InputRequest, resumeAnswers map[string]ElicitationResult,
+) (sdk.InputResponseMap, error) {
 	answers := make(sdk.InputResponseMap, len(requests))
 	var mu sync.Mutex // protects answers and errs
 	var errs []error
@@ -130,11 +139,12 @@ func (request *Request) answerAll(requests map[string]content.InputRequest, resu
 	return answers, errors.Join(errs...)
 }
 
-// answerInput answers one request of a result. It passes the request to the SDK as if it were a message of the server: the
-// SDK checks forms, fills in their defaults, and calls our handlers. resumeAnswer is the person's answer of
+// answerInput answers one request of a result. It passes the request to the SDK as if it were a message of the server:
+// the SDK checks forms, fills in their defaults, and calls our handlers. resumeAnswer is the person's answer of
 // Handlers.Resume; nil if the person must be asked.
 func (request *Request) answerInput(input content.InputRequest, resumeAnswer *ElicitationResult) (sdk.InputResponse, error) {
-	tagged := request.session.tagRequest(&jsonrpc.Request{Method: input.Method, Params: input.Params}, request, resumeAnswer)
+	message := &jsonrpc.Request{Method: input.Method, Params: input.Params}
+	tagged := request.session.tagRequest(message, request, resumeAnswer)
 	var req sdk.Request
 	var params sdk.Params
 	switch input.Method {

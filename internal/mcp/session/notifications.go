@@ -40,9 +40,9 @@ type notification struct {
 // its own, so that a slow reader delays neither the stream that brings them nor other calls.
 //
 // The queue is bounded:
-//   - It delivers one progress notification per progressInterval, and at most maxProgress. Progress that comes too early
-//     is delayed until the interval is over, or the call ends. Newer progress replaces it without being decoded, since
-//     progress only grows (MCP basic/utilities/progress).
+//   - It delivers one progress notification per progressInterval, and at most maxProgress. Progress that comes too
+//     early is delayed until the interval is over, or the call ends. Newer progress replaces it without being decoded,
+//     since progress only grows (MCP basic/utilities/progress).
 //   - Log messages beyond maxLogQueue and maxLogs are left out and counted. The next log message has the count, or an
 //     additional one at the end.
 //
@@ -71,8 +71,8 @@ func newNotificationQueue(deliver func(notification)) *notificationQueue {
 	return q
 }
 
-// enqueueProgress adds a progress notification, or delays it. It keeps a copy of message, and leaves out a message of more
-// than maxProgressSize. It does not wait for deliver, because the goroutine that reads the stream runs it.
+// enqueueProgress adds a progress notification, or delays it. It keeps a copy of message, and leaves out a message of
+// more than maxProgressSize. It does not wait for deliver, because the goroutine that reads the stream runs it.
 func (q *notificationQueue) enqueueProgress(message []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,8 +100,8 @@ func (q *notificationQueue) mayDeliverLocked(now time.Time) bool {
 	return !now.Before(q.progressDue) && q.progressCount < maxProgress-1
 }
 
-// enqueueLog adds the log message that decode returns; nil if the message does not decode. It does not call decode if the
-// bounds are reached. It does not wait for deliver.
+// enqueueLog adds the log message that decode returns; nil if the message does not decode. It does not call decode if
+// the bounds are reached. It does not wait for deliver.
 func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,9 +154,9 @@ func (q *notificationQueue) deliverLoop() {
 	}
 }
 
-// dequeue removes and returns the next notification that may be delivered at now. If there is none, note is the zero value,
-// and wait is the time until delayed progress is due; 0 if there is none, or it waits for the end of the call. closed
-// says that the queue is closed.
+// dequeue removes and returns the next notification that may be delivered at now. If there is none, note is the zero
+// value, and wait is the time until delayed progress is due; 0 if there is none, or it waits for the end of the call.
+// closed says that the queue is closed.
 func (q *notificationQueue) dequeue(now time.Time) (note notification, wait time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -223,8 +223,8 @@ const (
 // logLevels are the levels of MCP, which are those of RFC 5424.
 var logLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// boundLogData returns the data of a log message as valid UTF-8. It returns null for empty data. Data that is larger than
-// maxLogData or deeper than schema.MaxDepth becomes a string with its beginning.
+// boundLogData returns the data of a log message as valid UTF-8. It returns null for empty data. Data that is larger
+// than maxLogData or deeper than schema.MaxDepth becomes a string with its beginning.
 func boundLogData(raw json.RawMessage) json.RawMessage {
 	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	switch {

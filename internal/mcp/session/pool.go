@@ -42,9 +42,9 @@ type Options struct {
 	OnNotification func(method string)
 }
 
-// Pool has the one session with a server that all calls share, or all calls of one principal. It makes the handshake when a
-// call needs a session, in the background: however many callers wait, there is one handshake, and a caller who gives up
-// does not cancel it for the rest.
+// Pool has the one session with a server that all calls share, or all calls of one principal. It makes the handshake
+// when a call needs a session, in the background: however many callers wait, there is one handshake, and a caller who
+// gives up does not cancel it for the rest.
 type Pool struct {
 	Options
 
@@ -59,8 +59,8 @@ type Pool struct {
 // New returns a Pool without a session.
 func New(o Options) *Pool { return &Pool{Options: o} }
 
-// GetSession returns the current session, or makes a new one, and waits for its handshake. If ctx ends before, the handshake
-// continues, and the failure has ErrCredentials in its chain if the handshake was waiting for a token.
+// GetSession returns the current session, or makes a new one, and waits for its handshake. If ctx ends before, the
+// handshake continues, and the failure has ErrCredentials in its chain if the handshake was waiting for a token.
 func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	session := p.currentOrNew()
 	if session == nil {
@@ -78,8 +78,8 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	}
 }
 
-// currentOrNew returns the current session. If there is none, or the server's requests cannot be attributed to calls in it
-// any more (transport.Session.Ambiguous), it starts the handshake of a new session and returns that. It returns nil
+// currentOrNew returns the current session. If there is none, or the server's requests cannot be attributed to calls in
+// it any more (transport.Session.Ambiguous), it starts the handshake of a new session and returns that. It returns nil
 // after Close.
 func (p *Pool) currentOrNew() *Session {
 	p.mu.Lock()
@@ -151,8 +151,8 @@ func handshakeFailure(request *Request, err error) *transport.Failure {
 	return failure
 }
 
-// handshakeFailed ends the handshake request of session, which failed or panicked. GetSession returns failure to the callers
-// who wait for session, and makes a new session for the next caller.
+// handshakeFailed ends the handshake request of session, which failed or panicked. GetSession returns failure to the
+// callers who wait for session, and makes a new session for the next caller.
 func (p *Pool) handshakeFailed(session *Session, request *Request, failure *transport.Failure) {
 	if isClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
 		p.handleLoss(session, failure)
@@ -172,8 +172,8 @@ func (p *Pool) handshakeFailed(session *Session, request *Request, failure *tran
 	close(session.ready)
 }
 
-// waitForEnd waits for the end of a session and calls handleLoss. Over HTTP a session ends only when the pool closes it.
-// With other transports, a child process may exit or a connection may break at any time.
+// waitForEnd waits for the end of a session and calls handleLoss. Over HTTP a session ends only when the pool closes
+// it. With other transports, a child process may exit or a connection may break at any time.
 func (p *Pool) waitForEnd(s *Session) {
 	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) })
 	err := s.cs.Wait()
@@ -184,8 +184,8 @@ func (p *Pool) waitForEnd(s *Session) {
 	p.handleLoss(s, f)
 }
 
-// handleLoss drops a session that was lost, and calls OnLost and OnConnected so that the supervisor makes a new one. It does
-// nothing if the session is not the current one: then the pool has closed it, or a call has noticed the loss.
+// handleLoss drops a session that was lost, and calls OnLost and OnConnected so that the supervisor makes a new one. It
+// does nothing if the session is not the current one: then the pool has closed it, or a call has noticed the loss.
 func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	if !p.DropSession(s) {
 		return
@@ -194,9 +194,9 @@ func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	p.OnConnected()
 }
 
-// DropSession removes a session that was lost from the pool, if it is still the current one, and closes it when its calls
-// have ended. It returns false, and does nothing, if the session was not current, because another caller has dropped it
-// already, or if the pool is closed.
+// DropSession removes a session that was lost from the pool, if it is still the current one, and closes it when its
+// calls have ended. It returns false, and does nothing, if the session was not current, because another caller has
+// dropped it already, or if the pool is closed.
 //
 // It also sets ReconnectDelay, which grows with each session in a row that is lost within transport.MaxBackoff of its
 // handshake.
@@ -216,8 +216,8 @@ func (p *Pool) DropSession(session *Session) bool {
 	return true
 }
 
-// retireLocked removes s, the current session, from the pool, ends its subscriptions, and closes it in the background: after
-// delay, and when its calls have ended.
+// retireLocked removes s, the current session, from the pool, ends its subscriptions, and closes it in the background:
+// after delay, and when its calls have ended.
 func (p *Pool) retireLocked(s *Session, delay time.Duration) {
 	p.current = nil
 	s.stopSubscribing()
@@ -243,8 +243,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// ReconnectDelay returns how long the supervisor must wait before it makes a session after a loss. waiting is false if it
-// need not wait. Calls do not wait: GetSession makes a session at once.
+// ReconnectDelay returns how long the supervisor must wait before it makes a session after a loss. waiting is false if
+// it need not wait. Calls do not wait: GetSession makes a session at once.
 func (p *Pool) ReconnectDelay() (remaining time.Duration, waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,8 +259,8 @@ func (p *Pool) CurrentSession() *Session {
 	return p.current
 }
 
-// Close closes the current session and waits for all goroutines of the pool. Options.Life must have ended, so that no call
-// is in flight.
+// Close closes the current session and waits for all goroutines of the pool. Options.Life must have ended, so that no
+// call is in flight.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

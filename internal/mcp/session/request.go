@@ -20,8 +20,8 @@ const (
 // RequestFunc sends one request, such as with ask, and returns its result as received.
 type RequestFunc func(*Request) (json.RawMessage, *transport.Failure)
 
-// Do calls send with a new request in the session, which ends with ctx and at deadline, and returns the result. tokens sends
-// the request with a bearer token; if it is nil, the token of the session is used. Do is for requests other than
+// Do calls send with a new request in the session, which ends with ctx and at deadline, and returns the result. tokens
+// sends the request with a bearer token; if it is nil, the token of the session is used. Do is for requests other than
 // tools/call and resources/read.
 func (s *Session) Do(ctx context.Context, tokens transport.Sender, deadline time.Time, send RequestFunc) (json.RawMessage, *transport.Failure) {
 	request := NewRequest(ctx, s.pool.Life, deadline, s)
@@ -36,12 +36,12 @@ type resultHeader struct {
 	TTLMs      json.RawMessage `json:"ttlMs"` // raw, so that an invalid value does not make decoding fail
 }
 
-// isComplete reports whether the result is final, and not, for example, input_required. Before 2026-07-28 all results are
-// final and have no type.
+// isComplete reports whether the result is final, and not, for example, input_required. Before 2026-07-28 all results
+// are final and have no type.
 func (h *resultHeader) isComplete() bool { return h.ResultType == "" || h.ResultType == "complete" }
 
-// ttl returns how long a result with header h may be cached according to its ttlMs, at most maxTTL. It returns 0 if ttlMs is
-// absent or invalid. Before 2026-07-28 ttlMs has no meaning, so the result is 0, too.
+// ttl returns how long a result with header h may be cached according to its ttlMs, at most maxTTL. It returns 0 if
+// ttlMs is absent or invalid. Before 2026-07-28 ttlMs has no meaning, so the result is 0, too.
 func (s *Session) ttl(h *resultHeader) time.Duration {
 	ms, err := strconv.ParseFloat(string(h.TTLMs), 64)
 	if err != nil || ms <= 0 || s.Protocol() < transport.StatelessVersion {
@@ -62,8 +62,8 @@ func (r *rawResult) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ask sends one message of request with the SDK, waits for the answer, and returns the result as received. method is one of
-// rawMethods.
+// ask sends one message of request with the SDK, waits for the answer, and returns the result as received. method is
+// one of rawMethods.
 func ask[P interface {
 	*T
 	sdk.Params

@@ -21,10 +21,10 @@ const (
 	maxSubscriptions = 128
 )
 
-// resourceCache caches the results of resources/read in one session while they are known to be current: until their ttlMs
-// has passed (2026-07-28), or while the session is subscribed to the resource and no notification of a change has come.
-// It also has the resources to which the session subscribes. A new session has a new cache, because subscriptions end
-// with the session.
+// resourceCache caches the results of resources/read in one session while they are known to be current: until their
+// ttlMs has passed (2026-07-28), or while the session is subscribed to the resource and no notification of a change has
+// come. It also has the resources to which the session subscribes. A new session has a new cache, because subscriptions
+// end with the session.
 type resourceCache struct {
 	wake chan struct{} // of capacity 1: wakes the goroutine that subscribes to the resources in wanted
 
@@ -109,8 +109,8 @@ func (c *resourceCache) removeLocked(k cacheKey) {
 	delete(c.entries, k)
 }
 
-// wantSubscription adds a resource to those to which the session subscribes, and wakes the goroutine that subscribes. It does
-// nothing if the resource was added before, or if there are maxSubscriptions.
+// wantSubscription adds a resource to those to which the session subscribes, and wakes the goroutine that subscribes.
+// It does nothing if the resource was added before, or if there are maxSubscriptions.
 func (c *resourceCache) wantSubscription(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,8 +149,8 @@ func (c *resourceCache) clearSubscribed() {
 	clear(c.subscribed)
 }
 
-// setListening records whether notifications about resources reach us. At each change, a notification may have been missed,
-// so it removes the entries that depend on notifications. Entries with a ttlMs are kept until that has passed.
+// setListening records whether notifications about resources reach us. At each change, a notification may have been
+// missed, so it removes the entries that depend on notifications. Entries with a ttlMs are kept until that has passed.
 func (c *resourceCache) setListening(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,9 +191,9 @@ func (c *resourceCache) handleNotification(method string, params json.RawMessage
 	}
 }
 
-// invalidate removes the results that a change of the resource uri may have changed; "" stands for all resources. A resource
-// and its parts have URIs with a common prefix, and an update may have the URI of a part (2025-11-25 server/resources).
-// So results whose URI is a prefix of uri, or begins with uri, are removed.
+// invalidate removes the results that a change of the resource uri may have changed; "" stands for all resources. A
+// resource and its parts have URIs with a common prefix, and an update may have the URI of a part (2025-11-25
+// server/resources). So results whose URI is a prefix of uri, or begins with uri, are removed.
 func (c *resourceCache) invalidate(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

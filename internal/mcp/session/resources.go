@@ -73,7 +73,8 @@ type ResourceRead struct {
 }
 
 // ReadResource returns the result of resources/read as received. If the session has a cached result that is current, it
-// sends nothing. Otherwise it sends request, as CallTool does, and caches the result. The pool must have CacheResources.
+// sends nothing. Otherwise it sends request, as CallTool does, and caches the result. The pool must have
+// CacheResources.
 func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMessage, *transport.Failure) {
 	return s.withHandlers(request, read.Handlers, read.Meta, func() (json.RawMessage, *transport.Failure) {
 		key := newCacheKey(read.URI, read.Scope)
@@ -81,9 +82,11 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 		if cached != nil {
 			return cached, nil
 		}
-		raw, f := request.answerInputs(read.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			return ask(request, methodRead, &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: in, RequestState: state})
-		})
+		sendRead := func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			params := &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: answers, RequestState: state}
+			return ask(request, methodRead, params)
+		}
+		raw, f := request.answerInputs(read.Handlers, sendRead)
 		if f != nil || request.InputRequired != nil {
 			return nil, f
 		}

@@ -32,8 +32,8 @@ type Request struct {
 	discoverBusy    bool          // the server was too busy for server/discover
 }
 
-// NewRequest returns a request in s. Its context has the values of ctx and ends with ctx, with life, and at deadline. s may
-// be nil for CallTool and ReadResource, which set their session. The caller must call Finish.
+// NewRequest returns a request in s. Its context has the values of ctx and ends with ctx, with life, and at deadline. s
+// may be nil for CallTool and ReadResource, which set their session. The caller must call Finish.
 func NewRequest(ctx, life context.Context, deadline time.Time, s *Session) *Request {
 	request := &Request{}
 	request.Owner = request
@@ -89,8 +89,8 @@ func connectionHandlers(session *Session) transport.Handlers {
 	}
 }
 
-// tagRequest returns m, a request of the server during request, with a tag for our handlers (requestRegistry). request is
-// nil if m cannot be attributed to one of our requests. resumeAnswer is the person's answer of Handlers.Resume; nil
+// tagRequest returns m, a request of the server during request, with a tag for our handlers (requestRegistry). request
+// is nil if m cannot be attributed to one of our requests. resumeAnswer is the person's answer of Handlers.Resume; nil
 // if there is none.
 func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, resumeAnswer *ElicitationResult) *jsonrpc.Request {
 	if request == nil {
@@ -100,16 +100,16 @@ func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, resumeAnswer 
 	return s.requests.tag(m, serverRequest{call: &request.RoundTrip, requests: request.serverRequests, resumeAnswer: resumeAnswer})
 }
 
-// queueProgress queues a progress notification if the caller reads progress. message is the text of the notification. It
-// does not wait.
+// queueProgress queues a progress notification if the caller reads progress. message is the text of the notification.
+// It does not wait.
 func (request *Request) queueProgress(message json.RawMessage) {
 	if request.notifications != nil && request.ProgressToken != "" {
 		request.notifications.enqueueProgress(message)
 	}
 }
 
-// decodeProgress decodes the text of a progress notification. ok is false if message does not decode, or has the token of
-// another request.
+// decodeProgress decodes the text of a progress notification. ok is false if message does not decode, or has the token
+// of another request.
 func (request *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) {
 	var m struct {
 		Params struct {
@@ -133,8 +133,8 @@ func (request *Request) queueLog(message json.RawMessage) {
 	}
 }
 
-// decodeLog decodes the text of a log message; nil if it does not decode. Level, Logger and Data are brought within their
-// bounds.
+// decodeLog decodes the text of a log message; nil if it does not decode. Level, Logger and Data are brought within
+// their bounds.
 func decodeLog(message json.RawMessage) *LogMessage {
 	var m struct {
 		Params *struct {

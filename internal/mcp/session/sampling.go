@@ -42,8 +42,8 @@ const (
 	codeRefused = -1
 )
 
-// decodeSampling returns the sampling request in p, with at most maxSampleTokens. The error, which the server gets, says
-// why the request is not allowed, such as for tools, or content other than text.
+// decodeSampling returns the sampling request in p, with at most maxSampleTokens. The error, which the server gets,
+// says why the request is not allowed, such as for tools, or content other than text.
 func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 	sampling := Sampling{System: strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"), MaxTokens: min(p.MaxTokens, maxSampleTokens)}
 	switch {

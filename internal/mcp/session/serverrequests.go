@@ -31,8 +31,8 @@ const (
 )
 
 // requestRegistry has the requests of a session's server between the connection, which knows to which call a request
-// belongs, and our handlers. The SDK calls a handler with the context of the handshake and the params of the request. So
-// the connection registers the request under a tag and adds the tag to the params (tagKey). The zero value works.
+// belongs, and our handlers. The SDK calls a handler with the context of the handshake and the params of the request.
+// So the connection registers the request under a tag and adds the tag to the params (tagKey). The zero value works.
 type requestRegistry struct {
 	mu      sync.Mutex // protects what follows
 	lastTag int64
@@ -47,8 +47,8 @@ type serverRequest struct {
 	params       json.RawMessage    // as received: the SDK's types lose the order of fields
 }
 
-// requestedSchema returns the requested schema of an elicitation as received, because a person fills in a form in the order
-// of its fields. Without it, the result is decoded, the schema in the SDK's types, which has lost the order.
+// requestedSchema returns the requested schema of an elicitation as received, because a person fills in a form in the
+// order of its fields. Without it, the result is decoded, the schema in the SDK's types, which has lost the order.
 func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	var p struct {
 		Schema json.RawMessage `json:"requestedSchema"`
@@ -93,8 +93,8 @@ func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 	}
 }
 
-// tag registers request, to which msg belongs, and returns a copy of msg with the tag. If request has no call, it is not
-// registered, and the tag is empty. Messages of methods without a handler are returned unchanged.
+// tag registers request, to which msg belongs, and returns a copy of msg with the tag. If request has no call, it is
+// not registered, and the tag is empty. Messages of methods without a handler are returned unchanged.
 func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *jsonrpc.Request {
 	if msg.Method != methodElicit && msg.Method != methodSample {
 		return msg
@@ -138,8 +138,8 @@ type Handlers struct {
 	Resume  *Resumption
 }
 
-// serverRequests answers the requests of a server during one call, within bounds. It is nil if the caller has no handlers
-// for them.
+// serverRequests answers the requests of a server during one call, within bounds. It is nil if the caller has no
+// handlers for them.
 type serverRequests struct {
 	Handlers
 	call *transport.RoundTrip
@@ -163,8 +163,8 @@ func newServerRequests(call *transport.RoundTrip, h Handlers) *serverRequests {
 
 // beginAnswer begins the answer to one request, and returns the context for it. ctx is that of the SDK, which ends when
 // the server cancels the request, or with the session; the returned context also ends with the call. person says that a
-// person is asked: this stops the timer of the call until no person is asked any more. If ok is true, the caller must call
-// done. ok is false if the bounds are reached or the call has ended.
+// person is asked: this stops the timer of the call until no person is asked any more. If ok is true, the caller must
+// call done. ok is false if the bounds are reached or the call has ended.
 func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ context.Context, done func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

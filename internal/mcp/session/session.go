@@ -92,8 +92,8 @@ func (s *Session) markForgotten() {
 	}
 }
 
-// handleNotification handles a notification that does not belong to one of our requests: it updates the cache of resources
-// and calls OnNotification. It does not wait, because the goroutine that reads messages runs it.
+// handleNotification handles a notification that does not belong to one of our requests: it updates the cache of
+// resources and calls OnNotification. It does not wait, because the goroutine that reads messages runs it.
 func (s *Session) handleNotification(method string, params json.RawMessage) {
 	if s.resources != nil {
 		s.resources.handleNotification(method, params)
@@ -104,8 +104,8 @@ func (s *Session) handleNotification(method string, params json.RawMessage) {
 	s.pool.OnNotification(method)
 }
 
-// setListening records whether notifications outside of requests reach us. If they do so again after an interruption, it
-// reports a change of the tools to OnNotification, since that notification may have been missed.
+// setListening records whether notifications outside of requests reach us. If they do so again after an interruption,
+// it reports a change of the tools to OnNotification, since that notification may have been missed.
 func (s *Session) setListening(on bool) {
 	if s.resources != nil {
 		s.resources.setListening(on)
@@ -124,7 +124,8 @@ func (s *Session) setLogLevel() {
 		return
 	}
 	// An error is ignored, because no call depends on log messages.
-	_, _ = s.Do(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(request *Request) (json.RawMessage, *transport.Failure) {
+	deadline := time.Now().Add(transport.NotifyTimeout)
+	_, _ = s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 		_ = s.cs.SetLoggingLevel(request.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
 		return nil, nil
 	})

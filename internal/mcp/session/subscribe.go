@@ -25,9 +25,9 @@ const (
 	minStreamTime = 10 * time.Second
 )
 
-// subscribeChanges subscribes the session to changes of the server's tools and of the configured resources, and keeps it
-// subscribed until ctx ends. It returns earlier if the server offers no subscriptions or the session is lost. ctx ends when
-// the session is no longer the current one of the pool.
+// subscribeChanges subscribes the session to changes of the server's tools and of the configured resources, and keeps
+// it subscribed until ctx ends. It returns earlier if the server offers no subscriptions or the session is lost. ctx
+// ends when the session is no longer the current one of the pool.
 func (s *Session) subscribeChanges(ctx context.Context) {
 	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session can still be used for calls
 	stateless := s.Protocol() >= transport.StatelessVersion
@@ -45,13 +45,14 @@ func (s *Session) subscribeChanges(ctx context.Context) {
 	}
 }
 
-// subscribeResources subscribes to the resources that the cache wants, one by one, and waits for more (before 2026-07-28). It
-// returns when ctx ends, the session is lost, or the server does not have the method.
+// subscribeResources subscribes to the resources that the cache wants, one by one, and waits for more (before
+// 2026-07-28). It returns when ctx ends, the session is lost, or the server does not have the method.
 func (s *Session) subscribeResources(ctx context.Context) {
 	for requested := 0; ; {
 		for _, uri := range s.resources.wantedFrom(requested) {
 			requested++
-			_, failure := s.Do(ctx, nil, time.Now().Add(transport.NotifyTimeout), func(request *Request) (json.RawMessage, *transport.Failure) {
+			deadline := time.Now().Add(transport.NotifyTimeout)
+			_, failure := s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 				if err := s.cs.Subscribe(request.Context(), &sdk.SubscribeParams{URI: uri}); err != nil {
 					return nil, request.Failure(err)
 				}
@@ -73,10 +74,10 @@ func (s *Session) subscribeResources(ctx context.Context) {
 	}
 }
 
-// listenLoop keeps a subscriptions/listen stream open (2026-07-28 basic/utilities/subscriptions). It opens a new stream, with
-// backoff, when the stream has ended, and when there are more resources to subscribe to. canSubscribe says that the
-// server offers subscriptions to resources. listenLoop returns when ctx ends, the session is lost, or the server does not
-// have the method.
+// listenLoop keeps a subscriptions/listen stream open (2026-07-28 basic/utilities/subscriptions). It opens a new
+// stream, with backoff, when the stream has ended, and when there are more resources to subscribe to. canSubscribe says
+// that the server offers subscriptions to resources. listenLoop returns when ctx ends, the session is lost, or the
+// server does not have the method.
 func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	offered := s.capabilities()
 	want := sdk.NotificationSubscriptions{
@@ -141,7 +142,9 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 // listenOnce opens a stream with the subscriptions in want, and returns when the stream has ended. The failure is the
 // reason, and nil if the server ended the stream. A value from moreWanted ends the stream, too: then interrupted is
 // true, and the failure nil.
-func (s *Session) listenOnce(ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{}) (interrupted bool, _ *transport.Failure) {
+func (s *Session) listenOnce(
+	ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{},
+) (interrupted bool, _ *transport.Failure) {
 	// The deadline bounds a stream whose connection has broken without notice.
 	request := NewRequest(ctx, s.pool.Life, time.Now().Add(maxListenTime), s)
 	defer request.Finish()

@@ -19,9 +19,9 @@ type ToolList struct {
 	Cut bool          // the server has further pages
 }
 
-// ListTools requests the pages of the server's list of tools and calls add with each tool, as received. It stops, with Cut,
-// after a page during which add returned false, and after maxPages. All tools together may have about maxBytes: a page may
-// have as many bytes as the tools before it have left of maxBytes, but always transport.MaxMessage.
+// ListTools requests the pages of the server's list of tools and calls add with each tool, as received. It stops, with
+// Cut, after a page during which add returned false, and after maxPages. All tools together may have about maxBytes: a
+// page may have as many bytes as the tools before it have left of maxBytes, but always transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	usedCursors := map[string]bool{"": true}
 	cursor := ""
@@ -57,15 +57,16 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 	return list, nil
 }
 
-// toolPage is one page of the list of tools. Its tools are not decoded, because with the SDK's type one invalid tool would
-// make the whole page fail.
+// toolPage is one page of the list of tools. Its tools are not decoded, because with the SDK's type one invalid tool
+// would make the whole page fail.
 type toolPage struct {
 	Tools      []json.RawMessage `json:"tools"`
 	NextCursor string            `json:"nextCursor"`
 	resultHeader
 }
 
-// getToolPage requests the page of cursor, of at most maxBytes. If the server does not have the method, the page is empty.
+// getToolPage requests the page of cursor, of at most maxBytes. If the server does not have the method, the page is
+// empty.
 func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
 	// The context is not that of a caller, because the list is for all callers.
 	raw, failure := s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
@@ -102,23 +103,26 @@ type ToolCall struct {
 	Handlers
 }
 
-// CallTool sends tools/call with request, waits for the result, and returns it as received. The handlers of call get the
-// server's messages until CallTool returns, and not afterwards. If a person must answer first (Handlers.Suspend), the
-// result is nil and request.InputRequired is set.
+// CallTool sends tools/call with request, waits for the result, and returns it as received. The handlers of call get
+// the server's messages until CallTool returns, and not afterwards. If a person must answer first (Handlers.Suspend),
+// the result is nil and request.InputRequired is set.
 func (s *Session) CallTool(request *Request, call ToolCall) (json.RawMessage, *transport.Failure) {
 	params := &sdk.CallToolParams{Meta: call.Meta, Name: call.Name, Arguments: call.Args}
 	return s.withHandlers(request, call.Handlers, call.Meta, func() (json.RawMessage, *transport.Failure) {
-		return request.answerInputs(call.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			params.InputResponses, params.RequestState = in, state
+		sendCall := func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			params.InputResponses, params.RequestState = answers, state
 			return ask(request, methodCall, params)
-		})
+		}
+		return request.answerInputs(call.Handlers, sendCall)
 	})
 }
 
-// withHandlers calls send, which sends request in s, and returns its result. While send runs, the handlers get the server's
-// messages about request. When withHandlers returns, no handler is running. meta is the _meta of the request, to
-// which withHandlers adds the members that ask the server for progress and log messages.
-func (s *Session) withHandlers(request *Request, handlers Handlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+// withHandlers calls send, which sends request in s, and returns its result. While send runs, the handlers get the
+// server's messages about request. When withHandlers returns, no handler is running. meta is the _meta of the request,
+// to which withHandlers adds the members that ask the server for progress and log messages.
+func (s *Session) withHandlers(
+	request *Request, handlers Handlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure),
+) (json.RawMessage, *transport.Failure) {
 	request.useSession(s)
 	if handlers.OnProgress != nil {
 		request.ProgressToken = "p" + strconv.FormatInt(s.progressTokens.Add(1), 36)

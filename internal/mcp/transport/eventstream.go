@@ -50,7 +50,10 @@ type eventStream struct {
 // newEventStream returns the stream in body, which answers the request id of trip. The caller has called
 // trip.streamOpened; eventStream.close calls streamClosed.
 func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
-	return &eventStream{trip: trip, id: id, body: body, log: log, opened: time.Now(), eventReader: newEventReader(body, trip.answerLimit())}
+	return &eventStream{
+		trip: trip, id: id, body: body, log: log,
+		opened: time.Now(), eventReader: newEventReader(body, trip.answerLimit()),
+	}
 }
 
 // eventReader reads the messages of an event stream.
@@ -292,8 +295,9 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 	}
 }
 
-// readAnswer delivers the messages of s to the SDK, up to the answer, which it returns without delivering it. The error is
-// a *Failure if a message is refused. Any other error means that the stream broke, or that ctx or the connection ended.
+// readAnswer delivers the messages of s to the SDK, up to the answer, which it returns without delivering it. The error
+// is a *Failure if a message is refused. Any other error means that the stream broke, or that ctx or the connection
+// ended.
 func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Response, error) {
 	for {
 		msg, err := s.nextForSDK()

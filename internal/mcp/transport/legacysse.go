@@ -73,7 +73,10 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 	connCtx := context.WithValue(context.WithoutCancel(ctx), roundTripKey{}, &RoundTrip{Session: session})
 	connCtx, end := context.WithCancelCause(connCtx)
 	detach := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	c := &legacySSE{cfg: cfg, ctx: connCtx, end: end, work: work, posts: make(chan struct{}, maxPosts), reads: make(chan legacyRead)}
+	c := &legacySSE{
+		cfg: cfg, ctx: connCtx, end: end, work: work,
+		posts: make(chan struct{}, maxPosts), reads: make(chan legacyRead),
+	}
 	err := c.openStream()
 	if !detach() && err == nil { // ctx ended right after the endpoint event
 		err = noReply(context.Cause(ctx), false)
@@ -89,8 +92,8 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 	return c, nil
 }
 
-// openStream makes the GET and reads the stream up to the endpoint event. It sets c.body, c.events and c.endpoint. After
-// an error the caller must close c.body, unless it is nil.
+// openStream makes the GET and reads the stream up to the endpoint event. It sets c.body, c.events and c.endpoint.
+// After an error the caller must close c.body, unless it is nil.
 func (c *legacySSE) openStream() error {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, c.cfg.URL.String(), nil)
 	if err != nil {
@@ -278,8 +281,9 @@ func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	return refusal(resp)
 }
 
-// reportFailure processes the failure of a POST; nil means success. It makes Read return a *requestError for the request
-// with the id rawID, which is nil if the message was not a request. If the session is lost, it ends the connection.
+// reportFailure processes the failure of a POST; nil means success. It makes Read return a *requestError for the
+// request with the id rawID, which is nil if the message was not a request. If the session is lost, it ends the
+// connection.
 func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 	if failure == nil || c.ctx.Err() != nil {
 		return

@@ -22,8 +22,8 @@ const (
 	maxTailRate  = 100      // lines of it in the debug log, per second
 )
 
-// readStdout reads the child's stdout to its end. When readMessages has ended, it discards the rest, because a full pipe
-// could keep the child from exiting.
+// readStdout reads the child's stdout to its end. When readMessages has ended, it discards the rest, because a full
+// pipe could keep the child from exiting.
 func (p *process) readStdout() {
 	p.outErr = p.readMessages()
 	close(p.outDone)
@@ -56,8 +56,8 @@ func (p *process) readMessages() (err error) {
 	}
 }
 
-// readLine returns the next line without its line break, in a new slice. The last line need not have a line break. A line
-// of more than limit bytes is the failure AnswerTooLarge. limit may change during the call.
+// readLine returns the next line without its line break, in a new slice. The last line need not have a line break. A
+// line of more than limit bytes is the failure AnswerTooLarge. limit may change during the call.
 func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 	var line []byte
 	for {
@@ -100,8 +100,8 @@ func (p *process) keepStderr(data []byte) {
 	p.tail.add(data)
 }
 
-// stderrTail keeps the last maxTail bytes of a stream of lines. If debug logging is on, it also logs the lines when they
-// come, at most maxTailRate per second.
+// stderrTail keeps the last maxTail bytes of a stream of lines. If debug logging is on, it also logs the lines when
+// they come, at most maxTailRate per second.
 type stderrTail struct {
 	log   *slog.Logger
 	debug bool // debug logging is on

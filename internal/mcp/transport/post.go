@@ -203,9 +203,9 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	trip.fail(refusal(resp))
 }
 
-// refusesVersion reports whether the body of a reply with status 400 says that the server does not support the
-// protocol version of the session, such as after an update or a rollback. A server of an earlier version may
-// instead complain about a missing session id or initialize. answer is the JSON-RPC error in body; nil if there is none.
+// refusesVersion reports whether the body of a reply with status 400 says that the server does not support the protocol
+// version of the session, such as after an update or a rollback. A server of an earlier version may instead complain
+// about a missing session id or initialize. answer is the JSON-RPC error in body; nil if there is none.
 func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	if answer == nil {
 		lower := bytes.ToLower(body)

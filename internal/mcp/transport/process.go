@@ -92,9 +92,9 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	return proc, nil
 }
 
-// commandPath returns the path of the command. It searches the PATH of the child's environment, as the official SDKs do,
-// then that of answerd, because the child may have none. A command with a slash is relative to cfg.Dir, as in a shell.
-// The error is errWorkDir if cfg.Dir is not a directory.
+// commandPath returns the path of the command. It searches the PATH of the child's environment, as the official SDKs
+// do, then that of answerd, because the child may have none. A command with a slash is relative to cfg.Dir, as in a
+// shell. The error is errWorkDir if cfg.Dir is not a directory.
 func commandPath(cfg *StdioConfig) (string, error) {
 	if cfg.Dir != "" {
 		if fi, err := os.Stat(cfg.Dir); err != nil || !fi.IsDir() {
@@ -136,9 +136,9 @@ func lookPathOf(env []string, name string) string {
 	return ""
 }
 
-// makePipes makes the pipes for stdin, stdout and stderr, sets the parent's ends in p and the child's ends in p.cmd, and
-// returns the child's ends. The caller closes all ends, also after an error. The pipes of os/exec are not used, because
-// its Wait would wait for a grandchild that keeps a pipe open.
+// makePipes makes the pipes for stdin, stdout and stderr, sets the parent's ends in p and the child's ends in p.cmd,
+// and returns the child's ends. The caller closes all ends, also after an error. The pipes of os/exec are not used,
+// because its Wait would wait for a grandchild that keeps a pipe open.
 func (p *process) makePipes() (childEnds []*os.File, err error) {
 	stdinRead, stdinWrite, err := os.Pipe()
 	if err != nil {
@@ -232,8 +232,8 @@ func (p *process) logExit() {
 	p.log.Warn("MCP server process ended", "reason", p.cmd.ProcessState.String(), "stderr", p.tail.lastLines(), help.ChildProcesses.Attr())
 }
 
-// terminate ends the process and waits until it has exited. Close has closed its stdin; after exitTimeout terminate sends
-// SIGTERM to its group, and after another exitTimeout SIGKILL.
+// terminate ends the process and waits until it has exited. Close has closed its stdin; after exitTimeout terminate
+// sends SIGTERM to its group, and after another exitTimeout SIGKILL.
 func (p *process) terminate() {
 	if closedWithin(exitTimeout, p.exited) {
 		return
@@ -313,8 +313,8 @@ func (p *process) Read() ([]byte, error) {
 	return nil, p.exitError()
 }
 
-// exitError returns how the process ended. The exit status is known shortly after the pipes are closed, so exitError waits
-// for it, up to exitReportTimeout or until Close.
+// exitError returns how the process ended. The exit status is known shortly after the pipes are closed, so exitError
+// waits for it, up to exitReportTimeout or until Close.
 func (p *process) exitError() *Failure {
 	failure := &Failure{Kind: Unavailable, Public: "its process closed its output"}
 	t := time.NewTimer(exitReportTimeout)

@@ -13,9 +13,9 @@ const (
 )
 
 // ownGroup returns the attributes that make a child the leader of its own process group. The whole group can be
-// signalled, and Ctrl-C in answerd's terminal does not reach it. The kernel also kills the child when answerd dies, even
-// of SIGKILL. That does not hold for the children of the child: if they ignore the end of their pipes, they live on,
-// unless answerd runs in a container, which ends with all of its processes.
+// signalled, and Ctrl-C in answerd's terminal does not reach it. The kernel also kills the child when answerd dies,
+// even of SIGKILL. That does not hold for the children of the child: if they ignore the end of their pipes, they live
+// on, unless answerd runs in a container, which ends with all of its processes.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

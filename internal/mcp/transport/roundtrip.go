@@ -180,8 +180,8 @@ func (trip *RoundTrip) countReceived(n int) *Failure {
 	}
 }
 
-// countOrAbort counts a message of n bytes with countReceived, and aborts the request if it returns a failure. It is for
-// messages that did not come in the stream of the request.
+// countOrAbort counts a message of n bytes with countReceived, and aborts the request if it returns a failure. It is
+// for messages that did not come in the stream of the request.
 func (trip *RoundTrip) countOrAbort(n int) {
 	if f := trip.countReceived(n); f != nil {
 		trip.abort(f)

@@ -104,8 +104,8 @@ func (s *standaloneStream) waitToReopen() bool {
 	return !s.unavailable && Pause(s.conn.ctx, max(wait, s.busyFor))
 }
 
-// openStream makes a GET. If the reply is a stream, it sets s.resp and calls Listening. Otherwise processRefusal decides
-// whether another GET follows. timeout bounds the wait for the headers of the reply; 0 means no bound.
+// openStream makes a GET. If the reply is a stream, it sets s.resp and calls Listening. Otherwise processRefusal
+// decides whether another GET follows. timeout bounds the wait for the headers of the reply; 0 means no bound.
 func (s *standaloneStream) openStream(timeout time.Duration) {
 	// A RoundTrip of its own, because each GET may renew a token once.
 	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
@@ -140,8 +140,8 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 	}
 }
 
-// processRefusal processes resp, a reply to a GET that is not a stream. It sets s.unavailable if no GET is to follow: the
-// session is lost, or no stream was ever open and the status means that the server does not have one. Besides 405
+// processRefusal processes resp, a reply to a GET that is not a stream. It sets s.unavailable if no GET is to follow:
+// the session is lost, or no stream was ever open and the status means that the server does not have one. Besides 405
 // and 501, servers say that with 2xx, 400, 404 and 406 (python-sdk#3102, go-sdk#393). After a stream was open, these
 // may come from a proxy or another replica, so GETs follow.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
@@ -160,7 +160,8 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 	}
 	isAbsent := status < 300
 	switch status {
-	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented:
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusNotImplemented:
 		isAbsent = true
 	}
 	if !isAbsent {
@@ -211,8 +212,8 @@ func (s *standaloneStream) readMessage() {
 	}
 }
 
-// processMessage processes msg, whose text is data: it hands progress and log messages to their calls, delivers requests
-// and their cancellations to the SDK, and calls Notification for the rest. Too many requests end the stream.
+// processMessage processes msg, whose text is data: it hands progress and log messages to their calls, delivers
+// requests and their cancellations to the SDK, and calls Notification for the rest. Too many requests end the stream.
 func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 	session := s.conn.session
 	switch {

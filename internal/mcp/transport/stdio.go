@@ -48,8 +48,8 @@ func NewStdio(cfg StdioConfig) Endpoint {
 	return e
 }
 
-// startProcess starts the process of a new session. Before that, it ends the last process and waits under ctx until that
-// is gone, since it may have files and ports open that the new process needs. The error is a *Failure.
+// startProcess starts the process of a new session. Before that, it ends the last process and waits under ctx until
+// that is gone, since it may have files and ports open that the new process needs. The error is a *Failure.
 func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 	s.mu.Lock()
 	last := s.current

@@ -224,8 +224,8 @@ func (s *socket) Close() error {
 	return nil
 }
 
-// closeWith ends the socket because of cause, and sends a close frame with that code in the background. It returns cause,
-// or the cause of an earlier end.
+// closeWith ends the socket because of cause, and sends a close frame with that code in the background. It returns
+// cause, or the cause of an earlier end.
 func (s *socket) closeWith(code websocket.StatusCode, cause error) error {
 	return s.end(cause, func() {
 		timeout := time.AfterFunc(closeTimeout, func() { _ = s.netConn.Close() })
