@@ -55,24 +55,24 @@ func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 // again, it returns that answer. Otherwise it calls Handlers.Elicit of the call and waits. It declines if there is no
 // such handler, and cancels after an error or if the bounds of beginAnswer are reached.
 func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
-	asked := claimRequest(ctx, r.Params.Meta)
-	elicitation, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
+	request := claimRequest(ctx, r.Params.Meta)
+	elicitation, err := decodeElicitation(r.Params, request.requestedSchema(r.Params.RequestedSchema))
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
-	requests := asked.requests
-	if asked.resumeAnswer != nil {
-		return elicitResult(elicitation, *asked.resumeAnswer), nil
+	if request.resumeAnswer != nil {
+		return elicitResult(elicitation, *request.resumeAnswer), nil
 	}
-	if requests == nil || requests.Elicit == nil {
+	handlers := request.requests
+	if handlers == nil || handlers.Elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
 	}
-	ctx, done, ok := requests.beginAnswer(ctx, true)
+	ctx, done, ok := handlers.beginAnswer(ctx, true)
 	if !ok {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
 	defer done()
-	answer, err := requests.Elicit(ctx, elicitation)
+	answer, err := handlers.Elicit(ctx, elicitation)
 	if err != nil {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
@@ -93,22 +93,22 @@ func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 // answerSampling handles sampling/createMessage for the SDK, if the configuration lets the server ask for sampling. It
 // calls Handlers.Sample of the call and waits. The error is a *jsonrpc.Error, which the server gets.
 func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (*sdk.CreateMessageWithToolsResult, error) {
-	asked := claimRequest(ctx, r.Params.Meta)
+	request := claimRequest(ctx, r.Params.Meta)
 	sampling, err := decodeSampling(r.Params)
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
-	requests := asked.requests
-	if requests == nil || requests.Sample == nil {
+	handlers := request.requests
+	if handlers == nil || handlers.Sample == nil {
 		return nil, refused
 	}
-	ctx, done, ok := requests.beginAnswer(ctx, false)
+	ctx, done, ok := handlers.beginAnswer(ctx, false)
 	if !ok {
 		return nil, refused
 	}
 	defer done()
-	answer, err := requests.Sample(ctx, sampling)
+	answer, err := handlers.Sample(ctx, sampling)
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, refused

@@ -47,8 +47,10 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 			return nil, transport.BadReply("it asks for something that cannot be answered", err)
 		}
 	}
-	for sent, wait := required.RoundTrips+1, retryWait; ; sent, wait = sent+1, 2*wait {
+	sent := required.RoundTrips // how often the request was sent so far
+	for wait := retryWait; ; wait *= 2 {
 		result, failure := send(answers, required.State)
+		sent++
 		if failure != nil || sent >= maxRoundTrips {
 			return result, failure
 		}
@@ -79,7 +81,7 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 			return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
 		}
 		if err != nil {
-			return result, nil
+			return result, nil // the incomplete result
 		}
 		required = next
 	}

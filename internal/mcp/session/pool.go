@@ -64,7 +64,9 @@ func New(o Options) *Pool { return &Pool{Options: o} }
 func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	session := p.currentOrNew()
 	if session == nil {
-		return nil, &transport.Failure{Kind: transport.Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+		return nil, &transport.Failure{
+			Kind: transport.Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed,
+		}
 	}
 	select {
 	case <-session.ready:
@@ -112,7 +114,8 @@ func (p *Pool) currentOrNew() *Session {
 // values for the whole session and uses them for the requests that it sends by itself.
 func (p *Pool) makeHandshake(session *Session) {
 	request := NewRequest(context.Background(), p.Life, time.Now().Add(p.HandshakeTimeout), session)
-	request.Handshake, request.discoverTimeout = true, p.HandshakeTimeout/2
+	request.Handshake = true
+	request.discoverTimeout = p.HandshakeTimeout / 2 // the other half is for initialize
 	session.handshake.Store(request)
 	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handshakeFailed(session, request, f) })
 	cs, err := p.Connect(request.Context())

@@ -44,7 +44,7 @@ type cacheKey struct{ uri, scope string }
 type cacheEntry struct {
 	raw     json.RawMessage
 	expires time.Time // when the ttlMs has passed; zero if there was none
-	watched bool      // notifications about the resource have reached us since it was read
+	watched bool      // every notification about the resource since the read would have reached us
 }
 
 // newResourceCache returns an empty cache.

@@ -130,7 +130,7 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 		wait := subscribeDelay // collects resources that are read at the same time
 		if !interrupted {
-			wait = max(transport.Backoff(failures), f.RetryAfter())
+			wait = max(transport.Backoff(failures), f.RetryAfter()) // f is nil if the server ended the stream
 			failures++
 		}
 		if !transport.Pause(ctx, wait) {
