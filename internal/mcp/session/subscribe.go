@@ -105,7 +105,8 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		if canSubscribe {
 			want.ResourceSubscriptions = s.resources.wantedFrom(0)
 		}
-		if !want.ToolsListChanged && !want.ResourcesListChanged && len(want.ResourceSubscriptions) == 0 {
+		wantsNothing := !want.ToolsListChanged && !want.ResourcesListChanged && len(want.ResourceSubscriptions) == 0
+		if wantsNothing {
 			select {
 			case <-ctx.Done():
 				return

@@ -45,10 +45,6 @@ type streamEndpoint struct {
 // that of the handshake: it must bound open, and must not end the connection later. Callers get a *Failure
 // of open unchanged. Endpoint.Close calls closeAll.
 func NewStream(open func(context.Context) (MessageConn, error), closeAll func(), log *slog.Logger) Endpoint {
-	return newStreamEndpoint(open, closeAll, log)
-}
-
-func newStreamEndpoint(open func(context.Context) (MessageConn, error), closeAll func(), log *slog.Logger) *streamEndpoint {
 	return &streamEndpoint{open: open, close: closeAll, log: log}
 }
 
@@ -194,16 +190,16 @@ func (c *streamConn) endConnectionLocked(err error) {
 		return
 	}
 	c.err = err
-	expectResult := 0
+	expectingResult := 0
 	for _, pending := range c.pending {
 		if pending.method != methodListen { // the answer to a subscription is only its end, and never large
-			expectResult++
+			expectingResult++
 		}
 	}
 	for id, pending := range c.pending {
 		delete(c.pending, id)
 		if !pending.writing { // else finishWriting fails it, which knows whether the server got the request
-			c.failPendingLocked(pending, expectResult == 1)
+			c.failPendingLocked(pending, expectingResult == 1)
 		}
 	}
 	clear(c.byToken)
@@ -245,7 +241,7 @@ func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
 func (c *streamConn) Explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil && !errors.Is(err, c.err) {
+	if c.err != nil && !errors.Is(err, c.err) { // err does not say why the connection ended
 		if f, ok := errors.AsType[*Failure](err); ok && f.Lost {
 			err = LostSession(c.err)
 		} else {

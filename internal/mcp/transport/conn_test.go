@@ -115,7 +115,7 @@ func TestStreamConnEndsAfterPanicOfWrite(t *testing.T) {
 
 // newTestStreamConn returns a connection of a session that was never opened.
 func newTestStreamConn() *streamConn {
-	return newStreamConn(newStreamEndpoint(nil, nil, slog.New(slog.DiscardHandler)))
+	return newStreamConn(&streamEndpoint{log: slog.New(slog.DiscardHandler)})
 }
 
 // lineConn writes one message per line, and is never read.

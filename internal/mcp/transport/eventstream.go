@@ -232,7 +232,7 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 			if tooManyRequests(s.requests, s.opened) {
 				return nil, BadReply("too many requests in one stream", nil)
 			}
-			m.Params = bytes.Clone(m.Params)
+			m.Params = bytes.Clone(m.Params) // a part of data, which is valid until the next message only
 			return s.trip.Session.Request(m, s.trip), nil
 		}
 		switch m.Method {

@@ -94,7 +94,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 		closeBody(r)
 		return nil, &Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: CredentialsError(err)}
 	}
-	r.Header.Set("Authorization", "Bearer "+bearer.Reveal())
+	r.Header.Set("Authorization", "Bearer "+bearer.Reveal()) // replaces one among the configured headers
 	resp, err := next.RoundTrip(r)
 	if err != nil || !refusesToken(r, resp) || !trip.tokenRenewed.CompareAndSwap(false, true) {
 		return resp, err

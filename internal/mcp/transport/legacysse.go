@@ -52,7 +52,7 @@ type legacySSE struct {
 	ctx      context.Context         // carries a RoundTrip with the Session, and ends with the connection
 	end      context.CancelCauseFunc // ends ctx; the first cause is the error of Read
 	body     io.ReadCloser           // of the stream
-	events   eventReader             // of body
+	stream   eventReader             // reads body
 	endpoint string                  // URL for messages to the server
 	work     *sync.WaitGroup         // counts readLoop and the POSTs; Endpoint.Close waits for it
 	posts    chan struct{}           // has an element for each POST in flight
@@ -92,7 +92,7 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 	return c, nil
 }
 
-// openStream makes the GET and reads the stream up to the endpoint event. It sets c.body, c.events and c.endpoint.
+// openStream makes the GET and reads the stream up to the endpoint event. It sets c.body, c.stream and c.endpoint.
 // After an error the caller must close c.body, unless it is nil.
 func (c *legacySSE) openStream() error {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, c.cfg.URL.String(), nil)
@@ -112,9 +112,9 @@ func (c *legacySSE) openStream() error {
 		drainBody(resp, maxRefusal)
 		return BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil)
 	}
-	c.body, c.events = resp.Body, newEventReader(resp.Body, MaxMessage)
+	c.body, c.stream = resp.Body, newEventReader(resp.Body, MaxMessage)
 	for {
-		e, err := c.events.events.Next()
+		e, err := c.stream.events.Next()
 		if err != nil {
 			return BadReply("its stream has no endpoint event", err)
 		}
@@ -140,8 +140,8 @@ func (c *legacySSE) setEndpoint(text string) error {
 	return nil
 }
 
-// originOf returns the origin of a URL in its normal form (RFC 6454 section 4): in lower case and
-// with a port.
+// originOf returns the origin of u as text (RFC 6454 section 4), with the host in lower case and always with a port, so
+// that equal origins have equal texts.
 func originOf(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -173,7 +173,7 @@ func (c *legacySSE) readLoop() {
 // the stream may have cut.
 func (c *legacySSE) nextData() ([]byte, error) {
 	for {
-		e, err := c.events.events.Next()
+		e, err := c.stream.events.Next()
 		if errors.Is(err, sse.ErrTooLarge) {
 			return nil, AnswerTooLarge(MaxMessage)
 		}
@@ -181,10 +181,10 @@ func (c *legacySSE) nextData() ([]byte, error) {
 			return nil, noReply(err, true)
 		}
 		isMessage := e.Event == "" || e.Event == "message"
-		if !isMessage || len(e.Data) == 0 || c.events.events.Cut() {
+		if !isMessage || len(e.Data) == 0 || c.stream.events.Cut() {
 			continue
 		}
-		c.events.body.read = 0
+		c.stream.body.read = 0
 		return bytes.Clone(e.Data), nil
 	}
 }

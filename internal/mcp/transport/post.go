@@ -115,23 +115,29 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		trip.streamOpened()
 		c.readStream(ctx, trip, msg, resp)
 	case "application/json":
-		body, failure := readJSON(resp, trip.answerLimit())
-		c.idle.putConn(resp)
-		var answer *jsonrpc.Response
-		if failure == nil {
-			answer, failure = decodeReply(msg.ID, body)
-		}
-		if failure != nil {
-			trip.fail(failure)
-			return
-		}
-		c.deliverAnswer(ctx, trip, msg, answer)
+		c.processJSON(ctx, trip, msg, resp)
 	default:
 		// Also for 202 and 204 without a body, because no answer will follow.
 		drainBody(resp, maxRefusal)
 		c.idle.putConn(resp)
 		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
+}
+
+// processJSON delivers the answer in resp, a JSON reply to msg, or fails trip if there is no valid answer in it.
+func (c *httpConn) processJSON(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
+	body, failure := readJSON(resp, trip.answerLimit())
+	c.idle.putConn(resp)
+	if failure != nil {
+		trip.fail(failure)
+		return
+	}
+	answer, failure := decodeReply(msg.ID, body)
+	if failure != nil {
+		trip.fail(failure)
+		return
+	}
+	c.deliverAnswer(ctx, trip, msg, answer)
 }
 
 // deliverAnswer hands the SDK the answer to m, or fails trip if the answer is not valid.

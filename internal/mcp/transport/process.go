@@ -210,7 +210,7 @@ func (p *process) awaitEnd() {
 		p.terminate()
 	}
 	p.stoppedByUs = isClosed(p.stop)
-	// The process is not reaped yet. So its id is not reused, and signals reach its group only.
+	// On Linux the process is not reaped yet. So its id is not reused, and signals reach its group only.
 	p.waitForGroup()
 }
 

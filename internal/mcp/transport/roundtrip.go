@@ -168,8 +168,8 @@ func (trip *RoundTrip) prepareMessage() {
 	trip.timer.noteActivity()
 }
 
-// countReceived counts a message of n bytes that the server sent before its answer. It returns a failure if that are
-// more messages or bytes than a request may have, else nil.
+// countReceived counts a message of n bytes that the server sent before its answer. It returns a failure if the server
+// has sent more than maxReceivedMessages or maxReceivedBytes for the request, else nil.
 func (trip *RoundTrip) countReceived(n int) *Failure {
 	if trip.receivedBytes.Add(int64(n)) <= maxReceivedBytes && trip.receivedMessages.Add(1) <= maxReceivedMessages {
 		return nil

@@ -225,9 +225,8 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 			session.Log(trip, data)
 		}
 	case msg.IsCall(), msg.Method == notificationCancelled:
-		msg.Params = bytes.Clone(msg.Params)
-		// The SDK answers each one with a POST of its own.
-		s.requests++
+		msg.Params = bytes.Clone(msg.Params) // a part of data, which is valid until the next message only
+		s.requests++                         // each costs a POST with the answer
 		if tooManyRequests(s.requests, s.opened) {
 			s.endStream()
 			return

@@ -14,12 +14,12 @@ import (
 
 // StdioConfig configures a server that is a child process.
 type StdioConfig struct {
-	// Command is found with the PATH in Env, otherwise with our own. A relative path starts in Dir.
+	// Command is searched in the PATH of Env, then in that of answerd. A relative path starts in Dir.
 	Command string
 	Args    []string
-	// Dir is the working directory; "" for ours.
+	// Dir is the working directory; "" for that of answerd.
 	Dir string
-	// Env is the whole environment, as NAME=value: the process inherits nothing from ours.
+	// Env is the whole environment, as NAME=value: the process does not inherit that of answerd.
 	Env []string
 	// Query says that query parameters are configured. NewStdio then logs that a process does not get them.
 	Query  bool
@@ -41,8 +41,8 @@ type stdioServer struct {
 // most.
 func NewStdio(cfg StdioConfig) Endpoint {
 	s := &stdioServer{cfg: cfg}
-	e := newStreamEndpoint(s.startProcess, s.endProcess, cfg.Logger)
-	if cfg.Query {
+	e := &streamEndpoint{open: s.startProcess, close: s.endProcess, log: cfg.Logger}
+	if cfg.Query { // the connection then does not warn again about the query parameters of a request
 		e.warnQuery.Do(func() { cfg.Logger.Warn("a process does not have a URL: its query parameters are not sent") })
 	}
 	return e

@@ -195,8 +195,8 @@ func (s *socket) Write(data []byte) error {
 	return nil
 }
 
-// pingLoop sends pings until the socket ends, and ends the socket if a pong is missing: without pings, a peer that lost
-// its power could not be told from one that is silent.
+// pingLoop sends pings until the socket ends, and ends the socket if a pong is missing. Without pings, a peer that lost
+// its power would look like a silent one.
 func (s *socket) pingLoop() {
 	defer Recover(s.log, func(f *Failure) { _ = s.closeNow(f) })
 	tick := time.NewTicker(pingInterval)
