@@ -35,33 +35,37 @@ func (r *Resource) Address() string {
 // subscribe to changes of these resources. At most maxResources of each kind are listed. The pool must have
 // CacheResources.
 func (s *Session) ListResources(deadline time.Time, allowed func(address string) bool) ([]Resource, *transport.Failure) {
-	listed, failure := CollectPages("resources", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
+	ctx := context.Background() // not that of a caller, because the list is for all callers
+	getResources := func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 			return ask(request, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
 		})
-	})
-	if failure != nil {
-		return nil, failure
 	}
-	templates, failure := CollectPages("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
+	getTemplates := func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 			return ask(request, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
 		})
-	})
+	}
+	listed, failure := CollectPages("resources", maxResources, getResources)
 	if failure != nil {
 		return nil, failure
 	}
-	var out []Resource
+	templates, failure := CollectPages("resourceTemplates", maxResources, getTemplates)
+	if failure != nil {
+		return nil, failure
+	}
+	var resources []Resource
 	for _, raw := range append(listed, templates...) {
 		var r Resource
-		if json.Unmarshal(raw, &r) == nil && allowed(r.Address()) {
-			out = append(out, r)
-			if r.Template == "" {
-				s.resources.wantSubscription(r.URI)
-			}
+		if json.Unmarshal(raw, &r) != nil || !allowed(r.Address()) {
+			continue
+		}
+		resources = append(resources, r)
+		if r.Template == "" {
+			s.resources.wantSubscription(r.URI)
 		}
 	}
-	return out, nil
+	return resources, nil
 }
 
 // ResourceRead is one read of a resource in a session.

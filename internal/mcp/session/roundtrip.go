@@ -15,7 +15,7 @@ import (
 )
 
 // Request is one of our requests in a session, with the server's notifications and requests during it. It sends several
-// messages if its results are input_required. A handshake is a Request, too.
+// messages if its results are input_required. A handshake and each of its messages has a Request, too.
 type Request struct {
 	transport.RoundTrip
 	// InputRequired is set if the request ended because a person has to answer first (Handlers.Suspend).
@@ -51,10 +51,7 @@ func (request *Request) useSession(s *Session) {
 
 // requestOf returns the Request that ctx carries; nil if there is none. Every context that the SDK gets carries one.
 func requestOf(ctx context.Context) *Request {
-	if r := transport.RoundTripOf(ctx); r != nil {
-		return requestOfRoundTrip(r)
-	}
-	return nil
+	return requestOfRoundTrip(transport.RoundTripOf(ctx))
 }
 
 // requestOfRoundTrip returns the Request that owns r; nil if there is none. r may be nil.
@@ -97,7 +94,9 @@ func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, resumeAnswer 
 		return s.requests.tag(m, serverRequest{})
 	}
 	request.serverAsked.Store(true)
-	return s.requests.tag(m, serverRequest{call: &request.RoundTrip, requests: request.serverRequests, resumeAnswer: resumeAnswer})
+	return s.requests.tag(m, serverRequest{
+		call: &request.RoundTrip, requests: request.serverRequests, resumeAnswer: resumeAnswer,
+	})
 }
 
 // queueProgress queues a progress notification if the caller reads progress. message is the text of the notification.
@@ -122,7 +121,8 @@ func (request *Request) decodeProgress(message json.RawMessage) (_ Progress, ok 
 	if json.Unmarshal(message, &m) != nil || m.Params.Token != request.ProgressToken {
 		return Progress{}, false
 	}
-	return Progress{Progress: m.Params.Progress, Total: m.Params.Total, Message: wire.Truncate(m.Params.Message, maxProgressText)}, true
+	text := wire.Truncate(m.Params.Message, maxProgressText)
+	return Progress{Progress: m.Params.Progress, Total: m.Params.Total, Message: text}, true
 }
 
 // queueLog queues a log message if the caller reads log messages. message is the text of the notification. It does not
