@@ -248,14 +248,7 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	seconds := max(now.Sub(ticket.admittedAt), time.Microsecond).Seconds() // never 0: evaluateLocked divides by latencies
 	usual := l.tools[ticket.tool]
 	if ticket.lowLoad {
-		if usual == nil && len(l.tools) < maxTools {
-			usual = &latency{}
-			l.tools[ticket.tool] = usual
-		}
-		if usual != nil {
-			usual.calls++
-			usual.seconds += (seconds - usual.seconds) * max(weight, 1/float64(usual.calls))
-		}
+		usual = l.measureLocked(ticket.tool, seconds)
 	}
 	// Without a usual latency there is nothing to compare with, and a call from before the latest change of
 	// the limit says nothing about the present limit.
@@ -268,6 +261,22 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	if l.sample.calls >= callsPerPermit*l.limit {
 		l.evaluateLocked(now)
 	}
+}
+
+// measureLocked updates the usual latency of tool with a call that took that many seconds under low load, and returns it.
+// It returns nil if the latencies of maxTools other tools are kept already.
+func (l *Limiter) measureLocked(tool string, seconds float64) *latency {
+	usual := l.tools[tool]
+	if usual == nil {
+		if len(l.tools) == maxTools {
+			return nil
+		}
+		usual = &latency{}
+		l.tools[tool] = usual
+	}
+	usual.calls++
+	usual.seconds += (seconds - usual.seconds) * max(weight, 1/float64(usual.calls))
+	return usual
 }
 
 // evaluateLocked changes the limit according to the sample, and begins a new sample.

@@ -79,7 +79,8 @@ func (q *notificationQueue) enqueueProgress(message []byte) {
 	if q.closed || len(message) > maxProgressSize {
 		return
 	}
-	if len(q.delayed) == 0 && len(q.queue) == q.queuedLogs && q.mayDeliverLocked(time.Now()) {
+	isFirst := len(q.delayed) == 0 && len(q.queue) == q.queuedLogs // no other progress waits
+	if isFirst && q.mayDeliverLocked(time.Now()) {
 		q.progressCount++
 		q.queue = append(q.queue, notification{progress: bytes.Clone(message)})
 		q.signalLocked()

@@ -59,8 +59,9 @@ type Pool struct {
 // New returns a Pool without a session.
 func New(o Options) *Pool { return &Pool{Options: o} }
 
-// GetSession returns the current session, or makes a new one, and waits for its handshake. If ctx ends before, the
-// handshake continues, and the failure has ErrCredentials in its chain if the handshake was waiting for a token.
+// GetSession returns the current session, or makes a new one, and waits for its handshake. The session can be used only
+// if the failure is nil. If ctx ends before the handshake is over, the handshake continues; the failure then has
+// ErrCredentials in its chain if the handshake was waiting for a token.
 func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	session := p.currentOrNew()
 	if session == nil {
@@ -72,7 +73,9 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	case <-session.ready:
 		return session, session.failure // nil if the handshake succeeded
 	case <-ctx.Done():
-		f := &transport.Failure{Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
+		f := &transport.Failure{
+			Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx),
+		}
 		if request := session.handshake.Load(); request != nil && request.FetchingToken() {
 			f.Err = transport.CredentialsError(f.Err)
 		}

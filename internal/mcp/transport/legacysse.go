@@ -134,7 +134,7 @@ func (c *legacySSE) setEndpoint(text string) error {
 	case originOf(u) != originOf(c.cfg.URL) || u.User != nil:
 		return BadReply("its endpoint event names another origin", nil)
 	}
-	u.Scheme, u.Host = c.cfg.URL.Scheme, c.cfg.URL.Host
+	u.Scheme, u.Host = c.cfg.URL.Scheme, c.cfg.URL.Host // as configured, since HeaderTransport compares the texts
 	u.Fragment, u.RawFragment = "", ""
 	c.endpoint = u.String()
 	return nil
