@@ -263,8 +263,8 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	}
 }
 
-// measureLocked updates the usual latency of tool with a call that took that many seconds under low load, and returns it.
-// It returns nil if the latencies of maxTools other tools are kept already.
+// measureLocked updates the usual latency of tool with a call that took that many seconds under low load, and returns
+// it. It returns nil if the latencies of maxTools other tools are kept already.
 func (l *Limiter) measureLocked(tool string, seconds float64) *latency {
 	usual := l.tools[tool]
 	if usual == nil {

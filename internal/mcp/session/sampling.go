@@ -45,7 +45,10 @@ const (
 // decodeSampling returns the sampling request in p, with at most maxSampleTokens. The error, which the server gets,
 // says why the request is not allowed, such as for tools, or content other than text.
 func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
-	sampling := Sampling{System: strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"), MaxTokens: min(p.MaxTokens, maxSampleTokens)}
+	sampling := Sampling{
+		System:    strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"),
+		MaxTokens: min(p.MaxTokens, maxSampleTokens),
+	}
 	switch {
 	case len(p.Tools) > 0 || p.ToolChoice != nil:
 		return sampling, errors.New("sampling with tools is not supported")
@@ -71,7 +74,8 @@ func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 		}
 		text := strings.Join(texts, "\n")
 		size += len(text)
-		sampling.Messages = append(sampling.Messages, SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(text, "\uFFFD")})
+		message := SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(text, "\uFFFD")}
+		sampling.Messages = append(sampling.Messages, message)
 	}
 	if size > maxSampleText {
 		return sampling, errors.New("the messages are too large")
