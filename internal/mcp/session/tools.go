@@ -129,6 +129,7 @@ func (s *Session) withHandlers(
 		meta["progressToken"] = request.ProgressToken
 	}
 	request.wantsLog = handlers.OnLog != nil
+	// In earlier versions, setLogLevel has asked for the log messages of the whole session.
 	if request.wantsLog && s.Protocol() >= transport.StatelessVersion {
 		meta[metaLogLevel] = logLevel
 	}

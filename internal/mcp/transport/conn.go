@@ -147,7 +147,8 @@ func (c *streamConn) removePending(id jsonrpc.ID) *pendingRequest {
 	return c.removePendingLocked(id)
 }
 
-// removePendingLocked is removePending for callers that hold c.mu.
+// removePendingLocked removes and returns the pending request with that id, with its progress token and its part in the
+// read limit. It returns nil if there is none. The caller holds c.mu.
 func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 	pending := c.pending[id]
 	if pending == nil {
@@ -176,15 +177,16 @@ func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
 	c.conn.SetReadLimit(limit)
 }
 
-// endConnection ends the connection because of err, and fails all requests in flight. It does nothing if the
-// connection has ended before.
+// endConnection ends the connection because of err, and fails all requests in flight (endConnectionLocked).
 func (c *streamConn) endConnection(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endConnectionLocked(err)
 }
 
-// endConnectionLocked is endConnection for callers that hold c.mu.
+// endConnectionLocked ends the connection because of err: it fails all requests in flight and closes the MessageConn.
+// writeLoop fails the request that it is writing. It does nothing if the connection has ended before. The caller holds
+// c.mu.
 func (c *streamConn) endConnectionLocked(err error) {
 	if c.err != nil {
 		return

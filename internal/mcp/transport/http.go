@@ -117,7 +117,7 @@ func (p *idleConns) putConn(resp *http.Response) {
 	p.putLocked(resp)
 }
 
-// putLocked is putConn for callers that hold p.mu.
+// putLocked counts the connection of resp as idle, or sets skipWait if resp came over HTTP/2. The caller holds p.mu.
 func (p *idleConns) putLocked(resp *http.Response) {
 	if resp.ProtoMajor >= 2 { // all requests share one connection
 		p.skipWait = true

@@ -203,7 +203,7 @@ func (c *legacySSE) deliver(result legacyRead) bool {
 // is opened.
 func (c *legacySSE) SetReadLimit(int) {}
 
-// Read implements MessageConn.
+// Read implements MessageConn. After the end of the connection, it returns the cause of that.
 func (c *legacySSE) Read() ([]byte, error) {
 	select {
 	case result := <-c.reads:
@@ -296,7 +296,7 @@ func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 	}
 }
 
-// Close implements MessageConn.
+// Close implements MessageConn. It also ends the POSTs in flight.
 func (c *legacySSE) Close() error {
 	c.end(io.EOF)
 	return nil

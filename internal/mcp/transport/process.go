@@ -298,7 +298,8 @@ func (p *process) Write(data []byte) error {
 // SetReadLimit implements MessageConn.
 func (p *process) SetReadLimit(bytes int) { p.readLimit.Store(int64(bytes)) }
 
-// Read implements MessageConn.
+// Read implements MessageConn. It returns io.EOF after Close. If the process closed its output, the error is a *Failure
+// that says how the process ended.
 func (p *process) Read() ([]byte, error) {
 	select {
 	case line := <-p.lines:

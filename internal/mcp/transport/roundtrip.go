@@ -83,16 +83,21 @@ func (trip *RoundTrip) answerLimit() int { return max(trip.MaxAnswer, MaxMessage
 // result, but the rest of the stream may still have to be read.
 func (trip *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
 	trip.caller, trip.life = ctx, life
-	cctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	requestCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	if ctx.Err() != nil {
 		cancel(context.Cause(ctx)) // AfterFunc may call cancel only after the request is sent
 	}
 	trip.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	detachLife := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	trip.timer.start(deadline, func() { cancel(ErrTimeout) })
 	trip.cancel = cancel
-	trip.release = func() { trip.detach(); unhook(); trip.timer.stop(); cancel(nil) }
-	trip.ctx = context.WithValue(cctx, roundTripKey{}, trip)
+	trip.release = func() {
+		trip.detach()
+		detachLife()
+		trip.timer.stop()
+		cancel(nil)
+	}
+	trip.ctx = context.WithValue(requestCtx, roundTripKey{}, trip)
 }
 
 // RoundTripOf returns the RoundTrip that ctx carries; nil if there is none. Every context that the SDK gets must

@@ -130,7 +130,8 @@ func (s *socket) SetReadLimit(bytes int) {
 	s.conn.SetReadLimit(int64(bytes))
 }
 
-// Read implements MessageConn.
+// Read implements MessageConn. It ends the socket at a binary message, and at a message that is too large or takes
+// longer than messageTimeout.
 func (s *socket) Read() ([]byte, error) {
 	kind, r, err := s.conn.Reader(context.Background())
 	if err != nil {
