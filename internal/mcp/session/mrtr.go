@@ -77,7 +77,7 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 		if request.Context().Err() != nil {
 			return nil, request.Ended()
 		}
-		if errors.Is(err, errSamplingDisabled) {
+		if errors.Is(err, errSamplingDisabled) { // its text names the setting that the operator can change
 			return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
 		}
 		if err != nil {

@@ -50,7 +50,7 @@ type Pool struct {
 
 	mu      sync.Mutex // protects what follows
 	current *Session   // may still be in its handshake; nil until a call needs one, and after a loss
-	losses  int        // sessions in a row that were lost within transport.MaxBackoff of their handshake
+	losses  int        // sessions lost in a row, of which only the first has lasted longer than transport.MaxBackoff
 	retryAt time.Time  // see ReconnectDelay
 	closed  bool
 	work    sync.WaitGroup // counts handshakes, subscriptions, and sessions that are being closed

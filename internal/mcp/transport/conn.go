@@ -42,8 +42,8 @@ type streamEndpoint struct {
 }
 
 // NewStream returns the endpoint of a server over the connections that open makes. The context of open is
-// that of the handshake: it must bound open, and must not end the connection later. Callers get a *Failure
-// of open unchanged. Endpoint.Close calls closeAll.
+// that of the handshake: it must bound open, and must not end the connection later. If the error of open is
+// a *Failure, callers get its Public text. Endpoint.Close calls closeAll.
 func NewStream(open func(context.Context) (MessageConn, error), closeAll func(), log *slog.Logger) Endpoint {
 	return &streamEndpoint{open: open, close: closeAll, log: log}
 }

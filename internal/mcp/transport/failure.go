@@ -39,9 +39,9 @@ const (
 
 // Failure is the reason why a request to a server has no result.
 //
-// A Failure is made where the reason is seen, and passes through the SDK as the cause of a context. The errors
-// of the SDK do not tell apart what callers must know: a connection that was cut in the middle of a call has the
-// same text and code ("rejected by transport") as a connection that was never made.
+// A Failure is made where the reason is seen, and passes through the SDK unchanged, mostly as the cause of a context.
+// The errors of the SDK are not enough for callers: a connection that was cut in the middle of a call has the same
+// text and code ("rejected by transport") as a connection that was never made.
 type Failure struct {
 	Kind   Kind
 	Public string        // text for the caller: without session ids, credentials and addresses
