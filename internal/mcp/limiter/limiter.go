@@ -206,7 +206,7 @@ func (l *Limiter) admitLocked(t *Ticket) {
 // last turn. At least one call must wait.
 func (l *Limiter) dequeueLocked() *Ticket {
 	queue := l.queues[0]
-	l.queues[0] = nil
+	l.queues[0] = nil // for the garbage collector, as below
 	l.queues = l.queues[1:]
 	ticket := queue.tickets[0]
 	queue.tickets[0] = nil
