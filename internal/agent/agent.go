@@ -15,12 +15,13 @@
 // All calls of a turn run at the same time, and their results go back to the model in call order. A
 // failed call becomes a message to the model, and the run continues.
 //
-// An Agent owns the runs of its process. A run has what is needed as long as it is executed here: its identity,
-// its context and the writer of its events. A loop has the state of its turns, and a toolExecution one tool
-// call while its steps are taken. replay.State is what other processes did in the run; most runs have none.
-// Whatever is announced outside is stored first: a question before a person is asked, a note before a call is
-// sent, the events so far before a hook hears of them. Otherwise a process that takes the run over would not
-// know what was announced, and would do it again.
+// An Agent owns the runs of its process. The type run has what this process needs to execute a run: its identity,
+// its context and the writer of its events. The type loop has the state of the run's turns, and toolExecution that
+// of one tool call. replay.State is what other processes did in the run before; it is nil for most runs.
+//
+// The agent stores what it is about to announce before it announces it: a question before a person is asked, a
+// note before a call is sent, the events so far before a hook is asked. Otherwise a process that takes over the
+// run would not know what was announced, and would announce it again.
 //
 // Start reading with loop.go, which has the turns of a run, and toolcall.go, which has the steps of
 // a tool call. start.go has how a run begins, execute.go how it ends, run.go when it is cancelled for lack of
@@ -94,12 +95,11 @@ type Options struct {
 	// Durable means that the log outlives this process. Other processes then take over runs that
 	// cannot end here, and this process takes over runs of processes that died.
 	Durable bool
-	// ClaimDelay separates New from the first claim of another process's run. Without the delay,
-	// a process that dies shortly after every start would claim runs each time, and so interrupt
-	// them.
+	// ClaimDelay is the time between New and the first claim of another process's run. Without it, a process
+	// that dies shortly after each start would claim runs each time and interrupt them.
 	ClaimDelay time.Duration
-	// Retention is how long the log keeps the events of a run, and Version the version of answerd: both for
-	// the exports of runs. RecordModelRequests adds every request to the model to them.
+	// Retention is how long the log keeps the events of a run, and Version the version of answerd. Both appear in
+	// the exports of runs. RecordModelRequests adds every request to the model to the exports.
 	Retention           time.Duration
 	Version             string
 	RecordModelRequests bool
@@ -115,11 +115,11 @@ type Options struct {
 	MaxRunsPerCaller int
 	Rate             admission.Rate
 	MemoryShort      func() bool
-	Memory           *admission.Memory // that all runs may hold; nil means any amount
+	Memory           *admission.Memory // what all runs together may hold; nil means any amount
 
 	// CallerBudgets bound what one caller may use per period, in all processes that share the log.
 	CallerBudgets []usage.Limit
-	// Deliveries tells other services that a run has ended; nil means none. Drain drains it too.
+	// Deliveries sends other services a POST when a run has ended; nil means none. Drain drains it too.
 	Deliveries *delivery.Deliverer
 	// CostClaim names the claim of callers' tokens by which the metrics of tokens and cost are divided;
 	// "" means none.
@@ -130,8 +130,8 @@ type Options struct {
 	Meter  metric.Meter
 }
 
-// Tools are the tools that an agent calls. A *mcp.Client calls those of MCP servers; package rerun returns
-// what a run recorded. The methods are described there.
+// Tools are the tools that an agent calls. *mcp.Client implements it for MCP servers and describes the methods.
+// Package rerun implements it with the recorded results of an export.
 type Tools interface {
 	ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool
 	Tool(name string) (catalog.Tool, bool)
@@ -197,29 +197,29 @@ type Agent struct {
 	usage       *usage.Meter
 	models      atomic.Pointer[servedModels]
 	agents      atomic.Pointer[servedAgents]
-	windowSizes window.Sizes // of models by their id, as their endpoints named them
+	windowSizes window.Sizes // context windows that model endpoints named when they refused a prompt, by model id
 	recorder    *record.Recorder
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run
 	runs sync.WaitGroup          // runs and direct calls in progress
 
-	accepting    context.Context // ends when Drain begins
+	accepting    context.Context // ends with StopAccepting
 	stopAccept   context.CancelFunc
-	stopClaims   context.CancelFunc
-	claiming     sync.WaitGroup // the goroutines of claimLoop
-	idleSignal   chan struct{}  // of capacity 1: a run has ended or was suspended
-	handOverOnce sync.Once
-	handingOver  chan struct{} // closed when Drain hands runs over
+	stopClaims   context.CancelFunc // ends the goroutines of claimLoop
+	claiming     sync.WaitGroup     // the goroutines of claimLoop
+	idleSignal   chan struct{}      // wakes Drain: a run or a direct call has ended, or a run was suspended; capacity 1
+	handOverOnce sync.Once          // closes handingOver
+	handingOver  chan struct{}      // closed when Drain hands runs over
 
 	gate *admission.Gate
 
 	mu          sync.Mutex      // protects the fields below and the grace timer of every run
-	active      map[string]*run // by id; a run is here before the log has it, and until its end is appended
-	directCalls int             // in flight
+	active      map[string]*run // by id: from before the log has the run until its terminal event is appended
+	directCalls int             // direct calls (CallTool) in flight
 	readers     map[string]int  // open readers in this process, by run id
-	draining    bool
-	handedOver  bool // handOverRuns has begun: no run may be registered any more
+	draining    bool            // StopAccepting was called
+	handedOver  bool            // handOverRuns has begun: no run may be registered any more
 }
 
 // loop holds the state of one run during its turns. Only the run's goroutine uses it. The calls
@@ -227,15 +227,15 @@ type Agent struct {
 type loop struct {
 	agent   *Agent
 	run     *run
-	started time.Time
+	started time.Time // of the run; shifted by its age if another process began it
 
-	catalog     *toolCatalog
+	catalog     *toolCatalog            // the servers' tools that the run may use
 	tools       map[string]catalog.Tool // tools that the run may call, by the name that the model uses
-	askShare    int                     // how many calls of the turn ask other agents
+	askCount    int                     // calls of the current turn that ask other agents, and share the rest of the budget
 	search      *toolsearch.Search      // finds more tools for the model; nil if the model is offered all tools
 	clientTools []llm.Tool              // tools that the caller executes; the model is offered them too
 	askTools    []askTool               // tools that ask other agents; the model is offered them too
-	offered     []llm.Tool              // tools that the model is offered
+	offered     []llm.Tool              // all tools that the model is offered at present (updateOffered)
 
 	instructions   string // of the servers, in the system prompt
 	messages       []llm.Message
@@ -244,50 +244,52 @@ type loop struct {
 	callIDs        map[string]bool // all call ids of the run, which must differ
 	profile        llm.Profile     // of the model that the request names
 	window         *window.Window
-	trimReported   bool // readers were informed that the conversation was trimmed
+	trimReported   bool // an event has informed readers that the conversation was trimmed
 
 	step      int // the number of the current or last step, from 1
 	partCount int // text and reasoning parts so far
 
-	budget        *budget.Budget
-	answerRefused bool   // the endpoint refused a prompt that fits the window, because it adds a long answer to it
-	lastPrompt    int64  // tokens of the last prompt; the next one has at least as many
-	budgetSpent   bool   // a limit is reached and was not raised
-	stopReason    string // the finish reason of a run that a limit stopped; "" before
+	budget *budget.Budget
+	// answerRefused means that the endpoint refused a prompt which is smaller than the window: prompt and answer
+	// together were too long. From then on each request limits its answer to the room that the prompt leaves.
+	answerRefused    bool
+	lastPromptTokens int64  // tokens of the last prompt; the next one has at least as many
+	budgetSpent      bool   // a limit of the run is reached and was not raised
+	stopReason       string // the finish reason once a limit stops the run; "" until then
 	// callerSpent is the budget of the caller that is used up; nil if none is. Goroutines of calls set it
-	// too. callerTold says that readers know.
-	callerSpent atomic.Pointer[usage.SpentError]
-	callerTold  bool
-	media       mediaBudget
+	// too. callerSpentReported means that an event has informed readers.
+	callerSpent         atomic.Pointer[usage.SpentError]
+	callerSpentReported bool
+	media               mediaBudget
 
-	preferred string         // the model that answered last (llm.Request.Preferred)
-	output    *output.Schema // of the answer; nil means any text
-	repairing bool           // the answer violated the schema, and the model is asked once more
+	preferredModel string         // the model that answered last (llm.Request.Preferred)
+	output         *output.Schema // of the answer; nil means any text
+	repairing      bool           // the answer violated the schema: the next turn, which is the last, corrects it
 
-	metadata     event.Metadata
-	metadataSize int         // bytes of the calls in metadata
-	childSpent   event.Spent // by the children of the calls in metadata
+	metadata     event.Metadata // of the final answer, as far as the run has come
+	metadataSize int            // bytes of the calls in metadata
+	childSpent   event.Spent    // what the child runs of the calls in metadata have used
 
 	replayed *replay.State // what other processes did in this run; nil if it began here
 }
 
 // run holds the state of a run that this process executes.
 //
-// Its context ends for two kinds of reasons, which the cause tells apart. After causes such as errRequested,
-// errAbandoned or errShutdown the run ends: it gets a terminal event here. After errParked, errHandedOver and
-// errTakenOver only its execution here ends, and this process must not append to it any more: another one may
-// be writing already. The first cause counts, so a cancellation does not change a run that was relinquished,
-// and the other way round. A cancellation that another process has to see is therefore an input too (Cancel).
+// The cause of its context decides what follows when the context ends. After causes such as errRequested,
+// errAbandoned or errShutdown the run ends: this process appends its terminal event. After errParked, errHandedOver
+// and errTakenOver the run was relinquished: only its execution here ends, and this process must not append to it
+// any more, since another process may be writing already. Only the first cause counts. So a cancellation does not
+// end a run that was relinquished before, and Cancel also stores the cancellation as an input for the next process.
 type run struct {
 	event.Run
-	account    usage.Account // whose usage it is
-	caller     auth.Identity // the run acts on their behalf; the log does not have their token
+	account    usage.Account // the caller's account, to which tokens and cost are charged
+	caller     auth.Identity // on whose behalf the run acts; without their token after a takeover
 	req        Request
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	out        *event.Writer
-	turn       thread.Builder // of the thread; it gets each event of the run
-	isBeside   bool           // another run of the thread was active when this one began
+	threadTurn thread.Builder // collects the run's events into its turn of the thread
+	isBeside   bool           // another run of the thread was active when this one began, so its turn was not begun
 	agent      *Agent
 	suspension suspension
 	clock      budget.Clock
@@ -296,19 +298,19 @@ type run struct {
 	replayed   *replay.State // nil unless another process executed the run before
 	slot       *admission.Slot
 	memory     *admission.Reservation
-	textHeld   atomic.Int64 // bytes of text that are counted in memory
+	textBytes  atomic.Int64 // bytes of text that memory counts (reserveMemory)
 
 	// The agent's mutex guards the fields below.
-	graceTimer   *time.Timer // ends the run if it has no readers; nil while it has one
-	gracePeriods int         // that have begun
+	graceTimer   *time.Timer // cancels the run for lack of readers; nil outside of a grace period
+	gracePeriods int         // how many grace periods have begun
 }
 
 // modelReply holds the model's answer of one step.
 type modelReply struct {
 	text   string
 	calls  []*call
-	usage  event.Usage
-	finish string
+	usage  event.Usage // zero if the provider reported none
+	finish string      // the finish reason, such as stop, length or tool_calls
 
 	extensions *llm.Extensions // for the next requests to the same endpoint; nil if it sent none
 }
@@ -317,21 +319,21 @@ type modelReply struct {
 type modelStream struct {
 	*loop
 	modelReply
-	finalTurn bool // tools can no longer be called
-	tries     int  // requests of this step
-	usageSeen bool
-	part      event.Body // the event that closes the open text or reasoning part; nil if no part is open
-	partID    string
-	byIndex   map[int]*call
-	fence     output.Fence             // around the text, if the answer must be JSON
-	output    *budget.Output           // what the model has written so far in this answer
-	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
-	added     extension                // from the hook pre_model_call
-	unheld    int                      // bytes of the answer that run.holdMemory does not know yet
+	finalTurn    bool                     // tools can no longer be called
+	requestCount int                      // requests of this step so far
+	usageSeen    bool                     // usage is set
+	partEnd      event.Body               // the event that closes the open text or reasoning part; nil if no part is open
+	partID       string                   // of the open part; "" if no part is open
+	byIndex      map[int]*call            // by the index that the endpoint gave the call
+	fence        output.Fence             // removes a code fence around the text, if the answer must be JSON
+	output       *budget.Output           // what the model has written so far in this answer
+	unparsed     map[int]*strings.Builder // arguments of calls that are not complete yet, by index
+	addition     hookAddition             // from the hook pre_model_call
+	uncounted    int                      // bytes of the answer that are not counted with run.reserveMemory yet
 }
 
 // extension is what the hook pre_model_call adds to the requests of one step.
-type extension struct {
+type hookAddition struct {
 	Instructions string   `json:"instructions,omitempty"`
 	Messages     []string `json:"messages,omitempty"`
 }
@@ -346,29 +348,27 @@ type askTool struct {
 type mediaBudget struct {
 	profile     llm.Profile    // of the model
 	budget      *budget.Budget // of the run
-	shownInTurn int            // shown in this turn
-	shownInRun  int            // shown in this run, in characters of base64
+	shownInTurn int            // images and sounds shown in this turn
+	shownInRun  int            // characters of base64 shown in this run
 }
 
 type jsonText = json.RawMessage
 
 // addUsage adds tokens to the metadata of the answer.
-func (l *loop) addUsage(u event.Usage) {
-	l.metadata.Usage.InputTokens += u.InputTokens
-	l.metadata.Usage.OutputTokens += u.OutputTokens
-	l.metadata.Usage.TotalTokens += u.TotalTokens
-}
+func (l *loop) addUsage(u event.Usage) { l.metadata.Usage = l.metadata.Usage.Plus(u) }
 
-// countChild adds to the metadata of the answer what a child has used.
+// countChild adds what a child run has used to childSpent and to the metadata of the answer.
 func (l *loop) countChild(s event.Spent) {
-	if l.childSpent.Cost == nil && l.childSpent.Calls == 0 && l.childSpent.Usage == (event.Usage{}) {
-		l.childSpent.Cost = new(float64)
+	isFirst := l.childSpent.Cost == nil && l.childSpent.Calls == 0 && l.childSpent.Usage == (event.Usage{})
+	if isFirst {
+		l.childSpent.Cost = new(float64) // nil would mean that the cost is unknown
 	}
 	l.childSpent = l.childSpent.Plus(s)
 	l.addUsage(s.Usage)
 }
 
-// cost returns what the run and its children have cost; nil if a price is unknown.
+// cost returns what the run and its children have cost; nil if a price is unknown. The run's own tokens are priced
+// here. The cost of the children is in childSpent, since their models may have other prices.
 func (l *loop) cost() *float64 {
 	all, children := l.metadata.Usage, l.childSpent.Usage
 	own := l.budget.CostOf(event.Usage{
@@ -382,10 +382,11 @@ func (l *loop) cost() *float64 {
 	return event.Spent{Cost: own}.Plus(event.Spent{Cost: l.childSpent.Cost}).Cost
 }
 
-// ToolsFor returns the tools that the rules let a caller use. The slice is shared: do not change
-// it.
+// ToolsFor returns the tools that the rules let a caller use. It waits for servers that are being connected. The
+// slice is shared: do not change it.
 func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {
-	all, access := a.Tools.ToolsFor(ctx, caller), a.Rules.Of(caller)
+	all := a.Tools.ToolsFor(ctx, caller)
+	access := a.Rules.Of(caller)
 	if access.AllowsEverything() {
 		return all // the same slice, so that toolCatalogCache recognizes it
 	}
@@ -405,53 +406,6 @@ func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.AllowsServer(s.Name) })
 }
 
-// unavailableServers returns the servers that the request would use and that cannot be connected at present, as
-// mcp.Client.Unavailable has them.
-func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
-	access := a.Rules.Of(caller)
-	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
-		agentAllows := r.as == nil || r.as.AllowsServer(name)
-		return !agentAllows || !access.AllowsServer(name) || !matches(r.Servers, name)
-	})
-}
-
-// checkToolsAvailable refuses a question that cannot be answered as asked because servers are down:
-// it names only servers or tools that are unavailable, or requires a call and no tool is available.
-// The model would otherwise answer without the tools, and the caller might not notice.
-func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, request Request) error {
-	needsTools := request.ToolChoice == ToolRequired || len(request.Servers) > 0 || len(request.Tools) > 0
-	if request.ToolChoice == ToolNone || !needsTools {
-		return nil
-	}
-	tools := request.filterTools(a.ToolsFor(ctx, caller)) // waits for servers that are being connected
-	down := a.unavailableServers(caller, request, true)
-	var asks []askTool
-	if len(request.Servers) == 0 { // otherwise it means the tools of these servers
-		asks = a.askTools(caller, request)
-	}
-	if len(down) == 0 || request.hasAvailableTool(tools, down, asks) {
-		return nil
-	}
-	// The tools of a server that was never listed are not known: the question may mean any of them.
-	return &ToolsUnavailableError{Servers: down}
-}
-
-// hasAvailableTool reports whether the model can call a tool of a server that is not down, one of asks, which ask other
-// agents, or a tool of the caller if the model must call one. With ForcedTool only the tool with that name counts.
-func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []askTool) bool {
-	mayBeMeant := func(name string) bool { return r.ForcedTool == "" || name == r.ForcedTool }
-	if slices.ContainsFunc(asks, func(t askTool) bool { return mayBeMeant(t.Name) }) {
-		return true
-	}
-	if slices.ContainsFunc(tools, func(t catalog.Tool) bool { return !slices.Contains(down, t.Server) && mayBeMeant(t.Name) }) {
-		return true
-	}
-	if r.ToolChoice != ToolRequired && r.ForcedTool == "" {
-		return false
-	}
-	return slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return mayBeMeant(t.Name) })
-}
-
 // MayUseModel reports whether the rules let a caller use a model.
 func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
 	return a.Rules.Of(caller).AllowsModel(model)
@@ -466,8 +420,8 @@ func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string
 	return a.Tools.RefreshFor(ctx, caller, server)
 }
 
-// SignOut removes the tokens that a caller has granted for a server. It returns ErrUnknownServer like
-// Refresh, and for a server that callers do not sign in to.
+// SignOut removes the tokens that a caller has granted for a server. It returns ErrUnknownServer if the server
+// does not exist, if the caller may not use it, or if callers do not sign in to it.
 func (a *Agent) SignOut(ctx context.Context, caller auth.Identity, server string) error {
 	if !a.Rules.Of(caller).AllowsServer(server) {
 		return fmt.Errorf("sign out of %.64q: %w", server, ErrUnknownServer)
@@ -476,22 +430,11 @@ func (a *Agent) SignOut(ctx context.Context, caller auth.Identity, server string
 	return err
 }
 
-// Prompts returns the prompts of a server, for a caller. It returns ErrUnknownServer like
-// Refresh.
+// Prompts lists the prompts of a server, for a caller. It returns ErrUnknownServer if the server does not exist or
+// the caller may not use it.
 func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {
 	if !a.Rules.Of(caller).AllowsServer(server) {
 		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	return a.Tools.Prompts(ctx, caller, server)
-}
-
-// mayUse reports whether the rules let a caller use a tool now.
-func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
-	_, ok := a.Rules.Of(caller).AllowsTool(t.Server, t.Name)
-	return ok
-}
-
-// presentName returns the current name of the call's tool.
-func (a *Agent) presentName(exec *toolExecution) string {
-	return a.Tools.NameOf(exec.Server, exec.Tool)
 }

@@ -20,10 +20,9 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// Named agents (Options.Agents): a question selects one by its id, and the agent's definition completes
+// Named agents (Options.Agents): a question selects an agent by its id, and the agent's definition completes
 // and restricts the request. A run keeps the definition that it started with, also in a process that
-// takes it over; ReplaceAgents affects later runs only, and that includes the children that a run asks
-// from then on.
+// takes the run over. ReplaceAgents affects only runs that start later, including child runs of runs in progress.
 
 // ErrUnknownAgent means that no agent has the id, or that the caller may not use the agent that has it.
 var ErrUnknownAgent = errors.New("no such agent")
@@ -33,17 +32,17 @@ type namedAgent struct {
 	definition.Agent
 	prompt   *prompt.Prompt
 	exported json.RawMessage  // the definition without its prompt, for exports of runs
-	catalogs toolCatalogCache // of all the tools that the agent may use
+	catalogs toolCatalogCache // caches the catalog of all tools that the agent may use
 }
 
-// newNamedAgent returns the agent of a definition, with its prompt and the form in which exports have it.
+// newNamedAgent returns the agent of a definition. It compiles the prompt and encodes the definition for exports.
 func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
 	p, err := a.Prompt.WithTemplate(d.Prompt)
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", d.ID, err)
 	}
 	n := &namedAgent{Agent: d, prompt: p}
-	d.Prompt = "" // an export has the template
+	d.Prompt = "" // an export has the template in its settings
 	if n.exported, err = json.Marshal(d); err != nil {
 		return nil, fmt.Errorf("encode the agent %s: %w", d.ID, err)
 	}
@@ -76,8 +75,8 @@ func (a *Agent) ReplaceAgents(agents []definition.Agent) error {
 	return nil
 }
 
-// Agents returns the agents that a caller may ask, in the order of the file, the default one first if
-// the caller may ask it.
+// Agents returns the agents that a caller may ask, in the order of AGENTS_FILE. The default agent comes first if the
+// caller may ask it. Agents without a model have the service's default model.
 func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 	access, defaultModel := a.Rules.Of(caller), a.defaultModel()
 	var out []definition.Agent
@@ -94,15 +93,15 @@ func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 // DefaultAgent returns the id of the agent of questions that name none.
 func (a *Agent) DefaultAgent() string { return a.agents.Load().list[0].ID }
 
-// HasAgent reports whether AGENTS_FILE has an agent with that id, also one that the caller may not use. API formats without
-// a field for agents use this to tell an agent from a model.
+// HasAgent reports whether AGENTS_FILE has an agent with that id, even if the caller may not use it. API formats
+// that name agents in the field for the model use this to tell an agent from a model.
 func (a *Agent) HasAgent(id string) bool {
 	served := a.agents.Load()
 	return !served.unnamed && served.find(id) != nil
 }
 
-// AgentTools returns the names of the tools that an agent may call for a caller. It never returns nil, also
-// if the agent was removed after the caller had listed it.
+// AgentTools returns the names of the tools that an agent may call for a caller, those that ask other agents
+// included. If the caller may not use the agent or the agent does not exist, the list is empty. It is never nil.
 func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
 	request := Request{Agent: id}
 	names := []string{}
@@ -113,7 +112,7 @@ func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string)
 	if err != nil {
 		return names
 	}
-	request.as = n
+	request.namedAgent = n
 	for _, t := range a.askTools(caller, request) {
 		names = append(names, t.Name)
 	}
@@ -136,7 +135,8 @@ func (s *servedAgents) find(id string) *namedAgent {
 	return nil
 }
 
-// selectAgent returns the agent with that id, "" being the default one, or ErrUnknownAgent.
+// selectAgent returns the agent with that id; "" selects the default agent. It returns ErrForbidden if the rules
+// allow the caller nothing, and ErrUnknownAgent if there is no such agent or the caller may not use it.
 func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error) {
 	agent := a.agents.Load().find(id)
 	access := a.Rules.Of(caller)
@@ -151,7 +151,7 @@ func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error
 	return agent, nil
 }
 
-// storedAgentID returns what runs store of the agent: "" if the service has no names for agents.
+// storedAgentID returns the id that runs of the agent store; "" if AGENTS_FILE is not set.
 func (a *Agent) storedAgentID(n *namedAgent) string {
 	if n.ID == definition.DefaultID && a.agents.Load().unnamed {
 		return ""
@@ -159,8 +159,8 @@ func (a *Agent) storedAgentID(n *namedAgent) string {
 	return n.ID
 }
 
-// restoreAgent returns the agent of a run that another process started with the definition; nil means one without a
-// name.
+// restoreAgent returns the agent of a run that another process started, from the definition in the run's checkpoint.
+// A nil definition means that the run's agent has no name: its settings are those of the environment.
 func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
 	if d == nil {
 		return &namedAgent{Agent: definition.Agent{ID: definition.DefaultID}, prompt: a.Prompt}, nil
@@ -168,14 +168,14 @@ func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
 	return a.newNamedAgent(*d)
 }
 
-// applyAgent selects the agent of request, completes request with what the agent sets and request leaves out, and lowers
-// its limits to the agent's.
+// applyAgent selects the agent of request. It completes request with the settings of the agent that request leaves
+// out, and lowers its limits to the agent's.
 func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	agent, err := a.selectAgent(caller, strings.TrimSpace(request.Agent))
 	if err != nil {
 		return err
 	}
-	request.as, request.Agent = agent, a.storedAgentID(agent)
+	request.namedAgent, request.Agent = agent, a.storedAgentID(agent)
 	request.Model = cmp.Or(request.Model, agent.Model)
 	request.Sampling = agent.ApplySampling(request.Sampling)
 	request.MaxTokens = budget.LowerTokens(request.MaxTokens, agent.MaxOutputTokens)
@@ -189,7 +189,8 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	return nil
 }
 
-// budgetLimits returns the limits that no question can raise: the service's and the agent's.
+// budgetLimits returns the limits that no question can raise: the lower of the service's and the agent's. A nil
+// agent has no limits of its own.
 func (a *Agent) budgetLimits(n *namedAgent) Budget {
 	if n == nil {
 		return a.Budget
@@ -203,21 +204,21 @@ type ToolSearch = toolsearch.Options
 // toolCatalog holds the tools that a run may use. Runs share it, so it never changes.
 type toolCatalog struct {
 	*toolsearch.Catalog
-	source []catalog.Tool // that the tools were chosen from
-	list   *record.ToolList
+	source []catalog.Tool   // the tools from which those of the catalog were chosen; nil if it is not cached
+	list   *record.ToolList // the tools as exports have them
 }
 
-// newToolCatalog returns the catalog of some tools, which must not change any more.
+// newToolCatalog returns the catalog of tools. The slice must not change any more.
 func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 	return &toolCatalog{Catalog: toolsearch.NewCatalog(tools), list: record.NewToolList(tools)}
 }
 
-// toolCatalogCache caches the catalog of all tools of an agent. Almost every run uses it, and computing
-// one costs more than the rest of a run's start.
+// toolCatalogCache caches the catalog of all tools of an agent. Almost every run uses this catalog, and computing
+// it costs more than the rest of a run's start.
 type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
 
-// catalogFor returns the catalog of the tools in all that r may use. The caller must not change
-// it.
+// catalogFor returns the catalog of those tools of all that r may use, from the cache if r does not restrict its
+// tools and all is the same slice as last time. The caller must not change the catalog.
 func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalog {
 	if len(all) == 0 || r.restrictsTools() {
 		return newToolCatalog(r.filterTools(all))
@@ -226,57 +227,108 @@ func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalo
 	if last := c.last.Load(); last != nil && len(all) == len(last.source) && &all[0] == &last.source[0] {
 		return last
 	}
-	made := newToolCatalog(r.filterTools(all))
-	made.source = all
-	c.last.Store(made)
-	return made
+	created := newToolCatalog(r.filterTools(all))
+	created.source = all
+	c.last.Store(created)
+	return created
 }
 
-// UsableTools returns the tools that a request of the caller may use; none if they may not use its agent.
-// The caller must not change the slice.
+// UsableTools returns the tools that a request of the caller may use; nil if the caller may not use its agent. The
+// slice is shared: do not change it.
 func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []catalog.Tool {
 	var err error
-	if r.as, err = a.selectAgent(caller, r.Agent); err != nil {
+	if r.namedAgent, err = a.selectAgent(caller, r.Agent); err != nil {
 		return nil
 	}
 	return r.filterTools(a.ToolsFor(ctx, caller))
 }
 
-// askTools returns the tools with which a run of the request asks other agents: those that the agent lists, that
-// exist at present, and that the caller may use.
+// unavailableServers returns the names of the servers that the request would use and that cannot be used at present.
+// waited means that the caller has waited for the servers' tools (ToolsFor): then servers that have never been
+// connected count too.
+func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
+	access := a.Rules.Of(caller)
+	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
+		agentAllows := r.namedAgent == nil || r.namedAgent.AllowsServer(name)
+		return !agentAllows || !access.AllowsServer(name) || !matches(r.Servers, name)
+	})
+}
+
+// checkToolsAvailable returns a *ToolsUnavailableError for a question that depends on tools of servers that are
+// down: it names servers or tools, or requires a call, and no tool that it may use is available. The model would
+// otherwise answer without the tools, and the caller might not notice. It waits for servers that are being connected.
+func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, request Request) error {
+	needsTools := request.ToolChoice == ToolRequired || len(request.Servers) > 0 || len(request.Tools) > 0
+	if request.ToolChoice == ToolNone || !needsTools {
+		return nil
+	}
+	tools := request.filterTools(a.ToolsFor(ctx, caller))
+	down := a.unavailableServers(caller, request, true)
+	var asks []askTool
+	if len(request.Servers) == 0 { // a question that names servers depends on their tools, and not on other agents
+		asks = a.askTools(caller, request)
+	}
+	if len(down) == 0 || request.hasAvailableTool(tools, down, asks) {
+		return nil
+	}
+	// The tools of a server that was never listed are not known: the question may mean any of them.
+	return &ToolsUnavailableError{Servers: down}
+}
+
+// hasAvailableTool reports whether the model can call one of asks (tools that ask other agents) or a tool of a
+// server that is not down. Tools of the caller count only if the model must call a tool. With ForcedTool, only the
+// tool with that name counts.
+func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []askTool) bool {
+	mayCall := func(name string) bool { return r.ForcedTool == "" || name == r.ForcedTool }
+	if slices.ContainsFunc(asks, func(t askTool) bool { return mayCall(t.Name) }) {
+		return true
+	}
+	isUp := func(t catalog.Tool) bool { return !slices.Contains(down, t.Server) }
+	if slices.ContainsFunc(tools, func(t catalog.Tool) bool { return isUp(t) && mayCall(t.Name) }) {
+		return true
+	}
+	mustCall := r.ToolChoice == ToolRequired || r.ForcedTool != ""
+	return mustCall && slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return mayCall(t.Name) })
+}
+
+// askTools returns the tools with which a run of the request asks other agents. There is one for each agent that the
+// request's agent lists, that exists at present, that the caller may use, and that Request.Tools allows. A run at
+// definition.MaxLevels cannot ask further agents.
 func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
-	if len(r.as.Agents) == 0 || r.ToolChoice == ToolNone || r.parent.Level >= definition.MaxLevels {
+	if len(r.namedAgent.Agents) == 0 || r.ToolChoice == ToolNone || r.parent.Level >= definition.MaxLevels {
 		return nil
 	}
 	served, access := a.agents.Load(), a.Rules.Of(caller)
-	for _, id := range r.as.Agents {
-		n, name := served.find(id), definition.AskPrefix+id
-		if n == nil || !access.AllowsAgent(id) || !matches(r.Tools, name) {
+	for _, id := range r.namedAgent.Agents {
+		name := definition.AskPrefix + id
+		asked := served.find(id)
+		if asked == nil || !access.AllowsAgent(id) || !matches(r.Tools, name) {
 			continue
 		}
 		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."
-		if n.Description != "" {
-			description += " " + n.Description
+		if asked.Description != "" {
+			description += " " + asked.Description
 		}
 		tools = append(tools, askTool{llm.Tool{Name: name, Description: description, Schema: askSchema}, id})
 	}
 	return tools
 }
 
+// askSchema is the input schema of the tools that ask other agents.
 var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
 	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
 
 // servedModels are the models that requests may name, see Options.
 type servedModels struct {
-	byDefault string
-	profiles  map[string]llm.Profile
+	defaultModel string
+	profiles     map[string]llm.Profile
 }
 
 // Models returns Options.DefaultModel and Options.Profiles, or what has replaced them. The caller
 // must not change the map.
 func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) {
 	m := a.models.Load()
-	return m.byDefault, m.profiles
+	return m.defaultModel, m.profiles
 }
 
 // ReplaceModels replaces Options.DefaultModel and Options.Profiles. Runs in progress keep the
@@ -285,8 +337,8 @@ func (a *Agent) ReplaceModels(defaultModel string, profiles map[string]llm.Profi
 	a.models.Store(&servedModels{defaultModel, profiles})
 }
 
-// profileOf returns the profile of a model. If the operator lists no models, the model's id decides
-// whether it takes images.
+// profileOf returns the profile of a model; the zero value for a model that is not served. If the operator lists no
+// models, the model's id decides whether it takes images.
 func (a *Agent) profileOf(model string) llm.Profile {
 	_, profiles := a.Models()
 	if len(profiles) == 0 {
@@ -301,7 +353,7 @@ func (a *Agent) priceOf(model string) *llm.Price {
 	return profiles[model].Price
 }
 
-// hasAskTool reports whether one of the tools, each of which asks another agent, has the name.
+// hasAskTool reports whether one of tools has the name.
 func hasAskTool(tools []askTool, name string) bool {
 	return slices.ContainsFunc(tools, func(t askTool) bool { return t.Name == name })
 }

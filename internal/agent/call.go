@@ -30,9 +30,9 @@ type call struct {
 	args        jsonText // a JSON object; nil if the model's text is not one
 	argsText    string   // the model's text if args is nil
 	argsProblem string   // what is wrong with argsText
-	byClient    bool     // the caller executes it
+	byClient    bool     // the caller executes the call
 	edited      bool     // a person changed args
-	foundTools  []string // the names of the tools that it found, if it was a tool search
+	foundTools  []string // the names of the tools that a call of the search tool found
 }
 
 // toolExecution holds a tool call while it is executed. Calls of a run and direct calls differ
@@ -40,42 +40,42 @@ type call struct {
 type toolExecution struct {
 	*call
 	tool          catalog.Tool
-	exists        bool   // the run has a tool of this name
-	preapproved   bool   // the caller of a direct call has agreed to it in advance
-	refusal       string // why the call is refused; "" if it is not
-	contextParams map[string]string
-	caller        auth.Identity     // on whose behalf
+	toolExists    bool              // the run has a tool of this name
+	preapproved   bool              // the caller of a direct call has agreed to the call in advance
+	refusal       string            // for the model: the limit of its turn that forbids the call; "" if none does
+	contextParams map[string]string // Request.Context
+	caller        auth.Identity     // on whose behalf the call is made
 	runID         string            // "" for a direct call
 	notifications *notificationSink // receives the server's notifications during the call; nil for a direct call
 	loop          *loop             // answers the server's requests during the call; nil for a direct call
-	index         int               // position of the call in its turn, from 0
+	index         int               // position of the call among those of its turn that the agent executes, from 0
 	replayed      *replay.Call      // what other processes did for the call; nil if nothing
 	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
-	asks          string            // the agent that the call asks; "" for any other tool
-	// builtin executes a tool of the agent's own; nil for a server's tool.
+	askedAgent    string            // the id of the agent that the call asks; "" for any other tool
+	// builtin executes a tool of the agent's own: the tool search, or asking an agent. nil for a server's tool.
 	builtin func(context.Context, *toolExecution) (*content.Result, error)
 
-	result     *content.Result // set by execute
-	childID    string          // of a call that asks an agent: the child run, once there is one
-	spent      *event.Spent    // by the child run, once it has ended
-	toolReport *content.Result // the tool's own report of its failure
+	result     *content.Result // the result of a call that succeeded, set by execute
+	childID    string          // the child run of a call that asks an agent; "" before it is started
+	spent      *event.Spent    // what the child run has used; nil before it has ended
+	toolReport *content.Result // the result with which the tool reported its own failure; nil otherwise
 	hookResult *content.Result // a hook's answer in place of the tool's; nil if no hook answered
 	abort      *abortError     // set by a hook that ends the run
-	duration   time.Duration   // of execute
+	duration   time.Duration   // of the requests to the server together, or of builtin
 
 	rule            string   // the rule of auth.Rules that allows the call; "" without rules
 	decision        decision // whether the call may be made
 	approvedVersion string   // the tool's version that a person approved; "" if no person was asked
 }
 
-// callOutcome tells how a call ended: resultEvent or errorEvent is set.
+// callOutcome says how a call ended: either resultEvent or errorEvent is set. Both are nil while it has not ended.
 type callOutcome struct {
 	resultEvent *event.ToolResult
 	errorEvent  *event.ToolError
-	fullResult  *content.Result // of a call that succeeded
-	resultURL   string          // where the full result can be read; "" if nowhere
+	fullResult  *content.Result // the result that resultEvent may have only a part of; nil if the call failed
+	resultURL   string          // where the full result or report can be read; "" if nowhere
 	abort       *abortError     // set if the run ends with the call
-	spent       *event.Spent    // by the child run of the call; nil if it has none
+	spent       *event.Spent    // what the child run of the call has used; nil if it has none
 }
 
 const maxArgs = 64 << 10 // bytes of one call's arguments
@@ -84,9 +84,9 @@ const maxForModel = 256 << 10 // bytes of text that one result adds to the conve
 
 // decision records whether a call may be made, and who decided that.
 type decision struct {
-	verdict string // "" until it is decided
-	by      string // subject of the person who decided; "" if no decision was needed, or the person is anonymous
-	why     string // the reason of a denial
+	verdict string // one of the constants below; "" until it is decided
+	by      string // the subject of the person who decided; "" if no person was asked, or the person is anonymous
+	reason  string // the reason of a denial
 	edited  bool   // a person changed the arguments
 }
 
@@ -98,19 +98,21 @@ const (
 	replaced = "replaced" // a hook answered instead; the tool was not called
 )
 
-// pendingInput is what a call requires before it is sent again, and what any process needs to do so.
-// Notes of the run have it. Readers never see it, since the server's requestState may be a secret.
+// pendingInput holds what a call requires before it is sent again, and what any process needs to send it. It is
+// stored in notes of the run, which readers never see, since the server's requestState may be a secret.
 //
-// Protocol 2026-07-28 lets a server end a request with what it requires, and the client sends the request again
-// with the answers. No connection stays open meanwhile, so such a run can be parked, and another process can
-// send the request again: it has not been executed before. A question within an open request (HeldOpen) keeps
-// the run in this process instead.
+// In a multi round-trip request (protocol 2026-07-28) a server ends the request with a list of what it requires, and
+// the client sends the request again with the answers. No connection is open between the two. So the run can be
+// parked, and another process can send the request again, because the server has not executed the call yet. A
+// question that a server asks within an open request (HeldOpen) keeps the run in this process instead.
 type pendingInput struct {
+	// Required is what the server of the call requires; nil if only a sign-in is missing.
 	Required *content.InputRequired `json:"required,omitempty"`
 	// Interrupts are the ids of the questions to the owner, by the key of the server's request.
 	Interrupts map[string]string `json:"interrupts,omitempty"`
-	Asked      int               `json:"asked,omitempty"` // questions of the call so far
-	// SignIn is what the owner has to do first, and SignInInterrupt the id of the question for it.
+	Asked      int               `json:"asked,omitempty"` // how many questions the call has asked so far
+	// SignIn is the sign-in that the owner has to do first; nil if none is needed. SignInInterrupt is the id of
+	// the question that asks for it.
 	SignIn          *content.SignIn `json:"sign_in,omitempty"`
 	SignInInterrupt string          `json:"sign_in_interrupt,omitempty"`
 	SignInExpires   int64           `json:"sign_in_expires,omitempty"` // in ms since the Unix epoch, of the log's time
@@ -120,10 +122,10 @@ type pendingInput struct {
 	Edited          bool     `json:"edited,omitempty"`
 	ApprovedVersion string   `json:"approved_version,omitempty"`
 
-	answers map[string]mcp.ElicitationResult // to what is Required; nil before the owner was asked
+	answers map[string]mcp.ElicitationResult // the owner's answers to Required; nil before the owner was asked
 }
 
-// interruptIDs returns the ids of the questions; none of a nil pendingInput.
+// interruptIDs returns the ids of all questions to the owner, in no order. p may be nil.
 func (p *pendingInput) interruptIDs() []string {
 	if p == nil {
 		return nil
@@ -135,9 +137,8 @@ func (p *pendingInput) interruptIDs() []string {
 	return ids
 }
 
-// notificationSink appends a server's notifications during one call as events. While the run is
-// suspended it waits. Package mcp calls it for one notification at a time, and not after the
-// call.
+// notificationSink appends a server's notifications during one call as events. While the run is suspended, its
+// methods block. Package mcp passes one notification at a time, and none after the call.
 type notificationSink struct {
 	run  *run
 	call event.Call
@@ -149,8 +150,8 @@ func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
 	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
 }
 
-// appendLog appends a log message. If messages before it were dropped, it first appends a line
-// that says so.
+// appendLog appends a log message, if m has one. If package mcp dropped messages before it (m.Omitted), appendLog
+// first appends a warning with their number.
 func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
 	if m.Omitted > 0 {
 		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
@@ -161,8 +162,9 @@ func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
 	}
 }
 
-// appendEvent appends an event of the call. It returns no error, because package mcp has no use for one: execute
-// looks at err after the call. So a log that fails ends the run, and does not only lose a notification.
+// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in
+// s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
+// ends the run.
 func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
 	err := func() (err error) {
 		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
@@ -179,8 +181,9 @@ func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
 	}
 }
 
-// parseArgs parses the model's arguments. It never guesses: a text that is not a JSON object is
-// kept as text, and the model gets an error that explains what is wrong.
+// parseArgs parses the model's arguments. It sets c.args if text is a JSON object; empty text counts as {}. Otherwise
+// it keeps the text, cut to maxArgs bytes, in c.argsText and says in c.argsProblem what is wrong, for the model. It
+// does not try to repair the text.
 func (c *call) parseArgs(text string) {
 	trimmed := bytes.TrimSpace([]byte(text))
 	if len(trimmed) == 0 {
@@ -205,7 +208,8 @@ func (c *call) parseArgs(text string) {
 	c.argsText = text
 }
 
-// describeJSONError explains to the model why text is not a JSON object, and at which byte.
+// describeJSONError explains to the model why text is not a JSON object, if possible with the position of the
+// invalid byte. err is the error of unmarshalling text.
 func describeJSONError(text []byte, err error) string {
 	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return "they are a JSON " + wrongType.Value + ", not an object"
@@ -220,7 +224,8 @@ func describeJSONError(text []byte, err error) string {
 	}
 	// Offset counts the bytes that were read, including the invalid one.
 	at := max(0, min(int(broken.Offset)-1, len(text)-1))
-	return fmt.Sprintf("they are not a JSON object: at byte %d, %q is not valid JSON", at+1, bytes.ToValidUTF8(text[at:min(len(text), at+20)], nil))
+	excerpt := bytes.ToValidUTF8(text[at:min(len(text), at+20)], nil)
+	return fmt.Sprintf("they are not a JSON object: at byte %d, %q is not valid JSON", at+1, excerpt)
 }
 
 // argsAsWritten returns the model's arguments unchanged, for the conversation.
@@ -231,7 +236,7 @@ func (c *call) argsAsWritten() string {
 	return c.argsText
 }
 
-// executor returns who executes the call, as events say it; "" means answerd.
+// executor returns who executes the call, for its events: event.Client for a tool of the caller, "" for answerd.
 func (c *call) executor() event.Executor {
 	if c.byClient {
 		return event.Client
@@ -239,7 +244,8 @@ func (c *call) executor() event.Executor {
 	return ""
 }
 
-// isSet reports whether the call has ended, in this process or in another one.
+// isSet reports whether o says how the call ended. Before a turn's calls are executed, only the calls that have
+// ended in another process have an outcome (restoreCalls).
 func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
 
 // failure returns a failure of the call with a message for the model and the caller.
@@ -247,8 +253,9 @@ func (exec *toolExecution) failure(kind mcp.ErrorKind, message string) error {
 	return &mcp.CallError{Kind: kind, Tool: exec.Tool, Server: exec.Server, Message: message}
 }
 
-// canceledFailure returns the failure of a call that ctx ended. Usually the run or its caller
-// has gone. But a run whose time for tools is used up continues, and its model needs the reason.
+// canceledFailure returns the failure of a call that ended because ctx did. Usually the run or its caller has ended
+// too, and the message is not read. But a run whose time for tools is used up continues, and its model needs the
+// reason.
 func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
 		return exec.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
@@ -256,12 +263,13 @@ func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	return exec.failure(mcp.Cancelled, recorded.CallCancelled)
 }
 
-// recordedDecision returns what a rule or a hook decided about the call, if the run repeats a recorded one.
-func (exec *toolExecution) recordedDecision() (d recorded.Decision) {
-	if exec.loop != nil && exec.loop.agent.Repeat != nil {
-		d = exec.loop.agent.Repeat.Decision(exec.runID, exec.CallID)
+// recordedDecision returns what a rule or a hook decided about the call in the recording that the run repeats. It
+// returns the zero value if the call had no such decision or the run is not a rerun.
+func (exec *toolExecution) recordedDecision() recorded.Decision {
+	if exec.loop == nil || exec.loop.agent.Repeat == nil {
+		return recorded.Decision{}
 	}
-	return d
+	return exec.loop.agent.Repeat.Decision(exec.runID, exec.CallID)
 }
 
 // contentList returns the content blocks of a result, never nil.
@@ -272,81 +280,87 @@ func contentList(res *content.Result) []jsonText {
 	return res.Content
 }
 
-// Bounds of what one result adds elsewhere, in bytes of JSON.
+// Bounds of what one result adds to events and metadata, in bytes of JSON.
 const (
-	maxInEvent  = 256 << 10 // to its event: payload, content and structured content together
-	maxInline   = 64 << 10  // characters of base64 of one block in an event
-	maxMetadata = 1 << 20   // of all calls of a run to its metadata
-	minMetadata = 1 << 10   // of one call, whatever the other calls used
+	maxInEvent  = 256 << 10 // of an event: payload, content and structured content together
+	maxInline   = 64 << 10  // of one block in an event, in characters of base64
+	maxMetadata = 1 << 20   // of the metadata of a run: arguments and results of all its calls
+	minMetadata = 1 << 10   // of one call in the metadata, however much the other calls used
 )
 
-// recordResult returns the outcome of a call that succeeded. The event of a run's call is
-// bounded; a result that exceeds the bound is also stored in full. A direct call returns the
-// full result. The result is stored before its event is appended, because a reader of the event may follow its
-// URL at once. If it cannot be stored, the event says that it is truncated and has no URL.
+// recordResult returns the outcome of a call that succeeded. The event of a run's call is bounded by maxInEvent; a
+// result that exceeds the bound is also stored in full. The event of a direct call has the full result.
+//
+// The result is stored before the caller appends its event, because a reader of the event may follow its URL at
+// once. If it cannot be stored, the event says that it is truncated and has no URL.
 func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *content.Result) callOutcome {
-	end := callOutcome{fullResult: res, resultEvent: &event.ToolResult{
+	result := &event.ToolResult{
 		Call: exec.Call, Args: exec.args, DurationMS: exec.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
-	}}
-	result := end.resultEvent
+	}
+	outcome := callOutcome{fullResult: res, resultEvent: result}
 	if exec.runID == "" {
 		result.Payload = res.Payload()
 		result.Content = contentList(res)
 		result.Structured = res.Structured
-		return end
+		return outcome
 	}
-	end.resultURL = a.resultPath(exec.runID, exec.CallID)
-	brief := res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline, URL: end.resultURL})
+	outcome.resultURL = a.resultPath(exec.runID, exec.CallID)
+	brief := res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline, URL: outcome.resultURL})
 	if brief.Incomplete {
 		if !a.storeResult(ctx, exec, res) {
-			end.resultURL = ""
+			outcome.resultURL = ""
 			brief = res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline})
 		}
-		result.Truncated = &event.Truncated{Bytes: res.Size(), URL: end.resultURL}
+		result.Truncated = &event.Truncated{Bytes: res.Size(), URL: outcome.resultURL}
 	}
 	result.Payload = brief.Payload
 	result.Content = brief.Content
 	result.Structured = brief.Structured
-	return end
+	return outcome
 }
 
-// recordFailure returns the outcome of a call that failed. A tool's own report is also stored in
-// full if the event has only a part of its text.
+// recordFailure returns the outcome of a call that failed. The event has at most maxForModel bytes of the message.
+// If the tool itself reported the failure (exec.toolReport) and the event cannot show all of the report, the report
+// is also stored in full; without that, resultURL is "" if the message was truncated.
 func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *mcp.CallError) callOutcome {
-	end := callOutcome{abort: exec.abort, errorEvent: &event.ToolError{
+	failure := &event.ToolError{
 		Call:       exec.Call,
 		Args:       exec.args,
 		ArgsText:   exec.argsText,
 		Kind:       string(failed.Kind),
 		Errors:     fieldErrors(failed.Fields),
 		DurationMS: exec.duration.Milliseconds(),
-	}}
+	}
+	outcome := callOutcome{abort: exec.abort, errorEvent: failure}
 	if exec.runID != "" {
-		end.resultURL = a.resultPath(exec.runID, exec.CallID)
+		outcome.resultURL = a.resultPath(exec.runID, exec.CallID)
 	}
-	text, cut := content.TruncateText(failed.Message, maxForModel, end.resultURL)
-	// A hook saw only the text of the failure, so nothing else may be shown.
+	text, truncated := content.TruncateText(failed.Message, maxForModel, outcome.resultURL)
+	// With hooks, the report is not stored: a hook saw only the text of the failure, and so must readers.
 	mayStore := exec.runID != "" && exec.toolReport != nil && a.Hooks == nil
-	if mayStore && (cut || !exec.toolReport.IsText()) {
-		end.errorEvent.Truncated = &event.Truncated{Bytes: exec.toolReport.Size(), URL: end.resultURL}
-		cut = !a.storeResult(ctx, exec, exec.toolReport)
+	isStored := false
+	if mayStore && (truncated || !exec.toolReport.IsText()) {
+		failure.Truncated = &event.Truncated{Bytes: exec.toolReport.Size(), URL: outcome.resultURL}
+		isStored = a.storeResult(ctx, exec, exec.toolReport)
+		truncated = true
 	}
-	if cut {
-		end.resultURL = ""
+	if truncated && !isStored {
+		outcome.resultURL = ""
 		text, _ = content.TruncateText(failed.Message, maxForModel, "")
-		end.errorEvent.Truncated = &event.Truncated{Bytes: len(failed.Message)}
+		failure.Truncated = &event.Truncated{Bytes: len(failed.Message)}
 	}
-	end.errorEvent.Payload = text
-	return end
+	failure.Payload = text
+	return outcome
 }
 
-// storeResult stores a full result in the log of its run, and reports whether that succeeded. If
-// it fails the run continues, because its events have what the model was given.
+// storeResult stores a full result in the log of its run, for Agent.Result, and reports whether that succeeded. A
+// failure is only logged: the run continues, because its events have what the model was given.
 func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *content.Result) bool {
 	head, err := json.Marshal(storedResultHeader{exec.CallID, exec.Tool, exec.Server, res.IsError})
 	if err == nil {
-		// The content is already JSON, and large: it is copied and not parsed again.
-		whole := bytes.NewBuffer(make([]byte, 0, len(head)+res.Size()+len(res.Content)+64))
+		// The content is already JSON, and large. It is copied between the members of head and not parsed again.
+		const brackets = 64 // at least the bytes of the names and brackets below
+		whole := bytes.NewBuffer(make([]byte, 0, len(head)+res.Size()+len(res.Content)+brackets))
 		whole.Write(head[:len(head)-len("}")])
 		whole.WriteString(`,"content":[`)
 		for i, block := range res.Content {
@@ -385,19 +399,19 @@ type Result struct {
 	Tool       string          `json:"tool"`
 	Server     string          `json:"server"`
 	IsError    bool            `json:"is_error"`
-	Payload    json.RawMessage `json:"payload"` // not stored, because it follows from the others
+	Payload    json.RawMessage `json:"payload"` // not stored, because it follows from Content and Structured
 	Content    []jsonText      `json:"content"`
 	Structured json.RawMessage `json:"structured,omitempty"`
 }
 
-// Result returns the full result of a call of a run; its event may have only a part of it. Errors:
-// event.ErrNotFound if the run has no such call, or it has not ended; event.ErrGone if the result
-// is no longer stored.
+// Result returns the full result of a call of a run, of which the event may have only a part. Errors:
+// event.ErrNotFound if the run has no such call, or the call has not ended; event.ErrGone if the result
+// is no longer stored; or the log's.
 func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) {
 	if record.IsReserved(callID) {
 		return Result{}, event.ErrNotFound
 	}
-	kept, err := a.Log.Result(ctx, run, callID)
+	stored, err := a.Log.Result(ctx, run, callID)
 	if errors.Is(err, event.ErrNotFound) {
 		return a.resultFromEvents(ctx, run, callID)
 	}
@@ -405,15 +419,15 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 		return Result{}, fmt.Errorf("read a result: %w", err)
 	}
 	var r Result
-	if err := json.Unmarshal(kept, &r); err != nil {
+	if err := json.Unmarshal(stored, &r); err != nil {
 		return Result{}, fmt.Errorf("decode a kept result: %w", err)
 	}
 	r.Payload = (&content.Result{Content: r.Content, Structured: r.Structured}).Payload()
 	return r, nil
 }
 
-// resultFromEvents returns a result whose event is complete, so that it was not stored
-// separately.
+// resultFromEvents returns the result of a call from the run's events, if its event is complete: such a result is
+// not stored separately. Errors: event.ErrNotFound, event.ErrGone if the event has only a part, or the log's.
 func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Result, error) {
 	for pos := int64(0); ; {
 		page, err := a.Log.After(ctx, run, pos)
@@ -441,11 +455,11 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 	}
 }
 
-// completeResult returns the complete result of a call, or event.ErrGone if the event has only a part of it: such a
-// result would have been found in the log if it had been stored.
-func completeResult(c event.Call, t *event.Truncated, r Result) (Result, error) {
-	if t != nil {
-		return Result{}, event.ErrGone // it could not be stored
+// completeResult returns r, which was read from the event of call c, with the members that identify the call. If the
+// event was truncated, it returns event.ErrGone: the full result is not in the log, since Result looked there first.
+func completeResult(c event.Call, truncated *event.Truncated, r Result) (Result, error) {
+	if truncated != nil {
+		return Result{}, event.ErrGone
 	}
 	r.CallID = c.CallID
 	r.Tool = c.Tool
@@ -458,7 +472,7 @@ func (a *Agent) resultPath(runID, callID string) string {
 	return a.BasePath + "/runs/" + runID + "/results/" + url.PathEscape(callID)
 }
 
-// fieldErrors returns problems of single fields in the form of events.
+// fieldErrors converts problems of single fields to the type that events have.
 func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 	var out []event.FieldError
 	for _, f := range fields {
@@ -467,7 +481,8 @@ func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 	return out
 }
 
-// withChild adds the child run of the call to its event.
+// withChild returns o with what the child run of the call has used, and adds the id of the child run to the event
+// of o. It changes nothing for a call without a child run.
 func (o callOutcome) withChild(exec *toolExecution) callOutcome {
 	o.spent = exec.spent
 	if exec.childID == "" {

@@ -172,7 +172,7 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm
 
 // systemPrompt returns the system prompt with the instructions of the servers and of the caller.
 func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
-	system, err := l.run.req.as.prompt.Render(tools, l.run.Created)
+	system, err := l.run.req.namedAgent.prompt.Render(tools, l.run.Created)
 	if err != nil {
 		return "", err
 	}
@@ -303,7 +303,7 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 // if the run continues.
 func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id string, onBusy OnBusy) error {
 	err := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
-	if _, goesOn := errors.AsType[*event.BusyError](err); !goesOn || onBusy == BusyRefuse {
+	if _, isBusy := errors.AsType[*event.BusyError](err); !isBusy || onBusy == BusyRefuse {
 		return err
 	}
 	if onBusy == BusyCancel {
@@ -360,7 +360,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 			break
 		}
 		if err = agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse); err != nil {
-			if _, goesOn := errors.AsType[*event.BusyError](err); goesOn {
+			if _, isBusy := errors.AsType[*event.BusyError](err); isBusy {
 				r.isBeside = true
 				return false, nil
 			}
@@ -390,7 +390,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		}
 	}
 
-	r.holdMemory(sizeOf(r.req.earlier))
+	r.reserveMemory(sizeOf(r.req.earlier))
 	return true, nil
 }
 
@@ -412,7 +412,7 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 		}
 	}
 	if err == nil {
-		t := r.turn.Turn(end)
+		t := r.threadTurn.Turn(end)
 		t.Agent = r.Agent
 		t.After = r.req.AfterRun
 		t.Given = r.req.givenMessages()
@@ -473,7 +473,7 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 func (l *loop) answerTokens(final bool) int64 {
 	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPrompt, final))
+	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
 	if limit == 0 && !l.answerRefused {
 		return 0
 	}
@@ -485,7 +485,7 @@ func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	req := &l.run.req
 	r := llm.Request{
 		Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final),
-		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferred,
+		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferredModel,
 	}
 	if tools := l.offeredTools(final); len(tools) > 0 {
 		r.Tools, r.ToolChoice = tools, llm.Auto

@@ -51,26 +51,26 @@ func (l *loop) prepareAsk(exec *toolExecution) {
 	for _, t := range l.askTools {
 		if t.Name == exec.Tool {
 			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
-			exec.exists = true
-			exec.asks, exec.builtin = t.agent, l.askAgent
+			exec.toolExists = true
+			exec.askedAgent, exec.builtin = t.agent, l.askAgent
 		}
 	}
 }
 
-// askLimits returns why each of the calls must not be made because the turn asks too many agents; ""
+// refuseExcessAsks returns why each of the calls must not be made because the turn asks too many agents; ""
 // for the others. It sets how many children share the rest of the budget.
-func (l *loop) askLimits(calls []*call) []string {
+func (l *loop) refuseExcessAsks(calls []*call) []string {
 	refusals := make([]string, len(calls))
-	l.askShare = 0
+	l.askCount = 0
 	for i, c := range calls {
 		if !hasAskTool(l.askTools, c.Tool) {
 			continue
 		}
-		if l.askShare == maxAsksPerTurn {
+		if l.askCount == maxAsksPerTurn {
 			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
 			continue
 		}
-		l.askShare++
+		l.askCount++
 	}
 	return refusals
 }
@@ -83,7 +83,7 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	} else if err != nil || exec.hookResult != nil {
 		return nil, err
 	}
-	defer l.run.suspension.awaitsChild(child.id, false)
+	defer l.run.suspension.setAwaitsChild(child.id, false)
 	end, err := child.readToEnd(ctx)
 	if err != nil && l.run.relinquished() != nil {
 		return nil, err // another process continues here; the child is not affected
@@ -94,7 +94,7 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	if err != nil {
 		child.cancel(ctx)
 	}
-	if spendErr := child.spend(context.WithoutCancel(ctx), end); spendErr != nil {
+	if spendErr := child.chargeParent(context.WithoutCancel(ctx), end); spendErr != nil {
 		return nil, spendErr
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *childRun) open(ctx context.Context) error {
 			return err
 		case started:
 			c.id, c.attached = known.Child, true
-			c.loop.run.suspension.awaitsChild(c.id, true)
+			c.loop.run.suspension.setAwaitsChild(c.id, true)
 			c.exec.childID = c.id
 			return nil
 		}
@@ -173,9 +173,9 @@ func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 // what is left of the parent's budget. A rerun gets the share that was recorded.
 func (c *childRun) newRequest(question string) Request {
 	l, parent := c.loop, &c.loop.run.req
-	limits, callsLeft := l.budget.Remaining(max(l.askShare, 1))
+	limits, callsLeft := l.budget.Remaining(max(l.askCount, 1))
 	request := Request{
-		Question: question, Agent: c.exec.asks, Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, ThreadID: parent.ThreadID,
+		Question: question, Agent: c.exec.askedAgent, Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, ThreadID: parent.ThreadID,
 		Budget: limits, Background: true, Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
 		Hops: parent.Hops, parent: parentCall{Run: l.run.ID, Call: c.exec.CallID, Level: parent.parent.Level + 1},
 	}
@@ -200,7 +200,7 @@ func (c *childRun) start(ctx context.Context) error {
 	}
 	request := c.newRequest(args.Question)
 	if err := agent.validateRequest(c.loop.run.caller, &request); err != nil {
-		return exec.failure(mcp.Denied, "The agent "+exec.asks+" cannot be asked: "+err.Error()+".")
+		return exec.failure(mcp.Denied, "The agent "+exec.askedAgent+" cannot be asked: "+err.Error()+".")
 	}
 	return awaitLog(ctx, func() error {
 		if c.id != "" {
@@ -235,10 +235,10 @@ func (c *childRun) begin(ctx context.Context, request Request) error {
 		if errors.Is(err, ErrDraining) {
 			return c.handOver()
 		}
-		return fmt.Errorf("ask the agent %s: %w", exec.asks, err)
+		return fmt.Errorf("ask the agent %s: %w", exec.askedAgent, err)
 	}
 
-	l.run.suspension.awaitsChild(c.id, true)
+	l.run.suspension.setAwaitsChild(c.id, true)
 	exec.childID = c.id
 	agent.runInBackground(child)
 	return nil
@@ -288,7 +288,7 @@ func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
 				return event.Event{}, err
 			}
 		}
-		c.relay(asking)
+		c.relayQuestions(asking)
 		select {
 		case <-page.More:
 		case err := <-c.failed:
@@ -318,11 +318,11 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool)
 	message := ""
 	switch b := e.Body.(type) {
 	case event.Start:
-		message = "The agent " + c.exec.asks + " was asked."
+		message = "The agent " + c.exec.askedAgent + " was asked."
 	case event.StepStart:
-		message = fmt.Sprintf("The agent %s takes step %d.", c.exec.asks, b.Step)
+		message = fmt.Sprintf("The agent %s takes step %d.", c.exec.askedAgent, b.Step)
 	case event.ToolCall:
-		message = fmt.Sprintf("The agent %s calls %s.", c.exec.asks, b.Tool)
+		message = fmt.Sprintf("The agent %s calls %s.", c.exec.askedAgent, b.Tool)
 	case event.ToolProgress:
 		message = b.Message
 	}
@@ -339,7 +339,7 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool)
 }
 
 // relay asks the owner of the parent what the child waits for and was not asked before.
-func (c *childRun) relay(ctx context.Context) {
+func (c *childRun) relayQuestions(ctx context.Context) {
 	var recs []event.Interrupt
 	for _, i := range c.waiting {
 		if c.relayed[i.ID] {
@@ -363,7 +363,7 @@ func (c *childRun) ask(ctx context.Context, recs []event.Interrupt) {
 	c.asking.Go(func() {
 		err := func() (err error) {
 			defer recoverTo(&err)
-			_, err = c.loop.askOwnerAll(ctx, recs, func(n int, v resolution) error { return c.passOn(ctx, recs[n].ID, v) })
+			_, err = c.loop.askOwnerAll(ctx, recs, func(n int, v resolution) error { return c.forwardAnswer(ctx, recs[n].ID, v) })
 			return err
 		}()
 		if err != nil {
@@ -375,9 +375,9 @@ func (c *childRun) ask(ctx context.Context, recs []event.Interrupt) {
 	})
 }
 
-// passOn gives the child the answer to one of its questions. A question that was not answered expires in
+// forwardAnswer gives the child the answer to one of its questions. A question that was not answered expires in
 // the child, or was withdrawn there.
-func (c *childRun) passOn(ctx context.Context, id string, v resolution) error {
+func (c *childRun) forwardAnswer(ctx context.Context, id string, v resolution) error {
 	if v.unanswered != nil {
 		return nil
 	}
@@ -404,7 +404,7 @@ func (c *childRun) cancel(ctx context.Context) {
 
 // spend counts what the child has used, once: a note says that it is counted. The note comes before the budget.
 // A process that takes over charges what the note has (restoreCalls), and calls spend only if there is none.
-func (c *childRun) spend(ctx context.Context, end event.Event) error {
+func (c *childRun) chargeParent(ctx context.Context, end event.Event) error {
 	parent := c.loop
 	if known := c.exec.replayed; known != nil && known.Spent != nil {
 		c.exec.spent = known.Spent
@@ -480,15 +480,15 @@ func (c *childRun) result(end event.Event) (*content.Result, error) {
 		}
 		return &content.Result{Content: []json.RawMessage{block}}, nil
 	case event.RunError:
-		return nil, c.exec.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.exec.asks, b.Code, b.Message, b.PartialAnswer)))
+		return nil, c.exec.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.exec.askedAgent, b.Code, b.Message, b.PartialAnswer)))
 	}
-	return nil, c.exec.failure(mcp.Cancelled, "The agent "+c.exec.asks+" was cancelled.")
+	return nil, c.exec.failure(mcp.Cancelled, "The agent "+c.exec.askedAgent+" was cancelled.")
 }
 
 // lostFailure returns the failure of a call whose child cannot be read any more, or the error of the log.
 func (c *childRun) lostFailure(err error) error {
 	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
-		return c.exec.failure(mcp.UnknownOutcome, "What the agent "+c.exec.asks+" did is no longer kept.")
+		return c.exec.failure(mcp.UnknownOutcome, "What the agent "+c.exec.askedAgent+" did is no longer kept.")
 	}
 	return err
 }

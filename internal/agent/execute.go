@@ -163,7 +163,7 @@ func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreEr
 // The cause of the context comes before err: when a run is cancelled, err is only what was interrupted by it,
 // such as a model request that failed.
 func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
-	partial := r.turn.StepText()
+	partial := r.threadTurn.StepText()
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(cause, errRequested), errors.Is(cause, errAbandoned):

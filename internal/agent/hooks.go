@@ -40,14 +40,14 @@ func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 		return exec.canceledFailure(ctx)
 	case err != nil:
 		a.logHookFailure(ctx, exec, webhook.PreToolCall, err)
-		exec.decision = decision{verdict: denied, why: "no reply from the hook"}
+		exec.decision = decision{verdict: denied, reason: "no reply from the hook"}
 		return exec.failure(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
 	a.logHookReply(ctx, exec, webhook.PreToolCall, reply.Reply)
 	switch {
 	case reply.Abort:
 		exec.abort = &abortError{reason: reply.Reason}
-		exec.decision = decision{verdict: denied, why: "refused by the hook"}
+		exec.decision = decision{verdict: denied, reason: "refused by the hook"}
 		return exec.failure(mcp.Denied, withReason("A hook refused this call", reply.Reason))
 	case reply.Args != nil:
 		exec.replaceArgs(reply.args)
@@ -174,7 +174,7 @@ func (a *Agent) hookResult(exec *toolExecution, reply webhook.Reply) (*content.R
 	if err != nil {
 		return nil, errors.New("the reply's content cannot be used")
 	}
-	if res.Structured != nil && exec.exists {
+	if res.Structured != nil && exec.toolExists {
 		res.Violations = exec.tool.ResultViolations(res.Structured, false)
 	}
 	return res, nil
@@ -292,19 +292,19 @@ func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 	}
 }
 
-func (e extension) isEmpty() bool { return e.Instructions == "" && len(e.Messages) == 0 }
+func (a hookAddition) isEmpty() bool { return a.Instructions == "" && len(a.Messages) == 0 }
 
 // callPreModelHook asks the hook pre_model_call about the next step. It does not ask again if
 // another process stored the reply: a step that runs again is extended in the same way.
-func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (added extension, err error) {
+func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (added hookAddition, err error) {
 	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &added) == nil {
 		return added, nil
 	}
 	if err := l.repeatAbort(l.step+1, false); err != nil {
-		return extension{}, err
+		return hookAddition{}, err
 	}
 	if !l.agent.Hooks.Asks(webhook.PreModelCall) {
-		return extension{}, nil
+		return hookAddition{}, nil
 	}
 	r := l.modelRequest(turn, final)
 	q := &webhook.ModelRequest{Model: r.Model, Tools: make([]string, len(r.Tools)), MaxTokens: r.MaxTokens, Messages: make([]webhook.Message, len(r.Messages))}
@@ -315,12 +315,12 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (adde
 		q.Messages[i] = hookMessage(&r.Messages[i])
 	}
 	reply, err := l.askAboutRun(ctx, webhook.Call{Hook: webhook.PreModelCall, Step: l.step + 1, Request: q})
-	return extension{Instructions: reply.Instructions, Messages: reply.Messages}, err
+	return hookAddition{Instructions: reply.Instructions, Messages: reply.Messages}, err
 }
 
-// writeExtension stores what a hook adds to the step that has begun, before the model is asked. If the process
+// writeHookAddition stores what a hook adds to the step that has begun, before the model is asked. If the process
 // dies during the answer, the step runs again with the same additions, and the hook is not asked twice.
-func (l *loop) writeExtension(ctx context.Context, added extension) error {
+func (l *loop) writeHookAddition(ctx context.Context, added hookAddition) error {
 	if added.isEmpty() || l.replayed.Extension(l.step) != nil {
 		return nil
 	}
@@ -349,14 +349,14 @@ func hookMessage(m *llm.Message) webhook.Message {
 // does not change. If the result is too long for the model's window, it is trimmed like the
 // conversation.
 func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message) ([]llm.Message, error) {
-	if s.added.isEmpty() {
+	if s.addition.isEmpty() {
 		return messages, nil
 	}
 	messages = slices.Clone(messages)
-	if s.added.Instructions != "" {
-		messages[0].Text += "\n\n" + s.added.Instructions // the system prompt
+	if s.addition.Instructions != "" {
+		messages[0].Text += "\n\n" + s.addition.Instructions // the system prompt
 	}
-	for _, text := range s.added.Messages {
+	for _, text := range s.addition.Messages {
 		messages = append(messages, llm.Message{Role: llm.User, Text: text})
 	}
 	conversation := s.windowConversation(s.offeredTools(s.finalTurn))

@@ -141,9 +141,9 @@ func (v resolution) refusalMessage() string {
 // denialDecision returns the audit-log form of refusalMessage. It omits the person's own words.
 func (v resolution) denialDecision() decision {
 	if v.unanswered == nil {
-		return decision{verdict: denied, by: v.by.Subject, why: "refused"}
+		return decision{verdict: denied, by: v.by.Subject, reason: "refused"}
 	}
-	return decision{verdict: denied, why: v.unanswered.Error()}
+	return decision{verdict: denied, reason: v.unanswered.Error()}
 }
 
 // wakeTimeout bounds how long FinishSignIn waits for the log.

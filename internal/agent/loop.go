@@ -81,7 +81,7 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 // process that began the run stores what it began with (recordBeginning), for the export.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
-	l.catalog = req.as.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
+	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.ByName
 	promptTools := l.catalog.Tools
 	profile := l.agent.profileOf(req.Model)
@@ -130,12 +130,12 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 // spendTokens counts the tokens that a turn used according to the provider.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
-	l.lastPrompt = reply.usage.InputTokens
+	l.lastPromptTokens = reply.usage.InputTokens
 	if err := l.budget.SpendTokens(ctx, l.run.out, reply.usage); err != nil {
 		return err
 	}
-	if spent := l.callerSpent.Load(); spent != nil && !l.callerTold {
-		l.callerTold = true
+	if spent := l.callerSpent.Load(); spent != nil && !l.callerSpentReported {
+		l.callerSpentReported = true
 		return l.run.out.Append(ctx, event.Budget{Limit: callerLimitPrefix + spent.Limit.Name, Used: spent.Used, Max: spent.Limit.Max})
 	}
 	return nil
@@ -259,7 +259,7 @@ func (l *loop) canIncrease(name string) bool {
 // operatorLimit returns the limit that nobody can raise for this run, by the definition of the agent that it started
 // with; 0 means none.
 func (l *loop) operatorLimit(name string) float64 {
-	return l.agent.budgetLimits(l.run.req.as).ByName()[name]
+	return l.agent.budgetLimits(l.run.req.namedAgent).ByName()[name]
 }
 
 // askForIncrease asks the owner of the run for a higher limit. The caller must be between two
@@ -293,12 +293,12 @@ func (l *loop) applyRaised(raised []event.BudgetResolved) {
 	}
 }
 
-// holdConversation counts what the run holds between its turns: its request, and its own messages,
+// reserveConversation counts what the run holds between its turns: its request, and its own messages,
 // which follow the question.
-func (l *loop) holdConversation() {
+func (l *loop) reserveConversation() {
 	n := l.run.req.size()
 	for _, m := range l.messages[min(l.historyLen+2, len(l.messages)):] {
 		n += len(m.Text) + mediaSize(m.Media)
 	}
-	l.run.holdMemory(n - int(l.run.textHeld.Load()))
+	l.run.reserveMemory(n - int(l.run.textBytes.Load()))
 }

@@ -64,8 +64,8 @@ func safeToolName(name string) string {
 	return b.String()
 }
 
-// holdStep is how many bytes of an answer are counted together as held.
-const holdStep = 16 << 10
+// reserveStep is how many bytes of an answer are counted together as held.
+const reserveStep = 16 << 10
 
 // errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
 var errOutputCut = errors.New("the model's answer was cut")
@@ -95,12 +95,12 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	l.step++
-	before, upstream := cmp.Or(l.preferred, l.run.req.Model), l.metadata.UpstreamModel
-	stream := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), added: added}
+	before, upstream := cmp.Or(l.preferredModel, l.run.req.Model), l.metadata.UpstreamModel
+	stream := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), addition: added}
 	if err := l.appendStepStart(ctx); err != nil {
 		return modelReply{}, err
 	}
-	if err := l.writeExtension(ctx, added); err != nil {
+	if err := l.writeHookAddition(ctx, added); err != nil {
 		return modelReply{}, err
 	}
 	if err := stream.askTrimmed(ctx, turn); err != nil {
@@ -114,7 +114,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := stream.endText(ctx); err != nil {
 		return modelReply{}, err
 	}
-	stream.text = l.run.turn.StepText()
+	stream.text = l.run.threadTurn.StepText()
 
 	if stream.finish == "tool_calls" && len(stream.calls) == 0 {
 		// The endpoint reports calls but sent none, for example because the model wrote them as text that was not
@@ -213,12 +213,12 @@ func (s *modelStream) countCutAnswer(ctx context.Context) {
 	s.countModelCall(context.WithoutCancel(ctx), u)
 }
 
-// holdPiece counts a piece of the answer as memory that the run holds.
-func (s *modelStream) holdPiece(piece string) {
-	s.unheld += len(piece)
-	if s.unheld >= holdStep {
-		s.run.holdMemory(s.unheld)
-		s.unheld = 0
+// reservePiece counts a piece of the answer as memory that the run holds.
+func (s *modelStream) reservePiece(piece string) {
+	s.uncounted += len(piece)
+	if s.uncounted >= reserveStep {
+		s.run.reserveMemory(s.uncounted)
+		s.uncounted = 0
 	}
 }
 
@@ -246,7 +246,7 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	switch p := p.(type) {
 	case llm.Text:
 		delta, cut := s.output.Add(p.Delta)
-		s.holdPiece(delta)
+		s.reservePiece(delta)
 		if s.loop.output != nil {
 			delta = s.fence.Add(delta)
 		}
@@ -256,14 +256,14 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 			return err
 		}
 		delta, cut := s.output.Add(p.Delta)
-		s.holdPiece(delta)
+		s.reservePiece(delta)
 		return cutAfter(cut, s.appendDelta(ctx, "reasoning", delta))
 	case llm.ToolCallStart:
 		return s.startCall(ctx, p.Index, p.ID, p.Name)
 	case llm.ToolCallArgs:
 		if c := s.byIndex[p.Index]; c != nil {
 			delta, cut := s.output.Add(p.Delta)
-			s.holdPiece(delta)
+			s.reservePiece(delta)
 			if s.unparsed[p.Index] != nil {
 				s.unparsed[p.Index].WriteString(delta)
 			}
@@ -276,7 +276,7 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	case llm.Usage:
 		s.countUsage(ctx, p)
 	case llm.Finish:
-		s.finish, s.preferred = p.Reason, p.Asked
+		s.finish, s.preferredModel = p.Reason, p.Asked
 		if p.Model != "" {
 			s.metadata.UpstreamModel = p.Model
 		}
@@ -318,20 +318,20 @@ func (s *modelStream) openPart(ctx context.Context, kind string) error {
 	s.partCount++
 	s.partID = fmt.Sprintf("%s_%d", kind, s.partCount)
 	if kind == "text" {
-		s.part = event.TextEnd{PartID: s.partID}
+		s.partEnd = event.TextEnd{PartID: s.partID}
 		return s.run.out.Append(ctx, event.TextStart{PartID: s.partID})
 	}
-	s.part = event.ReasoningEnd{PartID: s.partID}
+	s.partEnd = event.ReasoningEnd{PartID: s.partID}
 	return s.run.out.Append(ctx, event.ReasoningStart{PartID: s.partID})
 }
 
 // closePart appends the end of the open part. It does nothing if none is open.
 func (s *modelStream) closePart(ctx context.Context) error {
-	if s.part == nil {
+	if s.partEnd == nil {
 		return nil
 	}
-	end := s.part
-	s.part, s.partID = nil, ""
+	end := s.partEnd
+	s.partEnd, s.partID = nil, ""
 	return s.run.out.Append(ctx, end)
 }
 

@@ -248,7 +248,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	case exec.hookResult != nil:
 		verdict = decision{verdict: replaced}
 	case verdict.verdict == "": // it failed before a decision was needed, because it was not a possible call
-		verdict = decision{verdict: denied, why: cmp.Or(exec.refusal, outcome)}
+		verdict = decision{verdict: denied, reason: cmp.Or(exec.refusal, outcome)}
 	}
 
 	attrs := []slog.Attr{
@@ -266,7 +266,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 
 	add("run_id", exec.runID)
 	add("decided_by", verdict.by)
-	add("reason", verdict.why)
+	add("reason", verdict.reason)
 	add("rule", exec.rule)
 	if verdict.edited {
 		attrs = append(attrs, slog.Bool("args_edited", true))
@@ -368,7 +368,7 @@ func (l *loop) recordBeginning(ctx context.Context) {
 
 // recordRequest stores a request to the model, if RecordModelRequests is set.
 func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
-	s.tries++
+	s.requestCount++
 	if !s.agent.RecordModelRequests {
 		return
 	}
@@ -376,7 +376,7 @@ func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 	if s.run.job != nil {
 		attempt = s.run.job.Attempt()
 	}
-	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.tries, attempt, request); err != nil && ctx.Err() == nil {
+	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.requestCount, attempt, request); err != nil && ctx.Err() == nil {
 		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded",
 			slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
 	}
@@ -402,7 +402,7 @@ func (r *Request) forExport() export.Request {
 
 // settingsForExport returns the settings that the run depends on.
 func (l *loop) settingsForExport() export.Settings {
-	a, as, p := l.agent, l.run.req.as, l.profile
+	a, as, p := l.agent, l.run.req.namedAgent, l.profile
 	source := as.prompt.Options()
 	return export.Settings{
 		Agent: as.exported,

@@ -6,45 +6,52 @@ import (
 	"errors"
 	"fmt"
 
+	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
 )
 
-// authorizeCall refuses a call that the rules do not allow now. The rules may have changed since
-// the tool was offered. The agent's own tools need no permission, except to ask another agent.
+// authorizeCall refuses a call that the rules do not allow now; they may have changed since the tool was offered.
+// It sets exec.rule to the rule that allows the call. The agent's own tools need no permission, except that the
+// caller must be allowed to use an agent that the call asks.
 func (a *Agent) authorizeCall(_ context.Context, exec *toolExecution) error {
-	if exec.asks != "" && !a.Rules.Of(exec.caller).AllowsAgent(exec.asks) {
+	access := a.Rules.Of(exec.caller)
+	if exec.askedAgent != "" && !access.AllowsAgent(exec.askedAgent) {
 		return exec.denyByRules()
 	}
 	if exec.builtin != nil {
 		return nil
 	}
 	var ok bool
-	exec.rule, ok = a.Rules.Of(exec.caller).AllowsTool(exec.tool.Server, exec.tool.Name)
-	if !ok {
+	if exec.rule, ok = access.AllowsTool(exec.tool.Server, exec.tool.Name); !ok {
 		return exec.denyByRules()
 	}
 	return nil
 }
 
-// denyByRules returns the failure of a call that the rules do not allow.
+// denyByRules sets the decision of a call that the rules do not allow, and returns its failure.
 func (exec *toolExecution) denyByRules() error {
-	exec.decision = decision{verdict: denied, why: "rules"}
+	exec.decision = decision{verdict: denied, reason: "rules"}
 	return exec.failure(mcp.Denied, "The caller of this service may not use this tool.")
 }
 
-// requireApproval refuses a call that the run may not make, and asks a person if the operator
-// requires that. An approval is of one version of the tool: exec.approvedVersion goes with the request, and package
-// mcp refuses the call if the tool has another version by then.
+// requireApproval sets exec.decision. It refuses a call that has a refusal, for example because the turn has too
+// many calls. If the operator requires an approval for the tool, it asks the owner of the run and blocks until they
+// have answered. A direct call is approved by its own caller (ToolCall.Approved).
+//
+// An approval is for one version of the tool: exec.approvedVersion goes with the request, and package mcp refuses
+// the call if the tool has another version by then.
 func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error {
 	if exec.refusal != "" {
 		return exec.failure(mcp.Denied, exec.refusal)
 	}
-	// Use the current definition of the tool; the run has the one from its start.
-	if tool, known := a.Tools.Tool(a.presentName(exec)); known && exec.builtin == nil {
+	// The definition in exec.tool is from the start of the run. Whether the tool needs an approval follows from the
+	// current one.
+	if tool, known := a.Tools.Tool(a.currentToolName(exec)); known && exec.builtin == nil {
 		exec.tool = tool
 		if exec.loop != nil {
-			exec.tool.NeedsApproval = exec.loop.run.req.as.NeedsApproval(tool)
+			exec.tool.NeedsApproval = exec.loop.run.req.namedAgent.NeedsApproval(tool)
 		}
 	}
 	switch {
@@ -54,7 +61,7 @@ func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error 
 	case exec.loop != nil:
 		return exec.loop.askApproval(ctx, exec)
 	case !exec.preapproved:
-		exec.decision = decision{verdict: denied, why: "not approved by its caller"}
+		exec.decision = decision{verdict: denied, reason: "not approved by its caller"}
 		return exec.failure(mcp.Denied, `The operator wants a person to approve each call of this tool. Send "approved": true to approve this one.`)
 	}
 	// The caller of a direct call is the person who would be asked.
@@ -63,8 +70,9 @@ func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error 
 	return nil
 }
 
-// askApproval asks the owner of the run to approve one call. The approval covers only this call,
-// the current definition of the tool, and the arguments that the person was shown or wrote.
+// askApproval asks the owner of the run to approve one call, and blocks until the question is resolved. It returns
+// nil if the call was approved. The approval covers only this call, the definition of the tool that the person was
+// asked about, and the arguments that the person was shown or wrote in their place (exec.args).
 func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 	rec := event.Interrupt{
 		Kind: event.KindApproval, Call: exec.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", exec.Tool, exec.Server),
@@ -104,18 +112,31 @@ func (a *Agent) recheckEditedArgs(ctx context.Context, exec *toolExecution) erro
 		return err
 	}
 	if !bytes.Equal(exec.args, approved) {
-		exec.decision = decision{verdict: denied, why: "changed by a hook after its approval"}
+		exec.decision = decision{verdict: denied, reason: "changed by a hook after its approval"}
 		return exec.failure(mcp.Denied, "A hook does not let this call be made with the arguments that a person approved.")
 	}
 	return nil
 }
 
-// repeatDenial refuses a call that a rule or a hook refused in the recording.
+// repeatDenial refuses a call of a rerun that a rule or a hook refused in the recording. A refusal that came after
+// an approval is repeated only once the call is approved here too.
 func (a *Agent) repeatDenial(_ context.Context, exec *toolExecution) error {
 	d := exec.recordedDecision()
 	if d.Denied == "" || d.AfterApproval != (exec.approvedVersion != "") {
 		return nil
 	}
-	exec.decision = decision{verdict: denied, why: "recorded"}
+	exec.decision = decision{verdict: denied, reason: "recorded"}
 	return exec.failure(mcp.Denied, d.Denied)
+}
+
+// mayUse reports whether the rules let a caller use a tool now.
+func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
+	_, ok := a.Rules.Of(caller).AllowsTool(t.Server, t.Name)
+	return ok
+}
+
+// currentToolName returns the unique name that the catalog gives the call's tool now. It may have changed since the
+// model was offered the tool.
+func (a *Agent) currentToolName(exec *toolExecution) string {
+	return a.Tools.NameOf(exec.Server, exec.Tool)
 }

@@ -106,9 +106,9 @@ type Request struct {
 	IdempotencyKey string   `json:",omitzero"`
 	Fingerprint    [32]byte `json:",omitzero"`
 
-	as      *namedAgent // set by applyAgent; the checkpoint has its definition
-	earlier []Message   // the earlier turns of the thread; the checkpoint has them too
-	parent  parentCall  // of a child run; the checkpoint has it too
+	namedAgent *namedAgent // set by applyAgent; the checkpoint has its definition
+	earlier    []Message   // the earlier turns of the thread; the checkpoint has them too
+	parent     parentCall  // of a child run; the checkpoint has it too
 
 	newThread    bool // ThreadID was chosen for this request, so no run of the thread came before
 	threadExists bool // other runs have begun the thread
@@ -178,8 +178,8 @@ func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
 	}
-	if r.as != nil {
-		all = r.as.FilterTools(all)
+	if r.namedAgent != nil {
+		all = r.namedAgent.FilterTools(all)
 	}
 	if !r.restrictsTools() {
 		return all

@@ -47,7 +47,7 @@ func (l *loop) restoreLoop() {
 	l.budget.Restore(s.Reported, s.Raised)
 	for limit := range s.Reported {
 		if strings.HasPrefix(limit, callerLimitPrefix) { // it was reported because it was used up
-			l.callerTold = true
+			l.callerSpentReported = true
 			l.callerSpent.Store(&usage.SpentError{})
 		}
 	}
@@ -58,7 +58,7 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimNow(tools)
 	l.step++
 	l.addUsage(s.Usage)
-	l.preferred = cmp.Or(s.Model, l.preferred)
+	l.preferredModel = cmp.Or(s.Model, l.preferredModel)
 	l.metadata.UpstreamModel = cmp.Or(s.Upstream, l.metadata.UpstreamModel)
 	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
 	for _, c := range s.Calls {
@@ -70,8 +70,8 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 // writeModel stores which model has answered the step, and how its endpoint calls it, if they are not those before. It
 // writes them before step_end, as writeExtensions does.
 func (l *loop) writeModel(ctx context.Context, before, upstream string) error {
-	if l.preferred != "" && l.preferred != before {
-		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferred); err != nil {
+	if l.preferredModel != "" && l.preferredModel != before {
+		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferredModel); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func (l *loop) restoreExtensions(text string) *llm.Extensions {
 		l.agent.Logger.Warn("stored extensions of an answer cannot be used", "run_id", l.run.ID, "error", err)
 		return nil
 	}
-	l.preferred = extensions.Model
+	l.preferredModel = extensions.Model
 	return &extensions
 }
 

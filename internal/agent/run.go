@@ -45,8 +45,8 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: r.parent.Run, Call: r.parent.Call})
 	ctx, cancel := context.WithCancelCause(parent)
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
-	run.textHeld.Store(int64(run.req.size()))
-	run.out.Observe(run.turn.Add)
+	run.textBytes.Store(int64(run.req.size()))
+	run.out.Observe(run.threadTurn.Add)
 	run.suspension.run, run.inbox = run, newInbox(run)
 	return run
 }
@@ -93,10 +93,10 @@ func memoryOf(n int) int64 { return textCopies * int64(n) }
 // until its turn has ended, as it was received, decoded, and in its event.
 const textCopies = 3
 
-// holdMemory counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
+// reserveMemory counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
 // memory is left, the run ends.
-func (r *run) holdMemory(n int) {
-	r.textHeld.Add(int64(n))
+func (r *run) reserveMemory(n int) {
+	r.textBytes.Add(int64(n))
 	if !r.memory.Hold(memoryOf(n)) {
 		r.cancel(errNoMemory)
 	}

@@ -391,7 +391,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	if err := a.validateCostLimit(*request); err != nil {
 		return err
 	}
-	request.Budget = request.Budget.Within(a.budgetLimits(request.as))
+	request.Budget = request.Budget.Within(a.budgetLimits(request.namedAgent))
 	return a.validateServersAndTools(owner, *request)
 }
 
@@ -419,7 +419,7 @@ func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) er
 			return &InvalidError{fmt.Sprintf("/servers/%d", i), "no MCP server has this name"}
 		}
 	}
-	if request.Prompt != nil && !(known[request.Prompt.Server] && request.as.AllowsServer(request.Prompt.Server)) {
+	if request.Prompt != nil && !(known[request.Prompt.Server] && request.namedAgent.AllowsServer(request.Prompt.Server)) {
 		return &InvalidError{"/prompt/server", "no MCP server has this name"}
 	}
 	for i, glob := range request.Tools {
@@ -437,7 +437,7 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 	if request.ForcedTool == "" && request.ToolChoice != ToolRequired {
 		return nil
 	}
-	all := request.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
+	all := request.namedAgent.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
 	asks := a.askTools(caller, request)
 	if request.ForcedTool == "" {
 		if len(all.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
@@ -476,7 +476,7 @@ func (a *Agent) validateCostLimit(r Request) error {
 		return nil
 	case r.Budget.Cost > 0:
 		return &InvalidError{"/budget/cost", "no price is configured for this model"}
-	case a.budgetLimits(r.as).Cost > 0:
+	case a.budgetLimits(r.namedAgent).Cost > 0:
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
 	case a.usage.LimitsCost():
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every caller is limited"}

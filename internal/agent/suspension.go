@@ -38,13 +38,13 @@ type suspension struct {
 	// mu guards the fields below. It is held while the events of questions, answers and
 	// suspensions are appended, so that their order in the log matches the order of the state
 	// changes.
-	mu       sync.Mutex
-	turnCtx  context.Context // the context of the calls
-	inFlight map[string]bool // by call id; true for a call that is blocked on an earlier one
-	open     []*interrupt    // in the order in which they were asked
-	resumed  chan struct{}   // closed when the run continues; nil unless it is suspended
-	children map[string]bool // the child runs of calls in flight
-	held     map[string]bool // the calls that wait in recorded.Inputs.Charge
+	mu              sync.Mutex
+	turnCtx         context.Context // the context of the calls
+	inFlight        map[string]bool // by call id; true for a call that is blocked on an earlier one
+	open            []*interrupt    // in the order in which they were asked
+	resumed         chan struct{}   // closed when the run continues; nil unless it is suspended
+	awaitedChildren map[string]bool // the child runs of calls in flight
+	awaitingCharge  map[string]bool // the calls that wait in recorded.Inputs.Charge
 }
 
 // beginTurn marks the calls of a turn as in flight. It must precede all of them: otherwise the
@@ -101,16 +101,16 @@ func (s *suspension) recheck() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// recordWait records whether a call waits in recorded.Inputs.Charge.
-func (s *suspension) recordWait(callID string, waits bool) error {
+// setAwaitsCharge records whether a call waits in recorded.Inputs.Charge.
+func (s *suspension) setAwaitsCharge(callID string, waits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held == nil {
-		s.held = make(map[string]bool)
+	if s.awaitingCharge == nil {
+		s.awaitingCharge = make(map[string]bool)
 	}
-	delete(s.held, callID)
+	delete(s.awaitingCharge, callID)
 	if waits {
-		s.held[callID] = true
+		s.awaitingCharge[callID] = true
 		return s.suspendIfBlockedLocked()
 	}
 	return nil
@@ -282,7 +282,7 @@ func (s *suspension) suspendIfBlockedLocked() error {
 		waiting[i.CallID], all[n] = true, i.Interrupt
 	}
 	for id, blocked := range s.inFlight {
-		if !blocked && !waiting[id] && !s.held[id] {
+		if !blocked && !waiting[id] && !s.awaitingCharge[id] {
 			return nil
 		}
 	}
@@ -344,25 +344,25 @@ func (s *suspension) earliestExpiry() (first time.Time) {
 	return first
 }
 
-// awaitsChild notes that a call in flight waits for a child run, or that it does no more.
-func (s *suspension) awaitsChild(id string, waits bool) {
+// setAwaitsChild notes that a call in flight waits for a child run, or that it does no more.
+func (s *suspension) setAwaitsChild(id string, waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.children == nil {
-		s.children = make(map[string]bool)
+	if s.awaitedChildren == nil {
+		s.awaitedChildren = make(map[string]bool)
 	}
-	delete(s.children, id)
+	delete(s.awaitedChildren, id)
 	if waits {
-		s.children[id] = true
+		s.awaitedChildren[id] = true
 	}
 }
 
-// openIDs returns the ids of the inputs that the run waits for: of the open questions, and of the child
+// awaitedInputs returns the ids of the inputs that the run waits for: of the open questions, and of the child
 // runs, which send one at their end.
-func (s *suspension) openIDs() map[string]bool {
+func (s *suspension) awaitedInputs() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := maps.Clone(s.children)
+	ids := maps.Clone(s.awaitedChildren)
 	if ids == nil {
 		ids = make(map[string]bool, len(s.open))
 	}
@@ -472,11 +472,11 @@ func (r *run) awaitCharge(callID, child string) error {
 	if r.agent.Repeat == nil {
 		return nil
 	}
-	if err := r.suspension.recordWait(callID, true); err != nil {
+	if err := r.suspension.setAwaitsCharge(callID, true); err != nil {
 		return err
 	}
 	kept, stop := r.keptContext()
 	defer stop()
 	r.agent.Repeat.Charge(kept, r.ID, callID, child)
-	return r.suspension.recordWait(callID, false)
+	return r.suspension.setAwaitsCharge(callID, false)
 }

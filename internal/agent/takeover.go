@@ -103,7 +103,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	saved.Thread, saved.Beside = r.req.earlier, r.isBeside
 	saved.Parent = r.req.parent
 	if r.req.Agent != "" {
-		saved.Agent = &r.req.as.Agent
+		saved.Agent = &r.req.namedAgent.Agent
 	}
 	if r.agent.Rules != nil {
 		saved.Scopes, saved.Claims = r.caller.Scopes, r.caller.Claims
@@ -215,7 +215,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 		return nil, nil, fmt.Errorf("read the record of a run: %w", err)
 	}
 	saved, badCheckpoint := decodeCheckpoint(job.Request())
-	if saved.Request.as, err = a.restoreAgent(saved.Agent); err != nil && badCheckpoint == nil {
+	if saved.Request.namedAgent, err = a.restoreAgent(saved.Agent); err != nil && badCheckpoint == nil {
 		badCheckpoint = err
 	}
 	saved.Request.parent, saved.Request.earlier = saved.Parent, saved.Thread
@@ -320,12 +320,12 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 // continueWriting makes the writer of the run continue after its events, and adds the events to its turn.
 func (r *run) continueWriting(events []event.Event) (err error) {
 	for _, e := range events {
-		r.turn.Add(e.Body)
+		r.threadTurn.Add(e.Body)
 	}
 	if r.out, err = event.WriterAfter(r.agent.Log, r.ID, events); err != nil {
 		return err
 	}
-	r.out.Observe(r.turn.Add)
+	r.out.Observe(r.threadTurn.Add)
 	return nil
 }
 
@@ -407,7 +407,7 @@ func (a *Agent) releaseJob(r *run) {
 // an open question, or a cancellation. pos is the position up to which there is none. If the log
 // does not answer, pendingInput reports true, because a released run checks again.
 func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bool) {
-	open := r.suspension.openIDs()
+	open := r.suspension.awaitedInputs()
 	for {
 		page, err := a.Log.Inputs(ctx, r.ID, pos)
 		if err != nil {

@@ -109,7 +109,7 @@ func (a *Agent) refuseRepetition(exec *toolExecution) error {
 		exec.decision = decision{verdict: approved, by: b.By}
 	}
 	requiredInput := exec.pending != nil && !exec.replayed.InFlight
-	if requiredInput || a.Tools.Repeatable(a.presentName(exec)) {
+	if requiredInput || a.Tools.Repeatable(a.currentToolName(exec)) {
 		return nil
 	}
 	return exec.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
@@ -120,12 +120,12 @@ func (a *Agent) refuseRepetition(exec *toolExecution) error {
 func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
 	// A model may call a tool that it was not offered. If the rules forbid that tool, the call
 	// is denied, not unknown.
-	if tool, exists := a.Tools.Tool(exec.Tool); !exec.exists && exists && !a.mayUse(exec.caller, tool) {
+	if tool, exists := a.Tools.Tool(exec.Tool); !exec.toolExists && exists && !a.mayUse(exec.caller, tool) {
 		exec.tool = tool // for the audit line; the caller does not learn the server
 		return exec.denyByRules()
 	}
 	switch {
-	case !exec.exists:
+	case !exec.toolExists:
 		return exec.failure(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", exec.Tool))
 	case exec.argsProblem != "":
 		return exec.failure(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", exec.argsProblem))
@@ -140,7 +140,7 @@ func (a *Agent) validateArgs(_ context.Context, exec *toolExecution) error {
 	if exec.refusal != "" || exec.builtin != nil {
 		return nil // a repeated check cannot succeed, and a builtin tool checks its own arguments
 	}
-	args, err := a.Tools.CheckArgs(a.presentName(exec), exec.args)
+	args, err := a.Tools.CheckArgs(a.currentToolName(exec), exec.args)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 		return err
 	}
 	tool := exec.tool
-	if current, exists := a.Tools.Tool(a.presentName(exec)); exists && exec.builtin == nil {
+	if current, exists := a.Tools.Tool(a.currentToolName(exec)); exists && exec.builtin == nil {
 		tool = current // the definition may have changed since the run began
 	}
 	hinted := *failed
@@ -186,7 +186,7 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 		case charged:
 			return nil
 		case limit != "":
-			exec.decision = decision{verdict: denied, why: "budget: " + limit}
+			exec.decision = decision{verdict: denied, reason: "budget: " + limit}
 			return exec.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
 		}
 		if err := exec.loop.run.suspension.waitTurn(ctx, exec.CallID, changed); err != nil && ctx.Err() == nil {
@@ -209,7 +209,7 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	}
 
 	request := mcp.Call{
-		Tool:      a.presentName(exec),
+		Tool:      a.currentToolName(exec),
 		Server:    exec.Server,
 		Args:      exec.args,
 		Check:     true,
@@ -231,7 +231,7 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	var result *content.Result
 	if exec.loop != nil {
 		if result, err = exec.loop.sendCall(ctx, exec, request); err == nil {
-			exec.loop.run.holdMemory(result.Size())
+			exec.loop.run.reserveMemory(result.Size())
 		}
 	} else {
 		result, err = a.Tools.Call(ctx, request)
@@ -270,7 +270,7 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 			return nil, err
 		}
 		interrupt := newID("int") // of the sign-in, if one is needed
-		request.Tool, request.Waiter = l.agent.presentName(exec), waiterName(l.run.ID, interrupt)
+		request.Tool, request.Waiter = l.agent.currentToolName(exec), waiterName(l.run.ID, interrupt)
 		// The note precedes the request: a process that takes over the run must not send the
 		// request again. writeNote also stores the events before it. If the process dies between the
 		// note and the request, the call counts as sent although it was not, which is the safe mistake.
@@ -360,7 +360,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request Tool
 	end, err := a.executeToolCall(ctx, toolExecution{
 		call:          c,
 		tool:          tool,
-		exists:        known,
+		toolExists:    known,
 		contextParams: request.Context,
 		caller:        caller,
 		preapproved:   request.Approved,

@@ -67,8 +67,8 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 		l.messages = append(l.messages, l.resultMessage(c, outcome))
 		l.addMetadata(c, outcome)
 	}
-	l.holdConversation()
-	if l.search != nil && l.search.Offer(foundBy(reply.calls)...) {
+	l.reserveConversation()
+	if l.search != nil && l.search.Offer(calledAndFound(reply.calls)...) {
 		l.updateOffered()
 	}
 	if final {
@@ -96,7 +96,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	l.run.suspension.beginTurn(turnCtx, l.restoreCalls(ctx, calls, outcomes))
 
 	var wg sync.WaitGroup
-	refusals := l.askLimits(calls)
+	refusals := l.refuseExcessAsks(calls)
 	for i, c := range calls {
 		if outcomes[i].isSet() {
 			continue
@@ -131,7 +131,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
 	tool, exists := l.tools[c.Tool]
 	exec := toolExecution{
-		call: c, tool: tool, exists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
+		call: c, tool: tool, toolExists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
 	}
 	exec.pending = l.replayedPending(exec.replayed)
@@ -141,12 +141,12 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 		c.edited = exec.pending.Edited
 		exec.approvedVersion = exec.pending.ApprovedVersion
 		if !exists { // this process may be unable to list the tools before the owner has signed in
-			exec.tool, exec.exists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
+			exec.tool, exec.toolExists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
 		}
 	}
 	if l.search != nil && c.Tool == l.search.Tool.Name {
 		exec.tool = l.search.Tool
-		exec.exists = true
+		exec.toolExists = true
 		exec.builtin = l.searchTools
 	}
 
@@ -310,9 +310,9 @@ func (l *loop) searchTools(_ context.Context, exec *toolExecution) (*content.Res
 	return result, err
 }
 
-// foundBy returns the names of the tools that the calls of a turn found, in call order, and of tools that the
+// calledAndFound returns the names of the tools that the calls of a turn found, in call order, and of tools that the
 // model called by name without a search.
-func foundBy(calls []*call) (names []string) {
+func calledAndFound(calls []*call) (names []string) {
 	for _, c := range calls {
 		names = append(append(names, c.Tool), c.foundTools...)
 	}
