@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"answerd/internal/agent/attachment"
-	"answerd/internal/agent/budget"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
 	"answerd/internal/auth"
@@ -27,16 +26,17 @@ import (
 type messageGroup []llm.Message
 
 // isUser reports whether the group is a message of the user.
-func (x messageGroup) isUser() bool { return x[0].Role == llm.User }
+func (g messageGroup) isUser() bool { return g[0].Role == llm.User }
 
-// groupHistory reads the earlier turns of the thread and the history of the request; ofThread is the number of
-// groups of the first. It skips unknown roles, empty messages and results without a call. A call without
-// a result gets a placeholder: endpoints refuse a call without a result and a result without a call.
-func (r Request) groupHistory(p llm.Profile) (out []messageGroup, ofThread int) {
-	var results []*llm.Message // one for each call, in the order of the calls
+// groupHistory returns the earlier turns of the thread, followed by the history of the request, as groups for a
+// model with profile p. The first threadGroups of the groups are from the thread. It skips unknown roles, empty
+// messages and results without a call. A call without a result gets a placeholder, because endpoints refuse a call
+// without a result and a result without a call.
+func (r Request) groupHistory(p llm.Profile) (groups []messageGroup, threadGroups int) {
+	var results []*llm.Message // one for each call, in the order of the calls; they are elements of groups
 	for i, message := range slices.Concat(r.earlier, r.History) {
 		if i == len(r.earlier) {
-			ofThread = len(out)
+			threadGroups = len(groups)
 		}
 		role := llm.Role(strings.ToLower(message.Role))
 		text, media := acceptedMedia(p, message.Content, message.Media)
@@ -48,11 +48,12 @@ func (r Request) groupHistory(p llm.Profile) (out []messageGroup, ofThread int) 
 		if role == llm.Assistant {
 			group = group.withCalls(message.Calls)
 		}
-		known := role == llm.User || role == llm.Assistant
-		if empty := strings.TrimSpace(text) == "" && len(media) == 0 && len(group) == 1; !known || empty {
+		isKnown := role == llm.User || role == llm.Assistant
+		isEmpty := strings.TrimSpace(text) == "" && len(media) == 0 && len(group) == 1
+		if !isKnown || isEmpty {
 			continue
 		}
-		out = append(out, group)
+		groups = append(groups, group)
 		for i := range group[1:] {
 			results = append(results, &group[i+1])
 		}
@@ -65,29 +66,30 @@ func (r Request) groupHistory(p llm.Profile) (out []messageGroup, ofThread int) 
 	}
 
 	if len(r.History) == 0 {
-		ofThread = len(out)
+		threadGroups = len(groups)
 	}
-	return out, ofThread
+	return groups, threadGroups
 }
 
-// withCalls returns the group with calls and empty results. It drops calls with an empty or repeated id.
-func (x messageGroup) withCalls(calls []ClientCall) messageGroup {
+// withCalls returns the group with calls, and with an empty result for each call. It drops calls with an empty or
+// repeated id.
+func (g messageGroup) withCalls(calls []ClientCall) messageGroup {
 	ids := make(map[string]bool, len(calls))
 	for _, c := range calls {
 		if c.ID == "" || ids[c.ID] {
 			continue
 		}
 		ids[c.ID] = true
-		c.Index = len(x[0].Calls)
-		x[0].Calls = append(x[0].Calls, c)
-		x = append(x, llm.Message{Role: llm.ToolRole, CallID: c.ID, Tool: c.Name})
+		c.Index = len(g[0].Calls)
+		g[0].Calls = append(g[0].Calls, c)
+		g = append(g, llm.Message{Role: llm.ToolRole, CallID: c.ID, Tool: c.Name})
 	}
-	return x
+	return g
 }
 
-// fillResult sets a result. It drops a result without a call and a duplicate. If several calls
-// have the same id, it uses the latest one: some providers number the calls of every answer from
-// 0.
+// fillResult sets the text and media of the empty result in results that belongs to the call with that id. If
+// several calls have the id, it uses the latest call: some providers number the calls of every answer from 0. It
+// changes nothing if no call has the id, or if that call has a result already.
 func fillResult(results []*llm.Message, id, text string, media []Media) {
 	for _, m := range slices.Backward(results) {
 		if m.CallID != id {
@@ -104,8 +106,8 @@ func fillResult(results []*llm.Message, id, text string, media []Media) {
 	}
 }
 
-// acceptedMedia returns the media that the model accepts. It adds those that are text to the text,
-// and a line for each that the model does not accept.
+// acceptedMedia returns the media that a model with profile p accepts, and text completed by the rest of media: by
+// the content of text files, and by a line that describes each file that the model does not accept.
 func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) {
 	var shown []Media
 	for _, m := range media {
@@ -128,49 +130,53 @@ func (r Request) validateQuestion() error {
 	}
 	n := len(r.History)
 	if n > 0 && r.ContinueThread && r.earlier == nil {
-		return nil // checked again with the turns of the thread
+		return nil // beginTurn checks again, once it has read the earlier turns
 	}
-	if n > 0 && strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
-		id := r.History[n-1].CallID
-		x, _ := r.groupHistory(llm.Profile{})
-		if len(x) > 0 && slices.ContainsFunc(x[len(x)-1], func(m llm.Message) bool { return m.CallID == id && id != "" }) {
-			return nil
-		}
+	if n == 0 || !strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
+		return &InvalidError{"/question", "must not be blank"}
+	}
+	id := r.History[n-1].CallID
+	isResultOfID := func(m llm.Message) bool { return m.CallID == id && id != "" }
+	groups, _ := r.groupHistory(llm.Profile{})
+	if len(groups) == 0 || !slices.ContainsFunc(groups[len(groups)-1], isResultOfID) {
 		return &InvalidError{"/history", "ends with a result that belongs to no call before it"}
 	}
-	return &InvalidError{"/question", "must not be blank"}
+	return nil
 }
 
-// openConversation sets the first messages: the system prompt with the instructions of the servers and
-// of the caller, the last groups of the history, and the question. Without a question, the messages from the
-// user's last one are used instead and do not count as history.
+// openConversation sets the first messages of the run: the system prompt with the instructions of the servers and
+// of the caller, the earlier turns of the thread, the last MaxHistory groups of the request's history, and the
+// question. If the request has no question, the messages from the user's last one on stand for it and do not count
+// as history. It also sets historyLen and the ids of calls that the run must not use again.
 func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm.Profile) error {
 	r := l.run.req
 	system, err := l.systemPrompt(ctx, tools)
 	if err != nil {
 		return err
 	}
-	all, ofThread := r.groupHistory(p)
-	past, now := r.splitHistory(all, p)
-	ofThread = min(ofThread, len(past)) // MaxHistory does not limit these
-	past = slices.Concat(past[:ofThread], past[max(ofThread, len(past)-l.agent.MaxHistory):])
+	groups, threadGroups := r.groupHistory(p)
+	history, question := r.splitHistory(groups, p)
+	threadGroups = min(threadGroups, len(history)) // MaxHistory does not limit the groups of the thread
+	history = slices.Concat(history[:threadGroups], history[max(threadGroups, len(history)-l.agent.MaxHistory):])
 	l.messages = []llm.Message{{Role: llm.System, Text: system}}
-	for _, group := range past {
+	for _, group := range history {
 		l.messages = append(l.messages, group...)
 	}
 	l.historyLen = len(l.messages) - 1
-	for _, group := range now {
+	for _, group := range question {
 		l.messages = append(l.messages, group...)
 	}
 	for _, m := range l.messages {
 		for _, c := range m.Calls {
-			l.callIDs[c.ID], l.requestCallIDs[c.ID] = true, true
+			l.callIDs[c.ID] = true
+			l.requestCallIDs[c.ID] = true
 		}
 	}
 	return nil
 }
 
-// systemPrompt returns the system prompt with the instructions of the servers and of the caller.
+// systemPrompt returns the system prompt for tools, with the instructions of the servers and of the caller. It sets
+// l.instructions to those of the servers.
 func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
 	system, err := l.run.req.namedAgent.prompt.Render(tools, l.run.Created)
 	if err != nil {
@@ -185,8 +191,8 @@ func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, 
 }
 
 // serverInstructions returns the part of the system prompt with the instructions of the servers whose
-// tools the model is offered, or "". The text is quoted, so that it cannot continue as a heading or as
-// the text of another server.
+// tools the run may use; "" if there are none. Each text is quoted, so that a server cannot write a heading of the
+// prompt or a text in the name of another server.
 func (l *loop) serverInstructions(ctx context.Context) string {
 	hasTools := func(server string) bool {
 		return slices.ContainsFunc(l.catalog.Tools, func(t catalog.Tool) bool { return t.Server == server })
@@ -199,37 +205,39 @@ func (l *loop) serverInstructions(ctx context.Context) string {
 	return b.String()
 }
 
-// splitHistory divides messages into the history and the current question. It drops a last
-// message that equals the question, since clients send the question in both places.
-func (r Request) splitHistory(all []messageGroup, profile llm.Profile) (past, now []messageGroup) {
+// splitHistory divides the groups of groupHistory into the history and the question. Without a question in the
+// request, the question consists of the groups from the user's last message on. Otherwise it is the request's own,
+// and a last group that equals it is dropped, since some clients send the question in both places.
+func (r Request) splitHistory(groups []messageGroup, profile llm.Profile) (history, question []messageGroup) {
 	if strings.TrimSpace(r.Question) == "" && len(r.Media) == 0 {
-		last := len(all) - 1
-		for last > 0 && !all[last].isUser() {
+		last := len(groups) - 1 // not negative: validateQuestion requires a result and its call
+		for last > 0 && !groups[last].isUser() {
 			last--
 		}
-		return all[:last], all[last:]
+		return groups[:last], groups[last:]
 	}
 	text, media := acceptedMedia(profile, r.Question, r.Media)
-	if n := len(all); n > 0 && all[n-1].isUser() && all[n-1][0].Text == text && len(media) == 0 {
-		all = all[:n-1]
+	if n := len(groups); n > 0 && groups[n-1].isUser() && groups[n-1][0].Text == text && len(media) == 0 {
+		groups = groups[:n-1]
 	}
-	return all, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
+	return groups, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
 
 // promptError reports that a server did not return a prompt.
 type promptError struct {
-	of  ServerPrompt
-	err error
+	prompt ServerPrompt
+	err    error
 }
 
 func (e *promptError) Error() string {
-	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
+	return fmt.Sprintf("prompt %q of %s: %v", e.prompt.Name, e.prompt.Server, e.err)
 }
 
 // Unwrap returns why the prompt cannot be had, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
-// insertServerPrompt inserts the messages of a server's prompt right before the question.
+// insertServerPrompt returns messages with those of a server's prompt right before the question. It asks the server
+// for the prompt. The error is a *promptError.
 func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
 	// Check the current rules: a takeover may start the run long after it was requested.
 	if !l.agent.Rules.Of(l.run.caller).AllowsServer(p.Server) {
@@ -239,34 +247,34 @@ func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p
 	if err != nil {
 		return nil, &promptError{p, err}
 	}
-	var more []llm.Message
+	var inserted []llm.Message
 	for _, m := range filled {
-		more = append(more, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
+		inserted = append(inserted, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
-	return slices.Insert(messages, l.historyLen+1, more...), nil
+	return slices.Insert(messages, l.historyLen+1, inserted...), nil
 }
 
 // Threads. Every run that a caller asks for is a turn of its thread, in these steps:
 //
-//   - openThread selects the agent that answered last, and says which run is active.
-//   - freeThread waits for that run, cancels it, or finds out that it has died.
+//   - openThread selects the agent that answered last, and returns the active run.
+//   - freeThread waits for that run, cancels it, or finds out that its process has died.
 //   - beginTurn makes the new run the active one and reads the earlier turns, which the checkpoint then has.
-//   - endTurn adds the turn, right before the terminal event: whoever reads that event can ask the next
-//     question at once. The run's note before it makes sure that this process still executes the run.
+//   - endTurn adds the turn right before the terminal event, because a reader of that event may ask the next
+//     question at once. It first writes a note, which fails if this process does not execute the run any more.
 //
-// A process may die between two of these steps. Another one takes the run over and ends its turn, and a
-// second EndTurn changes nothing. If no process can take it over, the next question finds it in
-// freeThread, and adds what its events say.
+// A process may die between two of these steps. Another process then takes the run over and ends its turn; a
+// second EndTurn changes nothing. If no process can take the run over, the freeThread of the next question finds
+// the run that has ended, and adds a turn with what its events say.
 
 // The values of OnBusy.
 const (
 	BusyRefuse OnBusy = ""
-	BusyQueue  OnBusy = "queue"  // wait for the end of that run, but not longer than Options.InputTimeout
-	BusyCancel OnBusy = "cancel" // cancel it
+	BusyQueue  OnBusy = "queue"  // wait for the end of the active run, but not longer than Options.InputTimeout
+	BusyCancel OnBusy = "cancel" // cancel the active run
 )
 
-// endWait bounds how long the end of a run that was cancelled is waited for: by the question that replaces it in its
-// thread, and by the call that started it, so that the end of the parent comes after it.
+// endWait bounds how long other code waits for the end of a run that it has cancelled: the next question of the
+// thread (freeThread), and a parent whose own end must follow that of its child (childRun.cancel).
 const endWait = 10 * time.Second
 
 // turnTimeout bounds how long the end of a run waits until its turn is stored.
@@ -279,8 +287,9 @@ var errQueuedTooLong = errors.New("the active run of the thread has not ended in
 // brings its own history, and so does not depend on the answer of that run.
 func (r *Request) runsBeside() bool { return !r.ContinueThread && r.OnBusy == BusyRefuse }
 
-// openThread looks up the thread that a request names. It selects the agent that answered last if the
-// request names none, and returns the active run; "" if there is none.
+// openThread looks up the thread that a request names, and returns the id of its active run; "" if there is none or
+// the thread does not exist. In request it sets threadExists, and Agent to the agent that answered last if the
+// request names no agent. It returns thread.ErrNoTurn if AfterRun names a run of a thread that does not exist.
 func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Request) (active string, err error) {
 	if request.ThreadID == "" {
 		return "", nil
@@ -299,8 +308,10 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 	return t.Active, nil
 }
 
-// freeThread returns nil once the run is not the active one of the thread. It returns a *event.BusyError
-// if the run continues.
+// freeThread returns nil once the run with that id is not the active one of the thread. If the run continues,
+// onBusy decides: BusyRefuse returns a *event.BusyError at once, BusyQueue waits for the end of the run, and
+// BusyCancel cancels it and waits for at most endWait. A wait that is too long ends with the *event.BusyError, and
+// the begin of Drain with ErrDraining.
 func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id string, onBusy OnBusy) error {
 	err := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
 	if _, isBusy := errors.AsType[*event.BusyError](err); !isBusy || onBusy == BusyRefuse {
@@ -330,7 +341,8 @@ func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id 
 // threads returns the threads of the agent's log.
 func (a *Agent) threads() thread.Store { return thread.Store{Log: a.Log, Logger: a.Logger} }
 
-// title returns the title of a thread that begins with the request.
+// title returns the title of a thread that begins with the request: from its question, or else the name of its
+// first attachment.
 func (r *Request) title() string {
 	if title := thread.Title(r.questionText()); title != "" || len(r.Media) == 0 {
 		return title
@@ -338,21 +350,22 @@ func (r *Request) title() string {
 	return thread.Title(r.Media[0].Name)
 }
 
-// beginTurn makes the run the active one of its thread, and reads the earlier turns if the question
-// continues the thread. began is false for a child run, and for one that runs beside the active run. It is true if the log
-// may have begun the turn although ctx has ended.
+// beginTurn makes the run the active one of its thread, and reads the earlier turns if the question continues the
+// thread. began is true if the log has begun the turn, or may have begun it before ctx ended: with an error, the
+// caller must then undo it. began is false for a child run, which has no turn, and for a run beside the active run.
 func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
 	}
 	agent := r.agent
-	if r.req.newThread && !r.req.ContinueThread { // no other run can be active, and there are no earlier turns
+	if r.req.newThread && !r.req.ContinueThread {
+		// The id of the thread is new, so no other run can be active and there are no earlier turns.
 		err := agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil || ctx.Err() != nil, err
 	}
 
 	var t event.Thread
-	for {
+	for { // again, if Begin found an active run that freeThread finds to have ended
 		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())
 		busy, isBusy := errors.AsType[*event.BusyError](err)
 		r.req.threadExists = r.req.threadExists || isBusy || t.Turns > 0
@@ -368,44 +381,49 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		}
 	}
 	if err != nil {
-		r.req.threadExists = true // perhaps
+		// The thread may exist, and must then not be deleted with the run (beginRun).
+		r.req.threadExists = true
 		return ctx.Err() != nil, err
 	}
 	if !r.req.ContinueThread {
 		return true, nil
 	}
-	turns, err := agent.threads().Read(ctx, t, &r.req.AfterRun)
-	if err != nil {
-		return true, err
-	}
-	r.req.earlier = []Message{} // not nil: the thread has been read
-
-	for _, t := range turns {
-		r.req.earlier = append(r.req.earlier, t.Messages()...)
-	}
-
-	if len(r.req.History) > 0 {
-		if err := r.req.validateQuestion(); err != nil {
-			return true, err
-		}
-	}
-
-	r.reserveMemory(sizeOf(r.req.earlier))
-	return true, nil
+	return true, r.readEarlierTurns(ctx, t)
 }
 
-// endTurn adds the turn of the run to its thread. It is called before the terminal event. A log that
-// does not answer must not keep the run from ending: the next question then repairs the turn.
+// readEarlierTurns sets the messages of the thread that precede the request, and counts their memory. It returns an
+// error if the history of a request without a question does not continue them.
+func (r *run) readEarlierTurns(ctx context.Context, t event.Thread) error {
+	turns, err := r.agent.threads().Read(ctx, t, &r.req.AfterRun)
+	if err != nil {
+		return err
+	}
+	r.req.earlier = []Message{} // not nil: the thread has been read
+	for _, turn := range turns {
+		r.req.earlier = append(r.req.earlier, turn.Messages()...)
+	}
+	if len(r.req.History) > 0 {
+		if err := r.req.validateQuestion(); err != nil {
+			return err
+		}
+	}
+	r.reserveMemory(sizeOf(r.req.earlier))
+	return nil
+}
+
+// endTurn adds the turn of the run, which ends with end, to its thread. The caller appends the terminal event after
+// it. It waits for at most turnTimeout and only logs errors: a log that does not answer must not keep the run from
+// ending, and the next question of the thread adds a turn that is missing.
 func (r *run) endTurn(ctx context.Context, end event.Body) {
 	if r.req.parent.Run != "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	// A process that lost the run must not end its turn.
+	// The note fails with ErrFenced in a process that has lost the run, which must not end its turn.
 	err := r.writeNote(ctx, replay.NoteTurn)
 	if err == nil && r.isBeside {
-		// It becomes a turn if the other run has ended by now.
+		// The run was not the active one. It becomes a turn only if the run that was active has ended by now.
 		_, err = r.agent.threads().Begin(ctx, r.Run, "")
 		if _, busy := errors.AsType[*event.BusyError](err); busy {
 			return
@@ -418,7 +436,8 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 		t.Given = r.req.givenMessages()
 		t.Question = r.req.Question
 		t.Media = r.req.Media
-		t.Asked, t.EndedAt = r.Created.UnixMilli(), r.agent.Log.Now().UnixMilli()
+		t.Asked = r.Created.UnixMilli()
+		t.EndedAt = r.agent.Log.Now().UnixMilli()
 		err = r.agent.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, t.Encode())
 	}
 	if err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrFenced) {
@@ -426,8 +445,9 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 	}
 }
 
-// givenMessages returns the messages of the request that belong to its turn: those that continue the
-// thread, or the results of the caller's tools that stand in place of a question.
+// givenMessages returns the messages of the request that belong to its turn besides the question. In a request that
+// continues the thread, they are its whole history; otherwise, if it has no question, the results of the caller's
+// tools at the end of the history.
 func (r *Request) givenMessages() []Message {
 	if r.ContinueThread {
 		return r.History
@@ -440,59 +460,4 @@ func (r *Request) givenMessages() []Message {
 		n--
 	}
 	return r.History[n:]
-}
-
-// updateOffered sets the tools that the model is offered. The caller's tools and those that ask other
-// agents come first: they stay the same for the whole run, so the beginning of the prompt stays cacheable.
-func (l *loop) updateOffered() {
-	fixed := slices.Clone(l.clientTools)
-	for _, t := range l.askTools {
-		fixed = append(fixed, t.Tool)
-	}
-	switch {
-	case l.search != nil:
-		l.offered = append(fixed, l.search.Shown()...)
-	case len(fixed) > 0:
-		l.offered = append(fixed, l.catalog.Offered...)
-	default:
-		l.offered = l.catalog.Offered
-	}
-}
-
-// offeredTools returns the tools of a model request; the final turn has none.
-func (l *loop) offeredTools(final bool) []llm.Tool {
-	if final {
-		return nil
-	}
-	return l.offered
-}
-
-// answerTokens returns how many tokens the next answer may have. It is the smallest of the
-// request's limit, the operator's, the model's, the rest of the run's budget, and then the rest of
-// the model's window, because endpoints refuse a longer answer. 0 means no limit.
-func (l *loop) answerTokens(final bool) int64 {
-	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
-	if limit == 0 && !l.answerRefused {
-		return 0
-	}
-	return budget.LowerTokens(limit, l.window.AnswerRoom())
-}
-
-// modelRequest returns the request of a turn.
-func (l *loop) modelRequest(turn int, final bool) llm.Request {
-	req := &l.run.req
-	r := llm.Request{
-		Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final),
-		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferredModel,
-	}
-	if tools := l.offeredTools(final); len(tools) > 0 {
-		r.Tools, r.ToolChoice = tools, llm.Auto
-		if turn == 1 && req.ToolChoice == ToolRequired {
-			// Only in the first turn: a model that must always call a tool never answers.
-			r.ToolChoice, r.MustCall = llm.Required, req.ForcedTool
-		}
-	}
-	return r
 }

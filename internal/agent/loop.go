@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
@@ -15,14 +16,14 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// runTurns runs the turns of a run. In each turn the model answers and may ask for tools, whose
-// results go back to the model. The run ends when the model answers without a call, or when a
-// limit ends it. Turns that are already in the log are replayed instead: they call no model and
-// no tool, and append no events.
+// runTurns runs the turns of a run and returns its terminal event. In each turn the model answers and may ask for
+// tools, whose results go back to the model. The run ends when the model answers without a call, when it calls a
+// tool of the caller, or one turn after a limit is reached. Turns that are already in the log are replayed: they call
+// no model and no tool, and append no events.
 //
-// Limits are checked twice in a turn. Before the calls, because the model's output alone may have used up a
-// limit: every call would then be refused, although a person could raise the limit. After the calls, to decide
-// whether the next turn is the last one. A limit does not cut a turn short; it takes tools away from the next.
+// Limits are checked twice in a turn. The check before the calls is needed because the model's output alone may have
+// used up a limit: all calls would then be refused, although a person could raise the limit. The check after the
+// calls decides whether the next turn is the last one, which has no tools. A limit does not cut a turn short.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
 	if err := l.prepareRun(ctx); err != nil {
@@ -61,7 +62,8 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 			}
 			continue
 		case reply.hasClientCalls():
-			// The caller executes its own tools and sends their results with its next request.
+			// The caller executes its own tools and sends their results with its next request. The finish reason
+			// tells it to do so, whatever the endpoint has reported.
 			reply.finish = "tool_calls"
 			return l.finalAnswer(reply), nil
 		}
@@ -75,10 +77,10 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 const summaryPrompt = "You have reached the limit of this run and cannot call any more tools. " +
 	"Answer the question now with what you have, and say what is missing."
 
-// prepareRun sets the tools and the conversation of the run. Later changes to the servers' tools
-// do not affect the run. After a takeover it computes all of that again with the tools and servers of this
-// process, which may be other ones; the replayed steps bring back what the model has answered since. Only the
-// process that began the run stores what it began with (recordBeginning), for the export.
+// prepareRun sets the tools, the conversation, the budget and the metadata of the run. Later changes to the servers'
+// tools do not affect the run. After a takeover, prepareRun uses the tools and servers of this process, which may
+// differ from those of the process before; what the model has answered since comes from the replayed steps. Only
+// the process that began the run stores what the export needs (recordBeginning).
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
@@ -93,7 +95,9 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.window.LearnSize(l.agent.windowSizes.Size(req.Model))
 	l.search = l.newToolSearch()
 	if l.search == nil && l.replayed.HasCallOf(l.catalog.SearchToolName()) {
-		l.search = toolsearch.NewSearch(l.catalog.Catalog, 0) // the process that began the run knew that the window is small
+		// The process before started the tool search after the endpoint had named a small window (fitTools). This
+		// process has not learned the size, but the model has called the search tool.
+		l.search = toolsearch.NewSearch(l.catalog.Catalog, 0)
 	}
 	if l.search != nil {
 		promptTools = []catalog.Tool{l.search.Tool}
@@ -107,10 +111,12 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.clientTools = req.clientTools(l.catalog, l.search, l.askTools)
 	l.updateOffered()
 
-	l.callIDs, l.requestCallIDs = make(map[string]bool), make(map[string]bool)
+	l.callIDs = make(map[string]bool)
+	l.requestCallIDs = make(map[string]bool)
 	if err = l.openConversation(ctx, promptTools, profile); err == nil && req.Prompt != nil {
 		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
 	}
+	// What follows is set even after an error: logEnd and recordRunEnd read it.
 	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
 	l.media = mediaBudget{profile: profile, budget: l.budget}
 	l.metadata = event.Metadata{
@@ -127,7 +133,9 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	return err
 }
 
-// spendTokens counts the tokens that a turn used according to the provider.
+// spendTokens charges the tokens that a turn used, as the provider counted them, to the run's budget, and corrects the
+// window's estimates with them. It appends budget events where they are due, once also for a budget of the caller
+// that is used up.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
 	l.lastPromptTokens = reply.usage.InputTokens
@@ -141,13 +149,14 @@ func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	return nil
 }
 
-// checkLimits decides whether the next turn is the final one. For a replayed step, it repeats
-// the decision recorded in the log; recomputing it could differ, for example because the time
-// limit has passed since.
+// checkLimits decides after the calls of a turn whether the next turn is the final one. It then sets stopReason and
+// stores it in a note. Before that, it may ask the owner of the run to raise a limit (checkBudget). For a replayed
+// step, it repeats the decision in the log: a new decision could differ, for example because more time has passed.
 func (l *loop) checkLimits(ctx context.Context, turn int) error {
 	if recorded := l.replayed.Step(l.step); recorded != nil {
 		l.applyRaised(recorded.RaisedAfter)
-		isDecided := recorded.StopReason != "" || l.step < len(l.replayed.Steps) // the last step may have ended before its decision
+		// The process before may have died between the end of the last step and its decision.
+		isDecided := recorded.StopReason != "" || l.step < len(l.replayed.Steps)
 		if isDecided {
 			l.stopReason = recorded.StopReason
 			return nil
@@ -171,8 +180,8 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 	return l.run.writeNote(ctx, replay.NoteLimit, l.stopReason)
 }
 
-// finalAnswer returns the terminal event of a run that ends with reply.
-// Its finish reason is that of the limit, if one ended the run, and otherwise the model's own.
+// finalAnswer returns the terminal event of a run that ends with reply, and completes l.metadata for it. Its finish
+// reason is stopReason if a limit ended the run, and otherwise the model's own.
 func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	l.metadata.Steps = l.step
 	l.metadata.FinishReason = reply.finish
@@ -183,9 +192,10 @@ func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	return event.FinalAnswer{Answer: reply.text, Metadata: l.metadata, FinishReason: l.metadata.FinishReason}
 }
 
-// endOrRepair returns the terminal event of a run whose model has answered with reply. If the answer
-// violates its schema for the first time, it returns nil, and the model is asked once more with the
-// violations. A process that takes over the run comes to the same decision from the step's text.
+// endOrRepair returns the terminal event of a run whose model has answered with reply. If the answer violates its
+// schema for the first time, it returns nil: it sets repairing and adds a message with the violations, so that the
+// next turn corrects the answer. After the second violation it returns a RunError. No note is needed for a
+// takeover, since the next process comes to the same decision from the step's text.
 func (l *loop) endOrRepair(reply modelReply) event.Body {
 	if l.output == nil {
 		return l.finalAnswer(reply)
@@ -205,20 +215,20 @@ func (l *loop) endOrRepair(reply modelReply) event.Body {
 		return end
 	}
 	l.repairing = true
-	if len(reply.calls) == 0 { // otherwise the turn's calls have added it
+	if len(reply.calls) == 0 { // toolTurn adds the answer of a turn with calls
 		l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: reply.text, Extensions: reply.extensions})
 	}
 	l.messages = append(l.messages, llm.Message{Role: llm.User, Text: output.RepairPrompt(problems)})
 	return nil
 }
 
-// checkBudgetBeforeCalls asks for a higher budget if the model's output already exhausted it,
-// since every call of the turn would be refused.
+// checkBudgetBeforeCalls asks for a higher budget if the model's output has already used it up, since all calls of the
+// turn would be refused. It does not ask in the final turn, or if the agent executes none of the calls.
 func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply modelReply, final bool) error {
 	if s := l.replayed.Step(l.step); s != nil {
 		l.applyRaised(s.RaisedBefore)
 		if s.HasEndedCall() {
-			return nil
+			return nil // the process before has made this check already
 		}
 	}
 	if final || len(reply.ownCalls()) == 0 {
@@ -227,9 +237,9 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	return l.checkBudget(ctx, turn)
 }
 
-// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows
-// it, checkBudget asks the owner of the run for a higher limit. After an increase it checks
-// again, because another limit may be reached too.
+// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows it, the turn is not the
+// last one, and the operator's limit is higher, checkBudget asks the owner of the run to raise the limit, and blocks
+// until the question is resolved. After an increase it checks again, because another limit may be reached too.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	for {
 		name := l.budget.Spent()
@@ -250,23 +260,23 @@ func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	}
 }
 
-// canIncrease reports whether the run's limit is below the operator's, so that it may be raised.
+// canIncrease reports whether the run's limit with that name is below the operator's, so that it may be raised.
 func (l *loop) canIncrease(name string) bool {
 	operatorLimit := l.operatorLimit(name)
 	return operatorLimit <= 0 || l.budget.Status(name).Max < operatorLimit
 }
 
-// operatorLimit returns the limit that nobody can raise for this run, by the definition of the agent that it started
-// with; 0 means none.
+// operatorLimit returns the highest value that the limit with that name can have in this run: the lower of the
+// service's and that of the agent's definition at the start of the run. 0 means no limit.
 func (l *loop) operatorLimit(name string) float64 {
 	return l.agent.budgetLimits(l.run.req.namedAgent).ByName()[name]
 }
 
-// askForIncrease asks the owner of the run for a higher limit. The caller must be between two
-// steps, with no call in flight.
+// askForIncrease asks the owner of the run to raise a limit, blocks until the question is resolved, and raises the
+// limit if they agree. raised is false if they refuse or do not answer. No call may be in flight.
 func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
 	s := &l.run.suspension
-	s.beginTurn(ctx, []*call{{}}) // the run itself waits, so it stands in for a call
+	s.beginTurn(ctx, []*call{{}}) // a call without an id stands for the run, so that the question can suspend it
 	res, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
 		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
@@ -293,12 +303,71 @@ func (l *loop) applyRaised(raised []event.BudgetResolved) {
 	}
 }
 
-// reserveConversation counts what the run holds between its turns: its request, and its own messages,
-// which follow the question.
+// reserveConversation sets the memory that is counted for the run to what the run holds between two turns: its
+// request, and the messages that follow the question. It corrects what was counted during the turn.
 func (l *loop) reserveConversation() {
 	n := l.run.req.size()
-	for _, m := range l.messages[min(l.historyLen+2, len(l.messages)):] {
+	ownMessages := min(l.historyLen+2, len(l.messages)) // after the system prompt, the history and the question
+	for _, m := range l.messages[ownMessages:] {
 		n += len(m.Text) + mediaSize(m.Media)
 	}
 	l.run.reserveMemory(n - int(l.run.textBytes.Load()))
+}
+
+// updateOffered sets l.offered, the tools that the model is offered: the caller's tools, those that ask other agents,
+// and the servers' tools or what the tool search shows in their place. The first two kinds stay the same for the whole
+// run; because they come first, the beginning of the prompt stays cacheable.
+func (l *loop) updateOffered() {
+	fixed := slices.Clone(l.clientTools)
+	for _, t := range l.askTools {
+		fixed = append(fixed, t.Tool)
+	}
+	switch {
+	case l.search != nil:
+		l.offered = append(fixed, l.search.Shown()...)
+	case len(fixed) > 0:
+		l.offered = append(fixed, l.catalog.Offered...)
+	default:
+		l.offered = l.catalog.Offered
+	}
+}
+
+// offeredTools returns the tools of a model request; the final turn has none.
+func (l *loop) offeredTools(final bool) []llm.Tool {
+	if final {
+		return nil
+	}
+	return l.offered
+}
+
+// answerTokens returns how many tokens the next answer may have; 0 means no limit. It is the lowest of the request's
+// limit, the operator's, the model's, and the rest of the run's budget. If one of these is set, or the endpoint has
+// refused prompt and answer together (answerRefused), the room that the prompt leaves in the window limits it too.
+// final is whether the turn is the last one, for which the budget keeps a reserve.
+func (l *loop) answerTokens(final bool) int64 {
+	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
+	if limit == 0 && !l.answerRefused {
+		return 0
+	}
+	return budget.LowerTokens(limit, l.window.AnswerRoom())
+}
+
+// modelRequest returns the request of a turn, from 1. The final turn offers no tools.
+func (l *loop) modelRequest(turn int, final bool) llm.Request {
+	req := &l.run.req
+	r := llm.Request{
+		Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final),
+		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferredModel,
+	}
+	if tools := l.offeredTools(final); len(tools) > 0 {
+		r.Tools, r.ToolChoice = tools, llm.Auto
+		if turn == 1 && req.ToolChoice == ToolRequired {
+			// Only in the first turn: a model that must always call a tool never answers.
+			r.ToolChoice = llm.Required
+			r.MustCall = req.ForcedTool
+		}
+	}
+	return r
 }
