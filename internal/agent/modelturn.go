@@ -13,15 +13,14 @@ import (
 	"unicode"
 
 	"answerd/internal/agent/budget"
-	"answerd/internal/agent/toolsearch"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/help"
 	"answerd/internal/llm"
-	"answerd/internal/mcp/catalog"
 )
 
-// conversationCalls returns the calls in the form of the conversation.
+// conversationCalls returns the calls of the answer as the conversation has them, with the arguments as the model
+// wrote them.
 func (r modelReply) conversationCalls() []llm.ToolCall {
 	out := make([]llm.ToolCall, len(r.calls))
 	for i, c := range r.calls {
@@ -30,7 +29,7 @@ func (r modelReply) conversationCalls() []llm.ToolCall {
 	return out
 }
 
-// ownCalls returns the calls that the agent executes.
+// ownCalls returns the calls that the agent executes, without those that the caller executes.
 func (r modelReply) ownCalls() []*call {
 	return slices.DeleteFunc(slices.Clone(r.calls), func(c *call) bool { return c.byClient })
 }
@@ -45,7 +44,7 @@ const maxToolName = 128
 
 // safeToolName returns the name of a call for events, metadata and the conversation. It escapes control and format
 // characters, which include those that reorder text (Unicode Bidirectional Algorithm), and cuts the name at
-// maxToolName. No tool's own name is changed by this, so a changed name was invented.
+// maxToolName bytes. The names of existing tools stay unchanged; only a name that the model invented can change.
 func safeToolName(name string) string {
 	if IsToolName(name) {
 		return name
@@ -64,43 +63,45 @@ func safeToolName(name string) string {
 	return b.String()
 }
 
-// reserveStep is how many bytes of an answer are counted together as held.
+// reserveStep is how many bytes of an answer arrive before reservePiece counts them together.
 const reserveStep = 16 << 10
 
 // errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
 var errOutputCut = errors.New("the model's answer was cut")
 
-// maxTrimTries bounds how often a model is asked in one step, each time with less than the
+// maxTrimTries bounds how often a model is asked in one step, each time with a shorter conversation than the
 // provider has just refused as too long.
 const maxTrimTries = 4
 
 // modelTurn makes one model call and appends the parts of the answer as events while they arrive. It first trims the
-// conversation to the model's context window, and trims it again if the provider refuses it as too long. If the log
-// already has the step, modelTurn restores it instead.
+// conversation to the model's context window, and trims it again if the provider refuses it as too long. final means
+// that the model is offered no tools. If the log already has the step, modelTurn restores it instead.
 //
-// The event step_end decides whether the step has happened. Without it, a process that takes over resets the
-// step and asks the model again. With it, the model is not asked again, so whatever later steps need is stored
-// before it: the text and the calls as events, the additions of the hook pre_model_call, the decision of the
-// hook model_result, which model answered, and the members that the endpoint wants back (writeExtensions).
-func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, error) {
-	tools := l.offeredTools(last)
+// The event step_end decides whether the step has happened. A process that takes over a run without the event
+// resets the step and asks the model again. Once the log has the event, the model is not asked again. So whatever
+// later steps need is stored before it: the text and the calls as events, the addition of the hook pre_model_call,
+// the decision of the hook model_result, which model answered, and the members that the endpoint requires in later
+// requests (writeExtensions).
+func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply, error) {
+	tools := l.offeredTools(final)
 	if s := l.replayed.Step(l.step + 1); s != nil {
 		return l.restoreStep(s, tools), nil
 	}
 	if err := l.trimToWindow(ctx, tools); err != nil {
 		return modelReply{}, err
 	}
-	added, err := l.callPreModelHook(ctx, turn, last)
+	addition, err := l.callPreModelHook(ctx, turn, final)
 	if err != nil {
 		return modelReply{}, err
 	}
 	l.step++
-	before, upstream := cmp.Or(l.preferredModel, l.run.req.Model), l.metadata.UpstreamModel
-	stream := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), addition: added}
+	modelBefore := cmp.Or(l.preferredModel, l.run.req.Model)
+	upstreamBefore := l.metadata.UpstreamModel
+	stream := &modelStream{loop: l, finalTurn: final, byIndex: make(map[int]*call), addition: addition}
 	if err := l.appendStepStart(ctx); err != nil {
 		return modelReply{}, err
 	}
-	if err := l.writeHookAddition(ctx, added); err != nil {
+	if err := l.writeHookAddition(ctx, addition); err != nil {
 		return modelReply{}, err
 	}
 	if err := stream.askTrimmed(ctx, turn); err != nil {
@@ -127,7 +128,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := stream.callModelResultHook(ctx); err != nil {
 		return modelReply{}, err
 	}
-	if err := l.writeModel(ctx, before, upstream); err != nil {
+	if err := l.writeModel(ctx, modelBefore, upstreamBefore); err != nil {
 		return modelReply{}, err
 	}
 	if err := l.writeExtensions(ctx, stream.extensions); err != nil {
@@ -135,30 +136,35 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	}
 	end := event.StepEnd{Step: l.step, FinishReason: stream.finish}
 	if stream.usageSeen {
-		usage := stream.usage // a pointer into s would keep the whole run in memory as long as its events
+		usage := stream.usage // a pointer to the field would keep stream, and so the whole run, in memory with its events
 		end.Usage = &usage
 	}
 	return stream.modelReply, l.run.out.Append(ctx, end)
 }
 
 // askTrimmed asks the model, and asks it again with less of the conversation while the provider
-// refuses the conversation as too long. It does not ask again once a part or a call of the answer was appended,
-// because readers have it already.
+// refuses the conversation as too long, up to maxTrimTries times. It does not ask again once a part or a call of the
+// answer was appended, because readers have that output already.
 func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
-	parts := s.partCount
+	partsBefore := s.partCount
 	for try := 1; ; try++ {
 		err := s.readAnswer(ctx, turn)
-		hasOutput := s.partCount > parts || len(s.calls) > 0
+		hasOutput := s.partCount > partsBefore || len(s.calls) > 0
 		if err == nil || try == maxTrimTries || hasOutput {
 			return err
 		}
-		if again, failed := s.retryTrimmed(ctx, err, s.finalTurn); failed != nil || !again {
-			return cmp.Or(failed, err)
+		retry, retryErr := s.retryTrimmed(ctx, err, s.finalTurn)
+		if retryErr != nil {
+			return retryErr
+		}
+		if !retry {
+			return err
 		}
 	}
 }
 
-// readAnswer reads one answer of the model and appends its parts.
+// readAnswer sends one request to the model, and appends the parts of the answer while they arrive. An answer that
+// exceeds its limit of tokens or repeats itself is cut, which is not an error.
 func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	request := s.modelRequest(turn, s.finalTurn)
 	var err error
@@ -166,7 +172,8 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 		return err
 	}
 	s.recordRequest(ctx, request)
-	s.output, s.unparsed = budget.NewOutput(request.MaxTokens), make(map[int]*strings.Builder)
+	s.output = budget.NewOutput(request.MaxTokens)
+	s.unparsed = make(map[int]*strings.Builder)
 	for part, err := range s.agent.Model.Stream(ctx, request) {
 		if err == nil {
 			err = s.appendPart(ctx, part)
@@ -181,8 +188,9 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	return nil
 }
 
-// finishCut completes an answer that was cut. Its usage is an estimate, since endpoints report
-// usage only at the end of an answer.
+// finishCut completes an answer that was cut: it sets the finish reason to length, and appends the calls whose
+// arguments are not complete. If the endpoint has not reported usage, which usually comes at the end of an answer,
+// finishCut counts an estimate.
 func (s *modelStream) finishCut(ctx context.Context) error {
 	s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "model answer cut: it exceeds its limit or repeats itself",
 		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()), help.CutAnswer.Attr())
@@ -201,8 +209,8 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 	return nil
 }
 
-// countCutAnswer counts an answer that failed or was cancelled after it had begun, by an estimate:
-// providers charge for it, and report its usage only at the end of an answer.
+// countCutAnswer counts an estimate of the tokens of an answer that failed or was cancelled after it had begun.
+// Providers charge for such an answer, but report usage only at the end of an answer.
 func (s *modelStream) countCutAnswer(ctx context.Context) {
 	if s.usageSeen || s.output == nil || s.output.Tokens() == 0 {
 		return
@@ -213,7 +221,8 @@ func (s *modelStream) countCutAnswer(ctx context.Context) {
 	s.countModelCall(context.WithoutCancel(ctx), u)
 }
 
-// reservePiece counts a piece of the answer as memory that the run holds.
+// reservePiece counts a piece of the answer as memory of the run (run.reserveMemory), once reserveStep bytes have
+// come together.
 func (s *modelStream) reservePiece(piece string) {
 	s.uncounted += len(piece)
 	if s.uncounted >= reserveStep {
@@ -222,7 +231,7 @@ func (s *modelStream) reservePiece(piece string) {
 	}
 }
 
-// cutAfter returns err, or errOutputCut if the answer must be cut.
+// cutAfter returns err, or errOutputCut if err is nil and the answer must be cut after the piece just appended.
 func cutAfter(cut bool, err error) error {
 	if err == nil && cut {
 		return errOutputCut
@@ -230,18 +239,17 @@ func cutAfter(cut bool, err error) error {
 	return err
 }
 
-// countUsage counts what the provider reports of the answer: in the answer's metadata, in metrics and for the
-// caller. The run's budget is charged later, by spendTokens, which replayed steps go through too.
+// countUsage counts the usage that the provider reports: in the run's metadata, in metrics and towards the caller's
+// budgets. It does not charge the run's budget. spendTokens does that after the step, for replayed steps too.
 func (s *modelStream) countUsage(ctx context.Context, u llm.Usage) {
 	s.usageSeen = true
 	s.usage = event.Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Total}
 	s.countModelCall(ctx, s.usage)
-	s.metadata.Usage.InputTokens += u.Input
-	s.metadata.Usage.OutputTokens += u.Output
-	s.metadata.Usage.TotalTokens += u.Total
+	s.addUsage(s.usage)
 }
 
-// appendPart appends one part of the answer.
+// appendPart appends the events for one part of the answer, or notes what the part says about the answer. It returns
+// errOutputCut if the answer must be cut after the part.
 func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	switch p := p.(type) {
 	case llm.Text:
@@ -261,14 +269,7 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	case llm.ToolCallStart:
 		return s.startCall(ctx, p.Index, p.ID, p.Name)
 	case llm.ToolCallArgs:
-		if c := s.byIndex[p.Index]; c != nil {
-			delta, cut := s.output.Add(p.Delta)
-			s.reservePiece(delta)
-			if s.unparsed[p.Index] != nil {
-				s.unparsed[p.Index].WriteString(delta)
-			}
-			return cutAfter(cut, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}))
-		}
+		return s.appendArgs(ctx, p)
 	case llm.ToolCall:
 		return s.completeCall(ctx, p)
 	case llm.Extensions:
@@ -276,7 +277,8 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	case llm.Usage:
 		s.countUsage(ctx, p)
 	case llm.Finish:
-		s.finish, s.preferredModel = p.Reason, p.Asked
+		s.finish = p.Reason
+		s.preferredModel = p.Asked
 		if p.Model != "" {
 			s.metadata.UpstreamModel = p.Model
 		}
@@ -284,7 +286,22 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	return nil
 }
 
-// appendText appends a piece of text, which may be empty.
+// appendArgs appends a piece of the arguments of a call that has started. It ignores arguments of unknown calls.
+func (s *modelStream) appendArgs(ctx context.Context, p llm.ToolCallArgs) error {
+	c := s.byIndex[p.Index]
+	if c == nil {
+		return nil
+	}
+	delta, cut := s.output.Add(p.Delta)
+	s.reservePiece(delta)
+	if unparsed := s.unparsed[p.Index]; unparsed != nil {
+		unparsed.WriteString(delta)
+	}
+	return cutAfter(cut, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}))
+}
+
+// appendText appends a piece of text. It does nothing for an empty piece, which the fence returns while it holds text
+// back.
 func (s *modelStream) appendText(ctx context.Context, text string) error {
 	if text == "" {
 		return nil
@@ -292,10 +309,11 @@ func (s *modelStream) appendText(ctx context.Context, text string) error {
 	return s.appendDelta(ctx, "text", text)
 }
 
-// endText appends the end of a text that was held back because it could have been a code fence.
+// endText appends the end of a text if the fence has held it back because it could have been a code fence.
 func (s *modelStream) endText(ctx context.Context) error { return s.appendText(ctx, s.fence.End()) }
 
-// appendDelta appends text or reasoning, and opens a new part when the kind changes.
+// appendDelta appends a piece of text or reasoning; kind is "text" or "reasoning". It opens a new part if the open
+// part is of another kind or no part is open.
 func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error {
 	if !strings.HasPrefix(s.partID, kind) {
 		if err := s.openPart(ctx, kind); err != nil {
@@ -308,8 +326,8 @@ func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error
 	return s.run.out.Append(ctx, event.ReasoningDelta{PartID: s.partID, Delta: delta})
 }
 
-// openPart closes the open part and opens one of a kind, text or reasoning. Ids of parts begin with the kind, and
-// are numbered through the whole run.
+// openPart closes the open part, if there is one, and opens a part; kind is "text" or "reasoning". The id of a part
+// is its kind and its number in the run.
 func (s *modelStream) openPart(ctx context.Context, kind string) error {
 	if err := s.closePart(ctx); err != nil {
 		return err
@@ -331,11 +349,13 @@ func (s *modelStream) closePart(ctx context.Context) error {
 		return nil
 	}
 	end := s.partEnd
-	s.partEnd, s.partID = nil, ""
+	s.partEnd = nil
+	s.partID = ""
 	return s.run.out.Append(ctx, end)
 }
 
-// startCall appends the start of a call that the model begins to write.
+// startCall appends the start of a call that the model begins to write, and adds the call to the reply. It closes
+// the open part. Deltas and the complete call are found by index, the endpoint's number of the call.
 func (s *modelStream) startCall(ctx context.Context, index int, id, name string) error {
 	if err := s.endText(ctx); err != nil {
 		return err
@@ -347,12 +367,13 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 	name = safeToolName(name)
 	c := &call{Call: event.Call{CallID: s.uniqueCallID(id), Tool: name, Server: s.tools[name].Server}}
 	c.byClient = !s.finalTurn && s.isClientTool(name)
-	s.byIndex[index], s.unparsed[index] = c, new(strings.Builder)
+	s.byIndex[index] = c
+	s.unparsed[index] = new(strings.Builder)
 	s.calls = append(s.calls, c)
 	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
 }
 
-// completeCall appends a call with all of its arguments.
+// completeCall appends a call with all of its arguments. It starts the call first if the endpoint sends it as a whole.
 func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
 	if s.byIndex[p.Index] == nil {
 		if err := s.startCall(ctx, p.Index, p.ID, p.Name); err != nil {
@@ -365,8 +386,8 @@ func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
-// uniqueCallID returns the provider's call id, with a suffix if an earlier step used it: some
-// providers number their calls from 0 in every answer.
+// uniqueCallID returns the provider's call id, with a suffix if the id is empty or an earlier call of the conversation
+// has it: some providers number their calls from 0 in every answer. It reserves the id that it returns.
 func (l *loop) uniqueCallID(id string) string {
 	unique := id
 	for n := 2; l.callIDs[unique] || unique == ""; n++ {
@@ -376,17 +397,19 @@ func (l *loop) uniqueCallID(id string) string {
 	return unique
 }
 
-// recordFirstOutput measures the time from the start of the run to the model's first output.
+// recordFirstOutput records the time from the start of the run to the model's first output, in the metric
+// time_to_first_event. It does nothing after that output.
 func (s *modelStream) recordFirstOutput(ctx context.Context) {
 	if s.step == 1 && s.partCount == 0 && len(s.calls) == 0 {
 		s.agent.metrics.firstEvent.Record(ctx, time.Since(s.started).Seconds())
 	}
 }
 
-// trimToWindow shortens the conversation to the model's context window before a request, so that
-// the provider does not refuse the request.
+// trimToWindow shortens the conversation to the model's context window before a request with tools, so that the
+// provider does not refuse the request. It appends a budget event the first time that it leaves something out. It
+// returns an *llm.Error if what cannot be left out does not fit.
 func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
-	r := l.trimNow(tools)
+	r := l.trimSilently(tools)
 	if !r.Trimmed {
 		return nil
 	}
@@ -402,16 +425,17 @@ func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 	return nil
 }
 
-// trimNow trims like trimToWindow but appends no event, for a replayed step, whose events are in
-// the log.
-func (l *loop) trimNow(tools []llm.Tool) window.Result {
+// trimSilently shortens the conversation to the model's context window without an event. A replayed step calls it
+// directly, because its events are in the log already.
+func (l *loop) trimSilently(tools []llm.Tool) window.Result {
 	c := l.windowConversation(tools)
 	r := l.window.Trim(c)
 	l.messages, l.historyLen = c.Messages, c.History
 	return r
 }
 
-// reportTrimmed informs readers, once per run, that the model no longer sees everything.
+// reportTrimmed appends a budget event that informs readers that the model no longer sees the whole conversation. It
+// does so once per run.
 func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 	if l.trimReported {
 		return nil
@@ -420,8 +444,9 @@ func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(r.Before), Max: float64(max(r.Limit, 1))})
 }
 
-// retryTrimmed shortens the conversation after the provider refused it as too long, and reports whether another try
-// makes sense. If the provider named the window, its size is remembered for the model.
+// retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused the request as
+// too long. retry is true if the next request is shorter. It is false if nothing can be shortened, or if refused is
+// another error of the model. If the provider named the size of the window, the agent remembers it for the model.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
 	var modelErr *llm.Error
 	if !errors.As(refused, &modelErr) || modelErr.Kind != llm.TooLarge {
@@ -432,66 +457,38 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
 			slog.String("run_id", l.run.ID), slog.String("model", model), slog.Int64("tokens", modelErr.ContextTokens), slog.Int64("prompt_tokens", modelErr.PromptTokens))
 	}
-	answer, offered := l.answerTokens(final), len(l.offeredTools(final))
+	answerBefore, toolsBefore := l.answerTokens(final), len(l.offeredTools(final))
 	l.window.LearnSize(modelErr.ContextTokens)
 	if prompt := modelErr.PromptTokens; prompt > 0 && prompt < l.window.Size() {
-		l.answerRefused = true // the prompt alone fits
+		// The prompt is smaller than the window: the provider refused prompt and answer together, so ask for a
+		// shorter answer.
+		l.answerRefused = true
 	}
 	if err := l.fitTools(ctx); err != nil {
 		return false, err
 	}
-	if modelErr.PromptTokens == 0 && l.answerTokens(final) < answer {
-		return true, nil // perhaps the prompt fits, and only the answer was too long
+	if modelErr.PromptTokens == 0 && l.answerTokens(final) < answerBefore {
+		// The provider did not name the size of the prompt. Perhaps the prompt fits together with the answer, which
+		// is shorter now that the window's size is known, so try that before messages are left out.
+		return true, nil
 	}
 	c := l.windowConversation(l.offeredTools(final))
 	r := l.window.TrimRefused(c, window.Refusal{Window: modelErr.ContextTokens, Prompt: modelErr.PromptTokens})
 	if !r.Trimmed {
-		changed := l.answerTokens(final) != answer || len(l.offeredTools(final)) != offered
+		changed := l.answerTokens(final) != answerBefore || len(l.offeredTools(final)) != toolsBefore
 		return changed && !r.TooLarge, nil
 	}
 	l.messages, l.historyLen = c.Messages, c.History
 	return true, l.reportTrimmed(ctx, r)
 }
 
-// windowConversation returns the content of a request for package window. Results that came with
-// the run's own request are not stored in the log.
+// windowConversation returns the conversation and tools of a request for package window.
 func (l *loop) windowConversation(tools []llm.Tool) *window.Conversation {
-	return &window.Conversation{Messages: l.messages, History: l.historyLen, Tools: tools, StoredAt: func(callID string) string {
+	storedAt := func(callID string) string {
 		if l.requestCallIDs[callID] {
-			return ""
+			return "" // the log has no results that came with the run's own request
 		}
 		return l.agent.resultPath(l.run.ID, callID)
-	}}
-}
-
-// newToolSearch returns nil if the model is offered all of its tools, because they are few, or
-// because the request names its tools or requires a call.
-func (l *loop) newToolSearch() *toolsearch.Search {
-	if l.run.req.restrictsTools() || l.run.req.ToolChoice == ToolRequired {
-		return nil
 	}
-	return l.agent.ToolSearch.Search(l.catalog.Catalog, l.window.Size())
-}
-
-// fitTools adapts the offered tools to the model's window after its size was learned: it starts the
-// tool search if they take too much of the window. Tools that the run has called stay offered.
-func (l *loop) fitTools(ctx context.Context) (err error) {
-	if l.search == nil {
-		l.search = l.newToolSearch()
-		if l.search == nil {
-			return nil
-		}
-		var called []string
-		for _, m := range l.messages {
-			for _, c := range m.Calls {
-				called = append(called, c.Name)
-			}
-		}
-		l.search.Offer(called...)
-		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
-		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
-	}
-	l.search.Fit(l.window.Size())
-	l.updateOffered()
-	return err
+	return &window.Conversation{Messages: l.messages, History: l.historyLen, Tools: tools, StoredAt: storedAt}
 }

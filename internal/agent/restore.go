@@ -55,7 +55,7 @@ func (l *loop) restoreLoop() {
 
 // restoreStep replaces a model turn that is already in the log.
 func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
-	l.trimNow(tools)
+	l.trimSilently(tools)
 	l.step++
 	l.addUsage(s.Usage)
 	l.preferredModel = cmp.Or(s.Model, l.preferredModel)

@@ -22,17 +22,17 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// executeToolCall runs the steps of a tool call in order:
+// executeToolCall runs the steps of a tool call in order, and blocks until the call has ended:
 //
 //	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
 //
-// The order follows from what a step costs and shows. The rules come before the hook and the person, who must
-// not see a call that the caller may not make. Arguments are valid before a person approves them. The budget is charged
-// last, since a call that is refused must not use it.
+// The rules come before the hook and the person, because neither must see a call that the caller may not make. The
+// arguments are validated before a person approves them. The budget is charged right before the call is sent,
+// because a call that is refused must not use it.
 //
-// The first step that fails ends the call. A pre-hook that answers in place of the tool also
-// ends it, because no tool is called then. Every failure of the call is an outcome, which the
-// model reads. An error means that the event log failed, and ends the run.
+// The first step that fails ends the call. A pre-hook that answers in place of the tool also ends it, because no tool
+// is called then. A failure of the call is not an error but an outcome, which the model reads. An error means that
+// the event log failed or that another process continues the run, and ends the run here.
 func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOutcome, error) {
 	ctx, span := a.startCallSpan(ctx, &exec)
 	defer span.End()
@@ -44,11 +44,12 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 		a.validateArgs,
 		a.requireApproval,
 		a.repeatDenial,
-		a.authorizeCall, // again, because a person may have needed a long time
+		a.authorizeCall, // again, because the rules may have changed while a person was asked
 		a.chargeBudget,
 		a.execute,
 	}
-	if exec.pending != nil || exec.replayed.HasChild() { // another process took the other steps, and sent the call
+	if exec.pending != nil || exec.replayed.HasChild() {
+		// Another process took the other steps and sent the call or started its child run. Continue from there.
 		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
 	}
 	err := a.refuseRepetition(&exec)
@@ -69,25 +70,26 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	a.writeAuditLine(ctx, &exec, err)
 
 	result, err := a.callPostHook(ctx, &exec, err)
-	var outcome callOutcome
-	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		outcome = a.recordFailure(ctx, &exec, failed)
-	} else if err != nil {
+	failed, isFailure := errors.AsType[*mcp.CallError](err)
+	if err != nil && !isFailure {
 		return callOutcome{}, err
+	}
+	var outcome callOutcome
+	if isFailure {
+		outcome = a.recordFailure(ctx, &exec, failed)
 	} else {
 		outcome = a.recordResult(ctx, &exec, result)
 	}
-
 	a.recordCallContent(span, &exec, outcome)
 	return outcome.withChild(&exec), nil
 }
 
 // startCallSpan starts the span of a tool call, with the attributes that the OpenTelemetry
-// conventions for generative AI define for the operation execute_tool. The name is the
-// predecessor's, which people's queries know.
+// conventions for generative AI define for the operation execute_tool. The span's name and the attribute tool are
+// those of the service that answerd replaced, since operators have queries that use them.
 func (a *Agent) startCallSpan(ctx context.Context, exec *toolExecution) (context.Context, trace.Span) {
 	return a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
-		attribute.String("tool", exec.Tool), // the predecessor's attribute, in addition to that of the conventions
+		attribute.String("tool", exec.Tool),
 		attribute.String("gen_ai.operation.name", "execute_tool"),
 		attribute.String("gen_ai.tool.name", exec.Tool),
 		attribute.String("gen_ai.tool.call.id", exec.CallID),
@@ -97,16 +99,17 @@ func (a *Agent) startCallSpan(ctx context.Context, exec *toolExecution) (context
 	))
 }
 
-// refuseRepetition refuses a call that a process sent before it died, because it is unknown
-// whether the server executed it. It lets the call pass if its tool may be called twice, or if the
-// server had required input, because then it has not executed the call yet.
+// refuseRepetition refuses a call that another process has sent without storing its end, because it is unknown
+// whether the server executed the call. It returns nil if the call was not sent, if its tool may be called twice
+// (Tools.Repeatable), or if the server's last response required input, because then the server has not executed the
+// call yet. It sets exec.decision, since the steps that decide about the call are not repeated.
 func (a *Agent) refuseRepetition(exec *toolExecution) error {
 	if exec.replayed == nil || !exec.replayed.Sent {
 		return nil
 	}
 	exec.decision = decision{verdict: allowed}
-	if b := exec.replayed.Resolution; b != nil {
-		exec.decision = decision{verdict: approved, by: b.By}
+	if approval := exec.replayed.Resolution; approval != nil {
+		exec.decision = decision{verdict: approved, by: approval.By}
 	}
 	requiredInput := exec.pending != nil && !exec.replayed.InFlight
 	if requiredInput || a.Tools.Repeatable(a.currentToolName(exec)) {
@@ -115,11 +118,11 @@ func (a *Agent) refuseRepetition(exec *toolExecution) error {
 	return exec.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
 
-// resolveTool refuses a call of a tool that does not exist, and one whose arguments are not a
+// resolveTool refuses a call of a tool that the run does not have, and a call whose arguments are not a
 // JSON object.
 func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
-	// A model may call a tool that it was not offered. If the rules forbid that tool, the call
-	// is denied, not unknown.
+	// A model may call a tool that it was not offered. If the rules forbid that tool, the failure is
+	// mcp.Denied and not mcp.UnknownTool.
 	if tool, exists := a.Tools.Tool(exec.Tool); !exec.toolExists && exists && !a.mayUse(exec.caller, tool) {
 		exec.tool = tool // for the audit line; the caller does not learn the server
 		return exec.denyByRules()
@@ -133,12 +136,12 @@ func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
 	return nil
 }
 
-// validateArgs checks the arguments against the current schema of the tool before anything is
-// sent, and applies the lossless repairs. The conversation and the event tool_call keep the
-// model's own text.
+// validateArgs checks the arguments against the current schema of the tool, and replaces exec.args by the arguments
+// with lossless repairs (Tools.CheckArgs). The event tool_call and the conversation, which have the call already, keep
+// the model's own text.
 func (a *Agent) validateArgs(_ context.Context, exec *toolExecution) error {
 	if exec.refusal != "" || exec.builtin != nil {
-		return nil // a repeated check cannot succeed, and a builtin tool checks its own arguments
+		return nil // requireApproval refuses the call anyway, or the builtin tool checks its own arguments
 	}
 	args, err := a.Tools.CheckArgs(a.currentToolName(exec), exec.args)
 	if err != nil {
@@ -152,9 +155,9 @@ func (a *Agent) validateArgs(_ context.Context, exec *toolExecution) error {
 // complete schema in the tool's definition.
 const maxSchemaHint = 16 << 10
 
-// addSchemaHint adds the tool's input schema to an error about arguments, so that the model can
-// correct them in one turn. It does not matter whether the agent or the server found the error.
-// The hint is added before the post-hook sees the error (docs/hooks.md).
+// addSchemaHint returns an error about arguments with the tool's input schema in its message, so that the model can
+// correct the arguments in one turn, and any other error unchanged. It does not matter whether the agent or the
+// server found the error. The hint is added before the post-hook sees the error (docs/hooks.md).
 func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 	failed, ok := errors.AsType[*mcp.CallError](err)
 	if !ok || failed.Kind != mcp.InvalidArguments {
@@ -169,13 +172,13 @@ func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 	return &hinted
 }
 
-// chargeBudget counts the call, or refuses it because a limit is reached. Calls of a turn are
-// charged in call order, see budget.TryCall. A call that blocks for an earlier one counts as
-// waiting, so that the run can be suspended meanwhile.
+// chargeBudget counts the call towards the run's budget, or refuses it because a limit is reached. The result does
+// not depend on which call of the turn is faster: it blocks while the calls before this one in the turn may still
+// use what is left (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended.
 func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 	wasSent := exec.replayed != nil && exec.replayed.Sent || exec.replayed.HasChild()
 	if exec.loop == nil || wasSent {
-		return nil // a direct call has no budget; a call that was sent is already charged
+		return nil // a direct call has no budget, and restoreCalls has charged a call that was sent
 	}
 	if err := exec.loop.run.awaitCharge(exec.CallID, ""); err != nil {
 		return err
@@ -189,17 +192,19 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 			exec.decision = decision{verdict: denied, reason: "budget: " + limit}
 			return exec.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
 		}
-		if err := exec.loop.run.suspension.waitTurn(ctx, exec.CallID, changed); err != nil && ctx.Err() == nil {
-			return err // the error of the log
-		} else if err != nil {
+		err := exec.loop.run.suspension.waitTurn(ctx, exec.CallID, changed)
+		if err != nil && ctx.Err() != nil {
 			return exec.canceledFailure(ctx)
+		}
+		if err != nil {
+			return err // the error of the log
 		}
 	}
 }
 
 // execute sends the call to its server and waits for the result, or executes a tool of the agent's own. It sets
-// exec.result, or returns the failure; a result that reports an error is a failure too. Any other error than a
-// *mcp.CallError ends the run.
+// exec.result, or returns the failure as a *mcp.CallError. A result that reports an error is a failure too; execute
+// then sets exec.toolReport. Any other error ends the run.
 func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	started := time.Now()
 	if exec.builtin != nil {
@@ -240,8 +245,9 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	if exec.notifications != nil && exec.notifications.err != nil {
 		return fmt.Errorf("append a notification of the server: %w", exec.notifications.err)
 	}
-	if failed, ok := errors.AsType[*mcp.CallError](err); ok && failed.Kind == mcp.Cancelled && errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
-		return exec.canceledFailure(ctx)
+	toolTimeUsed := errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed)
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok && failed.Kind == mcp.Cancelled && toolTimeUsed {
+		return exec.canceledFailure(ctx) // its message gives the model the reason
 	}
 	if err != nil {
 		return err
@@ -254,9 +260,10 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	return nil
 }
 
-// sendCall sends a call of the run. While its server requires input (2026-07-28), or a sign-in of the
-// owner of the run, sendCall asks them and sends the call again; meanwhile the run may be parked, and
-// another process go on here. Other questions of the server are answered while the call is open.
+// sendCall sends a call of the run and returns its result. If the server's response requires input (protocol
+// 2026-07-28) or a sign-in, sendCall asks the owner of the run and sends the call again, as often as the server
+// requires more. While the owner is asked, the run may be parked; another process then continues with this question.
+// Questions that the server sends during the call (request.Elicit) are answered while the call is in flight.
 func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Call) (*content.Result, error) {
 	if err := l.withdrawQuestions(ctx, exec.replayed, exec.pending.interruptIDs()...); err != nil {
 		return nil, err
@@ -271,12 +278,14 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		}
 		interrupt := newID("int") // of the sign-in, if one is needed
 		request.Tool, request.Waiter = l.agent.currentToolName(exec), waiterName(l.run.ID, interrupt)
-		// The note precedes the request: a process that takes over the run must not send the
-		// request again. writeNote also stores the events before it. If the process dies between the
-		// note and the request, the call counts as sent although it was not, which is the safe mistake.
-		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID)); err != nil && ctx.Err() != nil {
+		// The note precedes the request, because a process that takes over the run must not send the request again.
+		// writeNote also stores the events before the note. If the process dies between the note and the request,
+		// the call counts as sent although it was not. That is safe: it is not executed twice.
+		err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID))
+		if err != nil && ctx.Err() != nil {
 			return nil, exec.canceledFailure(ctx)
-		} else if err != nil {
+		}
+		if err != nil {
 			return nil, err
 		}
 		started := time.Now()
@@ -298,9 +307,8 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 	}
 }
 
-// requestMeta returns the _meta of the request: the W3C trace context, which continues the trace
-// on servers that are not reached over HTTP, and the number of agents that the question has
-// passed through.
+// requestMeta returns the _meta of the request to the server: the number of agents that the question has passed
+// through (HopsKey), and the W3C trace context, which servers that are not reached over HTTP have no header for.
 func (exec *toolExecution) requestMeta(ctx context.Context) map[string]any {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
@@ -314,7 +322,7 @@ func (exec *toolExecution) requestMeta(ctx context.Context) map[string]any {
 
 // ToolCall is a tool call that a caller requests directly, without a model.
 type ToolCall struct {
-	Tool    string          // the name as in GET /tools, even if that does not list the tool
+	Tool    string          // the name in the form of GET /tools, even if GET /tools does not list the tool
 	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
 	Context map[string]string
 	// Approved means that the caller agrees to the call of a tool that needs approval. In a run,
@@ -328,12 +336,11 @@ type ToolCallError struct{ event.ToolError }
 
 func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 
-// CallTool executes one call for caller and waits for its result, without a run and without a
-// model. It uses the same steps as a run's call, so both succeed or fail for the same reasons.
-// It may also call tools that are hidden from the model (auto_register_tools: false). The call
-// is cancelled when ctx ends.
+// CallTool executes one call for caller and waits for its result, without a run and without a model. It takes the
+// same steps as a call of a run (executeToolCall). It may also call tools that are hidden from the model
+// (auto_register_tools: false). The call is cancelled when ctx ends.
 //
-// While in flight, the call counts towards Options.MaxRuns, and Drain waits for it. Errors:
+// While in flight, the call counts towards Options.MaxRuns, and Drain waits for it until Drain's own ctx ends. Errors:
 // *ToolCallError, ErrDraining, *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request ToolCall) (event.ToolResult, error) {
 	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(request.Args)), func(*admission.Slot) { a.directCalls++ })
@@ -352,8 +359,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request Tool
 		a.Tools.ToolsFor(ctx, caller) // waits for servers that are still being connected
 		tool, known = a.Tools.Tool(request.Tool)
 	}
-	// The caller may have invented the name: truncate it and drop invalid UTF-8 before events
-	// repeat it.
+	// The caller may have invented the name. Truncate it and drop invalid UTF-8, since logs and the error have it.
 	name := strings.ToValidUTF8(request.Tool[:min(len(request.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
 	c.parseArgs(string(request.Args))
@@ -374,7 +380,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request Tool
 	return *end.resultEvent, nil
 }
 
-// endDirectCall counts a direct call as ended, and lets Drain check whether it was the last one.
+// endDirectCall counts a direct call as ended, and wakes Drain, which checks whether it was the last one.
 func (a *Agent) endDirectCall() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

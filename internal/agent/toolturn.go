@@ -17,12 +17,11 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Bounds of one turn.
-const (
-	maxCallsPerTurn = 32
-)
+// maxCallsPerTurn bounds the calls of a turn that are executed; further calls are refused.
+const maxCallsPerTurn = 32
 
-// metadataParams returns the arguments for the metadata, in which every element is an object.
+// metadataParams returns the arguments for tool_params in the metadata, which is always a JSON object: if the model's
+// text is not one, it becomes the member args_text.
 func (c *call) metadataParams() jsonText {
 	if c.args != nil {
 		return c.args
@@ -31,7 +30,8 @@ func (c *call) metadataParams() jsonText {
 	return quoted
 }
 
-// editNote returns a line that tells the model that a person changed the arguments of the call.
+// editNote returns a line for the model that says to what a person changed the arguments of the call; "" if they are
+// unchanged.
 func (c *call) editNote() string {
 	if !c.edited {
 		return ""
@@ -39,8 +39,9 @@ func (c *call) editNote() string {
 	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
 }
 
-// toolTurn executes the calls of a turn. It adds their results to the conversation in call
-// order, not in the order in which the calls ended.
+// toolTurn executes the calls of a turn, and blocks until all have ended. It adds the model's answer and the results
+// to the conversation and to the metadata, in call order. Calls of the caller's tools are only added to the metadata.
+// In the final turn all calls are refused.
 func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error {
 	l.messages = append(l.messages, llm.Message{
 		Role:       llm.Assistant,
@@ -59,7 +60,7 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 			l.addClientCallMetadata(c)
 			continue
 		}
-		outcome := outcomes[0]
+		outcome := outcomes[0] // outcomes has only the calls that the agent executes
 		outcomes = outcomes[1:]
 		if outcome.spent != nil {
 			l.countChild(*outcome.spent)
@@ -77,23 +78,26 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	return l.budget.EndTurn(ctx, l.run.out)
 }
 
-// runCalls executes the calls of a turn at the same time, except for calls whose outcome is in
-// the replayed log. Every call gets an outcome and its event, even if others fail. When a hook
-// ends the run, or the time for tools is used up, the calls in flight are cancelled. An error
-// ends the run. If the run was cancelled, the error is the cause of that, and not what it did to the calls.
+// runCalls executes the calls of a turn at the same time, except for calls that have ended in another process. It
+// returns one outcome for each call, in the order of calls. One call's failure does not affect the other calls. When
+// a hook ends the run, or the time for tools is used up, the calls in flight are cancelled. An error ends the run.
+// If the run's context has ended, the error is its cause, and not what the calls returned because of it.
 //
-// It returns when all goroutines of the calls have ended, so that no event of a call follows step_start of the
-// next step. Each goroutine writes its own elements of outcomes and errs. When it ends, it releases what later
-// calls of the turn may wait for: its place in the order of charges (SkipCall), and then its place among the
-// calls in flight (endCall), which may suspend the run for the calls that are left.
+// It returns when the goroutines of all calls have ended, so that no event of a call follows step_start of the
+// next step. Each goroutine writes only its own elements of outcomes and errs. When a goroutine ends, it first gives
+// up its place in the order of charges (SkipCall), for which later calls of the turn may wait. Then it removes its
+// call from those in flight (endCall), which suspends the run if all remaining calls wait for a person.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
 	turnCtx, endTurn := context.WithCancelCause(ctx)
 	defer endTurn(nil)
 	toolTime := l.run.clock.ToolContext()
-	defer context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })() // the cause may also be the run's
-	l.run.suspension.beginTurn(turnCtx, l.restoreCalls(ctx, calls, outcomes))
+	// toolTime also ends with the run. Its cause is then that of the run.
+	stopAfterFunc := context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })
+	defer stopAfterFunc()
+	remaining := l.restoreCalls(ctx, calls, outcomes)
+	l.run.suspension.beginTurn(turnCtx, remaining)
 
 	var wg sync.WaitGroup
 	refusals := l.refuseExcessAsks(calls)
@@ -111,7 +115,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 		wg.Go(func() {
 			defer recoverTo(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.suspension.endCall(c.CallID)) }()
-			defer l.budget.SkipCall(i) // otherwise later calls would wait for this one
+			defer l.budget.SkipCall(i) // a call that was not charged must not keep later calls waiting
 			outcomes[i], errs[i] = l.runCall(turnCtx, c, i, refusal)
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
 				endTurn(abort)
@@ -126,8 +130,9 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	return outcomes, errors.Join(errs...)
 }
 
-// runCall executes the call at index of its turn and appends its tool_result or tool_error. refusal is why the
-// call must not be made; "" if it may. An *abortError comes together with the outcome.
+// runCall executes one call of a turn and appends its tool_result or tool_error. index is the position of the call in
+// the list of runCalls. refusal says why the call must not be made; "" if it may be made. If a hook ends the run with
+// the call, runCall returns the outcome together with an *abortError. With any other error there is no outcome.
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
 	tool, exists := l.tools[c.Tool]
 	exec := toolExecution{
@@ -140,7 +145,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 		c.args = exec.pending.Args
 		c.edited = exec.pending.Edited
 		exec.approvedVersion = exec.pending.ApprovedVersion
-		if !exists { // this process may be unable to list the tools before the owner has signed in
+		if !exists { // this process may not be able to list the server's tools before the owner has signed in
 			exec.tool, exec.toolExists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
 		}
 	}
@@ -159,67 +164,72 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 		return callOutcome{}, err
 	}
 
-	// The event is appended even if the turn has ended, because every opened call must be
-	// closed.
-	ended := event.Body(nil)
+	var end event.Body
 	if outcome.errorEvent != nil {
-		ended = *outcome.errorEvent
+		end = *outcome.errorEvent
 	} else {
-		ended = *outcome.resultEvent
+		end = *outcome.resultEvent
 	}
 	if outcome.abort != nil {
-		l.run.writeAbort(ctx, outcome.abort) // before the event: afterwards the call is not executed again
+		// Store the decision before the event. Once the log has the event, the next process does not execute the
+		// call again, and would not learn the decision.
+		l.run.writeAbort(ctx, outcome.abort)
 	}
-	if err := l.run.awaitOrder(ctx, ended); err != nil {
+	if err := l.run.awaitOrder(ctx, end); err != nil {
 		return callOutcome{}, err
 	}
-	err = l.run.suspension.appendOutcome(ctx, c.CallID, ended)
+	err = l.run.suspension.appendOutcome(ctx, c.CallID, end)
 	if err == nil && outcome.abort != nil {
 		err = outcome.abort
 	}
 	return outcome, err
 }
 
-// resultMessage returns the message with the outcome of a call, within the bounds of one result and
-// of the run's budget. It charges the budget, so it must be called once for each call, in call order.
-func (l *loop) resultMessage(c *call, end callOutcome) llm.Message {
+// resultMessage returns the message of the conversation with the outcome of a call. Its text is bounded by maxForModel
+// and by what is left of the run's budget of result bytes. It charges that budget, so it must be called once for
+// each call, in call order.
+func (l *loop) resultMessage(c *call, outcome callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
-	if end.errorEvent != nil {
-		m.Text = l.budget.ChargeResult(c.editNote()+string(errorObject(end.errorEvent.Payload)), end.resultURL)
+	if failure := outcome.errorEvent; failure != nil {
+		text := c.editNote() + string(errorObject(failure.Payload))
+		m.Text = l.budget.ChargeResult(text, outcome.resultURL)
 		m.Failed = true
 		return m
 	}
-	text, media := l.media.attachMedia(c, end.fullResult)
-	text, _ = content.TruncateText(text, maxForModel, end.resultURL)
-	m.Text, m.Media = l.budget.ChargeResult(c.editNote()+text, end.resultURL), media
+	text, media := l.media.attachMedia(c, outcome.fullResult)
+	text, _ = content.TruncateText(text, maxForModel, outcome.resultURL)
+	m.Text = l.budget.ChargeResult(c.editNote()+text, outcome.resultURL)
+	m.Media = media
 	return m
 }
 
-// errorObject returns a failure in the form of the conversation and the metadata.
+// errorObject returns the JSON object with which the conversation and the metadata show a failure.
 func errorObject(text string) jsonText {
 	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
 	return quoted
 }
 
-// addMetadata adds a call to the metadata of the answer. The calls of a run share one bound;
-// beyond it, only the beginning of each further call is included.
-func (l *loop) addMetadata(c *call, end callOutcome) {
+// addMetadata adds a call to the metadata of the answer. The calls of a run share maxMetadata bytes; once these are
+// used up, only the first minMetadata bytes of a call's arguments and of its result are included.
+func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	params := l.boundedParams(c)
-	if end.errorEvent != nil {
-		text, _ := content.TruncateText(end.errorEvent.Payload, l.metadataLeft(), end.resultURL)
+	if failure := outcome.errorEvent; failure != nil {
+		text, _ := content.TruncateText(failure.Payload, l.metadataLeft(), outcome.resultURL)
 		l.appendMetadata(c, params, errorObject(text))
 		return
 	}
-	l.appendMetadata(c, params, content.TruncateValue(end.resultEvent.Payload, l.metadataLeft(), end.resultURL))
+	result := content.TruncateValue(outcome.resultEvent.Payload, l.metadataLeft(), outcome.resultURL)
+	l.appendMetadata(c, params, result)
 }
 
-// addClientCallMetadata adds a call that the caller executes, so its result is unknown here.
+// addClientCallMetadata adds a call that the caller executes to the metadata. Its result is null, since the caller
+// sends it only with the next request.
 func (l *loop) addClientCallMetadata(c *call) {
 	l.appendMetadata(c, l.boundedParams(c), jsonText("null"))
 }
 
-// boundedParams returns the arguments of a call for the metadata, or their beginning as a text if the calls
-// before have used up the bound. It counts their bytes.
+// boundedParams returns the arguments of a call for the metadata. If they exceed what is left of maxMetadata, it
+// returns only their first minMetadata bytes, as a text. It adds the bytes of its result to l.metadataSize.
 func (l *loop) boundedParams(c *call) jsonText {
 	params := c.metadataParams()
 	if len(params) > l.metadataLeft() {
@@ -238,20 +248,21 @@ func (l *loop) appendMetadata(c *call, params, result jsonText) {
 	l.metadata.ToolResults = append(l.metadata.ToolResults, result)
 }
 
-// metadataLeft returns how many bytes the next entry may have.
+// metadataLeft returns how many bytes the next entry of the metadata may have, at least minMetadata.
 func (l *loop) metadataLeft() int { return max(maxMetadata-l.metadataSize, minMetadata) }
 
 // Bounds of images and audio in the conversation.
 const (
-	maxShownPerTurn = 8        // images and audio
+	maxShownPerTurn = 8        // images and sounds
 	maxShownPerRun  = 16 << 20 // characters of base64, which every later request repeats
 )
 
-// startTurn starts the count of maxShownPerTurn again.
+// startTurn sets the count that maxShownPerTurn limits to 0.
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
-// admitMedia counts an image or audio and returns it in the form for the model, or explains why it is omitted.
-// If the model does not accept such media, no reason is needed: the text has a placeholder.
+// admitMedia counts an image or sound towards the limits, and returns it in a form that the model accepts. It returns
+// nil and the reason if the media is omitted. The reason is "" if m is nil or the model accepts no media of its kind:
+// the text of the result then has a placeholder.
 func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
 	takesMedia := g.profile.Images || g.profile.Audio
 	if m == nil || !takesMedia {
@@ -275,21 +286,23 @@ func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal st
 	return checked, ""
 }
 
-// attachMedia returns the text of a result and its media. The text marks the position of each.
+// attachMedia returns the text of a result and the media that the model is shown. The text says at the position of
+// each media under which name it follows, or why it is not shown.
 func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, media []llm.Media) {
 	var parts []string
 	for _, part := range res.Parts() {
-		taken, refusal := g.admitMedia(part.Media)
+		admitted, refusal := g.admitMedia(part.Media)
 		switch {
-		case taken != nil:
+		case admitted != nil:
 			kind := "Sound"
-			if taken.IsImage() {
+			if admitted.IsImage() {
 				kind = "Image"
 			}
 			name := fmt.Sprintf("%s %d", kind, len(media)+1)
 			media = append(media, llm.Media{
 				Label: fmt.Sprintf("%s of the result of %s (call %s):", name, c.Tool, c.CallID),
-				MIME:  taken.MIME, Data: taken.Data,
+				MIME:  admitted.MIME,
+				Data:  admitted.Data,
 			})
 			part.Text += fmt.Sprintf(" (follows as %s of this result)", name)
 		case refusal != "":
@@ -300,7 +313,7 @@ func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, me
 	return strings.Join(parts, "\n"), media
 }
 
-// searchTools executes one call of the search tool.
+// searchTools executes one call of the search tool, and sets exec.foundTools. It is a toolExecution.builtin.
 func (l *loop) searchTools(_ context.Context, exec *toolExecution) (*content.Result, error) {
 	result, found, err := l.search.Find(exec.args)
 	if errors.Is(err, toolsearch.ErrArguments) {
@@ -310,8 +323,8 @@ func (l *loop) searchTools(_ context.Context, exec *toolExecution) (*content.Res
 	return result, err
 }
 
-// calledAndFound returns the names of the tools that the calls of a turn found, in call order, and of tools that the
-// model called by name without a search.
+// calledAndFound returns the names of the tools that the calls of a turn called or found with a search, in call order.
+// The model may call a tool by name that no search has found.
 func calledAndFound(calls []*call) (names []string) {
 	for _, c := range calls {
 		names = append(append(names, c.Tool), c.foundTools...)
