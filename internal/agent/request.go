@@ -114,6 +114,19 @@ type Request struct {
 	threadExists bool // other runs have begun the thread
 }
 
+// FingerprintPathBytes is the number of bytes at the beginning of a Fingerprint that represent the request's path; the
+// rest represents its body.
+const FingerprintPathBytes = 8
+
+// reusedKeyError returns the error for two different requests with the same idempotency key: ErrKeyElsewhere if their
+// paths differ, otherwise ErrKeyReused.
+func reusedKeyError(earlier, later [32]byte) error {
+	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
+		return ErrKeyElsewhere
+	}
+	return ErrKeyReused
+}
+
 // ToolChoice says whether the model may, must not or must call tools.
 type ToolChoice = llm.ToolChoice
 

@@ -16,12 +16,12 @@ import (
 	"answerd/internal/event"
 )
 
-// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled, which runByKey
-// compares to let the idempotency key of such a run start another one. So the text must not change.
+// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled. runByKey recognizes
+// an abandoned run by this reason, and lets its idempotency key start another run. So the text must not change.
 var errAbandoned = errors.New("abandoned")
 
-// errRequested cancels a run because somebody asked for it, in this process or through an input in the log. Its
-// text becomes the reason in the event cancelled.
+// errRequested cancels a run because of Cancel in this process, or because of an input in the log. Its text becomes
+// the reason in the event cancelled.
 var errRequested = errors.New("requested")
 
 // errNoMemory ends a run that needs more memory than is left.
@@ -38,9 +38,9 @@ var (
 	errTakenOver  = errors.New("the run was taken over")
 )
 
-// newRun returns a run that nobody executes yet: it is not registered in Agent.active and has no slot. parent is
-// within Agent.ctx and never within the context of a request, since a run outlives the connection that asked for
-// it. Whoever does not execute the run must call its cancel, or its context leaks.
+// newRun returns a run that is not executed yet: it is not registered in Agent.active and has no slot. parent must be
+// derived from Agent.ctx and never from the context of a request, since a run outlives the connection that asked for
+// it. A caller that does not execute the run must call its cancel, or its context leaks.
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: r.parent.Run, Call: r.parent.Call})
 	ctx, cancel := context.WithCancelCause(parent)
@@ -51,16 +51,16 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	return run
 }
 
-// relinquish stops executing the run here. It seals the writer first, so that no goroutine that
-// is still working can append an event. When it returns, no append is in flight, and what was appended is what
-// the next process finds. Whatever process claims the job continues the run; it may be this
-// one again, with a new value of run.
+// relinquish stops executing the run here; why is errParked, errHandedOver or errTakenOver. It seals the writer first,
+// so that goroutines of the run that are still working cannot append events. When it returns, no append is in flight.
+// The process that claims the job continues the run from its log. That may be this process again, with another run
+// value.
 func (r *run) relinquish(why error) {
 	r.out.Seal()
 	r.cancel(why)
 }
 
-// relinquished returns why this process stopped executing the run, or nil.
+// relinquished returns the cause with which the run was relinquished; nil if it was not.
 func (r *run) relinquished() error {
 	switch cause := context.Cause(r.ctx); cause {
 	case errParked, errHandedOver, errTakenOver:
@@ -69,8 +69,8 @@ func (r *run) relinquished() error {
 	return nil
 }
 
-// appendWhenResumed appends an event. While the run is suspended it waits, because no event may
-// follow suspended until a person has answered.
+// appendWhenResumed appends an event. It blocks while the run is suspended, because no event may follow the event
+// suspended before a question is resolved or another question is asked.
 func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 	for {
 		err := r.out.Append(ctx, b)
@@ -85,16 +85,16 @@ func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 	}
 }
 
-// memoryOf returns how much memory a run needs for n bytes of text.
+// memoryOf returns how many bytes of memory a run needs for n bytes of text.
 func memoryOf(n int) int64 { return textCopies * int64(n) }
 
-// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
-// or a result in the conversation, in the request to the model, and in the response; and a result,
-// until its turn has ended, as it was received, decoded, and in its event.
+// textCopies is how many copies of a text a run holds at most, besides those of the log. An answer or a result is in
+// the conversation, in the request to the model, and in the response. During its turn, a result exists as it was
+// received, decoded, and in its event.
 const textCopies = 3
 
 // reserveMemory counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
-// memory is left, the run ends.
+// memory is left, it cancels the run with errNoMemory.
 func (r *run) reserveMemory(n int) {
 	r.textBytes.Add(int64(n))
 	if !r.memory.Hold(memoryOf(n)) {
@@ -111,8 +111,9 @@ func (r *run) appendStart(ctx context.Context) error {
 	})
 }
 
-// writeNote stores a note for a process that takes over the run. It does nothing if no other
-// process could continue the run.
+// writeNote stores a note for a process that takes over the run. The first of words is one of the constants of
+// package replay. When writeNote returns nil, the note and all events before it are stored. It does nothing if no
+// other process could continue the run.
 func (r *run) writeNote(ctx context.Context, words ...any) error {
 	if r.job == nil {
 		return nil
@@ -128,8 +129,8 @@ func (r *run) writeNote(ctx context.Context, words ...any) error {
 	return nil
 }
 
-// writeParts writes data as notes that begin with words. It does nothing if no other process could
-// continue the run.
+// writeParts stores data in as many notes as it needs (replay.Parts), each of which begins with words. It does nothing
+// if no other process could continue the run.
 func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
 	if r.job == nil {
 		return nil
@@ -142,11 +143,12 @@ func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
 	return nil
 }
 
-// appendWait is how long a log repeats an Append while it does not answer.
+// appendWait is how long a log repeats an Append while its server does not answer.
 const appendWait = 30 * time.Second
 
-// awaitLog repeats f while the log does not answer, for as long as the log itself repeats an Append, until ctx ends. So
-// a request that the log answers only for some seconds does not end a run whose events can still be appended.
+// awaitLog calls f until it returns another error than event.ErrUnavailable, for at most appendWait or until ctx ends,
+// and returns the last error of f. The log itself repeats an Append for as long, but other requests only for some
+// seconds. Without awaitLog, they would end a run whose events can still be appended.
 func awaitLog(ctx context.Context, f func() error) error {
 	deadline := time.Now().Add(appendWait)
 	for {
@@ -166,20 +168,21 @@ func waitFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
-// before events that close something: these are appended even if the run's context has ended, but not by a
-// process that has given the run up.
+// keptContext returns a context that ends when the run is relinquished, or with stop. It does not end when the run is
+// cancelled. It is for waits before events that close something, such as a call: these events are appended even if
+// the run's context has ended, but not once the run is relinquished. The caller must call stop.
 func (r *run) keptContext() (kept context.Context, stop func()) {
 	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
-	unhook := context.AfterFunc(r.ctx, func() {
+	stopAfterFunc := context.AfterFunc(r.ctx, func() {
 		if r.relinquished() != nil {
 			cancel()
 		}
 	})
-	return kept, func() { unhook(); cancel() }
+	return kept, func() { stopAfterFunc(); cancel() }
 }
 
-// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
+// awaitOrder blocks in a rerun until the recording has event b next (recorded.Inputs.Order). For other runs it returns
+// nil at once.
 func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
 	if r.agent.Repeat == nil {
 		return nil
@@ -189,7 +192,8 @@ func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
 	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
 }
 
-// AdvanceClock lets the time of a run that is executed here reach used (recorded.Inputs).
+// AdvanceClock sets the time that a run has used, for a rerun whose clock is manual (recorded.Inputs.ManualClock). It
+// does nothing if the run is not executed in this process.
 func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	a.mu.Lock()
 	r := a.active[run]
@@ -200,10 +204,10 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	}
 }
 
-// registerChild registers a run that needs no free slot, because its parent has one and waits. If children
-// waited for slots, parents that hold all of them would wait for their children forever. It reports
-// false if this process is handing over its runs. A draining process accepts children, since a run that may
-// still end here could not end without them.
+// registerChild registers a child run as executed here, whether or not a slot is free: if children waited for slots,
+// parents that hold all slots would wait for their children forever. It reports false if this process is handing over
+// its runs. A process that is draining but not yet handing over accepts children, since their parents may still end
+// here.
 func (a *Agent) registerChild(r *run) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -225,8 +229,8 @@ func (a *Agent) isActive(id string) bool {
 	return a.active[id] != nil
 }
 
-// Cancel ends a run in any process. The terminal event usually follows within moments. A run
-// that has ended stays unchanged.
+// Cancel cancels a run, whichever process executes it. It does not wait for the terminal event, which usually follows
+// within moments. A run that has ended stays unchanged, which is not an error.
 func (a *Agent) Cancel(ctx context.Context, id string) error {
 	a.mu.Lock()
 	r := a.active[id]
@@ -237,8 +241,8 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	if r != nil && !a.Durable {
 		return nil
 	}
-	// Another process may take over the run before its terminal event, so the cancellation must
-	// be in the log.
+	// The run may be executed by another process, or be taken over before its terminal event. Such a process
+	// finds the cancellation in the log.
 	err := a.Log.AddInput(ctx, id, event.CancelID, nil)
 	if errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) {
 		return nil
@@ -246,8 +250,8 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// removeRun removes the run from those of this process, ends its context and releases its slot. It releases the
-// slot a second time after concludeRun, which has no effect.
+// removeRun removes the run from those of this process, ends its context, releases its slot and wakes Drain. If
+// concludeRun has released the slot already, releasing it again has no effect.
 func (a *Agent) removeRun(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -269,14 +273,13 @@ func ownerOf(caller auth.Identity) event.Owner {
 
 // abortError reports that a hook ended the run. Its reason is one line that the caller may read.
 type abortError struct {
-	reason string
-	// withheld reports that the caller must not get the text of the step.
-	withheld bool
+	reason   string
+	withheld bool // the caller must not get the text of the step
 }
 
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
-// withReason returns what, followed by the reason if there is one.
+// withReason returns what as a sentence, or what followed by a colon and reason if reason is not "".
 func withReason(what, reason string) string {
 	if reason == "" {
 		return what + "."
@@ -308,9 +311,9 @@ func errorAttrs(err error) []slog.Attr {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// runGuarded calls f, which works for the run in another goroutine than the run's own. A panic
-// in f ends only this run. Every goroutine, timer and callback of a run needs it or recoverTo, since a panic
-// that nobody recovers ends the process with all its runs.
+// runGuarded calls f, which works for the run in another goroutine than the run's own. A panic in f cancels this run
+// with a *panicError. Every goroutine, timer and callback of a run must use runGuarded or recoverTo, since a panic
+// that is not recovered ends the process with all its runs.
 func (r *run) runGuarded(f func()) {
 	var err error
 	func() {
@@ -322,7 +325,7 @@ func (r *run) runGuarded(f func()) {
 	}
 }
 
-// signalIdle makes Drain check again, since fewer runs may be active.
+// signalIdle makes Drain call isIdle again. It does not block.
 func (a *Agent) signalIdle() {
 	select {
 	case a.idleSignal <- struct{}{}:
@@ -330,7 +333,7 @@ func (a *Agent) signalIdle() {
 	}
 }
 
-// isIdle reports whether all active runs are suspended and no direct call is in flight.
+// isIdle reports whether Drain need not wait: all runs here are suspended, and no direct call is in flight.
 func (a *Agent) isIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -342,7 +345,7 @@ func (a *Agent) isIdle() bool {
 	return a.directCalls == 0
 }
 
-// StopAccepting refuses new runs and direct calls from now on.
+// StopAccepting makes the agent refuse new runs and direct calls from now on, with ErrDraining.
 func (a *Agent) StopAccepting() {
 	a.mu.Lock()
 	a.draining = true
@@ -361,15 +364,15 @@ func (a *Agent) StopAccepting() {
 // its first reader.
 const firstReaderGrace = 10 * time.Second
 
-// Reader prevents that a run is cancelled for lack of readers. It must be closed once, with one
-// of its methods.
+// Reader prevents that a run is cancelled for lack of readers. It must be closed exactly once, with Close,
+// CloseAndCancel or Detach.
 type Reader struct {
 	agent *Agent
 	id    string
 }
 
-// OpenReader counts a reader of the run with that id; any process may execute the run. For a run
-// that has ended it has no effect.
+// OpenReader counts a reader of the run with that id, and ends the grace period of the run if this process executes
+// it. Any process may execute the run. It has no effect on a run that has ended.
 func (a *Agent) OpenReader(id string) *Reader {
 	a.metrics.streams.Add(a.ctx, 1)
 	a.mu.Lock()
@@ -388,7 +391,8 @@ func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
 // run is cancelled at once.
 func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
 
-// closeAfter counts the reader as gone. The grace period starts only if no other reader is open in this process.
+// closeAfter counts the reader as gone. If this process executes the run and has no other reader of it open, a grace
+// period of that length starts.
 func (w *Reader) closeAfter(grace time.Duration) {
 	a := w.agent
 	a.metrics.streams.Add(a.ctx, -1)
@@ -414,8 +418,9 @@ func (w *Reader) Detach() {
 	w.Close()
 }
 
-// startGraceLocked starts the timer that cancels the run, unless the run needs no reader, has
-// one, or waits for a person.
+// startGraceLocked starts a grace period, after which the run is cancelled for lack of readers. It does nothing if the
+// run needs no reader, has a reader in this process, waits for a person, or is in a grace period already. The caller
+// holds the agent's mutex.
 func (r *run) startGraceLocked(grace time.Duration) {
 	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
 		return
@@ -425,13 +430,14 @@ func (r *run) startGraceLocked(grace time.Duration) {
 	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r, period) }) })
 }
 
-// isInGraceLocked reports whether the run is still in its nth grace period, from 1.
+// isInGraceLocked reports whether the run is still in the grace period with that number. The caller holds the agent's
+// mutex.
 func (r *run) isInGraceLocked(period int) bool {
 	return r.agent.active[r.ID] == r && r.graceTimer != nil && r.gracePeriods == period
 }
 
-// stopGraceLocked ends the grace period. Its timer may have fired already: cancelUnread then finds that this
-// period is over.
+// stopGraceLocked ends the grace period of the run, if it is in one. If the timer has fired already, cancelUnread
+// finds that this period is over. The caller holds the agent's mutex.
 func (r *run) stopGraceLocked() {
 	if r.graceTimer != nil {
 		r.graceTimer.Stop()
@@ -439,8 +445,8 @@ func (r *run) stopGraceLocked() {
 	}
 }
 
-// awaitReader starts the grace period of a run that starts or continues in this process. The
-// client whose request caused that is about to read the run.
+// awaitReader starts a grace period, of at least firstReaderGrace, for a run that was taken over or whose last open
+// question was resolved. It does nothing if the run is not executed here any more.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -449,16 +455,17 @@ func (a *Agent) awaitReader(r *run) {
 	}
 }
 
-// holdGrace stops the grace period of a run that waits for a person. The time to answer limits
-// the wait instead.
+// holdGrace ends the grace period of a run that waits for a person. Until the person has answered, the expiry of the
+// question limits the wait instead.
 func (a *Agent) holdGrace(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.stopGraceLocked()
 }
 
-// cancelUnread cancels a run at the end of its nth grace period. With a shared log, another process
-// may have readers of the run; in that case the grace period starts again.
+// cancelUnread cancels a run at the end of the grace period with that number, unless that period was ended before. If
+// the log is durable, it first asks the log whether another process has a reader of the run, which may take seconds;
+// in that case it starts another grace period.
 func (a *Agent) cancelUnread(r *run, period int) {
 	a.mu.Lock()
 	if !r.isInGraceLocked(period) {
@@ -472,7 +479,7 @@ func (a *Agent) cancelUnread(r *run, period int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !r.isInGraceLocked(period) {
-		return // the run ended or got a reader while the log was asked; the reader may have left since
+		return // while the log was asked, the run has ended, or a reader was opened and perhaps closed again
 	}
 	r.graceTimer = nil
 	if readElsewhere {

@@ -25,7 +25,8 @@ import (
 	"answerd/internal/event"
 )
 
-// New returns an agent without runs.
+// New returns an agent without runs. If the log is durable or there are deliveries, New starts goroutines that claim
+// the jobs of other processes after ClaimDelay; Drain ends them.
 func New(opts Options) (*Agent, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, err
@@ -63,7 +64,8 @@ func New(opts Options) (*Agent, error) {
 	return agent, nil
 }
 
-// setDefaults sets the options that have their zero value.
+// setDefaults sets the options that have their zero value and need another one. It fails only if the default prompt
+// cannot be compiled.
 func (o *Options) setDefaults() error {
 	if o.MaxHistory <= 0 {
 		o.MaxHistory = 16
@@ -96,16 +98,17 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// Start starts a run of request for owner and returns it once its start event is in the log. If owner
-// used the idempotency key of request before, it returns the earlier run instead, unless that run was
-// cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
-// While too many runs are active, Start waits for at most ten seconds, and for the active run of its thread
-// if OnBusy wants that.
+// Start starts a run of request for owner and returns it once its start event is in the log. If owner has used the
+// idempotency key of request before, Start returns the earlier run instead, unless that run was cancelled because it
+// had no readers. Start continues the trace in ctx; the run outlives ctx.
+//
+// While too many runs are active, Start waits for a slot for at most ten seconds. If another run of the thread is
+// active, Request.OnBusy decides whether Start waits for its end.
 //
 // Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError,
 // ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request) (event.Run, error) {
-	busy, err := a.openThread(ctx, owner, &request)
+	activeID, err := a.openThread(ctx, owner, &request)
 	if err == nil {
 		err = a.validateRequest(owner, &request)
 	}
@@ -119,28 +122,29 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 		if !errors.Is(err, event.ErrNotFound) {
 			return run, err
 		}
-		if busy != "" && !request.runsBeside() {
+		if activeID != "" && !request.runsBeside() {
 			waiting, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
-			err := a.freeThread(waiting, ownerOf(owner), request.ThreadID, busy, request.OnBusy)
+			err := a.freeThread(waiting, ownerOf(owner), request.ThreadID, activeID, request.OnBusy)
 			stop()
 			if err != nil {
 				return event.Run{}, err
 			}
-			busy = ""
-			continue // the active run may have been that of the same key
+			activeID = ""
+			continue // another request with the same key may have started a run during the wait
 		}
 		run, err = a.startRun(ctx, owner, request, key)
-		if active, ok := errors.AsType[*event.BusyError](err); ok {
-			busy, request.threadExists = active.Run, true
+		if busy, ok := errors.AsType[*event.BusyError](err); ok {
+			activeID = busy.Run
+			request.threadExists = true
 			continue
 		}
 		return run, err
 	}
 }
 
-// startRun starts a run of a request that no earlier run answers. It returns a *event.BusyError if the
-// thread has an active run. Everything that can refuse the request comes before beginRun, so that a refused
-// request leaves nothing in the log.
+// startRun starts a run of a request for which runByKey found no earlier run; key is the key that runByKey returned.
+// It returns a *event.BusyError if the thread has an active run. All other checks that can refuse the request come
+// before beginRun, so that a refused request leaves nothing in the log.
 func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Request, key string) (event.Run, error) {
 	if err := a.checkToolsAvailable(ctx, owner, request); err != nil {
 		return event.Run{}, err
@@ -156,32 +160,34 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 		Created: a.Log.Now(), Background: request.Background, Metadata: request.Metadata, Key: key, Fingerprint: request.Fingerprint, Request: request.Record,
 		Agent: request.Agent,
 	}
-	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, request)
-	ru.account = a.usage.AccountOf(owner)
-	err := a.usage.Check(ctx, ru.account)
-	if err == nil {
-		err = a.admitRun(ctx, ru, owner)
-	} else if errors.Is(err, usage.ErrSpent) {
+	r := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, request)
+	r.account = a.usage.AccountOf(owner)
+	err := a.usage.Check(ctx, r.account)
+	if errors.Is(err, usage.ErrSpent) {
 		a.metrics.countRefusal(ctx, err)
 	}
+	if err == nil {
+		err = a.admitRun(ctx, r, owner)
+	}
 	if err != nil {
-		ru.cancel(err)
+		r.cancel(err)
 		return event.Run{}, err
 	}
-	if err := a.beginRun(ctx, ru); err != nil {
-		a.discardRun(ru)
+	if err := a.beginRun(ctx, r); err != nil {
+		a.discardRun(r)
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
-			run, _, err := a.runByKey(ctx, owner, request) // another request has just used the same key
+			// Another request with the same key has created its run since Start looked for one.
+			run, _, err := a.runByKey(ctx, owner, request)
 			return run, err
 		}
 		return event.Run{}, err
 	}
 
-	a.runInBackground(ru)
+	a.runInBackground(r)
 	return a.Log.Run(ctx, rec.ID)
 }
 
-// discardRun removes a run that was registered and did not begin.
+// discardRun removes a run that was registered but did not begin, so that it does not count for the caller's rate.
 func (a *Agent) discardRun(r *run) {
 	r.inbox.stopListening()
 	r.slot.Discard()
@@ -189,7 +195,7 @@ func (a *Agent) discardRun(r *run) {
 	a.runs.Done()
 }
 
-// runInBackground executes a run that was registered and began.
+// runInBackground executes a run that was registered and has begun, in its own goroutine.
 func (a *Agent) runInBackground(r *run) {
 	go func() {
 		defer a.runs.Done()
@@ -199,53 +205,56 @@ func (a *Agent) runInBackground(r *run) {
 
 // beginRun creates the run, its turn, its job and its first event in the log, in this order:
 //
-//   - The run, with its idempotency key: of two requests with the same key, Create lets one continue.
-//   - Its turn in the thread, which refuses a second active run unless this one may run beside it. The
-//     checkpoint needs the earlier turns that beginTurn reads. The turn of a new thread may be stored together with
-//     the start event (event.Log.BeginThread).
-//   - The job with the checkpoint. A process that dies from here on leaves a run that another one begins.
-//   - The start event. A run with a start event and without a job would never end if its process died.
+//   - The run, with its idempotency key. If two requests have the same key, Create fails for one of them.
+//   - Its turn in the thread. This fails if the thread has an active run beside which this run must not run. The
+//     turn comes before the job, because the checkpoint contains the earlier turns that beginTurn reads. The turn of
+//     a new thread may be stored together with the start event (event.Log.BeginThread).
+//   - The job with the checkpoint. If this process dies from here on, another process continues the run.
+//   - The start event. It comes after the job, because a run with events and without a job would never end if its
+//     process died.
 //
-// If one of them fails, beginRun undoes the others as far as the log answers. What it cannot undo is found
-// later: by the next question of the thread (thread.Store.Release), or by whoever claims the job.
-func (a *Agent) beginRun(ctx context.Context, ru *run) error {
-	if err := a.Log.Create(ctx, ru.Run); err != nil {
+// If a step fails, beginRun undoes the steps before it as far as the log answers. What it cannot undo is repaired
+// later: by the next question of the thread (thread.Store.Release), or by the process that claims the job. With a
+// *event.BusyError another run of the thread is active. On success, beginRun starts the run's grace period.
+func (a *Agent) beginRun(ctx context.Context, r *run) error {
+	if err := a.Log.Create(ctx, r.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	began, err := ru.beginTurn(ctx)
+	began, err := r.beginTurn(ctx)
 	if err == nil {
-		err = ru.appendStartWithJob(ctx)
+		err = r.appendStartWithJob(ctx)
 	}
 	if err != nil {
 		// A run that was not started must not keep its idempotency key, nor its thread busy.
 		cleanup := context.WithoutCancel(ctx)
-		_ = a.Log.Delete(cleanup, ru.ID)
+		_ = a.Log.Delete(cleanup, r.ID)
 		switch {
-		case began && ru.req.threadExists:
-			_ = a.Log.EndTurn(cleanup, ru.Owner, ru.ThreadID, ru.ID, nil)
-		case began: // it would be empty
-			_ = a.Log.DeleteThread(cleanup, ru.Owner, ru.ThreadID)
+		case began && r.req.threadExists:
+			_ = a.Log.EndTurn(cleanup, r.Owner, r.ThreadID, r.ID, nil)
+		case began: // the thread was created for this run and would be empty
+			_ = a.Log.DeleteThread(cleanup, r.Owner, r.ThreadID)
 		}
-		if ru.job != nil {
-			_ = ru.job.Done(cleanup)
+		if r.job != nil {
+			_ = r.job.Done(cleanup)
 		}
-		if ru.relinquished() == errHandedOver {
-			return ErrDraining // Drain began while Create waited for the log
+		if r.relinquished() == errHandedOver {
+			return ErrDraining // Drain handed over the runs while this run waited for the log
 		}
-		if errors.Is(err, event.ErrFenced) { // a request with the same key waited too long and marked the run as abandoned
+		if errors.Is(err, event.ErrFenced) {
+			// A request with the same key waited too long for the first event, and marked the run as abandoned.
 			return fmt.Errorf("start a run: %w", event.ErrStarting)
 		}
 		return fmt.Errorf("start a run: %w", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// The caller is about to open a reader, so a short grace period must not cancel the run
-	// before.
-	ru.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
+	// The caller is about to open a reader. Even a short DisconnectGrace must leave time for that.
+	r.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
 	return nil
 }
 
-// appendStartWithJob creates the job of the run and appends its first event. Every run with events has a job.
+// appendStartWithJob creates the job of the run, if the log is durable, and then appends the run's first event. So
+// every run with events in a durable log has a job.
 func (r *run) appendStartWithJob(ctx context.Context) error {
 	if err := r.saveCheckpoint(ctx); err != nil {
 		return err
@@ -253,18 +262,24 @@ func (r *run) appendStartWithJob(ctx context.Context) error {
 	return r.appendStart(ctx)
 }
 
-// admitRun acquires a slot and registers the run. It precedes every request to the log, because
-// a caller who finds the run in the log must also find it registered here.
-func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
-	_, err := a.acquireSlot(ctx, owner, memoryOf(ru.req.size()), func(p *admission.Slot) { ru.slot, ru.memory, a.active[ru.ID] = p, p.Memory, ru })
+// admitRun waits for a slot for at most ten seconds and registers the run in a.active. It precedes all requests to the
+// log about the run, because code that finds the run in the log must also find it registered here. After success,
+// a.runs must be done once.
+func (a *Agent) admitRun(ctx context.Context, r *run, owner auth.Identity) error {
+	_, err := a.acquireSlot(ctx, owner, memoryOf(r.req.size()), func(slot *admission.Slot) {
+		r.slot = slot
+		r.memory = slot.Memory
+		a.active[r.ID] = r
+	})
 	return err
 }
 
-// acquireSlot acquires a slot for caller, whose request holds that many bytes, and makes Drain wait
-// until a.runs is done for it. It calls then while it holds the agent's mutex.
-func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, request int64, then func(*admission.Slot)) (*admission.Slot, error) {
-	slot, err := a.gate.Acquire(ctx, caller.Key(), request)
-	if err == nil && !a.registerWork(slot, then) {
+// acquireSlot waits for at most ten seconds for a slot for caller, whose request needs requestBytes of memory. Then it
+// adds 1 to a.runs, for which Drain waits, and calls register while it holds the agent's mutex. The caller must
+// release the slot and call a.runs.Done. Errors: ErrDraining, or a *Refusal, which it also counts in the metrics.
+func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, requestBytes int64, register func(*admission.Slot)) (*admission.Slot, error) {
+	slot, err := a.gate.Acquire(ctx, caller.Key(), requestBytes)
+	if err == nil && !a.registerWork(slot, register) {
 		slot.Release()
 		err = admission.ErrClosed
 	}
@@ -278,27 +293,29 @@ func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, request i
 	return slot, nil
 }
 
-// registerWork adds to a.runs. It reports false if Drain has begun.
-func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) bool {
+// registerWork adds 1 to a.runs and calls register while it holds the agent's mutex. If StopAccepting was called, it
+// does neither and reports false.
+func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {
 		return false
 	}
 	a.runs.Add(1)
-	then(slot)
+	register(slot)
 	return true
 }
 
 // maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
 const maxAbandoned = 64
 
-// runByKey returns the run of an earlier request with r's key. It returns ErrNotFound if there
-// was no such request, and ErrKeyReused or ErrKeyElsewhere if that request was a different one.
+// runByKey returns the run of an earlier request with the idempotency key of request. If there is none, or request has
+// no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the
+// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere.
 //
-// An abandoned run has no answer for its caller, so the key starts a new run. The abandoned run
-// keeps the caller's key, and the new run gets a key that is derived from both. So all processes
-// that share the log find the same new run. key is the key with which to create a run of request.
+// An abandoned run has no answer for its caller, so the idempotency key starts a new run. The abandoned run keeps the
+// key, and the key of the new run is derived from the idempotency key and the id of the abandoned run. So all
+// processes that share the log find the same new run.
 func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Request) (run event.Run, key string, err error) {
 	if request.IdempotencyKey == "" {
 		return event.Run{}, "", event.ErrNotFound
@@ -323,20 +340,8 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 	return run, key, nil
 }
 
-// FingerprintPathBytes gives the number of bytes of a Fingerprint that represent the request's
-// path; the other bytes represent its body.
-const FingerprintPathBytes = 8
-
-// reusedKeyError returns the error for a key that two different requests have: of another path, or of another body.
-func reusedKeyError(earlier, later [32]byte) error {
-	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
-		return ErrKeyElsewhere
-	}
-	return ErrKeyReused
-}
-
-// awaitAbandoned waits for the terminal event of a run that is executed here and is being
-// cancelled because it has no readers. It returns other runs at once.
+// awaitAbandoned waits for the terminal event of a run that is executed here and is being cancelled because it has no
+// readers, and returns its new record. It returns any other run unchanged at once.
 func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
 	a.mu.Lock()
 	active := a.active[run.ID]
@@ -350,7 +355,8 @@ func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, e
 	return a.Log.Run(ctx, run.ID)
 }
 
-// validateRequest sets the defaults of request, and refuses a request that cannot be run.
+// validateRequest completes request with the settings of its agent and the defaults of the service, lowers its limits
+// to theirs, and returns an error if the request cannot be run.
 func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	if request.Hops > MaxHops {
 		return ErrTooManyHops
@@ -381,7 +387,8 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 		return err
 	}
 	if request.ThreadID == "" {
-		request.ThreadID, request.newThread = newID("thr"), true
+		request.ThreadID = newID("thr")
+		request.newThread = true
 	} else if request.History == nil && request.parent.Run == "" {
 		request.ContinueThread = true
 	}
@@ -395,7 +402,8 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	return a.validateServersAndTools(owner, *request)
 }
 
-// validateOutputSchema returns an error unless the schema of an answer can be used. No schema is valid.
+// validateOutputSchema returns an error unless the schema of an answer can be used. Empty raw means no schema, which is
+// valid.
 func validateOutputSchema(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil
@@ -407,8 +415,8 @@ func validateOutputSchema(raw json.RawMessage) error {
 	return err
 }
 
-// validateServersAndTools returns an error if the request names a server that its owner does not have, or if a pattern
-// of tools is malformed. A pattern that no tool matches is valid.
+// validateServersAndTools returns an *InvalidError if the request names a server that does not exist or that the rules
+// do not let its owner use, or if a pattern of tools is malformed. A pattern that no tool matches is valid.
 func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) error {
 	known := make(map[string]bool)
 	for _, server := range a.ServersFor(owner) {
@@ -430,31 +438,32 @@ func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) er
 	return nil
 }
 
-// validateRequiredTool refuses a request whose model must call a tool that it is not offered, or any tool
-// although it is offered none. The endpoint would refuse the first with a less clear message, and the second
-// would be answered without a call.
+// validateRequiredTool refuses a request with a ForcedTool that the model is not offered, or with ToolRequired if the
+// model is offered no tools. The endpoint would refuse the first request with a less clear message, and answer the
+// second without a call.
 func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, request Request) error {
 	if request.ForcedTool == "" && request.ToolChoice != ToolRequired {
 		return nil
 	}
-	all := request.namedAgent.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
+	serverTools := request.namedAgent.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
 	asks := a.askTools(caller, request)
 	if request.ForcedTool == "" {
-		if len(all.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
+		if len(serverTools.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
 			return &InvalidError{"/tool_choice", "no tool can be called"}
 		}
 		return nil
 	}
-	_, ours := all.ByName[request.ForcedTool]
-	asksAgent := slices.ContainsFunc(asks, func(t askTool) bool { return t.Name == request.ForcedTool })
-	named := func(t ClientTool) bool { return t.Name == request.ForcedTool }
-	if ours || asksAgent || slices.ContainsFunc(request.clientTools(all, nil, asks), named) {
+	_, isServerTool := serverTools.ByName[request.ForcedTool]
+	isForced := func(t ClientTool) bool { return t.Name == request.ForcedTool }
+	isClientTool := slices.ContainsFunc(request.clientTools(serverTools, nil, asks), isForced)
+	if isServerTool || isClientTool || hasAskTool(asks, request.ForcedTool) {
 		return nil
 	}
 	return &InvalidError{"/tool_choice", "there is no tool of this name"}
 }
 
-// validateAttachments refuses attachments that the model does not take.
+// validateAttachments refuses attachments that the model does not accept, if the request asks for that
+// (OnlyAcceptedMedia).
 func (a *Agent) validateAttachments(r Request) error {
 	if !r.OnlyAcceptedMedia || len(r.Media) == 0 {
 		return nil
@@ -468,8 +477,8 @@ func (a *Agent) validateAttachments(r Request) error {
 	return nil
 }
 
-// validateCostLimit refuses a cost limit for a model without a price, because the limit would
-// never be reached.
+// validateCostLimit refuses a model without a price if the request, the service, its agent or the callers' budgets
+// limit the cost, because the limit would never be reached.
 func (a *Agent) validateCostLimit(r Request) error {
 	switch {
 	case a.priceOf(r.Model) != nil:
