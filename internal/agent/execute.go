@@ -20,12 +20,13 @@ import (
 	"answerd/internal/mcp"
 )
 
-// executeRun executes a run in its own goroutine. It starts with the start event, or where
-// another process stopped, and ends with the terminal event, or when this process relinquishes
-// the run. lost explains why the run cannot continue; nil if it can.
-func (a *Agent) executeRun(r *run, lost error) {
+// executeRun executes a run in the calling goroutine, which is the run's own. It starts after the start event, or where
+// another process stopped, and returns after the terminal event, or once this process has relinquished the run.
+// restoreErr says why the run's state could not be read from the log; nil if it was read. The run then only ends.
+func (a *Agent) executeRun(r *run, restoreErr error) {
 	started := time.Now()
-	if r.job != nil && r.job.Attempt() > 1 { // another process has begun the run
+	if r.job != nil && r.job.Attempt() > 1 {
+		// Another process began the run: durations count from its creation, by the clock of the log.
 		started = started.Add(r.Created.Sub(a.Log.Now()))
 	}
 	a.metrics.active.Add(a.ctx, 1)
@@ -43,43 +44,45 @@ func (a *Agent) executeRun(r *run, lost error) {
 	defer r.clock.Stop()
 	r.suspension.restore()
 	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
-	end, err := event.Body(nil), lost
+	var end event.Body
+	err := restoreErr
 	if err == nil {
 		end, err = l.restoredEnd()
 	}
 	if err == nil && end == nil {
 		end, err = l.runTurns(ctx)
 	}
-	a.concludeRun(ctx, l, end, err, lost)
+	a.concludeRun(ctx, l, end, err, restoreErr)
 }
 
-// concludeRun appends the terminal event, unless the run was relinquished, and removes the run.
+// concludeRun appends the terminal event, unless the run was relinquished, and removes the run from those of this
+// process. The terminal event is end or, if err is not nil, the event for err.
 //
-// A run that came to its end keeps that end: err decides between an answer and the event for a cancellation,
-// and a cancellation that comes after the last turn finds err nil. A run that is relinquished at this moment
-// is also safe: relinquish seals the writer before it sets the cause, so that the append fails with ErrFenced
-// and the job is released. The same happens if the log refuses the event; the process that claims
-// the job then ends the run.
+// A run whose last turn has ended keeps its end: a later cancellation changes nothing, because err is nil. A run that
+// is relinquished during concludeRun is safe too: relinquish seals the writer before it sets the cause, so the append
+// fails with ErrFenced, and the job is released. If the log refuses the event, the job is released too, and the
+// process that claims it ends the run.
 //
-// Children are cancelled, and the hook run_end is asked, before the event. If the process dies in between,
-// the next one finds a run that has not ended and does both again. wakeParent comes after it, since the parent
-// reads the end of its child in the log. The slot is released before it: see below.
-func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
-	r, span, lasting := l.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
+// Before the event, children are cancelled and the hook run_end is asked. If the process dies before the event, the
+// next process finds a run that has not ended and does both again. wakeParent comes after the event, since the parent
+// reads the end of its child in the log.
+func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, restoreErr error) {
+	r := l.run
+	span := trace.SpanFromContext(ctx)
+	endCtx := context.WithoutCancel(ctx) // the terminal event is appended even if the run's context has ended
 	ended := false
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
-			end = a.terminalEventFor(ctx, r, l, err)
+			end = a.terminalEventFor(ctx, r, err)
 		}
-		a.cancelChildren(lasting, l)
-		l.callRunEndHook(lasting, end)
-		// Release the slot first: a client that reads the end may ask its next question at once.
+		a.cancelChildren(endCtx, l)
+		l.callRunEndHook(endCtx, end)
+		// Release the slot before the event: a client that reads the end may ask its next question at once.
 		r.slot.Release()
-		// The terminal event is appended even if the run's context has ended.
-		if err = a.appendTerminal(lasting, r, end, lost); err != nil && r.relinquished() == nil {
+		if err = a.appendTerminal(endCtx, r, end, restoreErr); err != nil && r.relinquished() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 		}
-		ended = err == nil // also if the run is relinquished from now on
+		ended = err == nil // a relinquish that comes after the event changes nothing
 	}
 	if ended {
 		a.wakeParent(r, r.ID)
@@ -103,8 +106,8 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 	l.logEnd(ctx, end)
 }
 
-// cancelChildren cancels the child runs of a run that ends, if another process started them and no call
-// of this process has waited for their end.
+// cancelChildren cancels the child runs that calls of another process started, if the log has neither the end of the
+// call nor what the child has used. A call of this process cancels its child itself (askAgent).
 func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 	if l.replayed == nil {
 		return
@@ -119,16 +122,16 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 	}
 }
 
-// appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are
-// stored first, and sent afterwards. Stored after the event, they would be lost if the process died between
-// the two, because no process continues a run that has ended. Sent before it, they could report an end that the
-// next process replaces by another one.
-func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
+// appendTerminal appends the terminal event and ends the run's job. restoreErr is as for executeRun. The deliveries
+// about the end are stored before the event and sent after it. If they were stored after the event, they would be lost
+// if the process died between the two, because no process continues a run that has ended. If they were sent before
+// the event, they could report an end that the next process replaces by another end.
+func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, cmp.Or(r.Agent, definition.DefaultID), r.req.Callback, end)
 	if err != nil {
 		return err
 	}
-	if err := a.appendEnd(ctx, r, end, lost); err != nil {
+	if err := a.appendEnd(ctx, r, end, restoreErr); err != nil {
 		deliveries.Release()
 		return err
 	}
@@ -136,16 +139,15 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost
 	return nil
 }
 
-// appendEnd ends the run's turn, appends the terminal event and ends the run's job, in this order. The turn
-// comes first because whoever reads the event may ask the next question of the thread at once. The job ends
-// last, because no process continues a run without a job. restoreErr is the error of
-// reading the run's state from the log, nil if it was read.
+// appendEnd ends the run's turn, appends the terminal event and ends the run's job, in this order. The turn comes
+// first because a reader of the event may ask the next question of the thread at once. The job ends last, because no
+// process continues a run without a job. restoreErr is as for executeRun.
 func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	r.endTurn(ctx, end)
 	err := r.out.Append(ctx, end)
 	if _, isOrderError := errors.AsType[*event.OrderError](err); isOrderError && restoreErr != nil {
-		// The run's state could not be read, so open parts and calls cannot be closed. The
-		// terminal event matters more.
+		// The writer refuses the event, because it does not know which parts and calls are open. Append the event
+		// without closing them: a run must have a terminal event.
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
 	if err != nil || r.job == nil {
@@ -158,12 +160,53 @@ func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreEr
 	return nil
 }
 
-// terminalEventFor returns the terminal event for an error. It is the only place that maps
-// errors to events: the log gets the cause, and the caller gets a text that they can act on.
-// The cause of the context comes before err: when a run is cancelled, err is only what was interrupted by it,
-// such as a model request that failed.
-func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
+// terminalEventFor returns the terminal event of a run that ended with err. It is the only place that maps errors to
+// events: it logs the error, and the event has a text that the caller can act on. The cause of the context comes
+// before err: when a run is cancelled, err only says what the cancellation interrupted, such as a model request.
+func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.Body {
 	partial := r.threadTurn.StepText()
+	if end := a.terminalEventForCause(ctx, r, partial); end != nil {
+		return end
+	}
+	if errors.Is(err, errJobLost) {
+		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err, help.Scaling.Attr())
+		return event.RunError{
+			Code:          "server_shutdown",
+			Message:       "The service ended before the run did. Ask again.",
+			Retryable:     true,
+			PartialAnswer: partial,
+		}
+	}
+	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
+		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err, help.Scaling.Attr())
+		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
+	}
+	abort, aborted := errors.AsType[*abortError](err)
+	if !aborted { // the hook interrupt runs in its own goroutine and ends the run's context
+		abort, aborted = errors.AsType[*abortError](context.Cause(ctx))
+	}
+	if aborted {
+		if abort.withheld {
+			partial = ""
+		}
+		return event.RunError{Code: "tool_aborted", Message: withReason("A hook ended the run", abort.reason), PartialAnswer: partial}
+	}
+
+	if modelErr, ok := errors.AsType[*llm.Error](err); ok {
+		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err, help.Model.Attr())
+		return modelRunError(modelErr, partial)
+	}
+	if prompt, ok := errors.AsType[*promptError](err); ok {
+		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
+		return prompt.runError()
+	}
+	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(errorAttrs(err), slog.String("run_id", r.ID))...)
+	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
+}
+
+// terminalEventForCause returns the terminal event of a run whose context has ended with a cause that decides how the
+// run ends; nil if it has not, or the cause is another one. partial is the text of the answer so far.
+func (a *Agent) terminalEventForCause(ctx context.Context, r *run, partial string) event.Body {
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(cause, errRequested), errors.Is(cause, errAbandoned):
@@ -182,52 +225,23 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	case errors.Is(cause, budget.ErrTimeUsed):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
 	}
-	if errors.Is(err, errJobLost) {
-		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err, help.Scaling.Attr())
-		return event.RunError{
-			Code:          "server_shutdown",
-			Message:       "The service ended before the run did. Ask again.",
-			Retryable:     true,
-			PartialAnswer: partial,
-		}
-	}
-	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
-		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err, help.Scaling.Attr())
-		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
-	}
-	abort, aborted := errors.AsType[*abortError](err)
-	if !aborted { // the hook interrupt ends the run's context
-		abort, aborted = errors.AsType[*abortError](context.Cause(ctx))
-	}
-	if aborted {
-		if abort.withheld {
-			partial = ""
-		}
-		return event.RunError{Code: "tool_aborted", Message: withReason("A hook ended the run", abort.reason), PartialAnswer: partial}
-	}
-
-	var model *llm.Error
-	if errors.As(err, &model) {
-		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err, help.Model.Attr())
-		end := event.RunError{
-			Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable,
-			RetryAfter: int64(math.Ceil(model.RetryAfter.Seconds())), PartialAnswer: partial,
-		}
-		if model.UnknownModel {
-			end.Reason = event.ModelNotFound
-		}
-		return end
-	}
-	if prompt, ok := errors.AsType[*promptError](err); ok {
-		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
-		return prompt.runError()
-	}
-	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(errorAttrs(err), slog.String("run_id", r.ID))...)
-	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
+	return nil
 }
 
-// containPanic ends a run whose concludeRun panicked; executeRun defers it. The run still gets a
-// terminal event.
+// modelRunError returns the terminal event of a run whose model call failed. partial is the text of the answer so far.
+func modelRunError(err *llm.Error, partial string) event.RunError {
+	end := event.RunError{
+		Code: string(err.Kind), Message: err.Public, Retryable: err.Retryable,
+		RetryAfter: int64(math.Ceil(err.RetryAfter.Seconds())), PartialAnswer: partial,
+	}
+	if err.UnknownModel {
+		end.Reason = event.ModelNotFound
+	}
+	return end
+}
+
+// containPanic must be deferred by executeRun. It ends a run whose execution panicked, with a terminal event if the
+// log takes one; runTurns handles its own panics. Without it, the panic would end the process with all its runs.
 func (a *Agent) containPanic(r *run) {
 	v := recover()
 	if v == nil {
@@ -242,11 +256,13 @@ func (a *Agent) containPanic(r *run) {
 	r.inbox.stopListening()
 	a.removeRun(r)
 	a.metrics.active.Add(a.ctx, -1)
-	a.metrics.runs.Add(a.ctx, 1, newEndLabels(event.RunError{Code: "internal"})[0]) // an alert on defects reads it
+	// An alert on defects reads this counter.
+	a.metrics.runs.Add(a.ctx, 1, newEndLabels(event.RunError{Code: "internal"}).withCode)
 }
 
-// forceTerminal appends a terminal event unless the log has one. It goes to the log without the writer if the
-// writer refuses the event or panics, because a run without an end would keep its readers and its thread waiting.
+// forceTerminal appends a terminal event for an internal error, unless the run has a terminal event. If appendTerminal
+// fails or panics, it appends the event to the log directly, because readers and the thread would wait forever for a
+// run without an end.
 func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	defer recoverTo(&err)
 	if run, err := a.Log.Run(ctx, r.ID); err == nil && run.Last.Terminal() {
@@ -257,16 +273,16 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 		defer recoverTo(&err)
 		return a.appendTerminal(ctx, r, end, errors.New("its end panicked"))
 	}()
-	if err != nil { // even if the code that orders events is broken
+	if err != nil { // the code that panicked may be that of the deliveries, the thread or the writer
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
 	return err
 }
 
-// internalErrorMessage replaces the cause of an internal fault for callers.
+// internalErrorMessage is what callers read in place of the cause of an internal error.
 const internalErrorMessage = "The run failed inside the service."
 
-// runError returns the terminal event of a run that needed the prompt.
+// runError returns the terminal event of a run that needed the prompt and could not get it.
 func (e *promptError) runError() event.RunError {
 	if errors.Is(e.err, mcp.ErrBadPrompt) {
 		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}

@@ -34,55 +34,59 @@ type metrics struct {
 	streams    metric.Int64UpDownCounter
 	firstEvent metric.Float64Histogram
 	tools      metric.Float64Histogram
-	toolNames  *toolSeries                                // which tools the metric tools names
-	endLabels  map[event.Type][2]metric.MeasurementOption // of runs and duration, for an end without a code
+	toolNames  *toolSeries              // decides which series of tools have the name of their tool
+	endLabels  map[event.Type]endLabels // the labels of ends that have no code, made once
 }
 
-// Bounds of the time series of mcp.client.operation.duration that name their tool, of one server and
-// of all. A series is a server, a tool and a kind of failure or none, and 20 lines of /metrics. With
-// Options.CostClaim there are fewer, since the metrics of package usage need up to 3,000 lines then, and
-// all metrics together stay below 5,000.
+// endLabels holds the labels of a run that has ended.
+type endLabels struct {
+	withCode    metric.MeasurementOption // for the metric runs
+	withoutCode metric.MeasurementOption // for the metric duration
+}
+
+// Bounds of the time series of mcp.client.operation.duration that name their tool. A series is a combination of
+// server, tool and kind of failure, and has 20 lines of /metrics. All metrics together must stay below 5,000 lines.
 const (
-	maxToolSeriesOfServer = 100
-	maxToolSeries         = 150
-	maxToolSeriesByClaim  = 100
+	maxToolSeriesOfServer = 100 // of one server
+	maxToolSeries         = 150 // of all servers
+	maxToolSeriesByClaim  = 100 // of all servers with Options.CostClaim: package usage then has up to 3,000 lines
 )
 
-// toolSeries remembers which series name their tool: servers choose the names of tools and may
-// change them at any time. The first ones do, until there are too many.
+// toolSeries bounds the time series that name their tool, because servers choose the names of tools and may change
+// them at any time. The first series get the name, until there are too many.
 type toolSeries struct {
-	mu     sync.Mutex // protects the fields below
-	most   int        // series that name their tool, of all servers
-	named  map[[3]string]bool
-	counts map[string]int // by server
+	mu       sync.Mutex         // protects the fields below
+	limit    int                // the greatest number of series that name their tool, of all servers
+	named    map[[3]string]bool // the series that name their tool: server, tool and kind of failure
+	byServer map[string]int     // how many of named belong to a server
 }
 
-// label returns the value of the metrics' attribute for a tool: its name, or "_other" for a new series beyond the
-// limits.
+// label returns the value of the attribute gen_ai.tool.name for a call: the name of the tool, or "_other" if the series
+// would be a new one beyond the limits. kind is the kind of the failure; "" if the call succeeded.
 func (s *toolSeries) label(server, tool, kind string) string {
 	key := [3]string{server, tool, kind}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.named[key] {
-		if len(s.named) >= s.most || s.counts[server] >= maxToolSeriesOfServer {
+		if len(s.named) >= s.limit || s.byServer[server] >= maxToolSeriesOfServer {
 			return "_other"
 		}
 		s.named[key] = true
-		s.counts[server]++
+		s.byServer[server]++
 	}
 	return tool
 }
 
-// newMetrics makes the agent's instruments. byClaim is whether Options.CostClaim is set, which leaves fewer series
-// for the names of tools.
-func newMetrics(meter metric.Meter, byClaim bool) (metrics, error) {
-	most := maxToolSeries
-	if byClaim {
-		most = maxToolSeriesByClaim
+// newMetrics creates the agent's instruments. hasCostClaim is whether Options.CostClaim is set, which leaves fewer
+// series for the names of tools.
+func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
+	limit := maxToolSeries
+	if hasCostClaim {
+		limit = maxToolSeriesByClaim
 	}
 	out := metrics{
-		toolNames: &toolSeries{most: most, named: make(map[[3]string]bool), counts: make(map[string]int)},
-		endLabels: make(map[event.Type][2]metric.MeasurementOption),
+		toolNames: &toolSeries{limit: limit, named: make(map[[3]string]bool), byServer: make(map[string]int)},
+		endLabels: make(map[event.Type]endLabels),
 	}
 	for _, end := range []event.Body{event.FinalAnswer{}, event.Cancelled{}} {
 		out.endLabels[end.Type()] = newEndLabels(end)
@@ -102,17 +106,15 @@ func newMetrics(meter metric.Meter, byClaim bool) (metrics, error) {
 		metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
 	out.refused, errs[6] = meter.Int64Counter("answerd.runs.refused",
 		metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that were refused, by reason."))
-	err := errors.Join(errs[:]...)
-	if err == nil {
-		out.runs.Add(context.Background(), 0, newEndLabels(event.RunError{Code: "internal"})[0]) // for the alert, as below
+	if err := errors.Join(errs[:]...); err != nil {
+		return metrics{}, err
 	}
+	// Export the series that alerts read with 0 from the start. Otherwise an alert on an increase misses the first one.
+	out.runs.Add(context.Background(), 0, newEndLabels(event.RunError{Code: "internal"}).withCode)
 	for _, reason := range refusals {
-		if err == nil {
-			// Export each series with 0 from the start. Otherwise an alert on an increase misses the first refusal.
-			out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
-		}
+		out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
 	}
-	return out, err
+	return out, nil
 }
 
 // refusals maps errors to the values of the metric's attribute reason.
@@ -124,38 +126,40 @@ var refusals = map[error]string{
 	usage.ErrSpent: "caller_budget",
 }
 
-// countRefusal counts a refused request. err wraps one of the keys of refusals directly, as *Refusal and
-// *usage.SpentError do.
+// countRefusal counts a refused request by its reason. err is a *Refusal or *usage.SpentError, which unwraps to one of
+// the keys of refusals.
 func (m metrics) countRefusal(ctx context.Context, err error) {
 	m.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", refusals[errors.Unwrap(err)])))
 }
 
-// newEndLabels returns the labels of the metrics runs and duration.
-func newEndLabels(end event.Body) [2]metric.MeasurementOption {
-	outcome, code := attribute.String("outcome", string(end.Type())), ""
+// newEndLabels returns the labels for a run with the terminal event end. The code is "" unless the run failed.
+func newEndLabels(end event.Body) endLabels {
+	outcome := attribute.String("outcome", string(end.Type()))
+	code := ""
 	if e, ok := end.(event.RunError); ok {
 		code = e.Code
 	}
-	return [2]metric.MeasurementOption{
-		metric.WithAttributeSet(attribute.NewSet(outcome, attribute.String("code", code))), metric.WithAttributeSet(attribute.NewSet(outcome)),
+	return endLabels{
+		withCode:    metric.WithAttributeSet(attribute.NewSet(outcome, attribute.String("code", code))),
+		withoutCode: metric.WithAttributeSet(attribute.NewSet(outcome)),
 	}
 }
 
-// countRunEnd counts a run that got its terminal event here. A run that continues in another process is counted
-// there, with the whole time since its start.
+// countRunEnd counts a run whose terminal event this process has appended, and that took so long since its start. A
+// run that continues in another process is counted there.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
 	labels, known := m.endLabels[end.Type()]
 	if !known {
 		labels = newEndLabels(end)
 	}
 	m.active.Add(ctx, -1)
-	m.runs.Add(ctx, 1, labels[0])
-	m.duration.Record(ctx, took.Seconds(), labels[1])
+	m.runs.Add(ctx, 1, labels.withCode)
+	m.duration.Record(ctx, took.Seconds(), labels.withoutCode)
 }
 
-// countModelCall counts a model call that the run has made, in the metrics of tokens and cost and
-// towards the budgets of its caller. Calls that are replayed from the log were counted by the process
-// that made them.
+// countModelCall counts a model call of the run in the metrics of tokens and cost and towards the budgets of its
+// caller. If one of these budgets is then used up, it sets callerSpent. It must not be called for calls that are
+// replayed from the log, since the process that made them has counted them.
 func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
 	model := l.run.req.Model
 	if defaultModel, served := l.agent.Models(); model != defaultModel {
@@ -163,13 +167,14 @@ func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
 			model = usage.Other
 		}
 	}
-	if spent := l.agent.usage.Count(ctx, l.run.account, cmp.Or(l.run.Agent, definition.DefaultID), model, u, l.budget.CostOf(u)); spent != nil {
+	agentID := cmp.Or(l.run.Agent, definition.DefaultID)
+	if spent := l.agent.usage.Count(ctx, l.run.account, agentID, model, u, l.budget.CostOf(u)); spent != nil {
 		l.callerSpent.Store(spent)
 	}
 }
 
-// logEnd logs one line when the run has ended. As in its answer, tokens and cost include those of the
-// run's children, which have lines of their own.
+// logEnd logs one line when the run has ended. As in the metadata of its answer, tokens and cost include those of the
+// run's children, although each child run has a line of its own.
 func (l *loop) logEnd(ctx context.Context, end event.Body) {
 	r, used := l.run, l.metadata.Usage
 	attrs := []slog.Attr{
@@ -193,10 +198,12 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 	l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "run ended", attrs...)
 }
 
-// recordToolTime measures a call. kind is the kind of its failure; "" if it succeeded.
+// recordToolTime records how long a call took, in the metric of tool calls. kind is the kind of its failure; "" if it
+// succeeded. A call without a server, whose name the model may have invented, is not recorded: each name would create a
+// time series.
 func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, took time.Duration) {
 	if c.Server == "" {
-		return // a name that the model invented would create a new time series
+		return
 	}
 	attrs := []attribute.KeyValue{
 		attribute.String("mcp.method.name", "tools/call"),
@@ -209,24 +216,24 @@ func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, 
 	m.tools.Record(ctx, took.Seconds(), metric.WithAttributes(attrs...))
 }
 
-// recordCallMetrics records how long the call took and how it failed, in the span and the metrics.
+// recordCallMetrics records how long the call took in the metrics, and how it failed in the span. It records no time
+// for a call that a hook answered, since no tool was called, or that ended with an error of the log.
 func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, exec *toolExecution, err error) {
-	failed, ok := errors.AsType[*mcp.CallError](err)
-	if !ok {
-		if err == nil && exec.hookResult == nil {
-			a.metrics.recordToolTime(ctx, exec.Call, "", exec.duration)
-		}
+	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
+		kind := string(failed.Kind)
+		span.SetStatus(codes.Error, kind)
+		span.SetAttributes(attribute.String("error.type", kind))
+		a.metrics.recordToolTime(ctx, exec.Call, kind, exec.duration)
 		return
 	}
-	kind := string(failed.Kind)
-	span.SetStatus(codes.Error, kind)
-	span.SetAttributes(attribute.String("error.type", kind))
-	a.metrics.recordToolTime(ctx, exec.Call, kind, exec.duration)
+	if err == nil && exec.hookResult == nil {
+		a.metrics.recordToolTime(ctx, exec.Call, "", exec.duration)
+	}
 }
 
-// writeAuditLine logs one line for every call, however it ended: who called what for whom, who
-// allowed it, and the outcome. It includes the values of arguments only if the operator enabled
-// that. err is the outcome of the call before the post-hook changed it.
+// writeAuditLine logs one line for every call, however it ended: whether the model or a caller made it, on whose
+// behalf, who allowed it, and the outcome. It includes the values of arguments only with Options.AuditArguments. err
+// is the error of the call before the post-hook changed it; nil if it succeeded.
 func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err error) {
 	actor := "model"
 	if exec.loop == nil {
@@ -247,7 +254,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	switch {
 	case exec.hookResult != nil:
 		verdict = decision{verdict: replaced}
-	case verdict.verdict == "": // it failed before a decision was needed, because it was not a possible call
+	case verdict.verdict == "": // the call failed before the decision, for example because its tool does not exist
 		verdict = decision{verdict: denied, reason: cmp.Or(exec.refusal, outcome)}
 	}
 
@@ -282,9 +289,9 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	a.Logger.LogAttrs(ctx, level, "tool call", attrs...)
 }
 
-// startRunSpan starts the span of a run, with the attributes that the OpenTelemetry conventions for
-// generative AI define for the operation invoke_agent. Package telemetry copies those that identify the run
-// to the spans below it.
+// startRunSpan starts the span of a run, with the attributes that the OpenTelemetry conventions for generative AI
+// define for the operation invoke_agent, and returns the run's context with it. Package telemetry copies the attributes
+// that identify the run to the spans below.
 func (a *Agent) startRunSpan(r *run) context.Context {
 	attributes := []attribute.KeyValue{
 		attribute.String("gen_ai.operation.name", "invoke_agent"),
@@ -293,7 +300,7 @@ func (a *Agent) startRunSpan(r *run) context.Context {
 		attribute.String("gen_ai.request.model", r.req.Model),
 		attribute.String("gen_ai.conversation.id", r.ThreadID),
 		attribute.String("answerd.run_id", r.ID),
-		// The same for backends that follow OpenInference, or the conventions for sessions.
+		// The agent and the thread again, for backends that follow OpenInference or the conventions for sessions.
 		attribute.String("agent.name", cmp.Or(r.Agent, "default")),
 		attribute.String("session.id", r.ThreadID),
 	}
@@ -307,10 +314,10 @@ func (a *Agent) startRunSpan(r *run) context.Context {
 	return ctx
 }
 
-// recordRunEnd records in the span how a run ended. Tokens are in the spans of the model calls, so that
-// backends that add them up count them once.
+// recordRunEnd records in the span how a run ended and what it cost. It records no tokens: the spans of the model calls
+// have them, and backends that add up all spans would count them twice.
 func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
-	if l.budget != nil { // the run got as far as its first turn
+	if l.budget != nil { // nil if the run could not be prepared
 		if cost := l.cost(); cost != nil {
 			span.SetAttributes(attribute.Float64("answerd.cost", *cost))
 		}
@@ -327,8 +334,8 @@ func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
 	}
 }
 
-// recordCallContent records the arguments and the result of a tool call in its span, if the operator
-// wants that: those that readers of the run see.
+// recordCallContent records the arguments and the result of a tool call in its span, if Options.TraceContent is set.
+// The result is the one that readers of the run see, after the post-hook.
 func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, o callOutcome) {
 	if !a.TraceContent || !span.IsRecording() {
 		return
@@ -342,31 +349,34 @@ func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, o callOu
 	}
 }
 
-// recordBeginning stores what the export of the run needs and its events do not have. If that fails the
-// run continues, and its export says what is missing.
+// recordBeginning stores what the export of the run needs and its events do not have. If that fails, it logs a warning,
+// and the export will say what is missing.
 func (l *loop) recordBeginning(ctx context.Context) {
 	r := &l.run.req
-	begin := record.Beginning{
+	beginning := record.Beginning{
 		Request: r.forExport(), Settings: l.settingsForExport(), System: l.messages[0].Text, History: l.historyLen, Tools: l.catalog.list,
 		Requests: l.agent.RecordModelRequests,
 	}
-	if m := l.messages[1:]; len(m) != 1 || m[0].Text != r.questionText() || len(m[0].Media) > 0 {
-		begin.Messages = m
+	messages := l.messages[1:] // without the system prompt
+	isOnlyQuestion := len(messages) == 1 && messages[0].Text == r.questionText() && len(messages[0].Media) == 0
+	if !isOnlyQuestion { // the start event has the question
+		beginning.Messages = messages
 	}
 	for _, t := range l.askTools {
-		begin.Offered = append(begin.Offered, t.Tool)
+		beginning.Offered = append(beginning.Offered, t.Tool)
 	}
 	if l.search != nil {
 		t := l.search.Tool
-		begin.Offered = append(begin.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
+		beginning.Offered = append(beginning.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
-	if err := l.agent.recorder.Begin(ctx, l.run.ID, begin); err != nil && ctx.Err() == nil {
+	if err := l.agent.recorder.Begin(ctx, l.run.ID, beginning); err != nil && ctx.Err() == nil {
 		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the export of a run will not be complete",
 			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
 	}
 }
 
-// recordRequest stores a request to the model, if RecordModelRequests is set.
+// recordRequest counts a request to the model, and stores it for the export if Options.RecordModelRequests is set. An
+// error is only logged.
 func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 	s.requestCount++
 	if !s.agent.RecordModelRequests {
@@ -382,7 +392,7 @@ func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 	}
 }
 
-// forExport returns the request without what the start event of its run has.
+// forExport returns the request for the export of its run, without what the start event has already.
 func (r *Request) forExport() export.Request {
 	out := export.Request{
 		Instructions: r.Instructions, OutputSchema: r.OutputSchema, Sampling: r.Sampling, MaxTokens: r.MaxTokens, ToolChoice: r.ToolChoice,
@@ -400,19 +410,19 @@ func (r *Request) forExport() export.Request {
 	return out
 }
 
-// settingsForExport returns the settings that the run depends on.
+// settingsForExport returns the settings of the service, the agent and the model that a rerun needs.
 func (l *loop) settingsForExport() export.Settings {
-	a, as, p := l.agent, l.run.req.namedAgent, l.profile
-	source := as.prompt.Options()
+	a, named, p := l.agent, l.run.req.namedAgent, l.profile
+	source := named.prompt.Options()
 	return export.Settings{
-		Agent: as.exported,
+		Agent: named.exported,
 		Prompt: export.Template{
 			Template:     source.Template,
 			Username:     source.Username,
 			Timezone:     source.Location.String(),
 			Instructions: l.instructions,
 		},
-		Budget: export.Budget(a.budgetLimits(as)), Search: export.Search(a.ToolSearch), Output: a.MaxOutputTokens,
+		Budget: export.Budget(a.budgetLimits(named)), Search: export.Search(a.ToolSearch), Output: a.MaxOutputTokens,
 		Model: export.Model{
 			ID:              p.ID,
 			ContextTokens:   l.window.Size(),
@@ -430,7 +440,7 @@ func (a *Agent) Export(ctx context.Context, run string) (*export.Document, error
 	return a.recorder.Export(ctx, run)
 }
 
-// argsDigest returns the SHA-256 of the bytes of arguments, in hex.
+// argsDigest returns the SHA-256 of the bytes of arguments, in lower-case hexadecimal.
 func argsDigest(args jsonText) string {
 	sum := sha256.Sum256(args)
 	return hex.EncodeToString(sum[:])
