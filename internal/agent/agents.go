@@ -14,6 +14,7 @@ import (
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/record"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
@@ -318,6 +319,42 @@ func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
 var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
 	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
 
+// prepareAsk completes exec so that execute asks another agent, if the called tool is one of l.askTools.
+func (l *loop) prepareAsk(exec *toolExecution) {
+	for _, t := range l.askTools {
+		if t.Name == exec.Tool {
+			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
+			exec.toolExists = true
+			exec.askedAgent = t.agent
+			exec.builtin = l.askAgent
+		}
+	}
+}
+
+// refuseExcessAsks returns one text for each call: why the call must not be made because the turn asks more than
+// maxAsksPerTurn agents; "" for all calls that may be made. It sets l.askCount, the number of children that share the
+// rest of the budget.
+func (l *loop) refuseExcessAsks(calls []*call) []string {
+	refusals := make([]string, len(calls))
+	l.askCount = 0
+	for i, c := range calls {
+		if !hasAskTool(l.askTools, c.Tool) {
+			continue
+		}
+		if l.askCount == maxAsksPerTurn {
+			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
+			continue
+		}
+		l.askCount++
+	}
+	return refusals
+}
+
+// hasAskTool reports whether one of tools has the name.
+func hasAskTool(tools []askTool, name string) bool {
+	return slices.ContainsFunc(tools, func(t askTool) bool { return t.Name == name })
+}
+
 // servedModels are the models that requests may name, see Options.
 type servedModels struct {
 	defaultModel string
@@ -351,9 +388,4 @@ func (a *Agent) profileOf(model string) llm.Profile {
 func (a *Agent) priceOf(model string) *llm.Price {
 	_, profiles := a.Models()
 	return profiles[model].Price
-}
-
-// hasAskTool reports whether one of tools has the name.
-func hasAskTool(tools []askTool, name string) bool {
-	return slices.ContainsFunc(tools, func(t askTool) bool { return t.Name == name })
 }

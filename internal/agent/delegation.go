@@ -14,79 +14,52 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/definition"
-	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
-	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
 
-// Delegation: an agent asks another one with a tool, ask_<id>. The call starts a child run, which is a
-// run of its own in the log: it has its own job, so any process may execute it, also another one than
-// the parent's. The call reads the child's events like any reader:
+// Delegation: an agent asks another agent with a tool, ask_<id>. The call starts a child run. The child run has its
+// own events and its own job in the log, so any process may execute it, even if another process executes the parent.
+// The call reads the child's events as any reader does:
 //
-//   - What the child does becomes tool_progress of the call.
-//   - When the child is suspended, the call asks the owner of the parent the same questions, under the
-//     same ids, and passes each answer on. Then the parent is suspended too, and may be parked.
+//   - The steps and calls of the child become tool_progress events of the call.
+//   - When the child is suspended, the call asks the owner of the parent the same questions, under the same ids, and
+//     forwards each answer to the child. The parent is suspended too then, and may be parked.
 //   - The child's end becomes the result of the call.
 //
-// The child's executor stores an input in the parent whenever a question is resolved and at its end
-// (wakeParent), because a parked parent reads nothing. A process that takes over the parent finds the
-// child by a note (replay.NoteChild), and reads on.
+// A parked parent does not read its child. So the process that executes the child stores an input in the parent
+// whenever a question of the child is resolved, and at the end of the child (wakeParent). A process that takes over
+// the parent finds the child by a note (replay.NoteChild), and reads it from its first event.
 
 const (
-	// maxAsksPerTurn bounds the child runs of a turn. With definition.MaxLevels it bounds the runs that
-	// one question can cause.
+	// maxAsksPerTurn bounds the child runs of a turn. Together with definition.MaxLevels, it bounds the runs that one
+	// question can cause.
 	maxAsksPerTurn = 8
 	// childStartWait bounds how long a process that took over a parent waits for the first event of the
-	// child. The process that created the child may have died before that.
+	// child. The process that created the child may have died before it appended that event.
 	childStartWait = 15 * time.Second
 	maxProgress    = 500 // bytes of the message of a tool_progress event
 )
 
-// prepareAsk makes exec a call that asks another agent, if its tool does that.
-func (l *loop) prepareAsk(exec *toolExecution) {
-	for _, t := range l.askTools {
-		if t.Name == exec.Tool {
-			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
-			exec.toolExists = true
-			exec.askedAgent, exec.builtin = t.agent, l.askAgent
-		}
-	}
-}
-
-// refuseExcessAsks returns why each of the calls must not be made because the turn asks too many agents; ""
-// for the others. It sets how many children share the rest of the budget.
-func (l *loop) refuseExcessAsks(calls []*call) []string {
-	refusals := make([]string, len(calls))
-	l.askCount = 0
-	for i, c := range calls {
-		if !hasAskTool(l.askTools, c.Tool) {
-			continue
-		}
-		if l.askCount == maxAsksPerTurn {
-			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
-			continue
-		}
-		l.askCount++
-	}
-	return refusals
-}
-
-// askAgent executes a call that asks another agent.
+// askAgent executes a call that asks another agent: it starts the child run or finds the one that another process
+// started, waits for its end, and charges what it has used. It is a toolExecution.builtin. If ctx ends, askAgent cancels
+// the child, unless the run was relinquished: another process then continues to wait for it.
 func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Result, error) {
 	child := &childRun{loop: l, exec: exec}
-	if err := child.open(ctx); err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
+	err := child.open(ctx)
+	if err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
 		return nil, exec.canceledFailure(ctx)
-	} else if err != nil || exec.hookResult != nil {
+	}
+	if err != nil || exec.hookResult != nil {
 		return nil, err
 	}
 	defer l.run.suspension.setAwaitsChild(child.id, false)
 	end, err := child.readToEnd(ctx)
 	if err != nil && l.run.relinquished() != nil {
-		return nil, err // another process continues here; the child is not affected
+		return nil, err
 	}
 	if err != nil && ctx.Err() == nil {
 		return nil, child.lostFailure(err)
@@ -94,13 +67,14 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	if err != nil {
 		child.cancel(ctx)
 	}
-	if spendErr := child.chargeParent(context.WithoutCancel(ctx), end); spendErr != nil {
-		return nil, spendErr
+	// A child that was cancelled has used something too.
+	if chargeErr := child.chargeParent(context.WithoutCancel(ctx)); chargeErr != nil {
+		return nil, chargeErr
 	}
 	if err != nil {
 		return nil, exec.canceledFailure(ctx)
 	}
-	return child.result(end)
+	return child.resultOf(end)
 }
 
 // childRun is the child run of a call, as the call sees it.
@@ -109,39 +83,44 @@ type childRun struct {
 	exec *toolExecution
 	id   string
 
-	attached bool              // another process started the child, so readers know of its first events
+	attached bool              // another process started the child and has reported its first events as tool_progress
 	progress float64           // how many events of the child have become tool_progress, in all processes
 	waiting  []event.Interrupt // the questions that are open in the child, if it is suspended
-	relayed  map[string]bool   // the ids of those that the owner of the parent was asked
-	asking   sync.WaitGroup    // goroutines that ask them
-	failed   chan error        // of capacity 1: the first error of these goroutines
+	relayed  map[string]bool   // the ids of the child's questions that the owner of the parent was asked
+	asking   sync.WaitGroup    // goroutines that ask the child's questions
+	failed   chan error        // the first error of these goroutines; capacity 1
 }
 
-// open starts the child, or finds the one that another process started. If that one never began, the hook
-// pre_tool_call is asked about the call again, since nothing has stored what it decided. Its answer may replace the child.
+// open starts the child, or finds the child that another process started, and sets c.id and exec.childID. If the child
+// of the other process never began, open asks the hook pre_tool_call about the call again, since its decision is not
+// stored. If the hook answers in place of the child (exec.hookResult), open starts no child.
 func (c *childRun) open(ctx context.Context) error {
-	c.relayed, c.failed = make(map[string]bool), make(chan error, 1)
-	if known := c.exec.replayed; known.HasChild() {
-		started := false
-		err := awaitLog(ctx, func() (err error) { started, err = c.awaitStart(ctx, known.Child); return err })
-		switch {
-		case err != nil:
-			return err
-		case started:
-			c.id, c.attached = known.Child, true
-			c.loop.run.suspension.setAwaitsChild(c.id, true)
-			c.exec.childID = c.id
-			return nil
-		}
-		if err := c.loop.agent.callPreHook(ctx, c.exec); err != nil || c.exec.hookResult != nil {
-			return err
-		}
+	c.relayed = make(map[string]bool)
+	c.failed = make(chan error, 1)
+	earlier := c.exec.replayed
+	if !earlier.HasChild() {
+		return c.start(ctx)
+	}
+	started := false
+	err := awaitLog(ctx, func() (err error) { started, err = c.awaitStart(ctx, earlier.Child); return err })
+	if err != nil {
+		return err
+	}
+	if started {
+		c.id = earlier.Child
+		c.attached = true
+		c.loop.run.suspension.setAwaitsChild(c.id, true)
+		c.exec.childID = c.id
+		return nil
+	}
+	if err := c.loop.agent.callPreHook(ctx, c.exec); err != nil || c.exec.hookResult != nil {
+		return err
 	}
 	return c.start(ctx)
 }
 
-// awaitStart reports whether the child with that id has begun, or begins soon. A child that was created and
-// never began is deleted.
+// awaitStart reports whether the child with that id has begun. It waits for the first event for at most
+// childStartWait, and then deletes the child.
 func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 	log := c.loop.agent.Log
 	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
@@ -157,7 +136,7 @@ func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 		case errors.Is(err, event.ErrUnavailable):
 			return false, err
 		case err != nil || len(page.Events) > 0 || page.Ended:
-			return true, nil // follow reports the error
+			return true, nil // readToEnd gets the same error and returns it
 		}
 		select {
 		case <-page.More:
@@ -169,15 +148,17 @@ func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// newRequest returns the request of the child: the question, what the parent's request allows, and the child's share of
-// what is left of the parent's budget. A rerun gets the share that was recorded.
+// newRequest returns the request of the child. It has the restrictions of the parent's request, and an equal share of
+// what is left of the parent's budget for each child of the turn. The child of a rerun gets the share that was recorded.
 func (c *childRun) newRequest(question string) Request {
 	l, parent := c.loop, &c.loop.run.req
 	limits, callsLeft := l.budget.Remaining(max(l.askCount, 1))
 	request := Request{
-		Question: question, Agent: c.exec.askedAgent, Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, ThreadID: parent.ThreadID,
-		Budget: limits, Background: true, Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
-		Hops: parent.Hops, parent: parentCall{Run: l.run.ID, Call: c.exec.CallID, Level: parent.parent.Level + 1},
+		Question: question, Agent: c.exec.askedAgent, ThreadID: parent.ThreadID,
+		Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, Hops: parent.Hops, Budget: limits,
+		Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
+		Background: true,
+		parent:     parentCall{Run: l.run.ID, Call: c.exec.CallID, Level: parent.parent.Level + 1},
 	}
 	if !callsLeft {
 		request.ToolChoice = ToolNone
@@ -190,8 +171,9 @@ func (c *childRun) newRequest(question string) Request {
 	return request
 }
 
-// start starts the child in this process. If the log does not answer, it deletes what may have been stored of the
-// child, and starts another one.
+// start starts the child in this process. If the log does not answer, it deletes what the log may have stored of the
+// child, and tries again with a new child for some time (awaitLog). Invalid arguments, and an agent that cannot be
+// asked, are failures of the call (*mcp.CallError).
 func (c *childRun) start(ctx context.Context) error {
 	exec, agent := c.exec, c.loop.agent
 	var args struct{ Question string }
@@ -203,7 +185,7 @@ func (c *childRun) start(ctx context.Context) error {
 		return exec.failure(mcp.Denied, "The agent "+exec.askedAgent+" cannot be asked: "+err.Error()+".")
 	}
 	return awaitLog(ctx, func() error {
-		if c.id != "" {
+		if c.id != "" { // of the try before
 			if err := agent.Log.Delete(ctx, c.id); errors.Is(err, event.ErrUnavailable) {
 				return err
 			}
@@ -212,19 +194,21 @@ func (c *childRun) start(ctx context.Context) error {
 	})
 }
 
-// begin starts a child once. The note with its id comes first, so that a process that takes over the parent
-// cannot start a second one.
+// begin makes one try to start a child, with a new id. The note with the id comes first, so that a process that takes
+// over the parent finds the child and does not start a second one. If this process is handing over its runs, begin
+// relinquishes the parent and returns errHandedOver.
 func (c *childRun) begin(ctx context.Context, request Request) error {
 	l, exec, agent := c.loop, c.exec, c.loop.agent
 	rec := event.Run{
-		ID: agent.Log.NewID(), ThreadID: request.ThreadID, TraceID: l.run.TraceID, Owner: l.run.Owner, Created: agent.Log.Now(), Background: true,
-		Agent: request.Agent, ParentID: l.run.ID,
+		ID: agent.Log.NewID(), ThreadID: request.ThreadID, TraceID: l.run.TraceID, Owner: l.run.Owner, Created: agent.Log.Now(),
+		Background: true, Agent: request.Agent, ParentID: l.run.ID,
 	}
 	if err := l.run.writeNote(ctx, replay.NoteChild, replay.CallKey(exec.CallID), rec.ID); err != nil {
 		return err
 	}
 	c.id = rec.ID
-	child := agent.newRun(trace.ContextWithSpanContext(agent.ctx, trace.SpanContextFromContext(ctx)), rec, l.run.caller, request)
+	childCtx := trace.ContextWithSpanContext(agent.ctx, trace.SpanContextFromContext(ctx))
+	child := agent.newRun(childCtx, rec, l.run.caller, request)
 	child.account = l.run.account
 	if !agent.registerChild(child) {
 		child.cancel(nil)
@@ -244,20 +228,23 @@ func (c *childRun) begin(ctx context.Context, request Request) error {
 	return nil
 }
 
-// handOver relinquishes the parent, since this process hands over its runs and the child cannot begin here. Drain
-// does the same, but perhaps only after the parent has failed for lack of its child.
+// handOver relinquishes the parent with errHandedOver, which it returns. The child cannot begin here, because this
+// process hands over its runs. Drain will relinquish the parent too, but perhaps too late: the call would fail before.
 func (c *childRun) handOver() error {
 	c.loop.run.relinquish(errHandedOver)
 	return errHandedOver
 }
 
-// readToEnd reads the child to its end, and returns its terminal event.
+// readToEnd reads the child's events to its end, reports its progress, relays its questions, and returns its terminal
+// event. It returns an error if ctx ends, if the log fails, or if the events are no longer kept (event.ErrGone).
 func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()
 	defer stop() // withdraws the questions that are still open
 
-	log, reported := c.loop.agent.Log, c.attached
+	log := c.loop.agent.Log
+	// The events that are in the log when another process's child is read were reported by that process.
+	reported := c.attached
 	for pos := int64(0); ; {
 		var page event.Page
 		err := awaitLog(ctx, func() (err error) { page, err = log.After(ctx, c.id, pos); return err })
@@ -284,6 +271,7 @@ func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
 		}
 		if reported {
 			reported = false
+			// Questions that the other process has relayed, and that are not open in the child any more, are closed.
 			if err := c.loop.withdrawQuestions(ctx, c.exec.replayed, interruptIDs(c.waiting)...); err != nil {
 				return event.Event{}, err
 			}
@@ -299,15 +287,17 @@ func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
 	}
 }
 
-func interruptIDs(all []event.Interrupt) (ids []string) {
-	for _, i := range all {
+// interruptIDs returns the ids of questions, in order.
+func interruptIDs(questions []event.Interrupt) (ids []string) {
+	for _, i := range questions {
 		ids = append(ids, i.ID)
 	}
 	return ids
 }
 
-// relayEvent notes the questions that the child waits for, and reports its progress as an event of the parent. If
-// reported is true, it only counts the progress, because an earlier process has reported it.
+// relayEvent updates c.waiting, the questions that are open in the child, and reports the child's progress as
+// tool_progress of the parent's call. If reported is true, it only counts the progress, because an earlier process has
+// reported it.
 func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool) error {
 	if s, ok := e.Body.(event.Suspended); ok {
 		c.waiting = s.Interrupts
@@ -338,32 +328,38 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool)
 	return c.exec.notifications.err
 }
 
-// relay asks the owner of the parent what the child waits for and was not asked before.
+// relayQuestions asks the owner of the parent those open questions of the child that it has not asked before. It does
+// not wait for the answers.
 func (c *childRun) relayQuestions(ctx context.Context) {
-	var recs []event.Interrupt
+	var questions []event.Interrupt
 	for _, i := range c.waiting {
 		if c.relayed[i.ID] {
 			continue
 		}
 		c.relayed[i.ID] = true
-		i.CallID, i.ChildRunID = c.exec.CallID, cmp.Or(i.ChildRunID, c.id)
-		recs = append(recs, i)
+		i.CallID = c.exec.CallID
+		i.ChildRunID = cmp.Or(i.ChildRunID, c.id) // a question of a grandchild keeps the grandchild's id
+		questions = append(questions, i)
 	}
-	if c.loop.agent.Repeat != nil { // the recording has the order of the questions
-		for _, rec := range recs {
-			c.ask(ctx, []event.Interrupt{rec})
+	if c.loop.agent.Repeat != nil {
+		// Ask each question by itself, because the recording determines the order of their events.
+		for _, question := range questions {
+			c.askOwner(ctx, []event.Interrupt{question})
 		}
-	} else if len(recs) > 0 {
-		c.ask(ctx, recs)
+	} else if len(questions) > 0 {
+		c.askOwner(ctx, questions)
 	}
 }
 
-// ask asks the owner of the parent questions of the child, and passes the answers on.
-func (c *childRun) ask(ctx context.Context, recs []event.Interrupt) {
+// askOwner asks the owner of the parent questions of the child in a new goroutine, and forwards each answer to the
+// child. The first error goes to c.failed.
+func (c *childRun) askOwner(ctx context.Context, questions []event.Interrupt) {
 	c.asking.Go(func() {
 		err := func() (err error) {
 			defer recoverTo(&err)
-			_, err = c.loop.askOwnerAll(ctx, recs, func(n int, v resolution) error { return c.forwardAnswer(ctx, recs[n].ID, v) })
+			_, err = c.loop.askOwnerAll(ctx, questions, func(n int, answer resolution) error {
+				return c.forwardAnswer(ctx, questions[n].ID, answer)
+			})
 			return err
 		}()
 		if err != nil {
@@ -375,22 +371,23 @@ func (c *childRun) ask(ctx context.Context, recs []event.Interrupt) {
 	})
 }
 
-// forwardAnswer gives the child the answer to one of its questions. A question that was not answered expires in
-// the child, or was withdrawn there.
-func (c *childRun) forwardAnswer(ctx context.Context, id string, v resolution) error {
-	if v.unanswered != nil {
+// forwardAnswer stores the answer to the child's question with that id as an input of the child. It does nothing if the
+// question was not answered, since it expires or was withdrawn in the child too. An answer that comes too late for the
+// child is not an error.
+func (c *childRun) forwardAnswer(ctx context.Context, id string, answer resolution) error {
+	if answer.unanswered != nil {
 		return nil
 	}
-	log, input := c.loop.agent.Log, encodeInput(v.Input, v.by)
+	log, input := c.loop.agent.Log, encodeInput(answer.Input, answer.by)
 	err := awaitLog(ctx, func() error { return log.AddInput(context.WithoutCancel(ctx), c.id, id, input) })
-	switch {
-	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
-		return nil
+	if err != nil && !isTooLate(err) {
+		return fmt.Errorf("pass an answer on to a child run: %w", err)
 	}
-	return fmt.Errorf("pass an answer on to a child run: %w", err)
+	return nil
 }
 
-// cancel cancels the child and waits for its end.
+// cancel cancels the child and waits for its end, for at most endWait. The parent's own end must come after it, so
+// errors are only logged.
 func (c *childRun) cancel(ctx context.Context) {
 	a := c.loop.agent
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), endWait)
@@ -402,12 +399,13 @@ func (c *childRun) cancel(ctx context.Context) {
 	_ = thread.AwaitEnd(ctx, a.Log, c.id, nil) // the parent ends in any case
 }
 
-// spend counts what the child has used, once: a note says that it is counted. The note comes before the budget.
-// A process that takes over charges what the note has (restoreCalls), and calls spend only if there is none.
-func (c *childRun) chargeParent(ctx context.Context, end event.Event) error {
+// chargeParent charges what the child has used to the parent's budget, exactly once, and sets exec.spent. It stores
+// the amount in a note before it charges it. A process that takes over the parent charges the amount in the note
+// (restoreCalls); chargeParent then does not charge it again.
+func (c *childRun) chargeParent(ctx context.Context) error {
 	parent := c.loop
-	if known := c.exec.replayed; known != nil && known.Spent != nil {
-		c.exec.spent = known.Spent
+	if earlier := c.exec.replayed; earlier != nil && earlier.Spent != nil {
+		c.exec.spent = earlier.Spent
 		return nil
 	}
 	if err := parent.run.awaitCharge(c.exec.CallID, c.id); err != nil {
@@ -428,19 +426,19 @@ func (c *childRun) chargeParent(ctx context.Context, end event.Event) error {
 	return parent.run.suspension.recheck()
 }
 
-// spentBy returns what a run has used, with its children, as far as its log still says. The cost is nil if a
-// price is unknown or the events cannot be read. Only the end of a run with an answer has its sums; for other
-// runs they are computed from its steps and calls.
+// spentBy returns what a run has used, with its children, according to its events. level is 0 for the run that is asked
+// for, and one more for each level of children. The cost is nil if a price is unknown. If the events cannot be read,
+// it returns the zero value. Only the final answer of a run has sums; for any other run, spentBy adds up its steps,
+// its calls and its children.
 func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.Spent) {
-	zero := 0.0
-	spent.Cost = &zero
 	var events []event.Event
 	err := awaitLog(ctx, func() (err error) { events, err = a.allEvents(ctx, id); return err })
 	if err != nil || level > definition.MaxLevels {
 		return event.Spent{}
 	}
 
-	model, children := "", event.Spent{Cost: &zero}
+	model := ""
+	children := event.Spent{Cost: new(float64)} // 0, since nil means an unknown cost
 	for _, e := range events {
 		child := ""
 		switch body := e.Body.(type) {
@@ -454,11 +452,13 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 			spent.Calls++
 			child = body.ChildRunID
 		case event.ToolError:
-			if kind := mcp.ErrorKind(body.Kind); kind != mcp.Denied && kind != mcp.UnknownTool && kind != mcp.InvalidArguments {
+			kind := mcp.ErrorKind(body.Kind)
+			wasMade := kind != mcp.Denied && kind != mcp.UnknownTool && kind != mcp.InvalidArguments
+			if wasMade {
 				spent.Calls++
 			}
 			child = body.ChildRunID
-		case event.FinalAnswer: // it includes what servers and children have used
+		case event.FinalAnswer: // its sums include what servers and children have used, except for the number of calls
 			return event.Spent{Usage: body.Metadata.Usage, Cost: body.Metadata.Cost, Calls: spent.Calls + children.Calls}
 		}
 		if child != "" {
@@ -470,8 +470,9 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 	return spent.Plus(children)
 }
 
-// result returns the result of the call, or its failure, for the end of the child.
-func (c *childRun) result(end event.Event) (*content.Result, error) {
+// resultOf returns the result of the call for the child's terminal event: the child's answer, or the failure with which
+// the child ended.
+func (c *childRun) resultOf(end event.Event) (*content.Result, error) {
 	switch b := end.Body.(type) {
 	case event.FinalAnswer:
 		block, err := json.Marshal(map[string]string{"type": "text", "text": b.Answer})
@@ -480,12 +481,14 @@ func (c *childRun) result(end event.Event) (*content.Result, error) {
 		}
 		return &content.Result{Content: []json.RawMessage{block}}, nil
 	case event.RunError:
-		return nil, c.exec.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.exec.askedAgent, b.Code, b.Message, b.PartialAnswer)))
+		message := fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.exec.askedAgent, b.Code, b.Message, b.PartialAnswer)
+		return nil, c.exec.failure(mcp.Execution, strings.TrimSpace(message))
 	}
 	return nil, c.exec.failure(mcp.Cancelled, "The agent "+c.exec.askedAgent+" was cancelled.")
 }
 
-// lostFailure returns the failure of a call whose child cannot be read any more, or the error of the log.
+// lostFailure returns the failure of the call if err says that the child's events are no longer kept, and err itself
+// otherwise.
 func (c *childRun) lostFailure(err error) error {
 	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
 		return c.exec.failure(mcp.UnknownOutcome, "What the agent "+c.exec.askedAgent+" did is no longer kept.")

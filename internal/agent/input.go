@@ -39,20 +39,21 @@ var (
 // interrupt holds a question that a run waits for its owner to answer. Its event determines
 // which answers are valid, so any process can check them.
 type interrupt struct {
-	event.Interrupt         // not changed once it is asked
+	event.Interrupt         // not changed once the question is asked
 	isAsked         bool    // the log has the question
-	operatorLimit   float64 // that the answer cannot exceed, if the question is about a limit; 0 means none
+	operatorLimit   float64 // the highest limit that an answer can set, if the question is about a limit; 0 means any
 	notifying       bool    // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
 
-	answer chan resolution // of capacity 1, and there is one answer at most
+	answer chan resolution // gets at most one answer; capacity 1, so that deliverInput does not block
 }
 
-// newInterrupt returns a question that is not asked yet.
+// newInterrupt returns the question rec, which is not marked as asked.
 func newInterrupt(rec event.Interrupt) *interrupt {
 	return &interrupt{Interrupt: rec, answer: make(chan resolution, 1)}
 }
 
-// timeLeft returns how long after now, which is the log's time, the question can still be answered.
+// timeLeft returns how long the question can still be answered; now is the log's time. It is negative if the question
+// has expired.
 func (i *interrupt) timeLeft(now time.Time) time.Duration {
 	return time.UnixMilli(i.ExpiresAt).Sub(now)
 }
@@ -60,8 +61,8 @@ func (i *interrupt) timeLeft(now time.Time) time.Duration {
 // resolution holds the outcome of a question: an answer, or the reason why it was not answered.
 type resolution struct {
 	Input
-	by         auth.Identity
-	unanswered error // why the question was not answered; nil if it was
+	by         auth.Identity // the person who answered
+	unanswered error         // why the question was not answered; nil if it was
 }
 
 // Reasons for which a question was not answered, in addition to ErrExpired.
@@ -71,7 +72,7 @@ var (
 	errTooManyOpen = errors.New("too many questions are open")
 )
 
-// resolvedEvent returns the event with the outcome of the question.
+// resolvedEvent returns the event that resolves the question with res.
 func (i *interrupt) resolvedEvent(res resolution) event.Body {
 	reason := res.Reason
 	if res.unanswered != nil {
@@ -96,8 +97,8 @@ func (i *interrupt) resolvedEvent(res resolution) event.Body {
 // isApproved reports whether a person has approved. An expired or withdrawn question counts as refused.
 func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
 
-// elicitationAction returns the action for the server: decline if no person can be asked, cancel
-// if the person did not answer.
+// elicitationAction returns the action for the server: the person's, decline if no person can be asked, or cancel if
+// the question was not answered for another reason.
 func (v resolution) elicitationAction() string {
 	switch {
 	case v.unanswered == nil:
@@ -108,24 +109,24 @@ func (v resolution) elicitationAction() string {
 	return mcp.Cancel
 }
 
-// maxRaised bounds the value of a raised limit: up to it, a float64 represents whole numbers
-// exactly.
+// maxRaised bounds the value of a raised limit. A float64 represents all whole numbers up to it exactly.
 const maxRaised = 1 << 53
 
-// raisedLimit returns the limit after the answer, which is not above the operator's; 0 means that this has none.
+// raisedLimit returns the run's limit after the answer: the limit that a person allowed, but at most operatorLimit, if
+// that is above 0, and at least limit. If they did not approve, it returns limit.
 func (v resolution) raisedLimit(limit, operatorLimit float64) float64 {
 	if !v.isApproved() {
 		return limit
 	}
 	var args struct{ Max float64 }
-	_ = json.Unmarshal(v.Args, &args) // validateBudgetIncrease has checked it
+	_ = json.Unmarshal(v.Args, &args) // validateBudgetIncrease has checked the arguments
 	if operatorLimit > 0 {
 		args.Max = min(args.Max, operatorLimit)
 	}
 	return max(args.Max, limit)
 }
 
-// refusalMessage returns the model's message for a call that was not approved.
+// refusalMessage returns the message for the model about a call that was not approved.
 func (v resolution) refusalMessage() string {
 	switch {
 	case v.unanswered == nil && v.Reason != "":
@@ -138,7 +139,8 @@ func (v resolution) refusalMessage() string {
 	return recorded.NotApproved + v.unanswered.Error() + "."
 }
 
-// denialDecision returns the audit-log form of refusalMessage. It omits the person's own words.
+// denialDecision returns the decision of a call that was not approved, for the audit line. It omits the reason that
+// the person gave.
 func (v resolution) denialDecision() decision {
 	if v.unanswered == nil {
 		return decision{verdict: denied, by: v.by.Subject, reason: "refused"}
@@ -146,13 +148,13 @@ func (v resolution) denialDecision() decision {
 	return decision{verdict: denied, reason: v.unanswered.Error()}
 }
 
-// wakeTimeout bounds how long FinishSignIn waits for the log.
+// wakeTimeout bounds how long FinishSignIn and wakeParent wait for the log.
 const wakeTimeout = 10 * time.Second
 
-// inboxRetry is the pause after the log failed to return inputs.
+// inboxRetry is the pause before receiveLoop asks the log again after an error.
 const inboxRetry = time.Second
 
-// storedInput encodes an Input in the log, with the person who gave it.
+// storedInput is the JSON form of an Input in the log, with the person who gave it.
 type storedInput struct {
 	Approved *bool    `json:"approved,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
@@ -161,47 +163,54 @@ type storedInput struct {
 	Content  jsonText `json:"content,omitempty"`
 	Issuer   string   `json:"issuer,omitempty"`
 	Subject  string   `json:"subject,omitempty"`
-	Closed   bool     `json:"closed,omitempty"` // set by the run itself: later answers are refused
+	Closed   bool     `json:"closed,omitempty"` // the run itself has closed the question without an answer
 }
 
-// closedInput is stored instead of an answer. Each interrupt has one input, so later answers are
-// refused.
+// closedInput is stored to close a question without an answer. The log accepts one input for each interrupt, so it
+// refuses later answers.
 var closedInput = []byte(`{"closed":true}`)
 
-// encodeInput returns an answer as the log stores it. Only the identity of the person is kept, not their claims.
+// encodeInput returns an answer as the log stores it. It has the issuer and subject of the person, not their claims.
 func encodeInput(in Input, by auth.Identity) []byte {
-	data, _ := json.Marshal(storedInput{ // raw JSON that was checked always marshals
+	data, _ := json.Marshal(storedInput{ // the raw JSON in it was validated, so it always marshals
 		Approved: in.Approved, Reason: in.Reason, Args: in.Args, Action: in.Action, Content: in.Content, Issuer: by.Issuer, Subject: by.Subject,
 	})
 	return data
 }
 
-// decodeInput returns the answer to the interrupt with that id. Data that cannot be decoded
-// counts as no answer.
+// isTooLate reports whether an input was not stored because its question is resolved or its run has ended.
+func isTooLate(err error) bool {
+	return errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound)
+}
+
+// decodeInput returns the resolution of the interrupt with that id from its stored input. A closed question, and data
+// that cannot be decoded, count as expired.
 func decodeInput(id string, data []byte) resolution {
-	var g storedInput
-	if json.Unmarshal(data, &g) != nil || g.Closed {
+	var stored storedInput
+	if json.Unmarshal(data, &stored) != nil || stored.Closed {
 		return resolution{unanswered: ErrExpired}
 	}
 	return resolution{
-		Input: Input{ID: id, Approved: g.Approved, Reason: g.Reason, Args: g.Args, Action: g.Action, Content: g.Content},
-		by:    auth.Identity{Issuer: g.Issuer, Subject: g.Subject},
+		Input: Input{
+			ID: id, Approved: stored.Approved, Reason: stored.Reason, Args: stored.Args, Action: stored.Action, Content: stored.Content,
+		},
+		by: auth.Identity{Issuer: stored.Issuer, Subject: stored.Subject},
 	}
 }
 
-// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
-// process may have stored an input. The inbox also notices that another process took over the
-// run.
+// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any process may have stored an
+// input. A cancellation is an input too: it cancels the run. The inbox also relinquishes the run when another process
+// has taken it over.
 type inbox struct {
 	run     *run
-	stopped chan struct{} // closed when the last input has been delivered
+	stopped chan struct{} // closed when the goroutine that receives inputs has ended
 
-	mu          sync.Mutex // guards the fields below
-	cancel      context.CancelFunc
-	undelivered map[string]resolution // inputs for interrupts that do not wait yet
-	waiting     map[string]*interrupt
+	mu          sync.Mutex            // guards cancel, undelivered and waiting
+	cancel      context.CancelFunc    // ends the goroutine; nil before startListening
+	undelivered map[string]resolution // by id: inputs whose interrupt was not passed to expectAnswer yet
+	waiting     map[string]*interrupt // by id: interrupts that were passed to expectAnswer and have no input yet
 
-	pos int64 // the last position that was received; used by receiveAvailable
+	pos int64 // the position of the last input that was delivered; only one goroutine at a time uses it
 }
 
 // newInbox returns an inbox that does not listen. A run listens once it has a job, or at its first question.
@@ -209,19 +218,19 @@ func newInbox(r *run) inbox {
 	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
 }
 
-// expectAnswer arranges that i gets its answer, immediately if it has already arrived.
+// expectAnswer makes the inbox send the answer to i.answer, at once if it has arrived already. It starts listening.
 func (b *inbox) expectAnswer(i *interrupt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if v, came := b.undelivered[i.ID]; came {
-		i.answer <- v
+	if answer, arrived := b.undelivered[i.ID]; arrived {
+		i.answer <- answer
 		return
 	}
 	b.waiting[i.ID] = i
 	b.startListeningLocked()
 }
 
-// startListening starts the goroutine that receives inputs, once; stopListening ends it.
+// startListening starts the goroutine that receives inputs, unless it was started before. stopListening ends it.
 func (b *inbox) startListening() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,7 +252,8 @@ func (b *inbox) startListeningLocked() {
 	}()
 }
 
-// stopListening returns when the goroutine has ended.
+// stopListening ends the goroutine that receives inputs, and returns when it has ended. It does nothing if the
+// goroutine was never started.
 func (b *inbox) stopListening() {
 	b.mu.Lock()
 	cancel := b.cancel
@@ -254,8 +264,9 @@ func (b *inbox) stopListening() {
 	}
 }
 
-// receiveLoop delivers inputs as they arrive, until ctx ends or the run loses its job. It is also where a run
-// that appends nothing, because a server or a model is slow, notices that another process has taken it over.
+// receiveLoop delivers inputs as they arrive, until ctx ends. If the run loses its job, receiveLoop relinquishes the run
+// and returns. A run that appends nothing, because a server or a model is slow, learns only here that another process
+// has taken it over.
 func (b *inbox) receiveLoop(ctx context.Context) {
 	var lost <-chan struct{}
 	if b.run.job != nil {
@@ -279,8 +290,8 @@ func (b *inbox) receiveLoop(ctx context.Context) {
 	}
 }
 
-// receiveAvailable delivers the stored inputs and returns them. more is closed when further
-// inputs are stored.
+// receiveAvailable delivers the stored inputs after b.pos and returns them. more is closed when further inputs are
+// stored. Only one goroutine at a time may call it.
 func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
 	for {
 		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)
@@ -294,9 +305,9 @@ func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <
 	}
 }
 
-// deliverInput hands an input to the interrupt that waits for it, or stores it until an
-// interrupt does. It never blocks: the log has at most one input of each id, and answer has room for one.
-// Only one goroutine at a time may call it, since it moves pos.
+// deliverInput sends an input to the interrupt that waits for it, or keeps it until expectAnswer is called for its
+// interrupt. A cancellation cancels the run. deliverInput does not block, since the log has at most one input of each
+// id and i.answer has room for one. It sets b.pos, so only one goroutine at a time may call it.
 func (b *inbox) deliverInput(in event.Input) {
 	if in.ID == event.CancelID {
 		b.run.cancel(errRequested)
@@ -304,11 +315,11 @@ func (b *inbox) deliverInput(in event.Input) {
 	b.pos = in.Pos
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	v := decodeInput(in.ID, in.Data)
+	answer := decodeInput(in.ID, in.Data)
 	if i := b.waiting[in.ID]; i != nil {
-		i.answer <- v
+		i.answer <- answer
 		delete(b.waiting, in.ID)
 		return
 	}
-	b.undelivered[in.ID] = v
+	b.undelivered[in.ID] = answer
 }
