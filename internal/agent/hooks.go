@@ -20,17 +20,20 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// callPreHook asks the hook pre_tool_call. The hook may change the arguments, answer in place of
-// the tool, or refuse the call. Without a usable reply the call is refused, because its
-// decision is unknown (docs/hooks.md).
+// callPreHook asks the hook pre_tool_call about a call. The hook may change the arguments (exec.args), answer in place
+// of the tool (exec.hookResult), or refuse the call and end the run (exec.abort). Without a usable reply the call is
+// refused, because the hook's decision is unknown (docs/hooks.md). A rerun takes the decision from the recording.
+// A call that is refused anyway (exec.refusal) is not shown to the hook.
 func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
-	if d := exec.recordedDecision(); exec.refusal == "" {
-		exec.hookResult = d.Result
-		if d.Args != nil {
-			exec.replaceArgs(d.Args)
-		}
+	if exec.refusal != "" {
+		return nil
 	}
-	if a.Hooks == nil || exec.refusal != "" {
+	inRecording := exec.recordedDecision()
+	exec.hookResult = inRecording.Result
+	if inRecording.Args != nil {
+		exec.replaceArgs(inRecording.Args)
+	}
+	if a.Hooks == nil {
 		return nil
 	}
 
@@ -60,11 +63,12 @@ func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 // preHookReply is a usable reply of the hook pre_tool_call.
 type preHookReply struct {
 	webhook.Reply
-	args   json.RawMessage // Args as the tool gets them
-	result *content.Result // in place of the tool's; nil for none
+	args   json.RawMessage // Args, checked to be a JSON object; nil if the reply has none
+	result *content.Result // replaces the tool's result; nil if the tool is to be called
 }
 
-// askPreHook asks the hook pre_tool_call, after the events so far are stored, and checks its reply.
+// askPreHook waits until the log has stored the run's events so far, asks the hook pre_tool_call, and checks its reply.
+// The error says why there is no usable reply.
 func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply preHookReply, err error) {
 	if err := a.flush(ctx, exec.runID); err != nil {
 		return reply, err
@@ -80,21 +84,22 @@ func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply preH
 		}
 		reply.args = changed.args
 	}
-	reply.result, err = a.hookResult(exec, reply.Reply)
+	reply.result, err = a.resultOfReply(exec, reply.Reply)
 	return reply, err
 }
 
-// replaceArgs replaces the arguments of the call by valid ones.
+// replaceArgs replaces the arguments of the call by args, which must be a JSON object.
 func (exec *toolExecution) replaceArgs(args json.RawMessage) {
 	exec.args = args
 	exec.argsText = ""
 	exec.argsProblem = ""
 }
 
-// callPostHook sends the result or the failure to the hook, and returns the hook's version of
-// it. It skips a hook's own answer, a refusal (the tool was not called), and a cancelled call.
-// If ctx ends before the reply, the result is dropped: the hook might have removed something
-// from it. Without a usable reply the result stays as it is (docs/hooks.md), whereas callPreHook refuses the call.
+// callPostHook sends the result or the failure (err) of a call to the hook tool_result or tool_error, and returns the
+// result or failure that the hook's reply leaves. If the hook ends the run, it sets exec.abort. It does not ask about
+// a hook's own answer, about a refused call, since the tool was not called, or about an error that is not a failure of
+// the call. If ctx ends before the reply, the result is dropped, because the hook might have removed something from
+// it. Without a usable reply the result stays as it is (docs/hooks.md), whereas callPreHook refuses the call.
 func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
 	if d := exec.recordedDecision(); d.Ended {
 		exec.abort = &abortError{reason: d.Reason}
@@ -114,24 +119,24 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 
 	request := exec.hookCall(webhook.ToolResult)
 	if isFailure {
-		told, _ := content.TruncateText(failed.Message, maxForModel, "")
+		message, _ := content.TruncateText(failed.Message, maxForModel, "")
 		request.Hook = webhook.ToolError
-		request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: told}
+		request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: message}
 	} else {
 		request.Result = &webhook.Result{Content: contentList(res), Structured: res.Structured}
 	}
 
-	reply, noReply := a.Hooks.Ask(ctx, request)
-	var given *content.Result
-	if noReply == nil {
-		given, noReply = a.hookResult(exec, reply)
+	reply, hookErr := a.Hooks.Ask(ctx, request)
+	var replacement *content.Result
+	if hookErr == nil {
+		replacement, hookErr = a.resultOfReply(exec, reply)
 	}
 
 	switch {
 	case ctx.Err() != nil:
 		return exec.unreviewedFailure(ctx, err)
-	case noReply != nil:
-		a.logHookFailure(ctx, exec, request.Hook, noReply)
+	case hookErr != nil:
+		a.logHookFailure(ctx, exec, request.Hook, hookErr)
 		return res, err
 	}
 
@@ -142,15 +147,16 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	case reply.Abort:
 		exec.abort = &abortError{reason: reply.Reason}
 		return nil, exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
-	case given != nil:
-		return given, nil
+	case replacement != nil:
+		return replacement, nil
 	}
 	return res, err
 }
 
-// hookResult returns the result that a hook's reply contains, or nil. Content blocks are read like
-// those of an MCP server, and structured content is compared with the tool's output schema.
-func (a *Agent) hookResult(exec *toolExecution, reply webhook.Reply) (*content.Result, error) {
+// resultOfReply returns the result that a hook's reply contains; nil if the reply has neither text nor content. Content
+// blocks are read like those of an MCP server. Structured content is checked against the tool's output schema, and
+// violations are noted in the result. An error means that the reply cannot be used.
+func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*content.Result, error) {
 	switch {
 	case reply.Text != nil:
 		return textResult(*reply.Text), nil
@@ -180,7 +186,8 @@ func (a *Agent) hookResult(exec *toolExecution, reply webhook.Reply) (*content.R
 	return res, nil
 }
 
-// unreviewedFailure returns the failure of a call that was cancelled before the hook replied.
+// unreviewedFailure returns the failure of a call for which ctx ended before the hook replied: err, or a cancellation
+// in place of a result that the hook has not seen. The result that it returns is always nil.
 func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) (*content.Result, error) {
 	if err == nil {
 		err = exec.canceledFailure(ctx)
@@ -188,16 +195,15 @@ func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) (*c
 	return nil, err
 }
 
-// hookCall returns the call as a webhook describes it.
-func (exec *toolExecution) hookCall(about webhook.Event) webhook.Call {
+// hookCall returns the request to a hook about the call, without a result or failure.
+func (exec *toolExecution) hookCall(hook webhook.Event) webhook.Call {
 	return webhook.Call{
-		Hook: about, RunID: exec.runID, Subject: exec.caller.Subject, Server: exec.Server, Tool: exec.Tool, CallID: exec.CallID,
+		Hook: hook, RunID: exec.runID, Subject: exec.caller.Subject, Server: exec.Server, Tool: exec.Tool, CallID: exec.CallID,
 		Args: exec.args, ArgsText: exec.argsText,
 	}
 }
 
-// textResult makes a tool's result from a hook's text. It replaces the tool's own result for the
-// model, the events and the log.
+// textResult returns a result with one text block; without a block if text is "".
 func textResult(text string) *content.Result {
 	if text == "" {
 		return &content.Result{}
@@ -207,23 +213,25 @@ func textResult(text string) *content.Result {
 }
 
 // logHookFailure logs that a hook sent no usable reply.
-func (a *Agent) logHookFailure(ctx context.Context, exec *toolExecution, about webhook.Event, err error) {
-	a.logHook(ctx, slog.LevelWarn, "hook failed", exec, about, slog.String("error", err.Error()), help.Hooks.Attr())
+func (a *Agent) logHookFailure(ctx context.Context, exec *toolExecution, hook webhook.Event, err error) {
+	a.logHook(ctx, slog.LevelWarn, "hook failed", exec, hook, slog.String("error", err.Error()), help.Hooks.Attr())
 }
 
-func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, about webhook.Event, r webhook.Reply) {
+// logHookReply logs the reply of a hook, unless the reply decides nothing.
+func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, hook webhook.Event, r webhook.Reply) {
 	if r.String() != (webhook.Reply{}).String() {
-		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, about, slog.String("reply", r.String()))
+		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, hook, slog.String("reply", r.String()))
 	}
 }
 
-func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, exec *toolExecution, about webhook.Event, more ...slog.Attr) {
-	a.Logger.LogAttrs(ctx, level, what, append([]slog.Attr{slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
-		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(about))}, more...)...)
+// logHook logs a line about a hook and a call, with the attributes that identify both, followed by more.
+func (a *Agent) logHook(ctx context.Context, level slog.Level, message string, exec *toolExecution, hook webhook.Event, more ...slog.Attr) {
+	a.Logger.LogAttrs(ctx, level, message, append([]slog.Attr{slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
+		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(hook))}, more...)...)
 }
 
-// flush returns nil when the events of a run are stored. It comes before anybody outside learns of the events:
-// a process that takes the run over must find in the log what others have seen. The id is "" for a call without a run.
+// flush waits until the events of a run are stored. It must be called before a hook learns of the events: a process
+// that takes over the run must find in the log what the hook has seen. It does nothing for "", the run of a direct call.
 func (a *Agent) flush(ctx context.Context, run string) error {
 	if run == "" {
 		return nil
@@ -234,9 +242,10 @@ func (a *Agent) flush(ctx context.Context, run string) error {
 	return nil
 }
 
-// askAboutRun asks a hook about the run. A reply that cannot be used counts as {} (docs/hooks.md).
-// The error is an *abortError if the hook ends the run, the cause of ctx if ctx has ended, and that of the log
-// if the events before are not stored.
+// askAboutRun completes c with the run, asks the hook that c names, and returns its reply. If there is no usable reply,
+// it logs that and returns the zero Reply (docs/hooks.md). It returns an error in three cases: an *abortError if the
+// hook ends the run, which is then stored in notes; the cause of ctx if ctx has ended; or the error of the log if the
+// events before cannot be stored.
 func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, error) {
 	c.RunID = l.run.ID
 	c.ThreadID = l.run.ThreadID
@@ -266,8 +275,8 @@ func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, 
 	return reply, nil
 }
 
-// repeatAbort ends a run that repeats a recorded one as a hook ended that one: before the model was asked in a
-// step, or with its answer.
+// repeatAbort returns an *abortError in a rerun if a hook ended the recorded run in that step: with the model's answer
+// if answered is true, and otherwise before the model was asked. It returns nil for any other run.
 func (l *loop) repeatAbort(step int, answered bool) error {
 	if l.agent.Repeat == nil {
 		return nil
@@ -278,9 +287,9 @@ func (l *loop) repeatAbort(step int, answered bool) error {
 	return nil
 }
 
-// writeAbort stores the decision of a hook to end the run, so that a process that takes over the
-// run ends it too. If that fails, the log will probably refuse the terminal event too, and the
-// hook is asked again.
+// writeAbort stores the decision of a hook to end the run, so that a process that takes over the run ends it too. If
+// that fails, it only logs a warning: the log will probably refuse the terminal event as well, and the next process
+// asks the hook again.
 func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 	data, err := json.Marshal(replay.Abort{Reason: abort.reason, Withheld: abort.withheld})
 	if err == nil {
@@ -292,13 +301,15 @@ func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 	}
 }
 
+// isEmpty reports whether the hook adds nothing.
 func (a hookAddition) isEmpty() bool { return a.Instructions == "" && len(a.Messages) == 0 }
 
-// callPreModelHook asks the hook pre_model_call about the next step. It does not ask again if
-// another process stored the reply: a step that runs again is extended in the same way.
-func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (added hookAddition, err error) {
-	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &added) == nil {
-		return added, nil
+// callPreModelHook asks the hook pre_model_call about the next step, and returns what the hook adds to its requests.
+// If another process has begun the step and stored the addition, it returns that and does not ask the hook again.
+// The error is one of askAboutRun.
+func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addition hookAddition, err error) {
+	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &addition) == nil {
+		return addition, nil
 	}
 	if err := l.repeatAbort(l.step+1, false); err != nil {
 		return hookAddition{}, err
@@ -307,47 +318,52 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (adde
 		return hookAddition{}, nil
 	}
 	r := l.modelRequest(turn, final)
-	q := &webhook.ModelRequest{Model: r.Model, Tools: make([]string, len(r.Tools)), MaxTokens: r.MaxTokens, Messages: make([]webhook.Message, len(r.Messages))}
+	shown := &webhook.ModelRequest{
+		Model: r.Model, MaxTokens: r.MaxTokens, Tools: make([]string, len(r.Tools)), Messages: make([]webhook.Message, len(r.Messages)),
+	}
 	for i, t := range r.Tools {
-		q.Tools[i] = t.Name
+		shown.Tools[i] = t.Name
 	}
 	for i := range r.Messages {
-		q.Messages[i] = hookMessage(&r.Messages[i])
+		shown.Messages[i] = hookMessage(&r.Messages[i])
 	}
-	reply, err := l.askAboutRun(ctx, webhook.Call{Hook: webhook.PreModelCall, Step: l.step + 1, Request: q})
+	reply, err := l.askAboutRun(ctx, webhook.Call{Hook: webhook.PreModelCall, Step: l.step + 1, Request: shown})
 	return hookAddition{Instructions: reply.Instructions, Messages: reply.Messages}, err
 }
 
-// writeHookAddition stores what a hook adds to the step that has begun, before the model is asked. If the process
-// dies during the answer, the step runs again with the same additions, and the hook is not asked twice.
-func (l *loop) writeHookAddition(ctx context.Context, added hookAddition) error {
-	if added.isEmpty() || l.replayed.Extension(l.step) != nil {
+// writeHookAddition stores what a hook adds to the step that has begun, before the model is asked. If the process dies
+// during the answer, the next process runs the step again with the same addition, and does not ask the hook again. It
+// does nothing if the addition is empty or is stored already.
+func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) error {
+	if addition.isEmpty() || l.replayed.Extension(l.step) != nil {
 		return nil
 	}
-	data, err := json.Marshal(added)
+	data, err := json.Marshal(addition)
 	if err != nil {
 		return fmt.Errorf("encode what a hook adds to a request: %w", err)
 	}
 	return l.run.writeParts(ctx, data, replay.NoteExtended)
 }
 
-// hookMessage returns a message as a webhook describes it.
+// hookMessage returns a message of the conversation in the form of a webhook, with the size of media in place of their
+// data.
 func hookMessage(m *llm.Message) webhook.Message {
 	out := webhook.Message{Role: string(m.Role), Content: m.Text, CallID: m.CallID, Tool: m.Tool}
 	for _, c := range m.Calls {
-		var written call
-		written.parseArgs(c.Arguments)
-		out.Calls = append(out.Calls, webhook.MessageCall{CallID: c.ID, Tool: c.Name, Args: written.args, ArgsText: written.argsText})
+		var parsed call
+		parsed.parseArgs(c.Arguments)
+		out.Calls = append(out.Calls, webhook.MessageCall{CallID: c.ID, Tool: c.Name, Args: parsed.args, ArgsText: parsed.argsText})
 	}
 	for _, media := range m.Media {
-		out.Media = append(out.Media, webhook.Media{MIME: media.MIME, Bytes: len(media.Data) / 4 * 3, URL: media.URL})
+		decodedSize := len(media.Data) / 4 * 3 // Data is base64
+		out.Media = append(out.Media, webhook.Media{MIME: media.MIME, Bytes: decodedSize, URL: media.URL})
 	}
 	return out
 }
 
-// extendMessages returns the messages of a request with what the hook pre_model_call adds. The conversation
-// does not change. If the result is too long for the model's window, it is trimmed like the
-// conversation.
+// extendMessages returns the messages of a request with what the hook pre_model_call adds; the conversation of the run
+// does not change. If the result is too long for the model's window, it is trimmed like the conversation, which
+// readers learn of (reportTrimmed). It returns an *llm.Error if it does not fit even so.
 func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message) ([]llm.Message, error) {
 	if s.addition.isEmpty() {
 		return messages, nil
@@ -372,9 +388,9 @@ func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message
 	return conversation.Messages, nil
 }
 
-// callModelResultHook asks the hook model_result about the answer of a step, before step_end. A
-// step that did not end runs again after a takeover, so the hook is asked about every answer that
-// is used.
+// callModelResultHook asks the hook model_result about the answer of a step, before step_end. It returns an *abortError
+// if the hook ends the run; the hook cannot change the answer. After a takeover, a step without step_end runs again,
+// so the hook is asked about every answer that is used.
 func (s *modelStream) callModelResultHook(ctx context.Context) error {
 	if err := s.repeatAbort(s.step, true); err != nil || !s.agent.Hooks.Asks(webhook.ModelResult) {
 		return err
@@ -393,19 +409,21 @@ func (s *modelStream) callModelResultHook(ctx context.Context) error {
 	return err
 }
 
-// mustCallInterruptHook reports whether the hook interrupt is to be asked about a question that is
-// about to be asked, or was asked in another process.
+// mustCallInterruptHook reports whether the hook interrupt must be asked about a question that is about to be asked, or
+// that another process has asked. It is not asked if the question is answered already, if the hook has replied in
+// another process, or if the question is that of a child run, which asks the hook itself.
 func (l *loop) mustCallInterruptHook(i *interrupt) bool {
-	if i.ChildRunID != "" {
-		return false // the child has called the hook about it
+	if i.ChildRunID != "" || !l.agent.Hooks.Asks(webhook.Interrupt) {
+		return false
 	}
-	return l.agent.Hooks.Asks(webhook.Interrupt) && len(i.answer) == 0 && (l.replayed == nil || !l.replayed.Told[i.ID])
+	hasReplied := l.replayed != nil && l.replayed.Told[i.ID]
+	return len(i.answer) == 0 && !hasReplied
 }
 
-// callInterruptHook asks the hook interrupt, in its own goroutine, about a question to a person. The
-// run is not parked before the hook has replied: only the process that executes a run can ask. A
-// hook that ends the run ends its context. The note NoteTold comes after the reply, so that a process which
-// takes over asks again if the log does not have the hook's decision.
+// callInterruptHook asks the hook interrupt about a question to a person, in a new goroutine. If the hook ends the run,
+// it cancels the run's context with the *abortError. The run is not parked before the hook has replied, because only
+// the process that executes a run can ask the hook. The note NoteTold is written after the reply, so that a process
+// that takes over asks again if the hook's decision is not in the log.
 func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 	r := l.run
 	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first
@@ -431,10 +449,10 @@ func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 	})
 }
 
-// callRunEndHook sends the terminal event of the run to the hook run_end, before the event is
-// appended. A process that dies in between leaves a run without a terminal event, so another
-// process takes it over and sends the same end again: an answer is rebuilt from the log, and any
-// other end is stored here first.
+// callRunEndHook sends the terminal event of the run to the hook run_end, before the event is appended, and waits for
+// the reply, which cannot change the end. If the process dies before it has appended the event, the process that takes
+// over sends the same end again: an answer is rebuilt from the log, and any other end is stored in notes first. Errors
+// are only logged.
 func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 	if !l.agent.Hooks.Asks(webhook.RunEnd) {
 		return
@@ -462,13 +480,15 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 			slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
 		return
 	}
-	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e}) // the reply cannot change the end
+	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e})
 }
 
-// writeEnd stores a terminal event that is not an answer. The same run could otherwise end in
-// another way in the next process: a model that failed once may answer.
+// writeEnd stores a terminal event in notes, unless it is an answer or stored already. The run could otherwise end in
+// another way in the next process, because a model that failed once may answer.
 func (r *run) writeEnd(ctx context.Context, end event.Body) error {
-	if _, ok := end.(event.FinalAnswer); ok || r.job == nil || r.replayed != nil && r.replayed.End != nil {
+	_, isAnswer := end.(event.FinalAnswer)
+	isStored := r.replayed != nil && r.replayed.End != nil
+	if isAnswer || isStored || r.job == nil {
 		return nil
 	}
 	e, err := event.Encode(r.ID, 0, 0, end)
@@ -476,19 +496,4 @@ func (r *run) writeEnd(ctx context.Context, end event.Body) error {
 		return err
 	}
 	return r.writeParts(ctx, e.JSON, replay.NoteEnd)
-}
-
-// restoredEnd returns how the run ends if another process knew that already, and died before the
-// terminal event. Both results are nil if no process did.
-func (l *loop) restoredEnd() (event.Body, error) {
-	s := l.replayed
-	switch {
-	case s == nil:
-		return nil, nil
-	case s.End != nil:
-		return s.End, nil
-	case s.Abort != nil:
-		return nil, &abortError{reason: s.Abort.Reason, withheld: s.Abort.Withheld}
-	}
-	return nil, nil
 }

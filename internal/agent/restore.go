@@ -53,6 +53,22 @@ func (l *loop) restoreLoop() {
 	}
 }
 
+// restoredEnd returns how the run ends if another process has stored that in notes and died before the terminal event:
+// the event, or an *abortError if a hook ended the run. Both results are nil if no end is stored.
+func (l *loop) restoredEnd() (event.Body, error) {
+	state := l.replayed
+	if state == nil {
+		return nil, nil
+	}
+	if state.End != nil {
+		return state.End, nil
+	}
+	if abort := state.Abort; abort != nil {
+		return nil, &abortError{reason: abort.Reason, withheld: abort.Withheld}
+	}
+	return nil, nil
+}
+
 // restoreStep replaces a model turn that is already in the log.
 func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimSilently(tools)
