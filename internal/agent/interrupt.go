@@ -26,7 +26,7 @@ type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
 
-// InputError says which of several answers the *InvalidError or *ContentError in it is about.
+// InputError says which of several answers is invalid. It wraps an *InvalidError or a *ContentError.
 type InputError struct {
 	ID  string // of the interrupt
 	err error
@@ -37,49 +37,51 @@ func (e *InputError) Error() string { return e.ID + ": " + e.err.Error() }
 // Unwrap returns what is wrong with the answer.
 func (e *InputError) Unwrap() error { return e.err }
 
-// askOwner asks the owner of the run and waits for the answer, until the question expires or ctx
-// ends. A question that another process asked is not asked again. The resolution is in the log when
-// askOwner returns. Errors come from the log, or mean that another process continues the run.
-func (l *loop) askOwner(ctx context.Context, rec event.Interrupt) (resolution, error) {
-	all, err := l.askOwnerAll(ctx, []event.Interrupt{rec}, nil)
+// askOwner asks the owner of the run a question, and blocks until it is answered or expires, or until ctx ends. A
+// question that another process has asked is not asked again. When askOwner returns nil, the log has the resolution.
+// Errors come from the log, or mean that another process continues the run.
+func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resolution, error) {
+	all, err := l.askOwnerAll(ctx, []event.Interrupt{question}, nil)
 	if err != nil {
 		return resolution{}, err
 	}
 	return all[0], nil
 }
 
-// askOwnerAll asks several questions at the same time, and returns their resolutions in order. The
-// run is not suspended before all of them are in the log. It calls resolve, unless that is nil, with
-// each resolution as soon as the log has it.
+// askOwnerAll asks several questions at the same time, blocks until all are resolved, and returns their resolutions in
+// order. The run is not suspended before all questions are in the log. If onResolved is not nil, askOwnerAll calls it
+// with each resolution as soon as the log has the resolution; the calls may be concurrent.
 //
-// Each question goes through these states: replayed or new; expected by the inbox, since an answer may come as
-// soon as a reader sees the question; open, when its event is in the log; and resolved, by the event that
-// resolveInterrupt appends. askOwnerAll returns when all are resolved, or with an error that leaves them open
-// for the next process.
-func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve func(n int, v resolution) error) ([]resolution, error) {
-	if resolve == nil {
-		resolve = func(int, resolution) error { return nil }
+// Each question goes through these steps. It is found in the replayed state, or is new. The inbox expects its answer,
+// since an answer may come as soon as a reader sees the question. Its event is appended, so that it is open. It is
+// resolved by the event that resolveInterrupt appends. An error leaves questions open for the next process.
+func (l *loop) askOwnerAll(
+	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
+) ([]resolution, error) {
+	if onResolved == nil {
+		onResolved = func(int, resolution) error { return nil }
 	}
 
-	resolved, open := make([]resolution, len(recs)), make([]*interrupt, len(recs))
-	for n, rec := range recs {
-		i, res, err := l.replayedQuestion(ctx, rec)
+	resolved := make([]resolution, len(questions))
+	open := make([]*interrupt, len(questions)) // nil for a question that needs no answer any more
+	for n, question := range questions {
+		i, res, err := l.replayedQuestion(ctx, question)
 		if err == nil && i == nil && res == nil {
-			i, res, err = l.newQuestion(ctx, rec)
+			i, res, err = l.newQuestion(ctx, question)
 		}
 		if err != nil {
 			return nil, err
 		}
 		if res != nil {
 			resolved[n] = *res
-			if err := resolve(n, *res); err != nil {
+			if err := onResolved(n, *res); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		open[n] = i
-		if rec.Kind == event.KindBudget {
-			i.operatorLimit = l.operatorLimit(rec.Limit)
+		if question.Kind == event.KindBudget {
+			i.operatorLimit = l.operatorLimit(question.Limit)
 		}
 		l.run.inbox.expectAnswer(i)
 	}
@@ -88,13 +90,13 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 		return nil, err
 	}
 
-	errs := make([]error, len(recs))
+	errs := make([]error, len(questions))
 	var wg sync.WaitGroup
 	for n, i := range open {
 		if i == nil {
 			continue
 		}
-		if !i.isAsked {
+		if !i.isAsked { // openQuestions leaves out questions beyond maxElicitations
 			resolved[n] = resolution{unanswered: errTooManyOpen}
 			continue
 		}
@@ -105,7 +107,7 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 				errs[n] = l.run.suspension.resolveInterrupt(ctx, i, resolved[n])
 			}
 			if errs[n] == nil {
-				errs[n] = resolve(n, resolved[n])
+				errs[n] = onResolved(n, resolved[n])
 			}
 		})
 	}
@@ -114,9 +116,9 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 	return resolved, errors.Join(errs...)
 }
 
-// openQuestions appends the events of the questions, and then calls the hook interrupt for those that are new. Elements
-// that are nil have been resolved. The questions are marked before, since a question can be answered as soon as its
-// event is in the log.
+// openQuestions appends the events of the questions that are not asked yet, and asks the hook interrupt about the
+// questions that it has not replied about; it does not wait for the hook. It skips nil elements. It sets notifying
+// before the events are appended, since the run must not be parked before the hook has replied.
 func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	var unreported []*interrupt
 	for _, i := range open {
@@ -136,8 +138,9 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	return nil
 }
 
-// newQuestion returns a question that is not asked yet, and that expires after InputTimeout or when rec
-// does, if that is earlier. It returns a resolution at once if no person can be asked.
+// newQuestion returns the question rec, completed with an id and its times. The question is not asked yet. It expires
+// after InputTimeout, or at rec.ExpiresAt if that is set and earlier. If no person can be asked, newQuestion appends
+// the question with its resolution, and returns the resolution, which is nil otherwise.
 func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
 	now, timeout := l.agent.Log.Now(), l.agent.InputTimeout
 	if !l.run.req.canAnswer(rec.Kind) {
@@ -153,19 +156,20 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt
 	rec.CreatedAt, rec.ExpiresAt = now.UnixMilli(), expires
 	i := newInterrupt(rec)
 	if timeout == 0 {
-		v := resolution{unanswered: errNobodyToAsk}
-		return i, &v, l.run.suspension.recordUnanswered(ctx, i, v)
+		res := resolution{unanswered: errNobodyToAsk}
+		return i, &res, l.run.suspension.recordUnanswered(ctx, i, res)
 	}
 	return i, nil, nil
 }
 
-// awaitAnswer waits for the answer, the expiry, or the end of ctx. The log decides which of them was
-// first. A question has one input, so storing closedInput fails if an answer is stored already. That answer
-// counts, although its time is over here, because the person has got the response that it counts. It then arrives through the
-// inbox.
+// awaitAnswer waits until the question is answered or expires, or until ctx ends, and returns the resolution.
 //
-// If another process takes the run over, awaitAnswer stores nothing and returns an error, and the question
-// stays open there.
+// The log decides whether an answer was in time. It accepts one input for each question, so storing closedInput fails
+// if an answer is stored already. That answer counts, although the time is over here, because the person has been
+// informed that it counts. awaitAnswer then waits until the inbox delivers it.
+//
+// If the run is relinquished, awaitAnswer returns the cause as an error and stores nothing, so that the question stays
+// open for the next process.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
@@ -178,7 +182,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		unanswered = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run has ended
 	}
 	if err := r.relinquished(); err != nil {
-		return resolution{}, err // the question stays open
+		return resolution{}, err
 	}
 	err := r.agent.Log.AddInput(context.WithoutCancel(ctx), r.ID, i.ID, closedInput)
 	if errors.Is(err, event.ErrDuplicateInput) { // an answer was stored just before
@@ -188,27 +192,27 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		case <-r.inbox.stopped:
 		}
 	}
-	return unanswered, nil // if the log fails, the run ends at its next event
+	return unanswered, nil // an error of the log is ignored here: the run ends when it cannot append its next event
 }
 
-// elicitInput asks the owner of the run a question that the server of a call sent during the
-// call. The server waits for this process to answer, so the run cannot be parked meanwhile.
+// elicitInput asks the owner of the run a question that the server sent during call c, and returns the owner's reply.
+// The server waits for the reply of this process, so the run cannot be parked while the question is open (HeldOpen).
 func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // runs in a goroutine of package mcp
-	v, err := l.askOwner(ctx, event.Interrupt{
+	answer, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL, HeldOpen: true,
 	})
 	if err != nil {
 		return mcp.ElicitationResult{}, err
 	}
-	return mcp.ElicitationResult{Action: v.elicitationAction(), Content: v.Content}, nil
+	return mcp.ElicitationResult{Action: answer.elicitationAction(), Content: answer.Content}, nil
 }
 
 // formatNumber formats a number for a sentence, with at most three decimals.
 func formatNumber(n float64) string { return strconv.FormatFloat(math.Round(n*1e3)/1e3, 'f', -1, 64) }
 
-// validateBudgetIncrease refuses an answer that does not raise the limit, or raises it above the
-// operator's.
+// validateBudgetIncrease refuses an answer to a budget question that is malformed, that does not raise the limit above
+// what is used, or that raises it above the operator's limit. A refusal (approved false) is valid.
 func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in Input) error {
 	switch {
 	case in.Approved == nil:
@@ -230,8 +234,8 @@ func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in In
 		return &ContentError{[]InvalidError{{"/args/max", "must be a number"}}}
 	}
 
-	// The run may be executed elsewhere, and started with an older definition of the agent. The run itself
-	// keeps to that one (raisedLimit).
+	// This is the operator's limit of the agent's current definition. The run may have started with an older
+	// definition, whose limit the process that executes the run applies (raisedLimit).
 	operatorLimit := a.budgetLimits(a.agents.Load().find(r.Agent)).ByName()[asked.Limit]
 	isInteger := asked.Limit != "seconds" && asked.Limit != "cost"
 	switch {
@@ -247,16 +251,17 @@ func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in In
 	return nil
 }
 
-// resolutionWait bounds how long Answer waits until the run continues. The process that executes
-// the run may just have died, and another process needs time to notice.
+// resolutionWait bounds how long Answer waits for the resolutions. The process that executes the run may just have
+// died, and another process needs time to notice that.
 const resolutionWait = 10 * time.Second
 
-// Answer stores a person's answers to the interrupts of a run. Any process may execute the run.
-// Answer checks all answers before it stores the first one, and returns when the log has the
-// resolutions, or after resolutionWait. Only the run's owner may answer; for everyone else the
-// run does not exist. The first answer to an interrupt counts: if another request answers one at
-// the same moment, Answer stores none of the following answers. Errors: *InputError with an *InvalidError
-// or *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
+// Answer stores a person's answers to interrupts of a run, which any process may execute. It checks all answers before
+// it stores the first one. It returns nil when the log has the resolutions, or after resolutionWait. Only the owner of
+// the run may answer; any other caller gets event.ErrNotFound.
+//
+// The first answer to an interrupt counts. If another request has answered one of the interrupts since the check,
+// Answer returns ErrAnswered and stores none of the answers that follow. Errors: *InputError with an *InvalidError or
+// *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
 func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
 	if err == nil && !caller.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
@@ -266,12 +271,13 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 		return err
 	}
 	asked := make([]event.Interrupt, len(answers))
-	answers = slices.Clone(answers) // the checks complete them
+	answers = slices.Clone(answers) // validateInput may repair their arguments
 	for n := range answers {
 		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
 			return err
 		}
-		// If the run waits in this process, its timer decides, because this machine's clock may be set.
+		// If this process executes the run, the timer of awaitAnswer decides, which does not change when the clock of
+		// the machine is set.
 		if !a.isActive(run) && a.Log.Now().UnixMilli() >= asked[n].ExpiresAt {
 			return ErrExpired
 		}
@@ -292,10 +298,10 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 	return a.awaitResolutions(ctx, r, asked)
 }
 
-// FinishSignIn handles the query that a browser brought back from the authorization server of an MCP
-// server (mcp.Client.Callback). It answers the questions of the runs that wait for it, which any process
-// may execute. found is false if the query belongs to no sign-in that has not ended, or, with an error,
-// if the log does not answer: the same query may be handled later.
+// FinishSignIn handles the query with which an authorization server redirected the user's browser back
+// (mcp.Client.Callback). It answers the questions of all runs that wait for the sign-in; any process may execute them.
+// found is false if no sign-in in progress has the query. With an error, found is false because the log did not answer,
+// and the same query may be handled again.
 func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
 	waiters, found, err := a.Tools.Callback(ctx, query)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
@@ -303,18 +309,15 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 	for _, waiter := range waiters {
 		run, interrupt, _ := strings.Cut(waiter, " ")
 		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
-		err := a.Log.AddInput(ctx, run, interrupt, in)
-		switch {
-		case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
-		default:
+		if err := a.Log.AddInput(ctx, run, interrupt, in); err != nil && !isTooLate(err) {
 			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
 		}
 	}
 	return found, err
 }
 
-// awaitResolutions waits for the events that resolve the interrupts, but at most for
-// resolutionWait.
+// awaitResolutions returns nil when the log has the events that resolve all of asked, when the run has ended, or after
+// resolutionWait. r is the run as it was before the answers were stored.
 func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
 	open := make(map[string]bool, len(asked))
 	for _, i := range asked {
@@ -328,8 +331,8 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 			return err
 		}
 		for _, e := range page.Events {
-			_, answered := replay.InterruptOf(e)
-			delete(open, answered)
+			_, resolved := replay.InterruptOf(e)
+			delete(open, resolved)
 			pos = e.Seq
 		}
 		switch {
@@ -348,9 +351,9 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 	}
 }
 
-// findInterrupt looks up an open interrupt in the run's log, because the run may be executed by
-// another process, or by none while it is parked. The error explains why the interrupt cannot be
-// answered.
+// findInterrupt returns the open interrupt of a run with that id. It reads the run's events, because the run may be
+// executed by another process, or is parked. Errors: ErrUnknownInterrupt, ErrAnswered or ErrExpired if the interrupt
+// cannot be answered, or those of the log.
 func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
 	if s, waits := r.Last.Body.(event.Suspended); waits {
 		for _, i := range s.Interrupts {
@@ -367,11 +370,12 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 		}
 		for _, e := range page.Events {
 			pos = e.Seq
-			asked, answered := replay.InterruptOf(e)
+			asked, resolved := replay.InterruptOf(e)
 			switch {
-			case asked.ID == id && id != "":
+			case id == "": // InterruptOf returns "" for events that are not about an interrupt
+			case asked.ID == id:
 				found = asked
-			case answered != id || id == "":
+			case resolved != id:
 			case e.Time >= found.ExpiresAt:
 				return found, ErrExpired
 			default:
@@ -388,7 +392,8 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 	}
 }
 
-// validateInput refuses an answer that does not fit its interrupt.
+// validateInput returns an *InvalidError or *ContentError for an answer that does not fit its interrupt. It may repair
+// the arguments in the answer to an approval.
 func (a *Agent) validateInput(r event.Run, asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
@@ -413,8 +418,8 @@ func (a *Agent) validateInput(r event.Run, asked event.Interrupt, in *Input) err
 	return nil
 }
 
-// validateApproval also checks arguments that a person wrote in place of the model's, against
-// the tool's schema and with the same lossless repairs.
+// validateApproval refuses an answer that does not fit an approval. Arguments that a person wrote in place of the
+// model's are checked against the tool's schema, and in.Args is set to them with the same lossless repairs.
 func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	switch {
 	case in.Approved == nil:
@@ -440,14 +445,15 @@ func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	return err
 }
 
-// contentErrorAt returns an error for fields below a member of the body.
-func contentErrorAt(at string, fields []mcp.ContentField) error {
+// contentErrorAt returns a *ContentError whose fields are below the member of the request at pointer.
+func contentErrorAt(pointer string, fields []mcp.ContentField) error {
 	out := &ContentError{}
 	for _, f := range fields {
-		out.Fields = append(out.Fields, InvalidError{at + f.Pointer, f.Detail})
+		out.Fields = append(out.Fields, InvalidError{pointer + f.Pointer, f.Detail})
 	}
 	return out
 }
 
-// waiterName returns the name under which a run waits for a sign-in, with the interrupt that asks for it.
+// waiterName returns the name under which a run waits for a sign-in: the ids of the run and of the interrupt that asks
+// for the sign-in. FinishSignIn parses it.
 func waiterName(run, interrupt string) string { return run + " " + interrupt }
