@@ -300,8 +300,8 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 
 // FinishSignIn handles the query with which an authorization server redirected the user's browser back
 // (mcp.Client.Callback). It answers the questions of all runs that wait for the sign-in; any process may execute them.
-// found is false if no sign-in in progress has the query. With an error, found is false because the log did not answer,
-// and the same query may be handled again.
+// found is false if no sign-in in progress has the query. If found is false and err is not nil, the log did not answer,
+// and the same query may be handled again. If found is true, err says why the sign-in failed.
 func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
 	waiters, found, err := a.Tools.Callback(ctx, query)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)

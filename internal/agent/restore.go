@@ -19,34 +19,34 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// This file restores into a loop what the run did in other processes. The loop takes the same
-// steps as the first time. For a step whose end is in the log, this file supplies the outcome.
+// This file restores into a loop what the run did in other processes. The loop takes the same steps as it took there.
+// For each step whose end is in the log, this file supplies the outcome.
 //
-// A decision that the log has is repeated and never made again, even where this process would decide
-// differently: its tools, rules, limits and time are other ones. Otherwise the conversation would not be the one
-// that the model has answered, or the budget would refuse a call that has a result. Accounting is part of that.
-// Tokens, calls, children and results are charged to the run's budget again in the same order, so that the
-// run continues with what is really left. They are not counted again for the caller or in metrics, because the
-// process that spent them did that (countModelCall).
+// A decision that is in the log is repeated and not made again, even where this process would decide differently
+// because its tools, rules, limits or time differ. Otherwise the conversation would differ from the one that the model
+// has answered, or the budget would refuse a call that has a result. Accounting is repeated too: tokens, calls,
+// children and results are charged to the run's budget in the same order, so that the run continues with what is left.
+// They are not counted again for the caller or in metrics, because the process that used them has done that.
 
 // callerLimitPrefix precedes the name of a caller's limit in the event budget.
 const callerLimitPrefix = "caller_"
 
-// restoreLoop sets the loop's initial state: the ids and parts that the run has used, and what
-// its readers already know.
+// restoreLoop sets what the loop must know before its first turn of what other processes did: the ids of calls and
+// parts, and which budget events readers have. It does nothing if the run began here.
 func (l *loop) restoreLoop() {
-	s := l.replayed
-	if s == nil {
+	state := l.replayed
+	if state == nil {
 		return
 	}
-	l.partCount = s.Parts
-	for id := range s.Calls {
+	l.partCount = state.Parts
+	for id := range state.Calls {
 		l.callIDs[id] = true
 	}
-	l.trimReported = s.Reported["context_tokens"] > 0
-	l.budget.Restore(s.Reported, s.Raised)
-	for limit := range s.Reported {
-		if strings.HasPrefix(limit, callerLimitPrefix) { // it was reported because it was used up
+	l.trimReported = state.Reported["context_tokens"] > 0
+	l.budget.Restore(state.Reported, state.Raised)
+	for limit := range state.Reported {
+		if strings.HasPrefix(limit, callerLimitPrefix) {
+			// A caller's limit is reported only when it is used up (spendTokens). Its details are not needed again.
 			l.callerSpentReported = true
 			l.callerSpent.Store(&usage.SpentError{})
 		}
@@ -69,7 +69,8 @@ func (l *loop) restoredEnd() (event.Body, error) {
 	return nil, nil
 }
 
-// restoreStep replaces a model turn that is already in the log.
+// restoreStep returns the model's answer of a step that is in the log, in place of a model call, and sets the state of
+// the loop as the model call did. tools are those that the model was offered.
 func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimSilently(tools)
 	l.step++
@@ -83,19 +84,19 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	return reply
 }
 
-// writeModel stores which model has answered the step, and how its endpoint calls it, if they are not those before. It
-// writes them before step_end, as writeExtensions does.
-func (l *loop) writeModel(ctx context.Context, before, upstream string) error {
-	if l.preferredModel != "" && l.preferredModel != before {
+// writeModel stores in notes which model has answered the step and what its endpoint calls it, if these are not
+// modelBefore and upstreamBefore. It is called before step_end is appended, so that a step with step_end has the notes.
+func (l *loop) writeModel(ctx context.Context, modelBefore, upstreamBefore string) error {
+	if l.preferredModel != "" && l.preferredModel != modelBefore {
 		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferredModel); err != nil {
 			return err
 		}
 	}
-	if l.metadata.UpstreamModel == upstream || l.run.job == nil {
+	if l.metadata.UpstreamModel == upstreamBefore || l.run.job == nil {
 		return nil
 	}
 	for _, part := range replay.Parts([]byte(l.metadata.UpstreamModel)) {
-		// Without Flush: step_end follows, which waits for what precedes it.
+		// No Flush is needed: the append of step_end follows, and waits until what precedes it is stored.
 		if err := l.agent.Log.AddNote(ctx, l.run.ID, []byte(replay.NoteUpstream+" "+part)); err != nil {
 			return fmt.Errorf("store the name of a model: %w", err)
 		}
@@ -103,9 +104,9 @@ func (l *loop) writeModel(ctx context.Context, before, upstream string) error {
 	return nil
 }
 
-// writeExtensions stores the members that an endpoint requires in later requests, for a process
-// that takes over the run. It writes them before step_end, so that a step with step_end always
-// has them. Readers of the run do not see notes.
+// writeExtensions stores in notes the members that an endpoint requires in later requests, for a process that takes
+// over the run; readers do not see notes. It does nothing if x is nil. It is called before step_end is appended, so that
+// a step with step_end has the notes.
 func (l *loop) writeExtensions(ctx context.Context, x *llm.Extensions) error {
 	if x == nil {
 		return nil
@@ -125,7 +126,8 @@ func (l *loop) writeExtensions(ctx context.Context, x *llm.Extensions) error {
 // maxExtensionPiece bounds the part of the extensions in one note, in bytes.
 const maxExtensionPiece = event.MaxNote - 64
 
-// restoreExtensions decodes the notes of writeExtensions. If they are missing, the endpoint may
+// restoreExtensions decodes the text of the notes of writeExtensions, and sets preferredModel to the model whose
+// endpoint requires them. It returns nil if text is "" or, with a warning, cannot be decoded; the endpoint may then
 // refuse the next request.
 func (l *loop) restoreExtensions(text string) *llm.Extensions {
 	if text == "" {
@@ -144,7 +146,8 @@ func (l *loop) restoreExtensions(text string) *llm.Extensions {
 	return &extensions
 }
 
-// restoreCall returns a call as the model wrote it.
+// restoreCall returns a call of a replayed step as the model wrote it. If the log does not have its complete arguments,
+// the call has none.
 func restoreCall(c *replay.Call) *call {
 	restored := &call{Call: c.Call, byClient: c.ByClient}
 	if c.Args != "" {
@@ -153,10 +156,11 @@ func restoreCall(c *replay.Call) *call {
 	return restored
 }
 
-// appendStepStart opens the next step. If another process began a step and did not end it, the
-// step is reset: its output so far is void, and it runs again.
+// appendStepStart appends step_start for the step l.step. If another process began the step and did not end it,
+// it appends step_reset instead: the output of the step so far is void, and the step runs again.
 func (l *loop) appendStepStart(ctx context.Context) error {
 	if l.replayed != nil && l.step == len(l.replayed.Steps) {
+		// Steps includes the step that was begun and not ended; the steps before it ended and were restored.
 		return l.run.out.Append(ctx, event.StepReset{Step: l.step, Reason: "takeover"})
 	}
 	start := event.StepStart{Step: l.step}
@@ -166,9 +170,9 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 	return l.run.out.Append(ctx, start)
 }
 
-// restoreCalls sets the outcomes of the turn's calls that are in the log, and charges the budget
-// as it was charged then. It returns the calls that remain to be made or refused. What the log has of a call
-// decides:
+// restoreCalls sets the outcomes of the turn's calls that have ended in other processes, and charges the budget for the
+// turn's calls as it was charged there. It returns the calls that remain to be made or refused. For each call, the log
+// says how far it came:
 //
 //   - It has ended: its outcome is set, and it is not executed. It is charged if it was sent.
 //   - It was sent, or its child was started: it is charged here, and executeToolCall decides what follows. The
@@ -178,40 +182,19 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
-		known := l.replayed.Call(c.CallID)
-		if known == nil {
+		earlier := l.replayed.Call(c.CallID)
+		if earlier == nil {
 			remaining = append(remaining, c)
 			continue
 		}
-		result, succeeded := known.End.(event.ToolResult)
-		failed, _ := known.End.(event.ToolError)
-		isSearch := l.search != nil && c.Tool == l.search.Tool.Name
-		if known.Spent != nil {
-			l.budget.RestoreChild(*known.Spent)
-		}
-		if known.End != nil || known.Sent || known.HasChild() {
-			// Every call that was sent was charged. The agent's own tools are executed here, so their
-			// calls are never sent. They check their arguments themselves, after the call is charged.
-			isOwn := isSearch || hasAskTool(l.askTools, c.Tool)
-			refusedItself := isOwn && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
-			searched := isSearch && succeeded
-			l.budget.RestoreCall(i, known.Sent || known.HasChild() || searched || refusedItself)
-		}
-		if known.End == nil {
+		l.restoreCharge(i, c, earlier)
+		if earlier.End == nil {
 			remaining = append(remaining, c)
 			continue
 		}
-		outcomes[i] = l.restoreOutcome(ctx, known)
-		args, edited := l.approvedArgs(known)
-		switch {
-		case succeeded:
-			c.args, c.edited = result.Args, edited
-		case failed.Args != nil:
-			c.args, c.edited = failed.Args, edited
-		case edited:
-			c.args, c.edited = args, true
-		}
-		if isSearch {
+		outcomes[i] = l.restoreOutcome(ctx, earlier)
+		l.restoreArgs(c, earlier)
+		if result, succeeded := earlier.End.(event.ToolResult); succeeded && l.isSearch(c) {
 			c.foundTools = toolsearch.FoundNames(result.Structured)
 		}
 	}
@@ -221,77 +204,116 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 	return remaining
 }
 
-// restoreOutcome returns how a call ended, as far as the log still has it. A full log drops stored results
-// before events. The model then gets the part in the event, although it may have answered the whole result.
-func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
-	end := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID), spent: c.Spent}
-	if failed, ok := c.End.(event.ToolError); ok {
-		end.errorEvent = &failed
-		if failed.Truncated != nil && failed.Truncated.URL == "" {
-			end.resultURL = ""
-		}
-		return end
+// isSearch reports whether the call is one of the search tool.
+func (l *loop) isSearch(c *call) bool { return l.search != nil && c.Tool == l.search.Tool.Name }
+
+// restoreCharge charges the turn's call i, and what its child has used, as the process of earlier has charged them. It
+// leaves a call undecided that has neither ended nor was sent.
+func (l *loop) restoreCharge(i int, c *call, earlier *replay.Call) {
+	if earlier.Spent != nil {
+		l.budget.RestoreChild(*earlier.Spent)
 	}
-	result := c.End.(event.ToolResult)
-	end.resultEvent = &result
-	end.fullResult = &content.Result{Content: result.Content, Structured: result.Structured}
-	if result.Truncated == nil {
-		return end
+	if earlier.End == nil && !earlier.Sent && !earlier.HasChild() {
+		return
 	}
-	end.resultURL = result.Truncated.URL
-	if stored, err := l.agent.Result(ctx, l.run.ID, c.CallID); err == nil {
-		end.fullResult = &content.Result{Content: stored.Content, Structured: stored.Structured}
-	} else if end.resultURL != "" {
-		l.agent.Logger.WarnContext(ctx, "stored tool result is no longer available", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
-	}
-	return end
+	// Every call that was sent was charged. Calls of the agent's own tools are not sent: they were charged if their
+	// tool was executed, that is, if it succeeded or refused its arguments itself.
+	_, succeeded := earlier.End.(event.ToolResult)
+	failed, _ := earlier.End.(event.ToolError)
+	searched := l.isSearch(c) && succeeded
+	isOwn := l.isSearch(c) || hasAskTool(l.askTools, c.Tool)
+	refusedArgs := isOwn && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
+	l.budget.RestoreCall(i, earlier.Sent || earlier.HasChild() || searched || refusedArgs)
 }
 
-// approvalResolution returns the resolution of a call's approval, or nil while it is open.
+// restoreArgs sets the arguments with which a call that has ended was made, and whether a person had changed them.
+func (l *loop) restoreArgs(c *call, earlier *replay.Call) {
+	approved, edited := l.approvedArgs(earlier)
+	switch end := earlier.End.(type) {
+	case event.ToolResult:
+		c.args, c.edited = end.Args, edited
+	case event.ToolError:
+		if end.Args != nil {
+			c.args, c.edited = end.Args, edited
+		} else if edited {
+			c.args, c.edited = approved, true
+		}
+	}
+}
+
+// restoreOutcome returns how a call ended in another process, as far as the log still has it. A full log drops stored
+// results before events. The model then gets only the part of the result in the event, although the answers that
+// follow may be based on the whole result.
+func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
+	outcome := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID), spent: c.Spent}
+	if failed, ok := c.End.(event.ToolError); ok {
+		outcome.errorEvent = &failed
+		if failed.Truncated != nil && failed.Truncated.URL == "" {
+			outcome.resultURL = ""
+		}
+		return outcome
+	}
+	result := c.End.(event.ToolResult)
+	outcome.resultEvent = &result
+	outcome.fullResult = &content.Result{Content: result.Content, Structured: result.Structured}
+	if result.Truncated == nil {
+		return outcome
+	}
+	outcome.resultURL = result.Truncated.URL
+	if stored, err := l.agent.Result(ctx, l.run.ID, c.CallID); err == nil {
+		outcome.fullResult = &content.Result{Content: stored.Content, Structured: stored.Structured}
+	} else if outcome.resultURL != "" {
+		l.agent.Logger.WarnContext(ctx, "stored tool result is no longer available", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
+	}
+	return outcome
+}
+
+// approvalResolution returns the resolution of a call's approval; nil if none was asked for or it is still open. The
+// arguments that the person wrote come from the stored input, the rest from the event.
 func (l *loop) approvalResolution(c *replay.Call) *resolution {
-	if c.Resolution == nil {
+	resolved := c.Resolution
+	if resolved == nil {
 		return nil
 	}
-	b := c.Resolution
 	var res resolution
-	if data, given := l.replayed.Inputs[b.InterruptID]; given {
-		res = decodeInput(b.InterruptID, data)
+	if data, given := l.replayed.Inputs[resolved.InterruptID]; given {
+		res = decodeInput(resolved.InterruptID, data)
 	}
-	res.Approved = &b.Approved
-	res.Reason = b.Reason
-	res.by.Subject = b.By
-	res.unanswered = unansweredReason(*b)
+	res.Approved = &resolved.Approved
+	res.Reason = resolved.Reason
+	res.by.Subject = resolved.By
+	res.unanswered = unansweredReason(*resolved)
 	return &res
 }
 
-// unansweredReason returns why no person decided, or nil if a person did. Events have only the text of the
-// reason, so the texts of these errors must not change while runs of older processes may be taken over.
-func unansweredReason(b event.ApprovalResolved) error {
-	if b.Approved {
+// unansweredReason returns the error that says why no person decided; nil if a person did. Events have only the text of
+// the error, so the texts must not change while runs of older processes may be taken over.
+func unansweredReason(resolved event.ApprovalResolved) error {
+	if resolved.Approved || resolved.By != "" {
 		return nil
 	}
-	for _, why := range []error{ErrExpired, errNobodyToAsk, errWithdrawn, errTooManyOpen} {
-		if b.By == "" && b.Reason == why.Error() {
-			return why
+	for _, reason := range []error{ErrExpired, errNobodyToAsk, errWithdrawn, errTooManyOpen} {
+		if resolved.Reason == reason.Error() {
+			return reason
 		}
 	}
 	return nil
 }
 
-// approvedArgs returns the arguments that a person approved, and whether they differ from the
-// model's.
+// approvedArgs returns the arguments that a person wrote for an approved call, and whether they differ from those that
+// the person was shown. It returns nil if the person wrote none or did not approve the call.
 func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
-	v := l.approvalResolution(c)
-	if v == nil || !v.isApproved() || v.Args == nil {
+	res := l.approvalResolution(c)
+	if res == nil || !res.isApproved() || res.Args == nil {
 		return nil, false
 	}
-	return v.Args, string(v.Args) != string(c.Approval.Args)
+	return res.Args, string(res.Args) != string(c.Approval.Args)
 }
 
-// replayedQuestion returns the question of rec if the run asked it before the takeover: i if it
-// is still open, res if it was resolved. Both are nil if it was not asked, or was asked about
-// arguments that the call no longer has. It gives each open question back once, and removes it from the
-// replayed state: what is left there at the end of the call is withdrawn (withdrawQuestions).
+// replayedQuestion looks for the question rec among those that other processes have asked. It returns i if the question
+// is still open, and res if it was resolved. Both are nil if it was not asked, or was asked about arguments that the
+// call no longer has; it withdraws such a question. It returns each open question only once, since it removes it from
+// the replayed state. The questions that are left there at the end of the call are withdrawn (withdrawQuestions).
 func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, res *resolution, _ error) {
 	if rec.Kind == event.KindBudget {
 		i, res = l.replayedBudgetQuestion(rec.Limit)
@@ -315,21 +337,23 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 	if c.Approval.ArgsSHA256 != rec.ArgsSHA256 {
 		return nil, nil, l.withdrawQuestions(ctx, c)
 	}
-	if v := l.approvalResolution(c); v != nil {
-		return nil, v, nil
+	if res := l.approvalResolution(c); res != nil {
+		return nil, res, nil
 	}
-	i, c.Approval = reopenedInterrupt(*c.Approval), nil
+	i = reopenedInterrupt(*c.Approval)
+	c.Approval = nil
 	return i, nil, nil
 }
 
-// reopenedInterrupt returns a question that another process asked.
+// reopenedInterrupt returns a question that another process has asked, marked as asked.
 func reopenedInterrupt(rec event.Interrupt) *interrupt {
 	i := newInterrupt(rec)
 	i.isAsked = true
 	return i
 }
 
-// replayedElicitation is replayedQuestion for a question of a call's server.
+// replayedElicitation looks for a question of the server of a call that another process has asked, and returns the same
+// as replayedQuestion.
 func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *resolution) {
 	if elicited, resolved := c.Elicited[id]; resolved {
 		answer := decodeInput(id, l.replayed.Inputs[id])
@@ -346,7 +370,8 @@ func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *reso
 	return nil, nil
 }
 
-// replayedBudgetQuestion is replayedQuestion for the question whether a budget limit may be raised.
+// replayedBudgetQuestion looks for the question whether to raise a limit after the current step, and returns the same
+// as replayedQuestion. A limit that was not raised counts as withdrawn, so that the run does not ask again.
 func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	if l.replayed == nil {
 		return nil, nil
@@ -361,52 +386,54 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	return nil, nil
 }
 
-// withdrawQuestions closes the open questions of a replayed call that no goroutine waits for:
-// those that its server sent on a connection that has ended, and an approval of arguments that
-// the call no longer has. keep lists the ids of questions that the call still waits for.
+// withdrawQuestions withdraws the questions of a replayed call that are still open and that no goroutine waits for:
+// those that its server sent on a connection that has ended, those of a child run that are not open there any more, and
+// an approval of arguments that the call no longer has. keep lists the ids of questions that the call still waits for.
+// c may be nil. It stores and appends even if ctx has ended.
 func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...string) error {
 	if c == nil {
 		return nil
 	}
 
-	var open, kept []event.Interrupt
+	var withdrawn, kept []event.Interrupt
 	for _, i := range c.Elicitations {
 		if slices.Contains(keep, i.ID) {
 			kept = append(kept, i)
 		} else {
-			open = append(open, i)
+			withdrawn = append(withdrawn, i)
 		}
 	}
+	c.Elicitations = kept
 
 	for _, q := range c.Relayed {
 		if !q.Resolved && !q.Reopened && !slices.Contains(keep, q.ID) {
-			open = append(open, q.Interrupt)
+			withdrawn = append(withdrawn, q.Interrupt)
 			q.Resolved = true
 		}
 	}
 
-	c.Elicitations = kept
 	if c.Approval != nil && c.Resolution == nil {
-		open = append(open, *c.Approval)
+		withdrawn = append(withdrawn, *c.Approval)
 		c.Approval = nil
 	}
-	ctx = context.WithoutCancel(ctx)
 
-	for _, rec := range open {
-		// Close the input first, so that no person is told that their answer counts.
+	ctx = context.WithoutCancel(ctx)
+	for _, rec := range withdrawn {
+		// Close the input first: otherwise an answer could be stored, and the person informed that it counts, after
+		// the event has withdrawn the question.
 		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
 		}
 		if err := l.run.suspension.withdrawRestored(ctx, rec); err != nil {
 			return err
 		}
-		l.agent.wakeParent(l.run, rec.ID) // which may ask the same question, and would wait until it expires
+		l.agent.wakeParent(l.run, rec.ID) // the parent may ask the same question, and would wait until it expires
 	}
 	return nil
 }
 
-// replayedRelay returns what became of a question of a child that another process has relayed, as
-// replayedQuestion does.
+// replayedRelay looks for a question of a child run that another process has relayed, and returns the same as
+// replayedQuestion.
 func (l *loop) replayedRelay(c *replay.Call, id string) (*interrupt, *resolution) {
 	q := c.RelayedQuestion(id)
 	switch {
@@ -416,9 +443,9 @@ func (l *loop) replayedRelay(c *replay.Call, id string) (*interrupt, *resolution
 		q.Reopened = true
 		return reopenedInterrupt(q.Interrupt), nil
 	}
-	v := resolution{unanswered: ErrExpired}
+	res := resolution{unanswered: ErrExpired}
 	if data, given := l.replayed.Inputs[id]; given {
-		v = decodeInput(id, data)
+		res = decodeInput(id, data)
 	}
-	return nil, &v
+	return nil, &res
 }
