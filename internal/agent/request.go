@@ -35,8 +35,9 @@ type Request struct {
 	// gets a line of text in place of each.
 	OnlyAcceptedMedia bool      `json:",omitzero"`
 	History           []Message `json:",omitzero"`
-	// ContinueThread puts the earlier turns of the thread before History. If History is nil, ThreadID
-	// implies it; an empty History says that nothing came before. AfterRun names the run with whose turn they end; "" means the newest one.
+	// ContinueThread puts the earlier turns of the thread before History. A request with a ThreadID whose History is
+	// nil continues the thread too; an empty History says that nothing came before. AfterRun names the run whose turn
+	// is the last of the earlier turns; "" means the newest turn.
 	ContinueThread bool   `json:",omitzero"`
 	AfterRun       string `json:",omitzero"`
 	// OnBusy says what happens while a run of the thread is active; "" refuses the question.
@@ -45,7 +46,7 @@ type Request struct {
 	Instructions string `json:",omitzero"`
 	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the
 	// answer is any text.
-	OutputSchema json.RawMessage `json:",omitempty"` // as null, it would not be empty when it is read again
+	OutputSchema json.RawMessage `json:",omitempty"` // omitempty: in a checkpoint, null would not be read as empty
 	// Agent is the id of a named agent; "" means the default one. Its definition completes and
 	// restricts the request.
 	Agent     string   `json:",omitzero"`
@@ -55,17 +56,15 @@ type Request struct {
 	// ToolNone answers with text only; ToolRequired makes the model call a tool
 	// in the first turn.
 	ToolChoice ToolChoice `json:",omitzero"`
-	// Servers and Tools restrict what may be used: names of servers, and globs (path.Match) for
-	// names of tools. nil means all, an empty list none. They never allow more than the rules
-	// do.
+	// Servers and Tools restrict what may be used: names of servers, and globs (path.Match) for names of tools. nil
+	// means all, an empty list means none. They cannot allow more than the rules do.
 	Servers []string `json:",omitzero"`
 	Tools   []string `json:",omitzero"`
 	// ServerTools restricts the tools of some of these Servers further: globs by the name of a server.
 	ServerTools map[string][]string `json:",omitzero"`
-	// ClientTools are executed by the caller. A turn that calls one ends the run, and the
-	// results arrive with the history of the next question. A client tool with the name of a
-	// server's tool is not offered. ForcedTool, if set, names the tool that the first turn must
-	// call.
+	// ClientTools are executed by the caller. A turn that calls a client tool ends the run, and the results arrive
+	// with the history of the next question. A client tool with the name of a server's tool is not offered.
+	// ForcedTool, if set, names the tool that the first turn must call.
 	ClientTools []ClientTool `json:",omitzero"`
 	ForcedTool  string       `json:",omitzero"`
 	// MaxTurns lowers the agent's own limit; 0 keeps it.
@@ -83,7 +82,7 @@ type Request struct {
 	ThreadID   string            `json:",omitzero"`
 	Metadata   map[string]string `json:",omitzero"`
 	Background bool              `json:",omitzero"`
-	// Callback is a URL that is told when the run has ended; "" means none.
+	// Callback is a URL that gets a POST when the run has ended; "" means none.
 	Callback string `json:",omitempty"`
 	// Interactive means that a person can answer interrupts during the run: approvals, and
 	// questions of MCP servers. Otherwise each is refused at once.
@@ -91,9 +90,9 @@ type Request struct {
 	// Awaited means that the caller waits for the whole answer. If a person must be asked, the
 	// caller is asked to fetch the answer later, and from then on the run needs no reader.
 	Awaited bool `json:",omitzero"`
-	// FormsDeclined means that the people who answer can approve calls but not fill in forms.
-	FormsDeclined bool `json:",omitzero"`
-	// ApprovalsDeclined means that they can fill in forms but not approve calls.
+	// FormsDeclined means that the people who answer interrupts cannot fill in forms, and ApprovalsDeclined that they
+	// cannot approve calls. Such questions are refused at once.
+	FormsDeclined     bool `json:",omitzero"`
 	ApprovalsDeclined bool `json:",omitzero"`
 	// Hops counts the agents that the question has passed through.
 	Hops int `json:",omitzero"`
@@ -107,11 +106,11 @@ type Request struct {
 	Fingerprint    [32]byte `json:",omitzero"`
 
 	namedAgent *namedAgent // set by applyAgent; the checkpoint has its definition
-	earlier    []Message   // the earlier turns of the thread; the checkpoint has them too
-	parent     parentCall  // of a child run; the checkpoint has it too
+	earlier    []Message   // the earlier turns of the thread, also in the checkpoint; nil until beginTurn has read them
+	parent     parentCall  // the call for which a child run works, also in the checkpoint; zero for any other run
 
-	newThread    bool // ThreadID was chosen for this request, so no run of the thread came before
-	threadExists bool // other runs have begun the thread
+	newThread    bool // ThreadID was created for this request, so the thread has no other run
+	threadExists bool // other runs have begun the thread, or may have: it must not be deleted with this run
 }
 
 // FingerprintPathBytes is the number of bytes at the beginning of a Fingerprint that represent the request's path; the
@@ -157,7 +156,7 @@ type Message = thread.Message
 // Budget limits one run; zero fields mean no limit.
 type Budget = budget.Limits
 
-// size returns the bytes of the request's texts, images and audio.
+// size returns how many bytes of memory the texts and media of the request need, its thread's earlier turns included.
 func (r *Request) size() int {
 	n := len(r.Question) + len(r.Instructions) + len(r.OutputSchema) + mediaSize(r.Media)
 	return n + sizeOf(r.History) + sizeOf(r.earlier)
@@ -174,6 +173,7 @@ func sizeOf(messages []Message) (n int) {
 	return n
 }
 
+// mediaSize returns the size of media in bytes of base64; media that are URLs count 0.
 func mediaSize(media []Media) (n int) {
 	for _, m := range media {
 		n += len(m.Data)
@@ -181,12 +181,13 @@ func mediaSize(media []Media) (n int) {
 	return n
 }
 
-// restrictsTools reports whether the request may use only some of the tools.
+// restrictsTools reports whether the request itself limits which servers' tools it may use, or allows none.
 func (r Request) restrictsTools() bool {
 	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil || r.ServerTools != nil
 }
 
-// filterTools returns the tools that the request and its agent may use.
+// filterTools returns those of the servers' tools in all that the request and its agent may use. It may return all
+// itself, so the caller must not change the result.
 func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
@@ -206,7 +207,7 @@ func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	return out
 }
 
-// matches reports whether one of globs matches name; nil matches every name.
+// matches reports whether one of globs matches name. nil globs match every name, and a malformed glob none.
 func matches(globs []string, name string) bool {
 	for _, g := range globs {
 		if ok, err := path.Match(g, name); ok && err == nil {
@@ -216,8 +217,8 @@ func matches(globs []string, name string) bool {
 	return globs == nil
 }
 
-// newID returns an id of 130 random bits, so that the id of one run does not help to guess
-// another. Its letters are safe in URLs, event streams and NATS subjects.
+// newID returns prefix, an underscore and 130 random bits in base32, so that the id of one run does not help to guess
+// another. Its characters are safe in URLs, event streams and NATS subjects.
 func newID(prefix string) string {
 	return prefix + "_" + strings.ToLower(rand.Text())
 }
@@ -225,9 +226,9 @@ func newID(prefix string) string {
 // MaxClientTools limits the tools in one request.
 const MaxClientTools = 128
 
-// AddClientTool adds a tool that the caller executes. A missing or null schema means no
-// arguments. The error points at /name or /parameters, because each API format has its own
-// layout for tools.
+// AddClientTool adds a tool that the caller executes. A missing or null schema means no arguments. It refuses an
+// invalid or repeated name, and a schema that is not an object. The pointer of the error is /name or /parameters,
+// relative to the tool, because each API format has its own layout for tools.
 func (r *Request) AddClientTool(t ClientTool) *InvalidError {
 	switch {
 	case !IsToolName(t.Name):
@@ -250,7 +251,8 @@ const (
 	maxPairText = 1024
 )
 
-// SetMetadata sets the texts that come back with the run. The error points at /metadata.
+// SetMetadata sets the texts that come back with the run. If they exceed the bounds, it returns an error whose pointer
+// is /metadata.
 func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
 	if len(metadata) > maxPairs {
 		return &InvalidError{"/metadata", fmt.Sprintf("must not have more than %d members", maxPairs)}
@@ -275,36 +277,35 @@ func IsToolName(s string) bool {
 	})
 }
 
-// clientTools returns the caller's tools that the model is offered. If a tool of the operator
-// has the same name, the caller's tool is dropped: a caller cannot replace an operator's tool, and
-// endpoints refuse two tools with one name. asks are the tools that ask other agents.
-func (r Request) clientTools(ours *toolCatalog, search *toolsearch.Search, asks []askTool) []llm.Tool {
+// clientTools returns the caller's tools that the model is offered. It drops a tool that has the name of one of the
+// service's tools: a caller cannot replace these, and endpoints refuse two tools with one name. The service's tools
+// are those of servers, the search tool unless search is nil, and asks, the tools that ask other agents.
+func (r Request) clientTools(servers *toolCatalog, search *toolsearch.Search, asks []askTool) []llm.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
 	}
 	var out []llm.Tool
 	for _, t := range r.ClientTools {
-		_, isOperators := ours.ByName[t.Name]
-		asksAgent := slices.ContainsFunc(asks, func(ask askTool) bool { return ask.Name == t.Name })
+		_, isServerTool := servers.ByName[t.Name]
 		isSearch := search != nil && t.Name == search.Tool.Name
-		if !isOperators && !asksAgent && !isSearch {
+		if !isServerTool && !isSearch && !hasAskTool(asks, t.Name) {
 			out = append(out, t)
 		}
 	}
 	return out
 }
 
-// isClientTool reports whether the caller executes the calls of that tool.
+// isClientTool reports whether the caller executes the calls of the tool with that name.
 func (l *loop) isClientTool(name string) bool {
 	return slices.ContainsFunc(l.clientTools, func(t llm.Tool) bool { return t.Name == name })
 }
 
-// NewMedia parses a file from a request: a data: URL (RFC 2397) in base64, or the https: URL of an
-// image. The model's endpoint fetches that URL; the agent never does.
+// NewMedia parses a file of a request: address is a data: URL (RFC 2397) in base64, or the https: URL of an image. The
+// model's endpoint fetches an https: URL; the agent does not.
 func NewMedia(name, address string) (Media, error) { return attachment.FromURL(name, address) }
 
-// NewFile returns what NewMedia does, for a file whose media type is known: only an image may have an https:
-// URL, because that is the only kind that model endpoints fetch.
+// NewFile parses a file of a request whose media type is known; name and address are as for NewMedia. It refuses the
+// https: URL of any file but an image, because model endpoints fetch only images.
 func NewFile(name, mediaType, address string) (Media, error) {
 	media, err := NewMedia(name, address)
 	if err == nil && media.URL != "" && !strings.HasPrefix(strings.ToLower(mediaType), "image/") {
@@ -313,6 +314,7 @@ func NewFile(name, mediaType, address string) (Media, error) {
 	return media, err
 }
 
+// errNotInline refuses a file that is not an image and is given by its https: URL.
 var errNotInline = errors.New("must be a data: URL, because only an image can be given by its https: URL")
 
 const (
@@ -327,8 +329,9 @@ const (
 // ErrTooManyHops means that the question has passed through more than MaxHops agents.
 var ErrTooManyHops = errors.New("the question has come through too many agents")
 
-// ParseHops returns how many agents a call has passed through, from its _meta. ok is false if
-// the member is not a count. Only a client that tries to evade the limit sends such a value.
+// ParseHops returns how many agents a call has passed through, according to HopsKey in its _meta: 0 if the member is
+// missing, and at most MaxHops+1. ok is false if the member is not a count; only a client that tries to evade the
+// limit sends such a value.
 func ParseHops(meta map[string]any) (hops int, ok bool) {
 	v, given := meta[HopsKey]
 	if !given {
@@ -341,24 +344,24 @@ func ParseHops(meta map[string]any) (hops int, ok bool) {
 	return int(min(n, MaxHops+1)), true
 }
 
-// ContinueTrace returns ctx within the trace that carrier names, in the W3C trace context
-// format. If ctx is already in that trace, it is returned unchanged, since its span is closer.
+// ContinueTrace returns ctx within the trace that carrier names in the W3C trace context format. It returns ctx
+// unchanged if carrier names no valid trace, or if ctx is already in that trace: its own span is then a descendant.
 func ContinueTrace(ctx context.Context, carrier map[string]string) context.Context {
-	of := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(carrier))
-	span := trace.SpanContextFromContext(of)
+	remote := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(carrier))
+	span := trace.SpanContextFromContext(remote)
 	if !span.IsValid() || span.TraceID() == trace.SpanContextFromContext(ctx).TraceID() {
 		return ctx
 	}
 	return trace.ContextWithRemoteSpanContext(ctx, span)
 }
 
-// JSONInteger decodes a whole number of a request, in any API format. JSON has one number type:
-// 5.0 and 5e0 are the integer 5 (JSON Schema 2020-12 Core, section 4.2.3), also for the type
-// "integer" in the OpenAPI document. encoding/json refuses them for an int64.
+// JSONInteger decodes a whole number of a request, in any API format. It accepts 5.0 and 5e0 as 5, which encoding/json
+// refuses for an int64. JSON has one number type, and JSON Schema counts these numbers as integers (2020-12 Core,
+// section 4.2.3), so the type "integer" of the OpenAPI document allows them.
 type JSONInteger int64
 
-// maxExactInteger bounds numbers with a fraction or an exponent: beyond it, a different number
-// may have been rounded to this one (RFC 7493, section 2.2).
+// maxExactInteger bounds numbers that are written with a fraction or an exponent. They are parsed as float64, in which
+// a greater number may be the result of rounding (RFC 7493, section 2.2).
 const maxExactInteger = 1<<53 - 1
 
 // ParseJSONInteger parses a JSON number; ok is false if text is not a whole number.
@@ -376,7 +379,7 @@ func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 	return JSONInteger(f), true
 }
 
-// UnmarshalJSON implements json.Unmarshaler. Its errors are the same as for an int64.
+// UnmarshalJSON implements json.Unmarshaler. For a value that is not a whole number, its error is that of an int64.
 func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 	if n, ok := ParseJSONInteger(string(data)); ok {
 		*w = n
@@ -388,14 +391,14 @@ func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 // OnBusy says what happens with a question while a run of its thread is active.
 type OnBusy string
 
-// parentCall says which run a child run works for.
+// parentCall identifies the call for which a child run works.
 type parentCall struct {
-	Run   string `json:"run,omitempty"` // "" of a run that a caller asked for
-	Call  string `json:"call,omitempty"`
-	Level int    `json:"level,omitempty"`
+	Run   string `json:"run,omitempty"`   // the parent run; "" if the run is not a child run
+	Call  string `json:"call,omitempty"`  // the id of the call in the parent run
+	Level int    `json:"level,omitempty"` // how many parents the run has, directly and indirectly
 }
 
-// nextHops returns the number of agents for the _meta of a call.
+// nextHops returns how many agents the question has passed through when the call arrives, this agent included.
 func (exec *toolExecution) nextHops() int {
 	if exec.loop == nil {
 		return 1
@@ -403,8 +406,8 @@ func (exec *toolExecution) nextHops() int {
 	return exec.loop.run.req.Hops + 1
 }
 
-// questionText returns the question. If a request only contains results of the client's tools,
-// the question is the user's last message.
+// questionText returns the text of the question. If the request has no question, because its history ends with results
+// of the caller's tools, it returns the user's last message.
 func (r Request) questionText() string {
 	if r.Question != "" || len(r.Media) > 0 {
 		return r.Question
@@ -417,7 +420,8 @@ func (r Request) questionText() string {
 	return ""
 }
 
-// canAnswer reports whether the caller of the request can answer an interrupt of that kind.
+// canAnswer reports whether the people who answer the run's interrupts can answer one of that kind (event.KindApproval,
+// event.KindElicitation or event.KindBudget).
 func (r Request) canAnswer(kind string) bool {
 	switch kind {
 	case event.KindElicitation:

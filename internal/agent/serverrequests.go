@@ -23,89 +23,96 @@ import (
 // limit of tokens.
 const maxSampled = 128 << 10
 
-// sampleForServer makes the run's model answer a server's sampling request, within the run's
-// budget. The model gets only what the server sent, and nothing of the conversation. It runs in a goroutine of
-// package mcp, while the call of the server is open. The note with the tokens comes before they are counted: a
-// process that takes over charges them with the step (replay.Step.Sampled), since no event has them.
+// sampleForServer makes the run's model answer a sampling request of the server of a call, within the run's budget. The
+// model gets only the messages that the server sent, and nothing of the run's conversation. It returns mcp.ErrRefused
+// if a budget of the run or of the caller is used up. It is called in a goroutine of package mcp, while the call is in
+// flight.
 func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mcp.Sample, err error) {
 	defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
 	limit, ok := l.budget.SamplingTokens(sampling.MaxTokens)
-	if !ok {
+	if !ok || l.callerSpent.Load() != nil {
 		return mcp.Sample{}, mcp.ErrRefused
 	}
-	if l.callerSpent.Load() != nil {
-		return mcp.Sample{}, mcp.ErrRefused
-	}
-	r := llm.Request{Model: l.run.req.Model, MaxTokens: limit}
-	if sampling.System != "" {
-		r.Messages = append(r.Messages, llm.Message{Role: llm.System, Text: sampling.System})
-	}
-
-	for _, m := range sampling.Messages {
-		r.Messages = append(r.Messages, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
-	}
-	written, counted := budget.NewOutput(0), false
-	count := func(ctx context.Context, used event.Usage) error {
-		counted = true
-		err := l.run.writeNote(ctx, replay.NoteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
-		l.countModelCall(ctx, used)
-		if err == nil {
-			err = l.budget.SpendSampled(ctx, l.run.out, used)
-		}
-		return err
-	}
+	request := samplingRequest(l.run.req.Model, limit, sampling)
+	output := budget.NewOutput(0) // counts the tokens of the answer, without a limit
+	counted := false
 	defer func() {
-		if output := written.Tokens(); err != nil && !counted && output > 0 { // as countCutAnswer does
-			input := window.MessageTokens(r.Messages)
-			err = errors.Join(err, count(context.WithoutCancel(ctx), event.Usage{
-				InputTokens:  input,
-				OutputTokens: output,
-				TotalTokens:  input + output,
-			}))
+		// Providers charge for an answer that failed after it had begun, but do not report its usage: estimate it.
+		if tokens := output.Tokens(); err != nil && !counted && tokens > 0 {
+			input := window.MessageTokens(request.Messages)
+			estimate := event.Usage{InputTokens: input, OutputTokens: tokens, TotalTokens: input + tokens}
+			err = errors.Join(err, l.countSampled(context.WithoutCancel(ctx), estimate))
 		}
 	}()
-	var said strings.Builder
-	out := mcp.Sample{Model: r.Model}
-	for part, err := range l.agent.Model.Stream(ctx, r) {
+	var text strings.Builder
+	sample := mcp.Sample{Model: request.Model}
+	for part, err := range l.agent.Model.Stream(ctx, request) {
 		if err != nil {
 			return mcp.Sample{}, err
 		}
 		switch p := part.(type) {
 		case llm.Text:
-			said.WriteString(p.Delta)
-			written.Add(p.Delta)
-			if said.Len() > maxSampled {
+			text.WriteString(p.Delta)
+			output.Add(p.Delta)
+			if text.Len() > maxSampled {
 				return mcp.Sample{}, errors.New("the model says more than it was allowed")
 			}
 		case llm.Reasoning:
-			written.Add(p.Delta)
+			output.Add(p.Delta)
 		case llm.Usage:
-			if err := count(ctx, event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}); err != nil {
+			counted = true
+			if err := l.countSampled(ctx, event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}); err != nil {
 				return mcp.Sample{}, err
 			}
 		case llm.Finish:
-			out.Cut = p.Reason == "length"
+			sample.Cut = p.Reason == "length"
 			if p.Model != "" {
-				out.Model = p.Model
+				sample.Model = p.Model
 			}
 		}
 	}
 
-	out.Text = said.String()
-	return out, nil
+	sample.Text = text.String()
+	return sample, nil
 }
 
-// Bounds of the questions of one call's server that are answered by sending the call again. Those
-// beyond are answered with cancel.
+// samplingRequest returns the model request for a server's sampling request, with at most maxTokens for the answer.
+func samplingRequest(model string, maxTokens int64, sampling mcp.Sampling) llm.Request {
+	r := llm.Request{Model: model, MaxTokens: maxTokens}
+	if sampling.System != "" {
+		r.Messages = append(r.Messages, llm.Message{Role: llm.System, Text: sampling.System})
+	}
+	for _, m := range sampling.Messages {
+		r.Messages = append(r.Messages, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
+	}
+	return r
+}
+
+// countSampled counts tokens that a server's sampling request has used: in metrics, for the caller, and towards the
+// run's budget. It stores them in a note before it charges the budget. A process that takes over charges the tokens
+// of the note (replay.Step.Sampled), because no event has them.
+func (l *loop) countSampled(ctx context.Context, used event.Usage) error {
+	err := l.run.writeNote(ctx, replay.NoteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
+	l.countModelCall(ctx, used)
+	if err != nil {
+		return err
+	}
+	return l.budget.SpendSampled(ctx, l.run.out, used)
+}
+
+// Bounds of the questions in results input_required of one call. Questions beyond these are answered with cancel and
+// not asked.
 const (
 	maxQuestionsPerResult = 8
 	maxQuestionsPerCall   = 32
 )
 
+// errBadQuestion is the message of a call whose server requires an input that is not a valid elicitation.
 const errBadQuestion = "What its server asks for cannot be shown to a person."
 
-// saveSignIn sets that the owner has to sign in before the call is sent, as savePending does. What its
-// server has required before stays required.
+// saveSignIn sets in exec.pending that the owner has to sign in before the call is sent again, and stores exec.pending
+// in notes. The input that the server has required before stays required. interrupt is the id of the question that
+// will ask for the sign-in.
 func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.SignIn, interrupt string) error {
 	p := &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
 	if exec.pending != nil {
@@ -113,13 +120,15 @@ func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.
 	}
 	p.SignIn = in
 	p.SignInInterrupt = interrupt
-	p.SignInExpires = l.agent.Log.Now().Add(time.Until(in.Expires)).UnixMilli()
+	p.SignInExpires = l.agent.Log.Now().Add(time.Until(in.Expires)).UnixMilli() // from this machine's clock to the log's
 	exec.pending = p
 	return l.writePending(ctx, exec)
 }
 
-// savePending sets what the call waits for, and writes it down for a process that takes over. That
-// comes before the first question, so that every answer finds it.
+// savePending sets in exec.pending the input that the server of the call requires, with an id for each question, and
+// stores exec.pending in notes for a process that takes over. It is called before the first question is asked, so that
+// the process that gets an answer knows what the answer is for. It returns a failure of the call if the server
+// requires something that is not an elicitation.
 func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content.InputRequired) error {
 	pending := &pendingInput{
 		Required:        in,
@@ -145,7 +154,8 @@ func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content
 	return l.writePending(ctx, exec)
 }
 
-// writePending writes the notes of exec.pending.
+// writePending stores exec.pending in notes. It does nothing if no other process could continue the run. If ctx has
+// ended, it returns the failure of the call for that.
 func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	if l.run.job == nil {
 		return nil
@@ -161,8 +171,9 @@ func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	return err
 }
 
-// replayedPending decodes what savePending wrote; nil if it wrote nothing. Without
-// it, it is unknown whether the server carried the call out.
+// replayedPending decodes what writePending stored for a call in another process. It returns nil if nothing was stored
+// or, with a warning, if that cannot be decoded: it is then unknown whether the server has executed the call
+// (refuseRepetition). c may be nil.
 func (l *loop) replayedPending(c *replay.Call) *pendingInput {
 	if c == nil || c.Input == nil {
 		return nil
@@ -176,14 +187,17 @@ func (l *loop) replayedPending(c *replay.Call) *pendingInput {
 		l.agent.Logger.Warn("stored input requests of a call cannot be used", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
 		return nil
 	}
-	if pending.SignIn != nil && pending.SignIn.InMemory { // of a process that has ended: the owner is asked again
-		pending.SignIn, pending.SignInInterrupt = nil, ""
+	if pending.SignIn != nil && pending.SignIn.InMemory {
+		// Only the memory of the other process had the sign-in. The server will require one again.
+		pending.SignIn = nil
+		pending.SignInInterrupt = ""
 	}
 	return &pending
 }
 
-// settlePending asks the owner of the run for what the call requires, and completes the request with
-// that. The call must be allowed still, since a person may have taken a long time.
+// settlePending asks the owner of the run for the input and the sign-in that the call requires, waits for them, and
+// completes request with the answers. Then it checks again that the rules allow the call, since they may have changed
+// while the owner was asked. It does nothing if the call requires nothing.
 func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *mcp.Call) (err error) {
 	pending := exec.pending
 	if pending == nil {
@@ -206,13 +220,15 @@ func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *
 	return l.agent.authorizeCall(ctx, exec)
 }
 
-// awaitSignIn asks the owner of the run to sign in to the server of the call, and returns when they
-// have. Their browser answers the question too (FinishSignIn).
+// awaitSignIn asks the owner of the run to sign in to the server of the call, and returns nil when they have signed in.
+// The question is answered by the owner, or by the redirect of their browser (FinishSignIn). A question that is
+// declined or not answered is a failure of the call.
 func (l *loop) awaitSignIn(ctx context.Context, exec *toolExecution, request mcp.Call) error {
-	in := exec.pending.SignIn
+	signIn := exec.pending.SignIn
 	res, err := l.askOwner(ctx, event.Interrupt{
-		ID: exec.pending.SignInInterrupt, Kind: event.KindElicitation, Call: exec.Call, Message: in.Message, Mode: mcp.ElicitURL, URL: in.URL,
-		HeldOpen: in.InMemory, ExpiresAt: exec.pending.SignInExpires,
+		ID: exec.pending.SignInInterrupt, Kind: event.KindElicitation, Call: exec.Call,
+		Message: signIn.Message, Mode: mcp.ElicitURL, URL: signIn.URL,
+		HeldOpen: signIn.InMemory, ExpiresAt: exec.pending.SignInExpires,
 	})
 	if err != nil {
 		return err
@@ -223,12 +239,12 @@ func (l *loop) awaitSignIn(ctx context.Context, exec *toolExecution, request mcp
 	if err := l.agent.Tools.AwaitSignIn(ctx, request, res.elicitationAction()); err != nil {
 		return err
 	}
-	l.agent.Tools.ToolsFor(ctx, exec.caller) // this process may not have been able to list the tools before
+	l.agent.Tools.ToolsFor(ctx, exec.caller) // lists the server's tools, which may need the owner's sign-in
 	return nil
 }
 
-// answerPending asks the owner of the run what the server of the call requires, and returns the
-// answers by the key of the server's request.
+// answerPending asks the owner of the run the questions of exec.pending, waits until all are resolved, and returns the
+// answers by the key of the server's request. Questions beyond the bounds are answered with cancel.
 func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[string]mcp.ElicitationResult, error) {
 	asked, err := mcp.Elicitations(exec.pending.Required)
 	if err != nil {
@@ -256,11 +272,11 @@ func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[stri
 	for key := range asked {
 		answers[key] = mcp.ElicitationResult{Action: mcp.Cancel}
 	}
-	for n, v := range resolved {
-		if errors.Is(v.unanswered, errWithdrawn) { // because ctx ended
+	for n, res := range resolved {
+		if errors.Is(res.unanswered, errWithdrawn) { // because ctx ended
 			return nil, exec.canceledFailure(ctx)
 		}
-		answers[keys[n]] = mcp.ElicitationResult{Action: v.elicitationAction(), Content: v.Content}
+		answers[keys[n]] = mcp.ElicitationResult{Action: res.elicitationAction(), Content: res.Content}
 	}
 	return answers, nil
 }
