@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,55 +12,53 @@ import (
 	"answerd/internal/event"
 )
 
-// maxElicitations bounds the questions of servers that may be open in a run. Each has up to 72
-// KiB, and every suspended event contains all of them. Approvals are bounded by the calls of a
-// turn.
+// maxElicitations bounds the questions of servers that may be open in a run, because each has up to 72 KiB, and every
+// suspended event contains all of them. Approvals are bounded by the calls of a turn.
 const maxElicitations = 16
 
-// suspension tracks the open interrupts of a run and the calls of its turn that are in flight.
-// If every call in flight waits for a person, or for an earlier call that does, the run cannot
-// proceed without an answer: it is suspended. It then appends the event suspended, and its clock
-// is paused. If another process can continue the run, its job is parked, and this process stops
-// executing it.
+// suspension tracks the open interrupts of a run and the calls of its turn that are in flight. If each call in flight
+// waits for a person, or for an earlier call that waits for a person, the run cannot continue without an answer. It is
+// then suspended: its clock is paused, and the event suspended is appended. If another process can continue the run,
+// its job is parked, and this process stops executing it.
 //
-// Order of calls: a call whose charge depends on earlier calls of its turn blocks in waitTurn
-// until releaseTurn. Meanwhile it counts as waiting. Otherwise a run whose first call waits for
-// a person would never be suspended.
+// Order of calls: a call whose charge depends on earlier calls of its turn blocks in waitTurn until releaseTurn. While
+// it blocks, it counts as waiting. Otherwise a run whose first call waits for a person would never be suspended.
 //
-// Order of locks: mu comes before the mutex of the writer and before that of the agent, since events are
-// appended and the grace period is changed while mu is held. So code that holds the agent's mutex reads only
-// openCount and isSuspended.
+// Order of locks: mu is locked before the mutex of the writer and before that of the agent, since events are appended
+// and the grace period is changed while mu is held. So code that holds the agent's mutex must not lock mu; it reads
+// only openCount and isSuspended.
 type suspension struct {
 	run *run
 
-	openCount   atomic.Int32 // number of open interrupts, for callers that must not wait for mu
-	isSuspended atomic.Bool  // likewise
+	openCount   atomic.Int32 // the number of open interrupts, for code that must not lock mu
+	isSuspended atomic.Bool  // whether the run is suspended, for code that must not lock mu
 
 	// mu guards the fields below. It is held while the events of questions, answers and
 	// suspensions are appended, so that their order in the log matches the order of the state
 	// changes.
 	mu              sync.Mutex
-	turnCtx         context.Context // the context of the calls
-	inFlight        map[string]bool // by call id; true for a call that is blocked on an earlier one
-	open            []*interrupt    // in the order in which they were asked
+	turnCtx         context.Context // the context of the turn's calls
+	inFlight        map[string]bool // by call id; true if the call blocks until an earlier call is decided or the run resumes
+	open            []*interrupt    // the open interrupts, in the order in which they were asked
 	resumed         chan struct{}   // closed when the run continues; nil unless it is suspended
-	awaitedChildren map[string]bool // the child runs of calls in flight
-	awaitingCharge  map[string]bool // the calls that wait in recorded.Inputs.Charge
+	awaitedChildren map[string]bool // by id, the child runs for which calls in flight wait
+	awaitingCharge  map[string]bool // by id, the calls of a rerun that wait in recorded.Inputs.Charge
 }
 
-// beginTurn marks the calls of a turn as in flight. It must precede all of them: otherwise the
-// first call that asks would suspend a run whose other calls have not started yet.
-func (s *suspension) beginTurn(turn context.Context, calls []*call) {
+// beginTurn marks the calls of a turn, whose context is ctx, as in flight. It must be called before any of them starts:
+// otherwise the first call that asks a question would suspend a run whose other calls have not started yet.
+func (s *suspension) beginTurn(ctx context.Context, calls []*call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turnCtx, s.inFlight = turn, make(map[string]bool, len(calls))
+	s.turnCtx = ctx
+	s.inFlight = make(map[string]bool, len(calls))
 	for _, c := range calls {
 		s.inFlight[c.CallID] = false
 	}
 }
 
-// endCall removes a call that has ended. All remaining calls may be waiting, which suspends the
-// run.
+// endCall removes a call that has ended from those in flight. If all remaining calls wait, it suspends the run. The
+// error is that of the log.
 func (s *suspension) endCall(callID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +66,9 @@ func (s *suspension) endCall(callID string) error {
 	return s.suspendIfBlockedLocked()
 }
 
-// waitTurn blocks a call until releaseTurn closes changed, which means that an earlier call of
-// its turn was decided. It returns ctx's cause, or the error of the log.
+// waitTurn blocks a call until releaseTurn closes changed, that is, until an earlier call of its turn was charged or
+// refused. If this leaves no call that can continue, it suspends the run. It returns nil once changed is closed, the
+// cause of ctx if ctx ends first, or the error of the log.
 func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan struct{}) error {
 	s.mu.Lock()
 	var err error
@@ -90,8 +90,9 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 	}
 }
 
-// recheck suspends the run if it is due. Only the runs that repeat a recorded one need it: the recording may
-// have the event only after one that changes nothing here.
+// recheck suspends a rerun if all of its calls wait and the recording has the event suspended next. It is called after
+// events that change nothing in s, because the recorded suspension may follow such an event. For any other run, it
+// does nothing.
 func (s *suspension) recheck() error {
 	if s.run.agent.Repeat == nil {
 		return nil
@@ -101,7 +102,8 @@ func (s *suspension) recheck() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// setAwaitsCharge records whether a call waits in recorded.Inputs.Charge.
+// setAwaitsCharge sets whether a call of a rerun waits in recorded.Inputs.Charge. If it does and all calls wait, it
+// suspends the run. The error is that of the log.
 func (s *suspension) setAwaitsCharge(callID string, waits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,9 +118,9 @@ func (s *suspension) setAwaitsCharge(callID string, waits bool) error {
 	return nil
 }
 
-// releaseTurn closes changed, which wakes the calls in waitTurn. In the same critical section it
-// marks all calls as not blocked. A call that is about to continue must not count as waiting,
-// because the run would be suspended while it continues.
+// releaseTurn closes changed, which wakes the calls in waitTurn, and marks all calls as not blocked. It does both while
+// it holds mu: a call that is about to continue must not count as waiting, because the run would be suspended while the
+// call continues.
 func (s *suspension) releaseTurn(changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,14 +130,15 @@ func (s *suspension) releaseTurn(changed chan struct{}) {
 	close(changed)
 }
 
-// openInterrupts asks the owner of the run: it appends the questions that are not in the log yet, and
-// counts all as open. Nil ones are left out, and so are elicitations beyond maxElicitations, which
-// stay unasked. The error is the log's.
+// openInterrupts counts questions as open and appends the events of those that the log does not have yet. If all calls
+// then wait, it suspends the run, once for all questions. It skips nil elements. It leaves out elicitations beyond
+// maxElicitations, whose isAsked stays false. The error is that of the log.
 func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error {
 	if s.run.agent.Repeat == nil {
 		return s.openTogether(ctx, all)
 	}
-	for _, i := range all { // the recording says when the run is suspended
+	// In a rerun, each question waits for its place in the recording, which also says when the run is suspended.
+	for _, i := range all {
 		if i == nil {
 			continue
 		}
@@ -151,8 +154,8 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 	return nil
 }
 
-// openTogether is openInterrupts for a run that does not repeat a recording: it opens all questions before the run
-// may be suspended, so that the run is suspended once for all of them.
+// openTogether does what openInterrupts says without regard to a recording. It holds mu throughout, so that no other
+// goroutine suspends the run between two questions.
 func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +179,7 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 		if i.isAsked {
 			continue
 		}
-		// The turn may have ended. Then the question is withdrawn at once, which is not an
-		// error.
+		// Append even if ctx has ended: awaitAnswer then withdraws the question at once.
 		if err := s.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
 			s.removeOpenLocked(i)
 			return err
@@ -188,9 +190,9 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 	return s.suspendIfBlockedLocked()
 }
 
-// recordUnanswered appends a question together with its resolution, since no person can answer
-// it. So readers learn why a call was refused. Events of parallel calls may come in between, but the run is not
-// suspended there, because the call that asks does not wait.
+// recordUnanswered appends a question that no person can answer, and its resolution res, so that readers learn why a
+// call was refused. Events of parallel calls may come between the two events, but not the event suspended, because the
+// call that asks does not wait.
 func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, res resolution) error {
 	resolved := i.resolvedEvent(res)
 	if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
@@ -205,7 +207,7 @@ func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, res res
 	return s.run.out.Append(context.WithoutCancel(ctx), resolved)
 }
 
-// appendAndResume appends an event that ends a suspension.
+// appendAndResume appends an event that ends a suspension, and ends the suspension if the run is suspended.
 func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,28 +218,28 @@ func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error
 	return nil
 }
 
-// resolveInterrupt appends the resolution of a question and lets the run continue. It does so
-// even if ctx has ended, because every question must be closed. If the log refuses the event,
-// the question stays open: the run may have been parked at this moment, and must get the answer
-// when it continues.
-func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resolution) error {
-	err := s.run.awaitOrder(ctx, i.resolvedEvent(v))
-	if err == nil {
-		err = s.appendResolution(ctx, i, v)
+// resolveInterrupt appends the resolution of a question and lets the run continue, even if ctx has ended, because
+// every question must be closed. In a child run it also closes the same question in the parent. If the log refuses the
+// event, the question stays open and the error is returned: the run may have been parked at this moment, and must get
+// the answer when it continues.
+func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, res resolution) error {
+	if err := s.run.awaitOrder(ctx, i.resolvedEvent(res)); err != nil {
+		return err
 	}
-	if err == nil {
-		s.run.agent.wakeParent(s.run, i.ID) // which may ask the same question
+	if err := s.appendResolution(ctx, i, res); err != nil {
+		return err
 	}
-	return err
+	s.run.agent.wakeParent(s.run, i.ID)
+	return nil
 }
 
-// appendResolution appends the resolution, counts the question as closed and ends the suspension, as one step
-// under mu. If other questions still block all calls, the run is suspended again at once, with an event that has
-// only those.
-func (s *suspension) appendResolution(ctx context.Context, i *interrupt, v resolution) error {
+// appendResolution appends the resolution of a question, counts the question as closed and ends the suspension, all
+// while it holds mu. If the questions that are still open block all calls, the run is suspended again at once; the new
+// event suspended has only these questions.
+func (s *suspension) appendResolution(ctx context.Context, i *interrupt, res resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.run.out.Append(context.WithoutCancel(ctx), i.resolvedEvent(v)); err != nil {
+	if err := s.run.out.Append(context.WithoutCancel(ctx), i.resolvedEvent(res)); err != nil {
 		return err
 	}
 	s.removeOpenLocked(i)
@@ -245,7 +247,8 @@ func (s *suspension) appendResolution(ctx context.Context, i *interrupt, v resol
 	return s.suspendIfBlockedLocked()
 }
 
-// addOpenLocked counts a question as open. The first one stops the disconnect grace period.
+// addOpenLocked counts a question as open. The first open question ends the disconnect grace period. The caller holds
+// mu.
 func (s *suspension) addOpenLocked(i *interrupt) {
 	s.open = append(s.open, i)
 	if s.openCount.Add(1) == 1 {
@@ -253,45 +256,37 @@ func (s *suspension) addOpenLocked(i *interrupt) {
 	}
 }
 
-// removeOpenLocked counts a question as closed. After the last one, the disconnect grace period
-// starts.
+// removeOpenLocked counts a question as closed. If no other question is open, it starts the disconnect grace period.
+// The caller holds mu.
 func (s *suspension) removeOpenLocked(i *interrupt) {
-	for at, o := range s.open {
-		if o == i {
-			s.open = append(s.open[:at], s.open[at+1:]...)
-			break
-		}
+	if n := slices.Index(s.open, i); n >= 0 {
+		s.open = slices.Delete(s.open, n, n+1)
 	}
 	if s.openCount.Add(-1) == 0 {
 		s.run.agent.awaitReader(s.run)
 	}
 }
 
-// suspendIfBlockedLocked suspends the run if every call in flight waits, and parks it if it can. It is called
-// after each change that can make this true: a call ends, a call begins to wait for an earlier one, a question
-// is asked, one of several is answered. A turn whose context has ended is not suspended, because its questions
-// are about to be withdrawn. The clock is paused before the event is appended: the time that the log takes is
-// not the run's, and a milestone that came between the two could not be appended after suspended.
+// suspendIfBlockedLocked suspends the run if every call in flight waits, and relinquishes it with errParked if it can be
+// parked. It must be called after each change that can make every call wait: a call ends or begins to wait for an
+// earlier call, a question is asked, or one of several questions is answered. If the run is suspended already, it only
+// checks again whether the run can be parked. The caller holds mu. The error is that of the log.
 func (s *suspension) suspendIfBlockedLocked() error {
-	if len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
+	if !s.isBlockedLocked() {
 		return nil
-	}
-	waiting := make(map[string]bool, len(s.open))
-	all := make([]event.Interrupt, len(s.open))
-	for n, i := range s.open {
-		waiting[i.CallID], all[n] = true, i.Interrupt
-	}
-	for id, blocked := range s.inFlight {
-		if !blocked && !waiting[id] && !s.awaitingCharge[id] {
-			return nil
-		}
 	}
 	if s.resumed == nil {
 		if repeat := s.run.agent.Repeat; repeat != nil {
 			if suspends, ok := repeat.Suspends(s.run.ID); ok && !suspends {
-				return nil
+				return nil // the recording has another event next
 			}
 		}
+		all := make([]event.Interrupt, len(s.open))
+		for n, i := range s.open {
+			all[n] = i.Interrupt
+		}
+		// Pause the clock first. The time that the log takes does not count for the run, and a budget event of the clock
+		// could not be appended after the event suspended.
 		s.pauseLocked()
 		if err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all}); err != nil {
 			s.resumeLocked()
@@ -306,9 +301,27 @@ func (s *suspension) suspendIfBlockedLocked() error {
 	return nil
 }
 
+// isBlockedLocked reports whether questions are open and every call in flight waits. A turn whose context has ended is
+// not blocked, because its questions are about to be withdrawn. The caller holds mu.
+func (s *suspension) isBlockedLocked() bool {
+	if len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
+		return false
+	}
+	asks := make(map[string]bool, len(s.open)) // the calls that wait for the answer to an open question
+	for _, i := range s.open {
+		asks[i.CallID] = true
+	}
+	for id, blocked := range s.inFlight {
+		if !blocked && !asks[id] && !s.awaitingCharge[id] {
+			return false
+		}
+	}
+	return true
+}
+
 // canParkLocked reports whether a suspended run needs no process: its log is durable, no server
 // keeps a request open for an answer, the hook interrupt has replied about every question, and no
-// answer or expiry is due now.
+// answer or expiry is due now. The caller holds mu.
 func (s *suspension) canParkLocked() bool {
 	if s.run.job == nil || !s.run.agent.Durable {
 		return false
@@ -321,18 +334,18 @@ func (s *suspension) canParkLocked() bool {
 	return true
 }
 
-// endNotification notes that the hook interrupt has replied, or will not reply. A suspended run
-// that waited for that is parked.
+// endNotification sets that the hook interrupt has replied about a question, or will not reply. If the run is suspended
+// and only waited for this reply, it is parked.
 func (s *suspension) endNotification(i *interrupt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i.notifying = false
 	if s.resumed != nil {
-		_ = s.suspendIfBlockedLocked() // it appends nothing, since the run is suspended
+		_ = s.suspendIfBlockedLocked() // no error: it appends nothing, since the run is suspended
 	}
 }
 
-// earliestExpiry returns when the first of the open questions expires, or the zero time.
+// earliestExpiry returns when the first of the open questions expires; the zero time if no question is open.
 func (s *suspension) earliestExpiry() (first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -344,7 +357,7 @@ func (s *suspension) earliestExpiry() (first time.Time) {
 	return first
 }
 
-// setAwaitsChild notes that a call in flight waits for a child run, or that it does no more.
+// setAwaitsChild sets whether a call in flight waits for the child run with that id.
 func (s *suspension) setAwaitsChild(id string, waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,8 +370,8 @@ func (s *suspension) setAwaitsChild(id string, waits bool) {
 	}
 }
 
-// awaitedInputs returns the ids of the inputs that the run waits for: of the open questions, and of the child
-// runs, which send one at their end.
+// awaitedInputs returns the ids of the inputs that the run waits for: those of the open questions, and those of the
+// child runs in progress. A child run stores an input with its own id in the parent at its end (wakeParent).
 func (s *suspension) awaitedInputs() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,8 +385,9 @@ func (s *suspension) awaitedInputs() map[string]bool {
 	return ids
 }
 
-// restore makes a run that another process has suspended count as suspended, until one of its questions is resolved
-// or another one is asked. Its time must not pass while this process prepares to ask the questions again.
+// restore counts the run as suspended and pauses its clock, if another process has suspended the run. The run's time
+// must not pass while this process prepares to wait for the open questions again. The suspension ends when one of the
+// questions is resolved or another question is asked.
 func (s *suspension) restore() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -382,16 +396,17 @@ func (s *suspension) restore() {
 	}
 }
 
-// pauseLocked begins the suspension and pauses the clock.
+// pauseLocked begins the suspension and pauses the clock. It appends no event. The caller holds mu.
 func (s *suspension) pauseLocked() {
 	s.run.clock.Pause()
 	s.resumed = make(chan struct{})
 	s.isSuspended.Store(true)
 }
 
-// appendOutcome appends the outcome of a call. In a run that another process has suspended, a call may end without an
-// answer: the rules or a hook of this process may refuse a call that waited for an earlier call in the other process.
-// No event may follow suspended, so the call waits for the answer too, and meanwhile the run may be parked.
+// appendOutcome appends the outcome of a call, even if ctx has ended. It blocks while the run is suspended, because no
+// event may follow the event suspended; the call then counts as waiting, and the run may be parked. This happens in a
+// run that another process has suspended: the rules or a hook of this process may refuse a call that waited for an
+// earlier call in the other process, so that it ends although no question was answered.
 func (s *suspension) appendOutcome(ctx context.Context, callID string, ended event.Body) error {
 	for {
 		err := s.run.out.Append(context.WithoutCancel(ctx), ended)
@@ -407,7 +422,7 @@ func (s *suspension) appendOutcome(ctx context.Context, callID string, ended eve
 			return err
 		}
 		if resumed == nil {
-			continue // it was resumed just now
+			continue // the run was resumed after Append had failed
 		}
 		select {
 		case <-resumed:
@@ -417,7 +432,8 @@ func (s *suspension) appendOutcome(ctx context.Context, callID string, ended eve
 	}
 }
 
-// withdrawRestored appends that a question of another process is withdrawn, which was not opened again here.
+// withdrawRestored appends the event that withdraws a question of another process that was not opened again here. It
+// ends the suspension if the run is suspended.
 func (s *suspension) withdrawRestored(ctx context.Context, rec event.Interrupt) error {
 	withdrawn := newInterrupt(rec).resolvedEvent(resolution{unanswered: errWithdrawn})
 	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
@@ -426,7 +442,8 @@ func (s *suspension) withdrawRestored(ctx context.Context, rec event.Interrupt) 
 	return s.appendAndResume(ctx, withdrawn)
 }
 
-// resumeLocked ends the suspension. The caller has appended the event that reports it.
+// resumeLocked ends the suspension and resumes the clock. It does nothing if the run is not suspended. The caller holds
+// mu, and has appended the event that ends the suspension.
 func (s *suspension) resumeLocked() {
 	if s.resumed != nil {
 		close(s.resumed)
@@ -436,7 +453,8 @@ func (s *suspension) resumeLocked() {
 	}
 }
 
-// resumeSignal returns a channel that is closed as soon as the run is not suspended.
+// resumeSignal returns a channel that is closed when the present suspension ends; a closed channel if the run is not
+// suspended.
 func (s *suspension) resumeSignal() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,26 +466,25 @@ func (s *suspension) resumeSignal() <-chan struct{} {
 	return resumed
 }
 
-// wakeParent stores an input in the parent of a child run, whose questions have the same ids. If the
-// parent waits for that question, it is resolved there too; if the parent is parked, it continues. An
-// answer that the parent got first stays.
+// wakeParent stores an input in the parent of a child run, if child is one, so that a parked parent continues. id is
+// that of a question that was resolved in the child, which the parent asks under the same id, or of the child itself
+// at its end. If the question is still open in the parent, the input closes it there; an answer that the parent got
+// before stays. Errors are only logged.
 func (a *Agent) wakeParent(child *run, id string) {
 	if child.req.parent.Run == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
 	defer cancel()
-	err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput)
-	switch {
-	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
-	default:
+	if err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput); err != nil && !isTooLate(err) {
 		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires",
 			"run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
 	}
 }
 
-// awaitCharge waits until a call is charged, if the run repeats a recorded one. Meanwhile the call counts as
-// waiting, so that the run can be suspended.
+// awaitCharge blocks in a rerun until the recording has the charge of the call next: of the call itself if child is "",
+// and otherwise of what its child run has used. While it blocks, the call counts as waiting, so that the run can be
+// suspended. For any other run it returns nil at once. The error is that of the log.
 func (r *run) awaitCharge(callID, child string) error {
 	if r.agent.Repeat == nil {
 		return nil
