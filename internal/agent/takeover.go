@@ -24,15 +24,15 @@ import (
 //
 // If the log outlives the process (Options.Durable), every run has a job in the log. The job
 // contains the run's checkpoint, and has a lease that the executing process renews. A process
-// stops executing a run in one of three ways:
+// stops executing a run that has not ended in one of three ways:
 //
-//   - It relinquishes the run: it seals its writer, notes that it left, and releases the job, or
-//     parks it until a person answers.
-//   - It dies. Its lease ends, and another process finds the job.
+//   - It relinquishes the run: it seals its writer, writes NoteLeft, and releases the job, or
+//     parks the job until a person answers.
+//   - It dies. Its lease ends, and another process claims the job.
 //   - It loses its lease, for example after a long pause. The log then refuses its events
 //     (event.ErrFenced), since another process writes the run.
 //
-// Another process claims the job, reads the checkpoint and the events, and replays the run up to
+// The other process claims the job, reads the checkpoint and the events, and replays the run up to
 // the point where it stopped. So each event occurs once, and a tool call that must not be
 // repeated is not sent again.
 
@@ -40,45 +40,44 @@ const (
 	// maxCrashes bounds how many processes may die while they execute a run, because the run
 	// itself may be the cause.
 	maxCrashes = 5
-	// claimRetry separates a failed claim from the next one.
+	// claimRetry is the pause between a failed claim and the next claim.
 	claimRetry = time.Second
 )
 
-// releaseTimeout bounds the release of a run. It exceeds the log's own timeout for an
-// append.
+// releaseTimeout bounds the use of the log when a run is taken over, released or ended after a panic, and at the end of
+// Drain. It exceeds the log's own timeout for an append.
 const releaseTimeout = 40 * time.Second
 
-// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
-// until the log knows whether the previous process is alive. Other runs, perhaps of another
-// process, must not wait for it.
+// claimWorkers is how many jobs are claimed at the same time. A claim can take long, because the log must find out
+// whether the process before is alive. Other jobs must not wait for that.
 const claimWorkers = 4
 
-// errJobLost means that the log has lost the job of a run, and perhaps events too. Calls that
-// were made could be made again, so no process continues the run.
+// errJobLost means that the log has lost the job of a run, and perhaps events too. No process continues the run,
+// because it could make calls again that were made already.
 var errJobLost = errors.New("the log has lost the job of the run")
 
 // unrecoverableError reports that no process can continue a run.
 type unrecoverableError struct {
-	public string // for the caller
-	err    error
+	public string // the message of the run's terminal event
+	err    error  // the reason, for the log
 }
 
 func (e *unrecoverableError) Error() string { return "go on with a run: " + e.err.Error() }
 
 func (e *unrecoverableError) Unwrap() error { return e.err }
 
-// checkpoint holds what another process needs to execute the run and readers do not see. It does
-// not contain the caller's token, which was given to one process only. It contains the caller's
-// claims only if there are rules, which need them, and otherwise of the one claim that Account has.
+// checkpoint holds what another process needs to execute the run and readers do not see. It does not contain the
+// caller's token, which was given to one process only. It contains the caller's scopes and claims only if there are
+// rules, which need them; without rules, the only claim is that of CostClaim, in Account.
 type checkpoint struct {
 	Version     int     `json:"version"`
 	Request     Request `json:"request"`
 	TraceParent string  `json:"traceparent,omitempty"`
 
-	Agent  *definition.Agent `json:"agent,omitempty"` // as the run started with it; nil if it has no name
+	Agent  *definition.Agent `json:"agent,omitempty"` // the definition at the start of the run; nil without AGENTS_FILE
 	Parent parentCall        `json:"parent,omitzero"`
 	Thread []Message         `json:"thread,omitempty"` // the earlier turns that the run has read
-	Beside bool              `json:"beside,omitempty"` // another run of the thread was active
+	Beside bool              `json:"beside,omitempty"` // run.isBeside
 
 	Account usage.Account `json:"account,omitzero"`
 	Group   string        `json:"group,omitempty"` // of the caller, for the limits of the process that takes over
@@ -87,20 +86,22 @@ type checkpoint struct {
 	Claims map[string]json.RawMessage `json:"claims,omitempty"`
 }
 
-// checkpointVersion changes when an older process cannot read the checkpoint of a newer one.
+// checkpointVersion must be raised when an older process cannot read the checkpoint of a newer process.
 const checkpointVersion = 1
 
-// saveCheckpoint creates the job of the run with its checkpoint. Without a durable log it does
-// nothing.
+// saveCheckpoint creates the job of the run with its checkpoint, sets r.job, and starts to receive inputs. Without a
+// durable log it does nothing.
 func (r *run) saveCheckpoint(ctx context.Context) error {
 	if !r.agent.Durable {
 		return nil
 	}
 	saved := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
+	// The run's record (event.Run) has these three.
 	saved.Request.IdempotencyKey = ""
 	saved.Request.Fingerprint = [32]byte{}
-	saved.Request.Record = nil // the run's record has these
-	saved.Thread, saved.Beside = r.req.earlier, r.isBeside
+	saved.Request.Record = nil
+	saved.Thread = r.req.earlier
+	saved.Beside = r.isBeside
 	saved.Parent = r.req.parent
 	if r.req.Agent != "" {
 		saved.Agent = &r.req.namedAgent.Agent
@@ -122,8 +123,8 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	return nil
 }
 
-// decodeCheckpoint decodes the checkpoint that another process saved. A panic becomes an error;
-// otherwise the run would crash one process after the other.
+// decodeCheckpoint decodes the checkpoint that another process saved. If the job has none, it returns errJobLost. A
+// panic becomes an error, since the run would otherwise crash each process that claims it.
 func decodeCheckpoint(encoded []byte) (saved checkpoint, err error) {
 	defer recoverTo(&err)
 	if len(encoded) == 0 {
@@ -138,11 +139,9 @@ func decodeCheckpoint(encoded []byte) (saved checkpoint, err error) {
 	return saved, nil
 }
 
-// claimLoop claims runs until ctx ends: those of processes that died or are shutting down, and
-// parked runs whose person has answered.
+// claimLoop claims jobs and continues their runs until ctx ends: runs of processes that died or are shutting down,
+// parked runs whose question was answered or has expired, and deliveries.
 func (a *Agent) claimLoop(ctx context.Context) {
-	// A process that crashes shortly after each start would otherwise crash the runs that it
-	// claims.
 	waitFor(ctx, a.ClaimDelay)
 	for a.awaitFreeSlot(ctx) {
 		job, err := a.claimJob(ctx)
@@ -157,14 +156,14 @@ func (a *Agent) claimLoop(ctx context.Context) {
 	}
 }
 
-// claimJob waits for a job. A panic in the log becomes an error: it belongs to no run, and would
-// end the process with all runs.
+// claimJob waits for a job and claims it. A panic in the log becomes an error, since it would otherwise end the process
+// with all its runs.
 func (a *Agent) claimJob(ctx context.Context) (_ event.Job, err error) {
 	defer recoverTo(&err)
 	return a.Log.Claim(ctx)
 }
 
-// awaitFreeSlot waits until another run may be executed here. It reports false if ctx ends first.
+// awaitFreeSlot waits until this process has a free slot for a claimed run. It reports false if ctx ends first.
 func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	for {
 		if a.gate.HasFreeSlot() {
@@ -178,7 +177,8 @@ func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	}
 }
 
-// resumeClaimed continues the run of a job, or makes the next attempt of a delivery, in its own goroutine.
+// resumeClaimed continues the run of a claimed job, or makes the next attempt of a delivery. It does not wait for
+// either.
 func (a *Agent) resumeClaimed(job event.Job) {
 	if delivery.IsDelivery(job.Run()) {
 		a.Deliveries.Resume(job)
@@ -188,7 +188,7 @@ func (a *Agent) resumeClaimed(job event.Job) {
 		r, badCheckpoint, err := a.loadClaimed(job)
 		if err != nil {
 			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "failed to load a claimed run", append(errorAttrs(err), slog.String("run_id", job.Run()))...)
-			waitFor(a.ctx, claimRetry) // a job that is released at once is delivered again at once
+			waitFor(a.ctx, claimRetry) // a job that is released can be claimed again at once
 		}
 		if r == nil {
 			a.releaseClaim(job)
@@ -196,6 +196,7 @@ func (a *Agent) resumeClaimed(job event.Job) {
 		}
 		err = r.restoreFromLog(badCheckpoint)
 		if errors.Is(err, event.ErrUnavailable) {
+			// The log may answer another attempt, here or in another process. executeRun then releases the job.
 			r.relinquish(errHandedOver)
 		}
 		a.awaitReader(r)
@@ -203,9 +204,9 @@ func (a *Agent) resumeClaimed(job event.Job) {
 	})
 }
 
-// loadClaimed registers the run of a job as executed here. It returns nil if the agent is
-// draining. badCheckpoint explains why the checkpoint cannot be used; the run must be registered
-// even then, so that it ends with an error event.
+// loadClaimed creates the run of a claimed job from its record and checkpoint, and registers it as executed here. It
+// returns a nil run if the agent is draining or with an error. badCheckpoint says why the checkpoint cannot be used;
+// the run is registered even then, so that it ends with an error event.
 func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
@@ -218,7 +219,8 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	if saved.Request.namedAgent, err = a.restoreAgent(saved.Agent); err != nil && badCheckpoint == nil {
 		badCheckpoint = err
 	}
-	saved.Request.parent, saved.Request.earlier = saved.Parent, saved.Thread
+	saved.Request.parent = saved.Parent
+	saved.Request.earlier = saved.Thread
 	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": saved.TraceParent})
 	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: saved.Group, Scopes: saved.Scopes, Claims: saved.Claims}
 	r := a.newRun(parent, rec, caller, saved.Request)
@@ -237,7 +239,8 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	return r, badCheckpoint, nil
 }
 
-// releaseClaim returns a job that was claimed but whose run was not started.
+// releaseClaim releases a job that was claimed but whose run was not started here. An error is only logged, since the
+// lease of the job ends anyway.
 func (a *Agent) releaseClaim(job event.Job) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -250,10 +253,12 @@ func (a *Agent) releaseClaim(job event.Job) {
 	}
 }
 
-// restoreFromLog reads what the run did so far and prepares it to continue. Its error explains
-// why the run cannot continue: *unrecoverableError or errJobLost if it cannot in any process. It
-// ignores the end of the run's context, because a cancelled run needs its state to close what is
-// open. A panic becomes an error; otherwise the run would crash one process after the other.
+// restoreFromLog reads what the run did so far and prepares it to continue: it sets r.out, r.threadTurn and r.replayed,
+// and starts to receive inputs. If the process before died before the start event, it appends that event.
+//
+// Its error says why the run cannot continue here: *unrecoverableError or errJobLost if no process can continue it. It
+// does not stop when the run's context ends, because a cancelled run needs its state to close what is open. A panic
+// becomes an error, since the run would otherwise crash each process that claims it.
 func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
@@ -274,7 +279,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if err := whyUnrecoverable(err, badCheckpoint); err != nil {
 		return err
 	}
-	if len(events) == 1 {
+	if len(events) == 1 { // the log may have stored the start event without the turn (event.Log.BeginThread)
 		if err := r.repairTurn(ctx); err != nil {
 			return err
 		}
@@ -285,17 +290,17 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return fmt.Errorf("read the notes of a run: %w", err)
 	}
 	if n := replay.Crashes(notes); n >= maxCrashes {
-		r.replayed = replay.Read(events, notes, nil) // its child runs are cancelled
+		r.replayed = replay.Read(events, notes, nil) // cancelChildren needs it
 		return &unrecoverableError{"The run was given up, since it was cut short too often.", fmt.Errorf("%d processes died with it", n)}
 	}
-	// The note comes before anything is done for the run. So a run that kills each process is given up, and a
-	// process that has lost the run again fails here with ErrFenced.
+	// The note counts this process (replay.Crashes), so it comes before the run does anything that could crash the
+	// process. A process that has lost the run again fails here with ErrFenced.
 	if err := r.writeNote(ctx, replay.NoteTaken); err != nil {
 		return err
 	}
 
-	// The inputs so far are part of the state that is replayed. They must be read before the inbox listens, because
-	// its goroutine calls receiveAvailable too.
+	// The inputs so far are part of the state that is replayed. They are read before the inbox starts to listen, because
+	// its goroutine calls receiveAvailable too, and only one goroutine may call it at a time.
 	inputs, _, err := r.inbox.receiveAvailable(ctx)
 	if err != nil {
 		return fmt.Errorf("read the inputs of a run: %w", err)
@@ -307,7 +312,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return &unrecoverableError{"The process that executed the run died while it ended it.", errors.New("its end has no cause")}
 	}
 	if r.req.Awaited && r.replayed.Suspended {
-		// Its caller was asked to fetch the answer later, so the run needs no reader.
+		// At the first suspension, the caller was asked to fetch the answer later. Since then the run needs no reader.
 		agent.mu.Lock()
 		r.Background = true
 		agent.mu.Unlock()
@@ -317,7 +322,8 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	return nil
 }
 
-// continueWriting makes the writer of the run continue after its events, and adds the events to its turn.
+// continueWriting replaces the writer of the run by one that continues after events, all events of the run so far, and
+// adds the events to the run's turn of the thread. It returns an error if the events are not in a valid order.
 func (r *run) continueWriting(events []event.Event) (err error) {
 	for _, e := range events {
 		r.threadTurn.Add(e.Body)
@@ -329,8 +335,9 @@ func (r *run) continueWriting(events []event.Event) (err error) {
 	return nil
 }
 
-// whyUnrecoverable returns the reason why a run cannot continue, nil if it can. err is the error of reading its events,
-// badCheckpoint that of reading its request.
+// whyUnrecoverable returns the reason why a run cannot continue here; nil if it can. err is the error of reading its
+// events, and badCheckpoint that of reading its checkpoint. If the log does not answer, the reason is err itself, and
+// another attempt may succeed.
 func whyUnrecoverable(err, badCheckpoint error) error {
 	switch {
 	case errors.Is(err, event.ErrUnavailable):
@@ -347,7 +354,7 @@ func whyUnrecoverable(err, badCheckpoint error) error {
 	return nil
 }
 
-// allEvents returns all events of a run so far.
+// allEvents reads all events of a run so far, in several requests if they are many.
 func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
 	for {
 		page, err := a.Log.After(ctx, id, int64(len(events)))
@@ -361,8 +368,9 @@ func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event,
 	}
 }
 
-// repairTurn begins the turn of a run if its thread does not exist, because the process that began the run died before
-// it was written (see appendBeginning). Where the thread exists, the turn was begun, and may have ended by now.
+// repairTurn begins the turn of a run if its thread does not exist: the process that began the run died before the log
+// had stored the thread. If the thread exists, the turn was begun, and may have ended by now. It does nothing for a
+// child run, which has no turn. It returns an error only if the log does not answer.
 func (r *run) repairTurn(ctx context.Context) error {
 	if r.req.parent.Run != "" {
 		return nil
@@ -377,20 +385,20 @@ func (r *run) repairTurn(ctx context.Context) error {
 	return nil
 }
 
-// releaseJob returns the job of a relinquished run to the log. A run that waits for a person is
-// parked until a person answers or a question expires, unless an answer has already arrived.
+// releaseJob gives the job of a run that did not end here back to the log. A run that waits for a person is parked until
+// a person answers or a question expires, unless an answer has arrived already. Errors are only logged.
 //
-// No answer is lost between the decision to park and Park. An answer that came before is found by pendingInput,
-// and the job is released instead. One that comes later has a position after pos, which Park is given, and so
-// wakes the run. The note comes before both: without it the next process counts this one as having died
-// (replay.Crashes), and gives the run up after maxCrashes.
+// No answer is lost between the decision to park and Park. pendingInput finds an answer that came before, and the job is
+// released instead. An answer that comes later has a position after pos, which Park is given, so the log makes the job
+// available again. NoteLeft comes before both: without the note, the next process counts this process as having died
+// (replay.Crashes), and ends the run after maxCrashes.
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := r.writeNote(ctx, replay.NoteLeft)
 	pos, pending := a.pendingInput(ctx, r)
 	switch {
-	case errors.Is(err, event.ErrFenced): // another process already has the run
+	case errors.Is(err, event.ErrFenced): // another process executes the run already, so the error is expected
 		err = r.job.Release(ctx)
 	case r.relinquished() == errParked && !pending:
 		err = errors.Join(err, r.job.Park(ctx, pos, r.suspension.earliestExpiry()))
@@ -403,9 +411,9 @@ func (a *Agent) releaseJob(r *run) {
 	}
 }
 
-// pendingInput reports whether there is an input that the run still has to process: an answer to
-// an open question, or a cancellation. pos is the position up to which there is none. If the log
-// does not answer, pendingInput reports true, because a released run checks again.
+// pendingInput reports whether the log has an input that the run has not processed: an answer to an open question, the
+// end of a child run, or a cancellation. pos is the position up to which there is none. If the log does not answer,
+// pendingInput reports true, because the process that continues the run checks again.
 func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bool) {
 	open := r.suspension.awaitedInputs()
 	for {
@@ -425,11 +433,11 @@ func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bo
 	}
 }
 
-// HandingOver returns a channel that is closed when Drain hands runs over to other processes.
-// Readers can then continue in those processes.
+// HandingOver returns a channel that is closed when Drain hands runs over to other processes. From then on, readers
+// should continue in another process.
 func (a *Agent) HandingOver() <-chan struct{} { return a.handingOver }
 
-// handOverRuns relinquishes all runs to other processes.
+// handOverRuns relinquishes all runs of this process, closes handingOver, and makes registerChild refuse children.
 func (a *Agent) handOverRuns() {
 	a.handOverOnce.Do(func() { close(a.handingOver) })
 	a.mu.Lock()
@@ -441,39 +449,36 @@ func (a *Agent) handOverRuns() {
 	}
 }
 
-// Drain refuses new runs, and waits until all other runs have ended or are suspended, but not
-// longer than ctx. It does not wait for suspended runs, because a person may need more time than
-// a process has. Then it hands the remaining runs over to other processes if the log is durable;
-// otherwise it ends each with a terminal event. It returns when all of that is done.
+// Drain refuses new runs and direct calls, and waits until all runs have ended or are suspended and no direct call is
+// in flight, but not longer than until ctx ends. It does not wait for suspended runs to end, because a person may need
+// more time than a process has. Then it hands the remaining runs over to other processes if the log is durable;
+// otherwise it ends each with a terminal event. It returns when the goroutines of all runs have ended, deliveries are
+// drained and the counts of usage are stored.
 func (a *Agent) Drain(ctx context.Context) {
 	a.StopAccepting()
 	if a.Durable {
 		a.endClaims() // otherwise this process would claim the runs that it hands over
 	}
-	done := make(chan struct{})
-	go func() { a.runs.Wait(); close(done) }()
-	for !a.isIdle() {
+	for !a.isIdle() && ctx.Err() == nil {
 		select {
 		case <-a.idleSignal:
-			continue
 		case <-ctx.Done():
 		}
-		break
 	}
 	if a.Durable {
-		// Before stop: the first cause of a context counts, and after errShutdown the runs would end here.
+		// Hand over before stop: only the first cause of a context counts, and after errShutdown the runs would end here.
 		a.handOverRuns()
 	}
 	a.stop(errShutdown)
-	<-done
+	a.runs.Wait()
 	a.Deliveries.Drain(ctx)
-	a.endClaims() // until here, deliveries in memory were claimed
+	a.endClaims() // without a durable log, deliveries were claimed until here
 	flushing, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	a.usage.Flush(flushing)
 }
 
-// endClaims stops the claims of jobs, and returns when no more come.
+// endClaims ends the goroutines of claimLoop, and returns when they have ended. It may be called again.
 func (a *Agent) endClaims() {
 	a.stopClaims()
 	a.claiming.Wait()
