@@ -14,7 +14,6 @@ import (
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/record"
-	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
@@ -319,37 +318,6 @@ func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
 var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
 	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
 
-// prepareAsk completes exec so that execute asks another agent, if the called tool is one of l.askTools.
-func (l *loop) prepareAsk(exec *toolExecution) {
-	for _, t := range l.askTools {
-		if t.Name == exec.Tool {
-			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
-			exec.toolExists = true
-			exec.askedAgent = t.agent
-			exec.builtin = l.askAgent
-		}
-	}
-}
-
-// refuseExcessAsks returns one text for each call: why the call must not be made because the turn asks more than
-// maxAsksPerTurn agents; "" for all calls that may be made. It sets l.askCount, the number of children that share the
-// rest of the budget.
-func (l *loop) refuseExcessAsks(calls []*call) []string {
-	refusals := make([]string, len(calls))
-	l.askCount = 0
-	for i, c := range calls {
-		if !hasAskTool(l.askTools, c.Tool) {
-			continue
-		}
-		if l.askCount == maxAsksPerTurn {
-			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
-			continue
-		}
-		l.askCount++
-	}
-	return refusals
-}
-
 // hasAskTool reports whether one of tools has the name.
 func hasAskTool(tools []askTool, name string) bool {
 	return slices.ContainsFunc(tools, func(t askTool) bool { return t.Name == name })
@@ -388,4 +356,62 @@ func (a *Agent) profileOf(model string) llm.Profile {
 func (a *Agent) priceOf(model string) *llm.Price {
 	_, profiles := a.Models()
 	return profiles[model].Price
+}
+
+// updateOffered sets l.offered, the tools that the model is offered: the caller's tools, those that ask other agents,
+// and the servers' tools or what the tool search shows in their place. The first two kinds stay the same for the whole
+// run; because they come first, the beginning of the prompt stays cacheable.
+func (l *loop) updateOffered() {
+	fixed := slices.Clone(l.clientTools)
+	for _, t := range l.askTools {
+		fixed = append(fixed, t.Tool)
+	}
+	switch {
+	case l.search != nil:
+		l.offered = append(fixed, l.search.Shown()...)
+	case len(fixed) > 0:
+		l.offered = append(fixed, l.catalog.Offered...)
+	default:
+		l.offered = l.catalog.Offered
+	}
+}
+
+// offeredTools returns the tools of a model request; the final turn has none.
+func (l *loop) offeredTools(final bool) []llm.Tool {
+	if final {
+		return nil
+	}
+	return l.offered
+}
+
+// answerTokens returns how many tokens the next answer may have; 0 means no limit. It is the lowest of the request's
+// limit, the operator's, the model's, and the rest of the run's budget. If one of these is set, or the endpoint has
+// refused prompt and answer together (answerRefused), the room that the prompt leaves in the window limits it too.
+// final is whether the turn is the last one, for which the budget keeps a reserve.
+func (l *loop) answerTokens(final bool) int64 {
+	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
+	if limit == 0 && !l.answerRefused {
+		return 0
+	}
+	return budget.LowerTokens(limit, l.window.AnswerRoom())
+}
+
+// modelRequest returns the request of a turn, from 1. The final turn offers no tools.
+func (l *loop) modelRequest(turn int, final bool) llm.Request {
+	req := &l.run.req
+	r := llm.Request{
+		Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final),
+		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferredModel,
+	}
+	if tools := l.offeredTools(final); len(tools) > 0 {
+		r.Tools, r.ToolChoice = tools, llm.Auto
+		if turn == 1 && req.ToolChoice == ToolRequired {
+			// Only in the first turn: a model that must always call a tool never answers.
+			r.ToolChoice = llm.Required
+			r.MustCall = req.ForcedTool
+		}
+	}
+	return r
 }

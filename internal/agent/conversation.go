@@ -12,6 +12,7 @@ import (
 	"answerd/internal/agent/attachment"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -203,6 +204,39 @@ func (l *loop) serverInstructions(ctx context.Context) string {
 			i.Server, strings.ReplaceAll(i.Text, "\n", "\n> "))
 	}
 	return b.String()
+}
+
+// newToolSearch returns a tool search over the catalog. It returns nil if the model is offered all tools instead: if
+// they are few for the model's window (Options.ToolSearch), or if the request restricts the tools or requires a call.
+func (l *loop) newToolSearch() *toolsearch.Search {
+	if l.run.req.restrictsTools() || l.run.req.ToolChoice == ToolRequired {
+		return nil
+	}
+	return l.agent.ToolSearch.Search(l.catalog.Catalog, l.window.Size())
+}
+
+// fitTools adapts the offered tools to the model's window after its size was learned. If all tools would take too much
+// of the window, it starts the tool search, which changes the system prompt; tools that the run has called stay
+// offered. A search that runs already shows fewer tools if the window requires that.
+func (l *loop) fitTools(ctx context.Context) (err error) {
+	if l.search == nil {
+		l.search = l.newToolSearch()
+		if l.search == nil {
+			return nil
+		}
+		var called []string
+		for _, m := range l.messages {
+			for _, c := range m.Calls {
+				called = append(called, c.Name)
+			}
+		}
+		l.search.Offer(called...)
+		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
+		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
+	}
+	l.search.Fit(l.window.Size())
+	l.updateOffered()
+	return err
 }
 
 // splitHistory divides the groups of groupHistory into the history and the question. Without a question in the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
@@ -312,95 +311,4 @@ func (l *loop) reserveConversation() {
 		n += len(m.Text) + mediaSize(m.Media)
 	}
 	l.run.reserveMemory(n - int(l.run.textBytes.Load()))
-}
-
-// newToolSearch returns a tool search over the catalog. It returns nil if the model is offered all tools instead: if
-// they are few for the model's window (Options.ToolSearch), or if the request restricts the tools or requires a call.
-func (l *loop) newToolSearch() *toolsearch.Search {
-	if l.run.req.restrictsTools() || l.run.req.ToolChoice == ToolRequired {
-		return nil
-	}
-	return l.agent.ToolSearch.Search(l.catalog.Catalog, l.window.Size())
-}
-
-// fitTools adapts the offered tools to the model's window after its size was learned. If all tools would take too much
-// of the window, it starts the tool search, which changes the system prompt; tools that the run has called stay
-// offered. A search that runs already shows fewer tools if the window requires that.
-func (l *loop) fitTools(ctx context.Context) (err error) {
-	if l.search == nil {
-		l.search = l.newToolSearch()
-		if l.search == nil {
-			return nil
-		}
-		var called []string
-		for _, m := range l.messages {
-			for _, c := range m.Calls {
-				called = append(called, c.Name)
-			}
-		}
-		l.search.Offer(called...)
-		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
-		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
-	}
-	l.search.Fit(l.window.Size())
-	l.updateOffered()
-	return err
-}
-
-// updateOffered sets l.offered, the tools that the model is offered: the caller's tools, those that ask other agents,
-// and the servers' tools or what the tool search shows in their place. The first two kinds stay the same for the whole
-// run; because they come first, the beginning of the prompt stays cacheable.
-func (l *loop) updateOffered() {
-	fixed := slices.Clone(l.clientTools)
-	for _, t := range l.askTools {
-		fixed = append(fixed, t.Tool)
-	}
-	switch {
-	case l.search != nil:
-		l.offered = append(fixed, l.search.Shown()...)
-	case len(fixed) > 0:
-		l.offered = append(fixed, l.catalog.Offered...)
-	default:
-		l.offered = l.catalog.Offered
-	}
-}
-
-// offeredTools returns the tools of a model request; the final turn has none.
-func (l *loop) offeredTools(final bool) []llm.Tool {
-	if final {
-		return nil
-	}
-	return l.offered
-}
-
-// answerTokens returns how many tokens the next answer may have; 0 means no limit. It is the lowest of the request's
-// limit, the operator's, the model's, and the rest of the run's budget. If one of these is set, or the endpoint has
-// refused prompt and answer together (answerRefused), the room that the prompt leaves in the window limits it too.
-// final is whether the turn is the last one, for which the budget keeps a reserve.
-func (l *loop) answerTokens(final bool) int64 {
-	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
-	if limit == 0 && !l.answerRefused {
-		return 0
-	}
-	return budget.LowerTokens(limit, l.window.AnswerRoom())
-}
-
-// modelRequest returns the request of a turn, from 1. The final turn offers no tools.
-func (l *loop) modelRequest(turn int, final bool) llm.Request {
-	req := &l.run.req
-	r := llm.Request{
-		Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final),
-		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferredModel,
-	}
-	if tools := l.offeredTools(final); len(tools) > 0 {
-		r.Tools, r.ToolChoice = tools, llm.Auto
-		if turn == 1 && req.ToolChoice == ToolRequired {
-			// Only in the first turn: a model that must always call a tool never answers.
-			r.ToolChoice = llm.Required
-			r.MustCall = req.ForcedTool
-		}
-	}
-	return r
 }

@@ -130,6 +130,37 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	return outcomes, errors.Join(errs...)
 }
 
+// prepareAsk completes exec so that execute asks another agent, if the called tool is one of l.askTools.
+func (l *loop) prepareAsk(exec *toolExecution) {
+	for _, t := range l.askTools {
+		if t.Name == exec.Tool {
+			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
+			exec.toolExists = true
+			exec.askedAgent = t.agent
+			exec.builtin = l.askAgent
+		}
+	}
+}
+
+// refuseExcessAsks returns one text for each call: why the call must not be made because the turn asks more than
+// maxAsksPerTurn agents; "" for all calls that may be made. It sets l.askCount, the number of children that share the
+// rest of the budget.
+func (l *loop) refuseExcessAsks(calls []*call) []string {
+	refusals := make([]string, len(calls))
+	l.askCount = 0
+	for i, c := range calls {
+		if !hasAskTool(l.askTools, c.Tool) {
+			continue
+		}
+		if l.askCount == maxAsksPerTurn {
+			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
+			continue
+		}
+		l.askCount++
+	}
+	return refusals
+}
+
 // runCall executes one call of a turn and appends its tool_result or tool_error. index is the position of the call in
 // the list of runCalls. refusal says why the call must not be made; "" if it may be made. If a hook ends the run with
 // the call, runCall returns the outcome together with an *abortError. With any other error there is no outcome.
