@@ -121,8 +121,7 @@ type Options struct {
 	CallerBudgets []usage.Limit
 	// Deliveries sends other services a POST when a run has ended; nil means none. Drain drains it too.
 	Deliveries *delivery.Deliverer
-	// CostClaim names the claim of callers' tokens by which the metrics of tokens and cost are divided;
-	// "" means none.
+	// CostClaim names the claim of callers' tokens by which the metrics of tokens and cost are divided; "" means none.
 	CostClaim string
 
 	Logger *slog.Logger
@@ -160,11 +159,9 @@ var (
 	// that it was used at another path.
 	ErrKeyReused    = errors.New("the idempotency key was used for another request")
 	ErrKeyElsewhere = errors.New("the idempotency key was used at another path")
-	// ErrUnknownServer means that Refresh, Prompts or SignOut was called for a server that is not
-	// configured.
+	// ErrUnknownServer means that Refresh, Prompts or SignOut was called for a server that is not configured.
 	ErrUnknownServer = mcp.ErrUnknownServer
-	// ErrForbidden means that the rules do not let the caller use anything, or not the requested
-	// model.
+	// ErrForbidden means that the rules do not let the caller use anything, or not the requested model.
 	ErrForbidden = errors.New("the rules do not allow it")
 )
 
@@ -399,8 +396,7 @@ func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.To
 	return allowed
 }
 
-// ServersFor returns the states of the servers that the rules let a caller use, in the
-// configuration's order.
+// ServersFor returns the states of the servers that the rules let a caller use, in the configuration's order.
 func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.AllowsServer(s.Name) })

@@ -336,8 +336,7 @@ func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) 
 	return m.defaultModel, m.profiles
 }
 
-// ReplaceModels replaces Options.DefaultModel and Options.Profiles. Runs in progress keep the
-// profiles of their models.
+// ReplaceModels replaces Options.DefaultModel and Options.Profiles. Runs in progress keep the profiles of their models.
 func (a *Agent) ReplaceModels(defaultModel string, profiles map[string]llm.Profile) {
 	a.models.Store(&servedModels{defaultModel, profiles})
 }

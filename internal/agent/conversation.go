@@ -21,9 +21,8 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// messageGroup holds messages of the history that are kept or dropped together: a message of the
-// user, or a message of the assistant followed by the results of its calls. It counts as one
-// message of the history.
+// messageGroup holds messages of the history that are kept or dropped together: a message of the user, or a message of
+// the assistant followed by the results of its calls. It counts as one message of the history.
 type messageGroup []llm.Message
 
 // isUser reports whether the group is a message of the user.

@@ -20,8 +20,7 @@ import (
 	"answerd/internal/mcp"
 )
 
-// ContentError reports an answer whose content does not fit the question: a form, or the
-// arguments of a tool.
+// ContentError reports an answer whose content does not fit the question: a form, or the arguments of a tool.
 type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }

@@ -103,9 +103,8 @@ func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 	return nil
 }
 
-// recheckEditedArgs calls the pre-hook again for arguments that a person wrote, because the
-// hook's rules apply to them as well. If the hook changes them, the call is refused, since no
-// person has approved the changed arguments.
+// recheckEditedArgs calls the pre-hook again for arguments that a person wrote, because the hook's rules apply to them
+// as well. If the hook changes them, the call is refused, since no person has approved the changed arguments.
 func (a *Agent) recheckEditedArgs(ctx context.Context, exec *toolExecution) error {
 	approved := exec.args
 	if err := a.callPreHook(ctx, exec); err != nil {

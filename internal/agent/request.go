@@ -44,17 +44,14 @@ type Request struct {
 	OnBusy OnBusy `json:",omitzero"`
 	// Instructions of the caller follow the system prompt, which they do not replace.
 	Instructions string `json:",omitzero"`
-	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the
-	// answer is any text.
+	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the answer is any text.
 	OutputSchema json.RawMessage `json:",omitempty"` // omitempty: in a checkpoint, null would not be read as empty
-	// Agent is the id of a named agent; "" means the default one. Its definition completes and
-	// restricts the request.
+	// Agent is the id of a named agent; "" means the default one. Its definition completes and restricts the request.
 	Agent     string   `json:",omitzero"`
 	Model     string   `json:",omitzero"`
 	Sampling  Sampling `json:",omitzero"`
 	MaxTokens int64    `json:",omitzero"` // of each model answer; 0 means the limit of the model's profile
-	// ToolNone answers with text only; ToolRequired makes the model call a tool
-	// in the first turn.
+	// ToolNone answers with text only; ToolRequired makes the model call a tool in the first turn.
 	ToolChoice ToolChoice `json:",omitzero"`
 	// Servers and Tools restrict what may be used: names of servers, and globs (path.Match) for names of tools. nil
 	// means all, an empty list means none. They cannot allow more than the rules do.
@@ -70,14 +67,12 @@ type Request struct {
 	// MaxTurns lowers the agent's own limit; 0 keeps it.
 	MaxTurns int    `json:",omitzero"`
 	Budget   Budget `json:",omitzero"`
-	// AskAtLimit means that the people who answer interrupts can raise the request's own budget.
-	// They are asked when the run reaches one of its limits. Otherwise the run ends with a
-	// summary.
+	// AskAtLimit means that the people who answer interrupts can raise the request's own budget. They are asked when
+	// the run reaches one of its limits. Otherwise the run ends with a summary.
 	AskAtLimit bool `json:",omitzero"`
 	// Context goes to the MCP servers with every call.
 	Context map[string]string `json:",omitzero"`
-	// Prompt names a prompt of an MCP server, whose messages are inserted directly before the
-	// question.
+	// Prompt names a prompt of an MCP server, whose messages are inserted directly before the question.
 	Prompt     *ServerPrompt     `json:",omitzero"`
 	ThreadID   string            `json:",omitzero"`
 	Metadata   map[string]string `json:",omitzero"`
@@ -318,8 +313,7 @@ func NewFile(name, mediaType, address string) (Media, error) {
 var errNotInline = errors.New("must be a data: URL, because only an image can be given by its https: URL")
 
 const (
-	// HopsKey names the member of an MCP request's _meta that counts the agents that a question
-	// has passed through.
+	// HopsKey names the member of an MCP request's _meta that counts the agents that a question has passed through.
 	HopsKey = mcp.MetaPrefix + "hops"
 	// MaxHops limits that count. Agents that have each other as tools could otherwise call each
 	// other without end, and every question costs a model call.

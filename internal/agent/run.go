@@ -354,14 +354,12 @@ func (a *Agent) StopAccepting() {
 	a.stopAccept()
 }
 
-// Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds
-// of runs are exempt: background runs, and runs that wait for a person. A person may be asked
-// outside of the stream, and the time to answer limits the wait. The first reader of a new run
-// has at least firstReaderGrace to connect. Agent.readers counts the readers of each run in this
-// process. Before a timer cancels a run, it asks the log for readers in other processes.
+// Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds of runs are exempt:
+// background runs, and runs that wait for a person. A person may be asked outside of the stream, and the time to answer
+// limits the wait. The first reader of a new run has at least firstReaderGrace to connect. Agent.readers counts the
+// readers of each run in this process. Before a timer cancels a run, it asks the log for readers in other processes.
 
-// firstReaderGrace bounds from below the time from the start of a run, or from its takeover, to
-// its first reader.
+// firstReaderGrace bounds from below the time from the start of a run, or from its takeover, to its first reader.
 const firstReaderGrace = 10 * time.Second
 
 // Reader prevents that a run is cancelled for lack of readers. It must be closed exactly once, with Close,

@@ -19,8 +19,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// maxSampled bounds the model's answer to a server, in bytes, in case the endpoint ignores the
-// limit of tokens.
+// maxSampled bounds the model's answer to a server, in bytes, in case the endpoint ignores the limit of tokens.
 const maxSampled = 128 << 10
 
 // sampleForServer makes the run's model answer a sampling request of the server of a call, within the run's budget. The

@@ -33,9 +33,8 @@ type suspension struct {
 	openCount   atomic.Int32 // the number of open interrupts, for code that must not lock mu
 	isSuspended atomic.Bool  // whether the run is suspended, for code that must not lock mu
 
-	// mu guards the fields below. It is held while the events of questions, answers and
-	// suspensions are appended, so that their order in the log matches the order of the state
-	// changes.
+	// mu guards the fields below. It is held while the events of questions, answers and suspensions are appended, so
+	// that their order in the log matches the order of the state changes.
 	mu              sync.Mutex
 	turnCtx         context.Context // the context of the turn's calls
 	inFlight        map[string]bool // by call id; true if the call blocks until an earlier call is decided or the run resumes

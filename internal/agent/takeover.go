@@ -32,13 +32,11 @@ import (
 //   - It loses its lease, for example after a long pause. The log then refuses its events
 //     (event.ErrFenced), since another process writes the run.
 //
-// The other process claims the job, reads the checkpoint and the events, and replays the run up to
-// the point where it stopped. So each event occurs once, and a tool call that must not be
-// repeated is not sent again.
+// The other process claims the job, reads the checkpoint and the events, and replays the run up to the point where it
+// stopped. So each event occurs once, and a tool call that must not be repeated is not sent again.
 
 const (
-	// maxCrashes bounds how many processes may die while they execute a run, because the run
-	// itself may be the cause.
+	// maxCrashes bounds how many processes may die while they execute a run, because the run itself may be the cause.
 	maxCrashes = 5
 	// claimRetry is the pause between a failed claim and the next claim.
 	claimRetry = time.Second

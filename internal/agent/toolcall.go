@@ -118,8 +118,7 @@ func (a *Agent) refuseRepetition(exec *toolExecution) error {
 	return exec.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
 
-// resolveTool refuses a call of a tool that the run does not have, and a call whose arguments are not a
-// JSON object.
+// resolveTool refuses a call of a tool that the run does not have, and a call whose arguments are not a JSON object.
 func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
 	// A model may call a tool that it was not offered. If the rules forbid that tool, the failure is
 	// mcp.Denied and not mcp.UnknownTool.
