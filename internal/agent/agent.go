@@ -329,7 +329,7 @@ type modelStream struct {
 	uncounted    int                      // bytes of the answer that are not counted with run.reserveMemory yet
 }
 
-// extension is what the hook pre_model_call adds to the requests of one step.
+// hookAddition is what the hook pre_model_call adds to the requests of one step.
 type hookAddition struct {
 	Instructions string   `json:"instructions,omitempty"`
 	Messages     []string `json:"messages,omitempty"`

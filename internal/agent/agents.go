@@ -119,6 +119,7 @@ func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string)
 	return names
 }
 
+// defaultModel returns the model of requests that name no model, and whose agent has none.
 func (a *Agent) defaultModel() string {
 	model, _ := a.Models()
 	return model
@@ -159,6 +160,9 @@ func (a *Agent) storedAgentID(n *namedAgent) string {
 	return n.ID
 }
 
+// agentID returns the id of the run's agent for logs, metrics and deliveries: definition.DefaultID without AGENTS_FILE.
+func (r *run) agentID() string { return cmp.Or(r.Agent, definition.DefaultID) }
+
 // restoreAgent returns the agent of a run that another process started, from the definition in the run's checkpoint.
 // A nil definition means that the run's agent has no name: its settings are those of the environment.
 func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
@@ -175,7 +179,8 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	if err != nil {
 		return err
 	}
-	request.namedAgent, request.Agent = agent, a.storedAgentID(agent)
+	request.namedAgent = agent
+	request.Agent = a.storedAgentID(agent)
 	request.Model = cmp.Or(request.Model, agent.Model)
 	request.Sampling = agent.ApplySampling(request.Sampling)
 	request.MaxTokens = budget.LowerTokens(request.MaxTokens, agent.MaxOutputTokens)
@@ -375,7 +380,7 @@ func (l *loop) updateOffered() {
 	}
 }
 
-// offeredTools returns the tools of a model request; the final turn has none.
+// offeredTools returns the tools that a model request offers; nil in the final turn.
 func (l *loop) offeredTools(final bool) []llm.Tool {
 	if final {
 		return nil
@@ -405,7 +410,8 @@ func (l *loop) modelRequest(turn int, final bool) llm.Request {
 		Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferredModel,
 	}
 	if tools := l.offeredTools(final); len(tools) > 0 {
-		r.Tools, r.ToolChoice = tools, llm.Auto
+		r.Tools = tools
+		r.ToolChoice = llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {
 			// Only in the first turn: a model that must always call a tool never answers.
 			r.ToolChoice = llm.Required

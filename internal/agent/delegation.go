@@ -164,8 +164,9 @@ func (c *childRun) newRequest(question string) Request {
 		request.ToolChoice = ToolNone
 	}
 	if l.agent.Repeat != nil {
-		if recorded, choice, ok := l.agent.Repeat.ChildBudget(l.run.ID, c.exec.CallID); ok {
-			request.Budget, request.ToolChoice = recorded, choice
+		if limits, choice, ok := l.agent.Repeat.ChildBudget(l.run.ID, c.exec.CallID); ok {
+			request.Budget = limits
+			request.ToolChoice = choice
 		}
 	}
 	return request
@@ -378,8 +379,8 @@ func (c *childRun) forwardAnswer(ctx context.Context, id string, answer resoluti
 	if answer.unanswered != nil {
 		return nil
 	}
-	log, input := c.loop.agent.Log, encodeInput(answer.Input, answer.by)
-	err := awaitLog(ctx, func() error { return log.AddInput(context.WithoutCancel(ctx), c.id, id, input) })
+	input := encodeInput(answer.Input, answer.by)
+	err := awaitLog(ctx, func() error { return c.loop.agent.Log.AddInput(context.WithoutCancel(ctx), c.id, id, input) })
 	if err != nil && !isTooLate(err) {
 		return fmt.Errorf("pass an answer on to a child run: %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/budget"
-	"answerd/internal/agent/definition"
 	"answerd/internal/event"
 	"answerd/internal/help"
 	"answerd/internal/llm"
@@ -127,7 +126,7 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 // if the process died between the two, because no process continues a run that has ended. If they were sent before
 // the event, they could report an end that the next process replaces by another end.
 func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, restoreErr error) error {
-	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, cmp.Or(r.Agent, definition.DefaultID), r.req.Callback, end)
+	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, r.agentID(), r.req.Callback, end)
 	if err != nil {
 		return err
 	}

@@ -237,7 +237,7 @@ func (b *inbox) startListening() {
 	b.startListeningLocked()
 }
 
-// startListeningLocked is startListening for callers that hold mu.
+// startListeningLocked starts the goroutine that receives inputs, unless it was started before. The caller holds mu.
 func (b *inbox) startListeningLocked() {
 	if b.cancel != nil {
 		return

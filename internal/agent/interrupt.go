@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -141,20 +142,17 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 // after InputTimeout, or at rec.ExpiresAt if that is set and earlier. If no person can be asked, newQuestion appends
 // the question with its resolution, and returns the resolution, which is nil otherwise.
 func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
-	now, timeout := l.agent.Log.Now(), l.agent.InputTimeout
-	if !l.run.req.canAnswer(rec.Kind) {
-		timeout = 0
+	canAnswer := l.run.req.canAnswer(rec.Kind)
+	now := l.agent.Log.Now()
+	expires := now // a question that no person can answer expires at once
+	if canAnswer {
+		expires = now.Add(l.agent.InputTimeout)
 	}
-	if rec.ID == "" {
-		rec.ID = newID("int")
-	}
-	expires := now.Add(timeout).UnixMilli()
-	if rec.ExpiresAt > 0 {
-		expires = min(expires, rec.ExpiresAt)
-	}
-	rec.CreatedAt, rec.ExpiresAt = now.UnixMilli(), expires
+	rec.ID = cmp.Or(rec.ID, newID("int"))
+	rec.CreatedAt = now.UnixMilli()
+	rec.ExpiresAt = min(expires.UnixMilli(), cmp.Or(rec.ExpiresAt, math.MaxInt64))
 	i := newInterrupt(rec)
-	if timeout == 0 {
+	if !canAnswer {
 		res := resolution{unanswered: errNobodyToAsk}
 		return i, &res, l.run.suspension.recordUnanswered(ctx, i, res)
 	}

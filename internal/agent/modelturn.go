@@ -417,7 +417,8 @@ func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 		return err
 	}
 	l.agent.Logger.LogAttrs(ctx, slog.LevelDebug, "conversation trimmed to the model's window",
-		slog.String("run_id", l.run.ID), slog.Int("step", l.step+1), slog.Int64("tokens_before", r.Before), slog.Int64("tokens", r.After), slog.Int64("limit", r.Limit))
+		slog.String("run_id", l.run.ID), slog.Int("step", l.step+1),
+		slog.Int64("tokens_before", r.Before), slog.Int64("tokens", r.After), slog.Int64("limit", r.Limit))
 	if r.TooLarge {
 		return &llm.Error{Kind: llm.TooLarge, Public: "The question, and what belongs to it, does not fit the model's context window.",
 			Err: fmt.Errorf("some %d tokens where %d are possible", r.After, r.Limit)}
@@ -455,7 +456,8 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 	model := cmp.Or(modelErr.Asked, l.run.req.Model)
 	if l.agent.windowSizes.Learn(model, modelErr.ContextTokens) {
 		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
-			slog.String("run_id", l.run.ID), slog.String("model", model), slog.Int64("tokens", modelErr.ContextTokens), slog.Int64("prompt_tokens", modelErr.PromptTokens))
+			slog.String("run_id", l.run.ID), slog.String("model", model),
+			slog.Int64("tokens", modelErr.ContextTokens), slog.Int64("prompt_tokens", modelErr.PromptTokens))
 	}
 	answerBefore, toolsBefore := l.answerTokens(final), len(l.offeredTools(final))
 	l.window.LearnSize(modelErr.ContextTokens)

@@ -15,7 +15,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"answerd/internal/agent/definition"
 	"answerd/internal/agent/record"
 	"answerd/internal/agent/usage"
 	"answerd/internal/event"
@@ -167,8 +166,7 @@ func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
 			model = usage.Other
 		}
 	}
-	agentID := cmp.Or(l.run.Agent, definition.DefaultID)
-	if spent := l.agent.usage.Count(ctx, l.run.account, agentID, model, u, l.budget.CostOf(u)); spent != nil {
+	if spent := l.agent.usage.Count(ctx, l.run.account, l.run.agentID(), model, u, l.budget.CostOf(u)); spent != nil {
 		l.callerSpent.Store(spent)
 	}
 }
@@ -179,7 +177,7 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 	r, used := l.run, l.metadata.Usage
 	attrs := []slog.Attr{
 		slog.String("run_id", r.ID), slog.String("outcome", string(end.Type())), slog.String("subject", r.caller.Subject),
-		slog.String("agent", cmp.Or(r.Agent, definition.DefaultID)), slog.String("model", cmp.Or(l.metadata.UpstreamModel, r.req.Model)),
+		slog.String("agent", r.agentID()), slog.String("model", cmp.Or(l.metadata.UpstreamModel, r.req.Model)),
 		slog.Int("steps", l.step), slog.Int("tool_calls", len(l.metadata.ToolNames)),
 		slog.Int64("input_tokens", used.InputTokens), slog.Int64("output_tokens", used.OutputTokens), slog.Int64("total_tokens", used.TotalTokens),
 		slog.Int64("duration_ms", time.Since(l.started).Milliseconds()),
@@ -296,12 +294,12 @@ func (a *Agent) startRunSpan(r *run) context.Context {
 	attributes := []attribute.KeyValue{
 		attribute.String("gen_ai.operation.name", "invoke_agent"),
 		attribute.String("gen_ai.provider.name", "answerd"),
-		attribute.String("gen_ai.agent.name", cmp.Or(r.Agent, "default")),
+		attribute.String("gen_ai.agent.name", r.agentID()),
 		attribute.String("gen_ai.request.model", r.req.Model),
 		attribute.String("gen_ai.conversation.id", r.ThreadID),
 		attribute.String("answerd.run_id", r.ID),
 		// The agent and the thread again, for backends that follow OpenInference or the conventions for sessions.
-		attribute.String("agent.name", cmp.Or(r.Agent, "default")),
+		attribute.String("agent.name", r.agentID()),
 		attribute.String("session.id", r.ThreadID),
 	}
 	if a.TraceUsers && r.caller.Subject != "" {

@@ -47,7 +47,8 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
 	run.textBytes.Store(int64(run.req.size()))
 	run.out.Observe(run.threadTurn.Add)
-	run.suspension.run, run.inbox = run, newInbox(run)
+	run.suspension.run = run
+	run.inbox = newInbox(run)
 	return run
 }
 

@@ -155,10 +155,9 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
-		ID: a.Log.NewID(), ThreadID: request.ThreadID, TraceID: span.TraceID().String(),
-		Owner:   ownerOf(owner),
-		Created: a.Log.Now(), Background: request.Background, Metadata: request.Metadata, Key: key, Fingerprint: request.Fingerprint, Request: request.Record,
-		Agent: request.Agent,
+		ID: a.Log.NewID(), ThreadID: request.ThreadID, TraceID: span.TraceID().String(), Owner: ownerOf(owner), Created: a.Log.Now(),
+		Key: key, Fingerprint: request.Fingerprint, Request: request.Record,
+		Agent: request.Agent, Background: request.Background, Metadata: request.Metadata,
 	}
 	r := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, request)
 	r.account = a.usage.AccountOf(owner)
@@ -471,7 +470,8 @@ func (a *Agent) validateAttachments(r Request) error {
 	profile := a.profileOf(r.Model)
 	for i, m := range r.Media {
 		if !attachment.Accepts(profile, m) {
-			return &InvalidError{fmt.Sprintf("/attachments/%d", i), fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))}
+			detail := fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))
+			return &InvalidError{fmt.Sprintf("/attachments/%d", i), detail}
 		}
 	}
 	return nil

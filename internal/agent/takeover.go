@@ -283,17 +283,8 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		}
 	}
 
-	notes, err := agent.Log.Notes(ctx, r.ID)
+	notes, err := r.beginAttempt(ctx, events)
 	if err != nil {
-		return fmt.Errorf("read the notes of a run: %w", err)
-	}
-	if n := replay.Crashes(notes); n >= maxCrashes {
-		r.replayed = replay.Read(events, notes, nil) // cancelChildren needs it
-		return &unrecoverableError{"The run was given up, since it was cut short too often.", fmt.Errorf("%d processes died with it", n)}
-	}
-	// The note counts this process (replay.Crashes), so it comes before the run does anything that could crash the
-	// process. A process that has lost the run again fails here with ErrFenced.
-	if err := r.writeNote(ctx, replay.NoteTaken); err != nil {
 		return err
 	}
 
@@ -318,6 +309,23 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 
 	agent.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
 	return nil
+}
+
+// beginAttempt reads the notes of the run, returns them, and stores that this process takes the run over. If too many
+// processes have died while they executed the run, it returns an *unrecoverableError and sets r.replayed, which
+// cancelChildren needs.
+func (r *run) beginAttempt(ctx context.Context, events []event.Event) ([]event.Note, error) {
+	notes, err := r.agent.Log.Notes(ctx, r.ID)
+	if err != nil {
+		return nil, fmt.Errorf("read the notes of a run: %w", err)
+	}
+	if n := replay.Crashes(notes); n >= maxCrashes {
+		r.replayed = replay.Read(events, notes, nil)
+		return nil, &unrecoverableError{"The run was given up, since it was cut short too often.", fmt.Errorf("%d processes died with it", n)}
+	}
+	// The note counts this process (replay.Crashes), so it comes before the run does anything that could crash the
+	// process. A process that has lost the run again fails here with ErrFenced.
+	return notes, r.writeNote(ctx, replay.NoteTaken)
 }
 
 // continueWriting replaces the writer of the run by one that continues after events, all events of the run so far, and
