@@ -234,11 +234,11 @@ type loop struct {
 	askTools    []askTool               // tools that ask other agents; the model is offered them too
 	offered     []llm.Tool              // all tools that the model is offered at present (updateOffered)
 
-	instructions   string // of the servers, in the system prompt
-	messages       []llm.Message
-	historyLen     int             // messages after the first one that are older than the question
-	requestCallIDs map[string]bool // ids of the calls that came with the request
-	callIDs        map[string]bool // all call ids of the run, which must differ
+	instructions   string          // of the servers, as a part of the system prompt
+	messages       []llm.Message   // the conversation: the system prompt, the history, the question, and the turns so far
+	historyLen     int             // how many messages between the system prompt and the question are history
+	requestCallIDs map[string]bool // ids of the calls in the history and the question
+	callIDs        map[string]bool // ids of all calls in the conversation; a new call must have another id
 	profile        llm.Profile     // of the model that the request names
 	window         *window.Window
 	trimReported   bool // an event has informed readers that the conversation was trimmed
@@ -282,24 +282,24 @@ type run struct {
 	account    usage.Account // the caller's account, to which tokens and cost are charged
 	caller     auth.Identity // on whose behalf the run acts; without their token after a takeover
 	req        Request
-	ctx        context.Context
-	cancel     context.CancelCauseFunc
-	out        *event.Writer
-	threadTurn thread.Builder // collects the run's events into its turn of the thread
+	ctx        context.Context         // ends when the run is cancelled, relinquished or removed
+	cancel     context.CancelCauseFunc // ends ctx
+	out        *event.Writer           // appends the run's events until the run is relinquished
+	threadTurn thread.Builder          // collects the run's events into its turn of the thread
 	isBeside   bool           // another run of the thread was active when this one began, so its turn was not begun
 	agent      *Agent
 	suspension suspension
-	clock      budget.Clock
+	clock      budget.Clock // measures and limits the run's time, without suspensions
 	inbox      inbox
-	job        event.Job     // nil if no other process could continue the run
-	replayed   *replay.State // nil unless another process executed the run before
-	slot       *admission.Slot
-	memory     *admission.Reservation
-	textBytes  atomic.Int64 // bytes of text that memory counts (reserveMemory)
+	job        event.Job              // nil if no other process could continue the run
+	replayed   *replay.State          // nil unless another process executed the run before
+	slot       *admission.Slot        // counts the run towards the limits of runs
+	memory     *admission.Reservation // counts the run's memory; part of slot
+	textBytes  atomic.Int64           // bytes of text that memory counts (reserveMemory)
 
 	// The agent's mutex guards the fields below.
 	graceTimer   *time.Timer // cancels the run for lack of readers; nil outside of a grace period
-	gracePeriods int         // how many grace periods have begun
+	gracePeriods int         // how many grace periods have begun; the number of the present one
 }
 
 // modelReply holds the model's answer of one step.
@@ -316,7 +316,7 @@ type modelReply struct {
 type modelStream struct {
 	*loop
 	modelReply
-	finalTurn    bool                     // tools can no longer be called
+	finalTurn    bool                     // the turn is the last one, so the model is offered no tools
 	requestCount int                      // requests of this step so far
 	usageSeen    bool                     // usage is set
 	partEnd      event.Body               // the event that closes the open text or reasoning part; nil if no part is open
@@ -338,7 +338,7 @@ type hookAddition struct {
 // askTool is a tool that asks another agent.
 type askTool struct {
 	llm.Tool
-	agent string
+	agent string // the id of the asked agent
 }
 
 // mediaBudget bounds the images and audio of results that a run sends to its model.

@@ -305,8 +305,8 @@ func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 func (a hookAddition) isEmpty() bool { return a.Instructions == "" && len(a.Messages) == 0 }
 
 // callPreModelHook asks the hook pre_model_call about the next step, and returns what the hook adds to its requests.
-// If another process has begun the step and stored the addition, it returns that and does not ask the hook again.
-// The error is one of askAboutRun.
+// If another process has begun the step and stored the addition, callPreModelHook returns the stored addition and does
+// not ask again. It fails for the reasons that askAboutRun has.
 func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addition hookAddition, err error) {
 	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &addition) == nil {
 		return addition, nil
@@ -362,8 +362,8 @@ func hookMessage(m *llm.Message) webhook.Message {
 }
 
 // extendMessages returns the messages of a request with what the hook pre_model_call adds; the conversation of the run
-// does not change. If the result is too long for the model's window, it is trimmed like the conversation, which
-// readers learn of (reportTrimmed). It returns an *llm.Error if it does not fit even so.
+// does not change. Messages that are too long for the model's window are trimmed like the conversation, and an event
+// informs readers (reportTrimmed). If they cannot be trimmed to the window, extendMessages returns an *llm.Error.
 func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message) ([]llm.Message, error) {
 	if s.addition.isEmpty() {
 		return messages, nil

@@ -116,9 +116,9 @@ func (l *loop) askOwnerAll(
 	return resolved, errors.Join(errs...)
 }
 
-// openQuestions appends the events of the questions that are not asked yet, and asks the hook interrupt about the
-// questions that it has not replied about; it does not wait for the hook. It skips nil elements. It sets notifying
-// before the events are appended, since the run must not be parked before the hook has replied.
+// openQuestions appends the events of the questions that are not asked yet. Then it asks the hook interrupt about each
+// question for which that is needed (mustCallInterruptHook), without waiting for the replies. Nil elements are skipped.
+// The field notifying is set before the events are appended, since the run must not be parked before the hook replies.
 func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	var unreported []*interrupt
 	for _, i := range open {

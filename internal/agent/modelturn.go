@@ -309,7 +309,7 @@ func (s *modelStream) appendText(ctx context.Context, text string) error {
 	return s.appendDelta(ctx, "text", text)
 }
 
-// endText appends the end of a text if the fence has held it back because it could have been a code fence.
+// endText appends the text that s.fence has held back as a possible code fence, if there is any.
 func (s *modelStream) endText(ctx context.Context) error { return s.appendText(ctx, s.fence.End()) }
 
 // appendDelta appends a piece of text or reasoning; kind is "text" or "reasoning". It opens a new part if the open

@@ -312,8 +312,8 @@ func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
 
 // replayedQuestion looks for the question rec among those that other processes have asked. It returns i if the question
 // is still open, and res if it was resolved. Both are nil if it was not asked, or was asked about arguments that the
-// call no longer has; it withdraws such a question. It returns each open question only once, since it removes it from
-// the replayed state. The questions that are left there at the end of the call are withdrawn (withdrawQuestions).
+// call no longer has; such a question is withdrawn. Each open question is returned only once, and marked or removed in
+// the replayed state. The questions that are left open there at the end of the call are withdrawn (withdrawQuestions).
 func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, res *resolution, _ error) {
 	if rec.Kind == event.KindBudget {
 		i, res = l.replayedBudgetQuestion(rec.Limit)
