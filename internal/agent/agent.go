@@ -286,7 +286,7 @@ type run struct {
 	cancel     context.CancelCauseFunc // ends ctx
 	out        *event.Writer           // appends the run's events until the run is relinquished
 	threadTurn thread.Builder          // collects the run's events into its turn of the thread
-	isBeside   bool           // another run of the thread was active when this one began, so its turn was not begun
+	isBeside   bool                    // another run of the thread was active when this one began, so its turn was not begun
 	agent      *Agent
 	suspension suspension
 	clock      budget.Clock // measures and limits the run's time, without suspensions

@@ -301,7 +301,7 @@ func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p
 
 // The values of OnBusy.
 const (
-	BusyRefuse OnBusy = ""
+	BusyRefuse OnBusy = ""       // refuse the question
 	BusyQueue  OnBusy = "queue"  // wait for the end of the active run, but not longer than Options.InputTimeout
 	BusyCancel OnBusy = "cancel" // cancel the active run
 )
@@ -316,8 +316,8 @@ const turnTimeout = 5 * time.Second
 // errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
 var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
 
-// runsBeside reports whether the question may be answered while another run of its thread is active: it
-// brings its own history, and so does not depend on the answer of that run.
+// runsBeside reports whether the question may be answered while another run of its thread is active: the request
+// has its own history, so the question does not depend on the answer of that run.
 func (r *Request) runsBeside() bool { return !r.ContinueThread && r.OnBusy == BusyRefuse }
 
 // openThread looks up the thread that a request names, and returns the id of its active run; "" if there is none or

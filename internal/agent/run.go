@@ -444,7 +444,7 @@ func (r *run) stopGraceLocked() {
 	}
 }
 
-// awaitReader starts a grace period, of at least firstReaderGrace, for a run that was taken over or whose last open
+// awaitReader starts a grace period, of at least firstReaderGrace, for a run that has begun, was taken over, or whose last open
 // question was resolved. It does nothing if the run is not executed here any more.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()

@@ -224,32 +224,33 @@ func (a *Agent) beginRun(ctx context.Context, r *run) error {
 		err = r.appendStartWithJob(ctx)
 	}
 	if err != nil {
-		// A run that was not started must not keep its idempotency key, nor its thread busy.
-		cleanup := context.WithoutCancel(ctx)
-		_ = a.Log.Delete(cleanup, r.ID)
-		switch {
-		case began && r.req.threadExists:
-			_ = a.Log.EndTurn(cleanup, r.Owner, r.ThreadID, r.ID, nil)
-		case began: // the thread was created for this run and would be empty
-			_ = a.Log.DeleteThread(cleanup, r.Owner, r.ThreadID)
-		}
-		if r.job != nil {
-			_ = r.job.Done(cleanup)
-		}
+		a.undoBegin(context.WithoutCancel(ctx), r, began)
 		if r.relinquished() == errHandedOver {
 			return ErrDraining // Drain handed over the runs while this run waited for the log
 		}
 		if errors.Is(err, event.ErrFenced) {
 			// A request with the same key waited too long for the first event, and marked the run as abandoned.
-			return fmt.Errorf("start a run: %w", event.ErrStarting)
+			err = event.ErrStarting
 		}
 		return fmt.Errorf("start a run: %w", err)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	// The caller is about to open a reader. Even a short DisconnectGrace must leave time for that.
-	r.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
+	a.awaitReader(r) // the caller is about to open a reader; even a short DisconnectGrace must leave time for that
 	return nil
+}
+
+// undoBegin removes a run that was not started from the log, so that it keeps neither its idempotency key nor its
+// thread busy. turnBegan is the result of beginTurn. Errors are ignored.
+func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
+	_ = a.Log.Delete(ctx, r.ID)
+	switch {
+	case turnBegan && r.req.threadExists:
+		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil)
+	case turnBegan: // the thread was created for this run and would be empty
+		_ = a.Log.DeleteThread(ctx, r.Owner, r.ThreadID)
+	}
+	if r.job != nil {
+		_ = r.job.Done(ctx)
+	}
 }
 
 // appendStartWithJob creates the job of the run, if the log is durable, and then appends the run's first event. So

@@ -267,7 +267,8 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 	if err := l.withdrawQuestions(ctx, exec.replayed, exec.pending.interruptIDs()...); err != nil {
 		return nil, err
 	}
-	request.Suspend, request.Sample = true, l.sampleForServer
+	request.Suspend = true
+	request.Sample = l.sampleForServer
 	request.Elicit = func(ctx context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
 		return l.elicitInput(ctx, exec.Call, e)
 	}
@@ -275,8 +276,9 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		if err := l.settlePending(ctx, exec, &request); err != nil {
 			return nil, err
 		}
-		interrupt := newID("int") // of the sign-in, if one is needed
-		request.Tool, request.Waiter = l.agent.currentToolName(exec), waiterName(l.run.ID, interrupt)
+		interrupt := newID("int") // the id of the question that asks for a sign-in, if one is needed
+		request.Tool = l.agent.currentToolName(exec)
+		request.Waiter = waiterName(l.run.ID, interrupt)
 		// The note precedes the request, because a process that takes over the run must not send the request again.
 		// writeNote also stores the events before the note. If the process dies between the note and the request,
 		// the call counts as sent although it was not. That is safe: it is not executed twice.
