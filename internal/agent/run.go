@@ -444,8 +444,8 @@ func (r *run) stopGraceLocked() {
 	}
 }
 
-// awaitReader starts a grace period, of at least firstReaderGrace, for a run that has begun, was taken over, or whose last open
-// question was resolved. It does nothing if the run is not executed here any more.
+// awaitReader starts a grace period, of at least firstReaderGrace, for a run that has begun, that was taken over, or
+// whose last open question was resolved. It does nothing if the run is not executed here any more.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

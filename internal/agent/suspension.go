@@ -306,12 +306,12 @@ func (s *suspension) isBlockedLocked() bool {
 	if len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
 		return false
 	}
-	asks := make(map[string]bool, len(s.open)) // the calls that wait for the answer to an open question
+	asking := make(map[string]bool, len(s.open)) // by id, the calls that wait for the answer to an open question
 	for _, i := range s.open {
-		asks[i.CallID] = true
+		asking[i.CallID] = true
 	}
 	for id, blocked := range s.inFlight {
-		if !blocked && !asks[id] && !s.awaitingCharge[id] {
+		if !blocked && !asking[id] && !s.awaitingCharge[id] {
 			return false
 		}
 	}
@@ -333,8 +333,8 @@ func (s *suspension) canParkLocked() bool {
 	return true
 }
 
-// endNotification sets that the hook interrupt has replied about a question, or will not reply. If the run is suspended
-// and only waited for this reply, it is parked.
+// endNotification records that the hook interrupt has replied about a question, or will not reply. If the run is
+// suspended and only waited for this reply, it is parked.
 func (s *suspension) endNotification(i *interrupt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
