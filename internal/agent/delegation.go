@@ -45,8 +45,8 @@ const (
 )
 
 // askAgent executes a call that asks another agent: it starts the child run or finds the one that another process
-// started, waits for its end, and charges what it has used. It is a toolExecution.builtin. If ctx ends, askAgent cancels
-// the child, unless the run was relinquished: another process then continues to wait for it.
+// started, waits for its end, and charges what it has used. It is a toolExecution.builtin. If ctx ends, askAgent
+// cancels the child, unless the run was relinquished: another process then continues to wait for it.
 func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Result, error) {
 	child := &childRun{loop: l, exec: exec}
 	err := child.open(ctx)
@@ -149,7 +149,7 @@ func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 }
 
 // newRequest returns the request of the child. It has the restrictions of the parent's request, and an equal share of
-// what is left of the parent's budget for each child of the turn. The child of a rerun gets the share that was recorded.
+// what is left of the parent's budget for each child of the turn. The child of a rerun gets the recorded share.
 func (c *childRun) newRequest(question string) Request {
 	l, parent := c.loop, &c.loop.run.req
 	limits, callsLeft := l.budget.Remaining(max(l.askCount, 1))

@@ -231,7 +231,7 @@ func (a *Agent) logHook(ctx context.Context, level slog.Level, message string, e
 }
 
 // flush waits until the events of a run are stored. It must be called before a hook learns of the events: a process
-// that takes over the run must find in the log what the hook has seen. It does nothing for "", the run of a direct call.
+// that takes over the run must find in the log what the hook has seen. It does nothing for "" (a direct call).
 func (a *Agent) flush(ctx context.Context, run string) error {
 	if run == "" {
 		return nil

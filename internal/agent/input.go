@@ -264,9 +264,9 @@ func (b *inbox) stopListening() {
 	}
 }
 
-// receiveLoop delivers inputs as they arrive, until ctx ends. If the run loses its job, receiveLoop relinquishes the run
-// and returns. A run that appends nothing, because a server or a model is slow, learns only here that another process
-// has taken it over.
+// receiveLoop delivers inputs as they arrive, until ctx ends. If the run loses its job, receiveLoop relinquishes the
+// run and returns. A run that appends nothing, because a server or a model is slow, learns only here that another
+// process has taken it over.
 func (b *inbox) receiveLoop(ctx context.Context) {
 	var lost <-chan struct{}
 	if b.run.job != nil {

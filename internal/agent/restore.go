@@ -105,8 +105,8 @@ func (l *loop) writeModel(ctx context.Context, modelBefore, upstreamBefore strin
 }
 
 // writeExtensions stores in notes the members that an endpoint requires in later requests, for a process that takes
-// over the run; readers do not see notes. It does nothing if x is nil. It is called before step_end is appended, so that
-// a step with step_end has the notes.
+// over the run; readers do not see notes. It does nothing if x is nil. It is called before step_end is appended, so
+// that a step with step_end has the notes.
 func (l *loop) writeExtensions(ctx context.Context, x *llm.Extensions) error {
 	if x == nil {
 		return nil

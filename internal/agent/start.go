@@ -105,8 +105,8 @@ func (o *Options) setDefaults() error {
 // While too many runs are active, Start waits for a slot for at most ten seconds. If another run of the thread is
 // active, Request.OnBusy decides whether Start waits for its end.
 //
-// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError,
-// ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
+// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining,
+// *Refusal, *usage.SpentError, ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request) (event.Run, error) {
 	activeID, err := a.openThread(ctx, owner, &request)
 	if err == nil {

@@ -266,10 +266,10 @@ func (s *suspension) removeOpenLocked(i *interrupt) {
 	}
 }
 
-// suspendIfBlockedLocked suspends the run if every call in flight waits, and relinquishes it with errParked if it can be
-// parked. It must be called after each change that can make every call wait: a call ends or begins to wait for an
-// earlier call, a question is asked, or one of several questions is answered. If the run is suspended already, it only
-// checks again whether the run can be parked. The caller holds mu. The error is that of the log.
+// suspendIfBlockedLocked suspends the run if every call in flight waits, and relinquishes it with errParked if it can
+// be parked. It must be called after each change that can make every call wait: a call ends or begins to wait for an
+// earlier call, a question is asked, or one of several questions is answered. If the run is suspended already, it
+// only checks again whether the run can be parked. The caller holds mu. The error is that of the log.
 func (s *suspension) suspendIfBlockedLocked() error {
 	if !s.isBlockedLocked() {
 		return nil

@@ -277,7 +277,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if err := whyUnrecoverable(err, badCheckpoint); err != nil {
 		return err
 	}
-	if len(events) == 1 { // the log may have stored the start event without the turn (event.Log.BeginThread)
+	if len(events) == 1 { // its process may have died before the log stored the turn (event.Log.BeginThread)
 		if err := r.repairTurn(ctx); err != nil {
 			return err
 		}
@@ -391,13 +391,13 @@ func (r *run) repairTurn(ctx context.Context) error {
 	return nil
 }
 
-// releaseJob gives the job of a run that did not end here back to the log. A run that waits for a person is parked until
-// a person answers or a question expires, unless an answer has arrived already. Errors are only logged.
+// releaseJob gives the job of a run that did not end here back to the log. A run that waits for a person is parked
+// until a person answers or a question expires, unless an answer has arrived already. Errors are only logged.
 //
-// No answer is lost between the decision to park and Park. pendingInput finds an answer that came before, and the job is
-// released instead. An answer that comes later has a position after pos, which Park is given, so the log makes the job
-// available again. NoteLeft comes before both: without the note, the next process counts this process as having died
-// (replay.Crashes), and ends the run after maxCrashes.
+// No answer is lost between the decision to park and Park. pendingInput finds an answer that came before, and the job
+// is released instead. An answer that comes later has a position after pos, which Park is given, so the log makes the
+// job available again. NoteLeft comes before both: without the note, the next process counts this process as having
+// died (replay.Crashes), and ends the run after maxCrashes.
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
