@@ -21,7 +21,7 @@ import (
 
 // executeRun executes a run in the calling goroutine, which is the run's own. It starts after the start event, or where
 // another process stopped, and returns after the terminal event, or once this process has relinquished the run.
-// restoreErr says why the run's state could not be read from the log; nil if it was read. The run then only ends.
+// restoreErr says why the run cannot continue from the log; nil if it can. With restoreErr, the run is only ended.
 func (a *Agent) executeRun(r *run, restoreErr error) {
 	started := time.Now()
 	if r.job != nil && r.job.Attempt() > 1 {
