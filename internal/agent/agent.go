@@ -265,7 +265,7 @@ type loop struct {
 
 	metadata     event.Metadata // of the final answer, as far as the run has come
 	metadataSize int            // bytes of the calls in metadata
-	childSpent   event.Spent    // what the child runs of the calls in metadata have used
+	childSpent   *event.Spent   // what the child runs of the calls in metadata have used; nil if there are none
 
 	replayed *replay.State // what other processes did in this run; nil if it began here
 }
@@ -356,27 +356,27 @@ func (l *loop) addUsage(u event.Usage) { l.metadata.Usage = l.metadata.Usage.Plu
 
 // countChild adds what a child run has used to childSpent and to the metadata of the answer.
 func (l *loop) countChild(s event.Spent) {
-	isFirst := l.childSpent.Cost == nil && l.childSpent.Calls == 0 && l.childSpent.Usage == (event.Usage{})
-	if isFirst {
-		l.childSpent.Cost = new(float64) // nil would mean that the cost is unknown
+	sum := s
+	if l.childSpent != nil {
+		sum = l.childSpent.Plus(s)
 	}
-	l.childSpent = l.childSpent.Plus(s)
+	l.childSpent = &sum
 	l.addUsage(s.Usage)
 }
 
-// cost returns what the run and its children have cost; nil if a price is unknown. The run's own tokens are priced
-// here. The cost of the children is in childSpent, since their models may have other prices.
+// cost returns what the run and its children have cost, or nil if a price is unknown, or what a child has used. The
+// run's own tokens are priced here. The cost of the children is in childSpent, since their models may have other prices.
 func (l *loop) cost() *float64 {
-	all, children := l.metadata.Usage, l.childSpent.Usage
-	own := l.budget.CostOf(event.Usage{
-		InputTokens:  all.InputTokens - children.InputTokens,
-		OutputTokens: all.OutputTokens - children.OutputTokens,
-		TotalTokens:  all.TotalTokens - children.TotalTokens,
-	})
-	if children == (event.Usage{}) {
-		return own
+	all, children := l.metadata.Usage, event.Spent{Cost: new(float64)}
+	if l.childSpent != nil {
+		children = *l.childSpent
 	}
-	return event.Spent{Cost: own}.Plus(event.Spent{Cost: l.childSpent.Cost}).Cost
+	own := l.budget.CostOf(event.Usage{
+		InputTokens:  all.InputTokens - children.Usage.InputTokens,
+		OutputTokens: all.OutputTokens - children.Usage.OutputTokens,
+		TotalTokens:  all.TotalTokens - children.Usage.TotalTokens,
+	})
+	return event.Spent{Cost: own}.Plus(children).Cost
 }
 
 // ToolsFor returns the tools that the rules let a caller use. It waits for servers that are being connected. The

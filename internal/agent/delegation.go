@@ -460,15 +460,24 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 			}
 			child = body.ChildRunID
 		case event.FinalAnswer: // its sums include what servers and children have used, except for the number of calls
-			return event.Spent{Usage: body.Metadata.Usage, Cost: body.Metadata.Cost, Calls: spent.Calls + children.Calls}
+			cost := costOfUsage(body.Metadata.Usage, body.Metadata.Cost)
+			return event.Spent{Usage: body.Metadata.Usage, Cost: cost, Calls: spent.Calls + children.Calls}
 		}
 		if child != "" {
 			children = children.Plus(a.spentBy(ctx, child, level+1))
 		}
 	}
 
-	spent.Cost = a.priceOf(model).CostOf(spent.Usage.InputTokens, spent.Usage.OutputTokens)
+	spent.Cost = costOfUsage(spent.Usage, a.priceOf(model).CostOf(spent.Usage.InputTokens, spent.Usage.OutputTokens))
 	return spent.Plus(children)
+}
+
+// costOfUsage returns the cost of a usage, or 0 if no tokens were used: that has no cost although the price is unknown.
+func costOfUsage(usage event.Usage, cost *float64) *float64 {
+	if cost == nil && usage == (event.Usage{}) {
+		return new(float64)
+	}
+	return cost
 }
 
 // resultOf returns the result of the call for the child's terminal event: the child's answer, or the failure with which

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
+	"answerd/internal/llm"
 	"answerd/internal/mcp"
 )
 
@@ -185,4 +187,34 @@ func TestQuestionsOfARunAreBounded(t *testing.T) {
 		}
 		l.agent.removeRun(l.run)
 	})
+}
+
+// The log can lose the events of a child run, and with them what the child has used.
+func TestCostIsUnknownIfThatOfAnyChildRunIs(t *testing.T) {
+	known := func(cost float64) event.Spent {
+		return event.Spent{Usage: event.Usage{InputTokens: 1, TotalTokens: 1}, Cost: &cost, Calls: 1}
+	}
+	for name, c := range map[string]struct {
+		children []event.Spent
+		want     string
+	}{
+		"no child":              {nil, "10"},
+		"known":                 {[]event.Spent{known(2), known(3)}, "15"},
+		"the first is unknown":  {[]event.Spent{{}, known(3)}, "unknown"},
+		"the second is unknown": {[]event.Spent{known(3), {}}, "unknown"},
+		"all are unknown":       {[]event.Spent{{}}, "unknown"},
+	} {
+		l := &loop{budget: budget.New(budget.Limits{}, 0, &llm.Price{Input: 1e6}, nil, nil)}
+		l.addUsage(event.Usage{InputTokens: 10, TotalTokens: 10})
+		for _, child := range c.children {
+			l.countChild(child)
+		}
+		got := "unknown"
+		if cost := l.cost(); cost != nil {
+			got = fmt.Sprint(*cost)
+		}
+		if got != c.want {
+			t.Errorf("%s: cost = %s, want %s", name, got, c.want)
+		}
+	}
 }
