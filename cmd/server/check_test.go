@@ -72,6 +72,25 @@ func TestCheckAsksTheModelEndpointForItsModels(t *testing.T) {
 	}
 }
 
+// Values get line breaks at their end without anybody typing them: from a .env file of Windows that a shell
+// loads, and from a Kubernetes Secret that was made with echo. In a header such a value is refused.
+func TestLineBreaksAtTheEndOfAVariableAreNotPartOfIt(t *testing.T) {
+	endpoint := newModelList(t, "/v1/models", "canary-key", 404)
+	for name, end := range map[string]string{"Windows": "\r", "echo": "\n", "both": "\r\n"} {
+		var settings []string
+		for _, s := range []string{"LLM_BASE_URL=" + endpoint + "/v1", "LLM_API_KEY=canary-key", "DEFAULT_MODEL_ID=a/b", "MAX_TURNS=7", "TIMEOUT=5s", "LOG_LEVEL=warn"} {
+			settings = append(settings, s+end)
+		}
+		out := &syncBuffer{}
+		err := run(t.Context(), []string{"check"}, newEnvironment(settings), out, out)
+		for _, want := range []string{"agents          default, at most 7 turns\n", "reachable  1 models\n"} {
+			if err != nil || !strings.Contains(out.String(), want) {
+				t.Errorf("%s: got %v and\n%s\nwant no error and %q", name, err, out, want)
+			}
+		}
+	}
+}
+
 func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())

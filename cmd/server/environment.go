@@ -25,12 +25,13 @@ import (
 // run with their own.
 type environment map[string]string
 
-// newEnvironment returns the environment of os.Environ.
+// newEnvironment returns the environment of os.Environ. Line breaks at the end of a value are left out, as they
+// are in files of secrets: a .env file of Windows and a Kubernetes Secret made with echo have them.
 func newEnvironment(list []string) environment {
 	e := make(environment, len(list))
 	for _, variable := range list {
 		name, value, _ := strings.Cut(variable, "=")
-		e[name] = value
+		e[name] = strings.TrimRight(value, "\r\n")
 	}
 	return e
 }
