@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -250,7 +251,7 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 	if err != nil {
 		return err
 	}
-	against, err := flags.environmentAgainst(environ)
+	against, err := flags.environmentAgainst(ctx, environ)
 	if err != nil {
 		return err
 	}
@@ -329,7 +330,7 @@ func readSuite(path string) (eval.Suite, error) {
 }
 
 // environmentAgainst returns environ with the settings of the file at -against, or as it is without that flag.
-func (f *evalFlags) environmentAgainst(environ environment) (environment, error) {
+func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment) (environment, error) {
 	if f.against == "" {
 		return environ, nil
 	}
@@ -343,10 +344,24 @@ func (f *evalFlags) environmentAgainst(environ environment) (environment, error)
 	}
 	against := maps.Clone(environ)
 	against.override(settings)
-	if _, err := loadConfig(forEvaluation(against)); err != nil { // before a question is asked
+	if err := checkEvaluation(ctx, forEvaluation(against)); err != nil { // before a question is asked
 		return nil, fmt.Errorf("-against %s: %w", f.against, err)
 	}
 	return against, nil
+}
+
+// checkEvaluation returns the error of settings, or of a file that they name, with which startLocalService would fail.
+func checkEvaluation(ctx context.Context, environ environment) error {
+	cfg, err := loadConfig(environ)
+	if err != nil {
+		return err
+	}
+	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // not used there
+	if err := checkOffline(ctx, cfg, slog.New(slog.DiscardHandler)); err != nil {
+		return err
+	}
+	_, _, err = mcpServers(cfg)
+	return err
 }
 
 // forEvaluation returns environ for a service that keeps its events in memory and sends no webhooks about them: the runs

@@ -241,14 +241,27 @@ cases:
 func TestEvalKeepsItsReportIfTheOtherConfigurationFails(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("yes")))
-	suite := `cases: [{name: one, question: Hi, expect: {contains: "yes"}}]`
-	out, report, code := evaluate(t, w.environment(), suite, "-against", writeCodeFile(t, t.TempDir(), "other.env", "MAX_TURNS=0\n"))
-	if asked := len(w.model.Requests()); code != 2 || asked != 0 || !strings.Contains(out, "other.env: MAX_TURNS: must be at least 1") {
-		t.Errorf("MAX_TURNS=0: got exit code %d after %d requests, want 2 after none:\n%s", code, asked, out)
+	dir := t.TempDir()
+	agents := func(id string) string { // AGENTS_FILE with one agent
+		return "AGENTS_FILE=" + writeCodeFile(t, dir, id+".yaml", "agents: [{id: "+id+", description: Answers.}]")
 	}
-	out, report, code = evaluate(t, w.environment(), suite, "-against", writeCodeFile(t, t.TempDir(), "other.env", "SYSTEM_PROMPT_FILE=/nonexistent\n"))
+	environ := w.environment(strings.Split(agents("here"), "=")...)
+	suite := `cases: [{name: one, question: Hi, agent: here, expect: {contains: "yes"}}]`
+	for _, c := range []struct{ settings, want string }{
+		{"MAX_TURNS=0", "MAX_TURNS: must be at least 1"},
+		{"MCP_CONFIG_PATH=/nonexistent", "MCP_CONFIG_PATH: cannot be read"},
+		{"MCP_CONFIG_PATH=" + writeCodeFile(t, dir, "mcp.json", `{"mcpServers": {"a": {}}}`), "MCP_CONFIG_PATH: mcp.json"},
+		{"SYSTEM_PROMPT_FILE=/nonexistent", "SYSTEM_PROMPT_FILE: cannot be read"},
+	} {
+		out, _, code := evaluate(t, environ, suite, "-against", writeCodeFile(t, dir, "other.env", c.settings+"\n"))
+		if asked := len(w.model.Requests()); code != 2 || asked != 0 || !strings.Contains(out, "other.env: "+c.want) {
+			t.Fatalf("%s: got exit code %d after %d requests, want 2 after none:\n%s", c.settings, code, asked, out)
+		}
+	}
+
+	out, report, code := evaluate(t, environ, suite, "-against", writeCodeFile(t, dir, "other.env", agents("there")+"\n"))
 	if code != 2 || !report.Passed || report.Runs != 1 || report.Against != nil || !strings.Contains(out, "1 of 1 cases passed") {
-		t.Errorf("SYSTEM_PROMPT_FILE: got exit code %d, %+v, want 2 and the report of one run:\n%s", code, report, out)
+		t.Errorf("another agent: got exit code %d, %+v, want 2 and the report of one run:\n%s", code, report, out)
 	}
 }
 
