@@ -63,9 +63,9 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 // models. It prints a report, and at its end the next step for each problem. Lines of the log follow
 // the report.
 //
-// It returns an error unless the event log, the IAM, all enabled servers and all endpoints answered,
-// and the definitions of all pinned tools are accepted, which accept does. With ask, the model must
-// also answer one question.
+// It returns an error unless the event log, the IAM, the issuer of callers' tokens, all enabled servers
+// and all endpoints answered, and the definitions of all pinned tools are accepted, which accept does. With
+// ask, the model must also answer one question.
 func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
@@ -104,6 +104,13 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 			next = append(next, "IAM_BASE_URL: correct it, or IAM_CLIENT_ID, IAM_CLIENT_SECRET and SCOPE, so that the IAM issues a token")
 		}
 		fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(cfg.tokenURL()), tokenResult(err))
+	}
+	if cfg.AuthIssuer != "" {
+		step, err := checkSigningKeys(ctx, cfg, stdout)
+		if err != nil {
+			return err
+		}
+		next = append(next, step...)
 	}
 
 	tools.client.Tools(ctx) // waits until every server was tried
@@ -318,7 +325,7 @@ func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
 	return true, nil
 }
 
-// tokenResult returns the outcome of fetching a token in words.
+// tokenResult returns the outcome of fetching a token or keys in words.
 func tokenResult(err error) string {
 	if err != nil {
 		return "failed: " + err.Error()

@@ -116,6 +116,34 @@ func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 	}
 }
 
+// Without the issuer's signing keys every request of every caller is refused.
+func TestCheckFetchesTheSigningKeysOfTheIssuer(t *testing.T) {
+	t.Parallel()
+	w := newTestWorld(t, newTwoCallScript())
+	for _, c := range []struct {
+		name     string
+		settings []string
+		code     int
+		want     []string // on stdout
+	}{
+		{"keys", nil, 0, []string{"signing keys of " + w.iam.url + ": fetched\n"}},
+		{"no connection", []string{"AUTH_JWKS_URL", closedAddress(t)}, 1, []string{"failed: ", "connection refused", "\n- AUTH_JWKS_URL: correct it"}},
+		{"not a key set", []string{"AUTH_JWKS_URL", w.iam.url + "/none"}, 1, []string{"failed: ", "status 404", "\n- AUTH_JWKS_URL: correct it"}},
+		{"no metadata", []string{"AUTH_JWKS_URL", "", "AUTH_ISSUER", strings.Replace(closedAddress(t), "http:", "https:", 1)}, 1, []string{"failed: ", "\n- AUTH_ISSUER: correct it"}},
+	} {
+		out := &syncBuffer{}
+		err := run(t.Context(), []string{"check"}, w.environment(w.withInboundAuth(c.settings...)...), out, io.Discard)
+		if code := exitCode(err, io.Discard); code != c.code {
+			t.Errorf("%s: exit code %d, want %d", c.name, code, c.code)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: got\n%s\nwant %q in it", c.name, out, want)
+			}
+		}
+	}
+}
+
 func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {

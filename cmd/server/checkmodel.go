@@ -226,3 +226,22 @@ func publicURL(s string) string {
 	u.User, u.RawQuery = nil, ""
 	return u.String()
 }
+
+// checkSigningKeys fetches the keys of the issuer of callers' tokens and prints the outcome. It returns the next step if
+// they cannot be had, because every request that needs a token is refused without them.
+func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next []string, err error) {
+	verifier, err := newVerifier(cfg, slog.New(slog.DiscardHandler)) // the report says what its log would
+	if err != nil {
+		return nil, err
+	}
+	defer verifier.Close()
+	err = verifier.FetchKeys(ctx)
+	fmt.Fprintf(stdout, "signing keys of %s: %s\n\n", publicURL(cfg.AuthIssuer), tokenResult(err))
+	switch {
+	case err == nil:
+		return nil, nil
+	case cfg.AuthJWKSURL == "":
+		return []string{"AUTH_ISSUER: correct it, so that it is the issuer in its own metadata, or set AUTH_JWKS_URL"}, nil
+	}
+	return []string{"AUTH_JWKS_URL: correct it, or IAM_TLS_CA_FILE, so that it answers with the issuer's keys"}, nil
+}

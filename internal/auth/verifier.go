@@ -110,6 +110,13 @@ func (v *Verifier) Close() {
 	}
 }
 
+// FetchKeys fetches the issuer's keys, unless there are some already. Its error is ErrKeysUnavailable, and says why.
+// Verify fetches them itself; FetchKeys is for reports about the configuration.
+func (v *Verifier) FetchKeys(ctx context.Context) error {
+	_, err := v.keys.currentKeys(ctx)
+	return err
+}
+
 // Verify returns the identity of the caller that the token was issued to. It waits, under ctx,
 // only while there are no keys or the token's key is a new one.
 //
