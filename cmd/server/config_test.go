@@ -135,6 +135,27 @@ func TestTelemetryUsesTheStandardVariables(t *testing.T) {
 	}
 }
 
+// The OpenTelemetry SDK would use its default in place of these, and write a line that is not JSON.
+func TestLoadConfigRefusesWhatTheOpenTelemetrySDKWouldIgnore(t *testing.T) {
+	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"}
+	for name, value := range map[string]string{
+		"OTEL_EXPORTER_OTLP_TIMEOUT": "10s", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "1e4", "OTEL_METRIC_EXPORT_INTERVAL": "60s", "OTEL_BSP_SCHEDULE_DELAY": "5s",
+		"OTEL_BLRP_EXPORT_TIMEOUT": "30s", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "many", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/nonexistent", "OTEL_EXPORTER_OTLP_LOGS_CLIENT_KEY": "/nonexistent",
+	} {
+		_, err := loadConfig(newTestEnvironment(append(here, "OTEL_LOGS_EXPORTER", "otlp", name, value)...))
+		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != name {
+			t.Errorf("%s=%s: got %v, want an error about it", name, value, err)
+		}
+		if _, err := loadConfig(newTestEnvironment(append(here, name, value)...)); err != nil {
+			t.Errorf("%s=%s, which nothing reads: got %v, want no error", name, value, err)
+		}
+	}
+	good := append(here, "OTEL_LOGS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "-1", "OTEL_EXPORTER_OTLP_CERTIFICATE", "config_test.go")
+	if _, err := loadConfig(newTestEnvironment(good...)); err != nil {
+		t.Errorf("numbers and a file: got %v, want no error", err)
+	}
+}
+
 // HOOKS_SECRET also signs webhooks that do not need HOOKS_URL.
 func TestLoadConfigAcceptsHooksSecretAlone(t *testing.T) {
 	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary"))
@@ -205,6 +226,8 @@ func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 
 func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
 	t.Parallel()
+	traced := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"}
+	traced = traced[:len(traced):len(traced)]
 	for _, c := range []struct {
 		settings []string
 		want     string // "" for no warning
@@ -216,6 +239,10 @@ func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
 		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"own","base_url":"http://127.0.0.1:9/v1"},{"id":"gpt-5"}]`)}, `"setting":"LLM_API_KEY","reason":"is not set`},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_LOGS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, `"setting":"OTEL_EXPORTER_OTLP_PROTOCOL","reason":"has no effect: `},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, ""},
+		{append(traced, "OTEL_TRACES_SAMPLER", "ParentBased_TraceIDRatio", "OTEL_TRACES_SAMPLER_ARG", "0.1"), ""},
+		{append(traced, "OTEL_TRACES_SAMPLER", "ratio"), `"setting":"OTEL_TRACES_SAMPLER","reason":"has no effect, as if it were unset: `},
+		{append(traced, "OTEL_TRACES_SAMPLER", "traceidratio", "OTEL_TRACES_SAMPLER_ARG", "10"), `"setting":"OTEL_TRACES_SAMPLER_ARG","reason":"has no effect, as if it were unset: `},
+		{append(traced, "OTEL_TRACES_SAMPLER", "always_on", "OTEL_TRACES_SAMPLER_ARG", "10%"), ""},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_APIKEY", "canary"}, `"setting":"LLM_APIKEY","reason":"is not a setting and has no effect; the nearest setting is LLM_API_KEY"`},
 	} {
 		s := startAnswerd(t, newTestEnvironment(append(c.settings, "ADDR", "127.0.0.1:0")...))

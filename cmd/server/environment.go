@@ -159,8 +159,21 @@ func (c *config) findWarnings(environ environment) []*configError {
 			out = append(out, &configError{name, "has no effect: OTLP is sent as http/protobuf, and collectors often have another port for it, 4318"})
 		}
 	}
+	if c.EnableTracing {
+		sampler, arg := strings.ToLower(strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER"))), strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER_ARG"))
+		if sampler != "" && !slices.Contains(samplers, sampler) {
+			out = append(out, &configError{"OTEL_TRACES_SAMPLER", "has no effect, as if it were unset: must be " + strings.Join(samplers, ", ")})
+		}
+		ratio, err := strconv.ParseFloat(arg, 64)
+		if strings.HasSuffix(sampler, "traceidratio") && arg != "" && (err != nil || !(ratio >= 0 && ratio <= 1)) {
+			out = append(out, &configError{"OTEL_TRACES_SAMPLER_ARG", "has no effect, as if it were unset: must be a number from 0 to 1, such as 0.1 for a tenth of the traces"})
+		}
+	}
 	return out
 }
+
+// samplers are the values of OTEL_TRACES_SAMPLER that the OpenTelemetry SDK for Go has.
+var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 
 // exportsOTLP reports whether a signal is exported by OTLP.
 func (c *config) exportsOTLP() bool {
@@ -232,6 +245,9 @@ func loadConfig(environ environment) (config, error) {
 	if err := cfg.checkOTLPHeaders(); err != nil {
 		return cfg, err
 	}
+	if err := cfg.checkOTLPNumbersAndFiles(environ); err != nil {
+		return cfg, err
+	}
 	if err := cfg.readModelCertificates(); err != nil {
 		return cfg, err
 	}
@@ -259,6 +275,36 @@ func (c *config) checkOTLPHeaders() error {
 		for header := range strings.SplitSeq(c.lookup(name), ",") {
 			if strings.TrimSpace(header) != "" && !otlpHeader.MatchString(header) {
 				return &configError{name, "must be name=value, several of them separated by commas; other commas and % are percent-encoded"}
+			}
+		}
+	}
+	return nil
+}
+
+// otlpNumber and otlpFile match the variables of the OpenTelemetry SDK that are whole numbers, times among them, and
+// paths of files.
+var (
+	otlpNumber = regexp.MustCompile(`^OTEL_(EXPORTER_OTLP_\w*TIMEOUT|(BSP|BLRP|METRIC_EXPORT)_\w+|\w+_LIMIT)$`)
+	otlpFile   = regexp.MustCompile(`^OTEL_EXPORTER_OTLP_\w*(CERTIFICATE|CLIENT_KEY)$`)
+)
+
+// checkOTLPNumbersAndFiles returns an error for a number or a file that the OpenTelemetry SDK could not use. It would
+// use its default, and write a line to stderr that is not JSON.
+func (c *config) checkOTLPNumbersAndFiles(environ environment) error {
+	if !c.exportsOTLP() {
+		return nil // they are not read
+	}
+	for _, name := range slices.Sorted(maps.Keys(environ)) {
+		value := environ.get(name)
+		if value == "" {
+			continue
+		}
+		if _, err := strconv.Atoi(value); err != nil && otlpNumber.MatchString(name) {
+			return &configError{name, "must be a whole number; times are in milliseconds"}
+		}
+		if otlpFile.MatchString(name) {
+			if _, err := os.ReadFile(value); err != nil {
+				return &configError{name, "cannot be read: " + fileReason(err)}
 			}
 		}
 	}
