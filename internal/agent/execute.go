@@ -199,7 +199,11 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.B
 		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
 		return prompt.runError()
 	}
-	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(errorAttrs(err), slog.String("run_id", r.ID))...)
+	if errors.Is(err, event.ErrUnavailable) { // The line "run failed" reports defects of answerd; this is none.
+		a.Logger.WarnContext(ctx, "run interrupted: its events cannot be stored", "run_id", r.ID, "error", err, help.EventLogSpace.Attr())
+	} else {
+		a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(errorAttrs(err), slog.String("run_id", r.ID))...)
+	}
 	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
 }
 
