@@ -134,7 +134,8 @@ func TestCheckTestsTheEventLog(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	for url, want := range map[string]string{
 		"": "events in memory", "file:" + t.TempDir(): "events on this disk", newNATS(t): "event log on NATS: reachable",
-		"nats://canary:canary@" + strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp"): "event log on NATS: failed: connect to the event log",
+		"nats://canary:canary@" + strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp"): "event log on NATS: failed: connect to the event log: the log is not available: no server accepts connections there",
+		"nats://canary:canary@host.invalid": "failed: connect to the event log: the log is not available: the host name is not known",
 	} {
 		out := &syncBuffer{}
 		err := run(t.Context(), []string{"check"}, w.environment("EVENTS_URL", url), out, io.Discard)

@@ -157,6 +157,23 @@ func (n *natsServer) kill() {
 	_ = n.process.wait() // killed
 }
 
+// While answerd waits for NATS at its start, the log says so and why: it does not listen until then.
+func TestStartThatWaitsForNATSSaysSo(t *testing.T) {
+	t.Parallel()
+	n := spawnNATS(t)
+	n.kill()
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=http://127.0.0.1:9/v1", "EVENTS_URL=" + strings.Replace(n.url, "nats://", "nats://user:canary@", 1)})
+	line := p.waitForLine(t, "event log cannot be reached yet")
+	if !strings.Contains(line, `"reason":"no server accepts connections there"`) || strings.Contains(line, "canary") {
+		t.Errorf("got %s, want the reason, and no password", line)
+	}
+	n.start(t)
+	p.url(t)
+	if lines := strings.Count(p.log.String(), "cannot be reached yet"); lines != 1 {
+		t.Errorf("got %d lines, want 1:\n%s", lines, p.log)
+	}
+}
+
 // SIGHUP means that files are read again. Before they were read once, here because NATS does not answer yet, it
 // does not end the process either.
 func TestHangupWhileStartingEndsNothing(t *testing.T) {

@@ -35,6 +35,7 @@ const (
 
 	CallerTokens  Page = "docs/auth.md"
 	SecretFiles   Page = "docs/tasks/rotate-secrets.md"
+	Events        Page = "docs/events.md#where-events-are-stored"
 	EventLogSpace Page = "docs/operations.md#space-for-the-event-log"
 	Scaling       Page = "docs/scaling.md#when-something-fails"
 	Hooks         Page = "docs/hooks.md"

@@ -3,10 +3,12 @@ package jetstream
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -92,11 +94,12 @@ func credentialsOption(file string) (nats.Option, error) {
 	return option, nil
 }
 
-// connectUntilDone tries to connect until one of the servers answers, and returns event.ErrUnavailable when ctx ends.
-// If a server refuses the login or TLS does not match, it returns at once. It wraps no other error of the client
-// library, because an error may quote the URL and its password.
-func connectUntilDone(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
-	for {
+// connectUntilDone tries to connect until one of the servers answers, and returns event.ErrUnavailable with the reason
+// when ctx ends. It logs the first failure, since the service does not listen before the log is open. If a server
+// refuses the login or TLS does not match, it returns at once. It wraps no other error of the client library, because an
+// error may quote the URL and its password.
+func connectUntilDone(ctx context.Context, servers string, options []nats.Option, logger *slog.Logger) (*nats.Conn, error) {
+	for attempt := 1; ; attempt++ {
 		c, err := nats.Connect(servers, options...)
 		switch {
 		case err == nil:
@@ -105,12 +108,32 @@ func connectUntilDone(ctx context.Context, servers string, options []nats.Option
 			errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted):
 			return nil, fmt.Errorf("connect to the event log: %w", err)
 		}
+		if attempt == 1 {
+			logger.Warn("event log cannot be reached yet", "reason", connectFailure(err), help.Events.Attr())
+		}
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to the event log: %w", event.ErrUnavailable)
+			return nil, fmt.Errorf("connect to the event log: %w: %s", event.ErrUnavailable, connectFailure(err))
 		}
 	}
+}
+
+// connectFailure returns why no server could be connected to, as far as it can be said without the text of err.
+func connectFailure(err error) string {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+		return "the host name is not known"
+	}
+	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "the certificate is not valid: " + bad.Err.Error()
+	}
+	if network, ok := errors.AsType[net.Error](err); ok && network.Timeout() || errors.Is(err, nats.ErrTimeout) {
+		return "no server answers in time"
+	}
+	if errors.Is(err, nats.ErrNoServers) { // the client library's word for "connection refused"
+		return "no server accepts connections there"
+	}
+	return "what answers there is no NATS server, or it closed the connection"
 }
 
 // watchLeaderLoop makes a connection try another server while its server does not reach the leader

@@ -101,10 +101,10 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	} else if err = CheckURL(opts.URL); err != nil {
 		return log, err
 	}
-	if log.write, err = connectUntilDone(ctx, servers, connect); err != nil {
+	if log.write, err = connectUntilDone(ctx, servers, connect, log.logger); err != nil {
 		return log, err
 	}
-	if log.read, err = connectUntilDone(ctx, servers, connect); err != nil {
+	if log.read, err = connectUntilDone(ctx, servers, connect, log.logger); err != nil {
 		return log, err
 	}
 	if err = log.openStreams(ctx); err != nil {
@@ -267,7 +267,7 @@ func Check(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	c, err := connectUntilDone(ctx, o.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login})
+	c, err := connectUntilDone(ctx, o.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
