@@ -193,7 +193,7 @@ func (f Files) readContents() (*contents, error) {
 	if f.CertFile != "" {
 		pair, err := tls.X509KeyPair(loaded.read[1], loaded.read[2])
 		if err != nil {
-			return nil, f.pairError(err, loaded.read[1])
+			return nil, f.pairError(err, loaded.read[1], loaded.read[2])
 		}
 		loaded.client = &pair
 	}
@@ -221,9 +221,13 @@ func readFile(path string) ([]byte, error) {
 }
 
 // pairError converts an error about a certificate and its key to one that names the file at fault.
-func (f Files) pairError(err error, cert []byte) error {
+func (f Files) pairError(err error, cert, key []byte) error {
 	if !x509.NewCertPool().AppendCertsFromPEM(cert) {
 		return &FileError{CertFile, f.CertFile, errors.New("has no certificate in PEM")}
+	}
+	// The type of the block in PKCS #8, and its header Proc-Type in the older form.
+	if bytes.Contains(key, []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----")) || bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")) {
+		return &FileError{KeyFile, f.KeyFile, errors.New("is encrypted; openssl pkey writes it without a passphrase")}
 	}
 	return &FileError{KeyFile, f.KeyFile, fmt.Errorf("is not the key of %s: %w", f.CertFile, err)}
 }

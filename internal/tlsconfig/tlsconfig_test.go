@@ -2,6 +2,7 @@ package tlsconfig_test
 
 import (
 	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"io"
 	"log"
@@ -200,6 +201,11 @@ func TestLoadNamesTheFileThatCannotBeUsed(t *testing.T) {
 	large := filepath.Join(dir, "large.pem")
 	tlstest.ReplaceFile(t, large, make([]byte, 5<<20))
 
+	// What openssl writes with a passphrase: PKCS #8, and the older form.
+	encrypted, encryptedToo := filepath.Join(dir, "encrypted.key"), filepath.Join(dir, "older.key")
+	tlstest.ReplaceFile(t, encrypted, pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("SECRET")}))
+	tlstest.ReplaceFile(t, encryptedToo, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-256-CBC,00"}, Bytes: []byte("SECRET")}))
+
 	missing := filepath.Join(dir, "missing.pem")
 	for name, c := range map[string]struct {
 		files tlsconfig.Files
@@ -214,6 +220,8 @@ func TestLoadNamesTheFileThatCannotBeUsed(t *testing.T) {
 		"bad certificate": {tlsconfig.Files{CertFile: bad, KeyFile: good.KeyFile}, tlsconfig.CertFile, bad + ": has no certificate in PEM"},
 		"another's key":   {tlsconfig.Files{CertFile: good.CertFile, KeyFile: other}, tlsconfig.KeyFile, other + ": is not the key of " + good.CertFile},
 		"a bad key":       {tlsconfig.Files{CertFile: good.CertFile, KeyFile: bad}, tlsconfig.KeyFile, bad + ": is not the key of " + good.CertFile},
+		"encrypted":       {tlsconfig.Files{CertFile: good.CertFile, KeyFile: encrypted}, tlsconfig.KeyFile, encrypted + ": is encrypted; openssl pkey writes it without a passphrase"},
+		"older form":      {tlsconfig.Files{CertFile: good.CertFile, KeyFile: encryptedToo}, tlsconfig.KeyFile, encryptedToo + ": is encrypted; openssl pkey writes it without a passphrase"},
 	} {
 		_, err := tlsconfig.Load(c.files)
 		e, ok := errors.AsType[*tlsconfig.FileError](err)
