@@ -68,6 +68,7 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 		{"IAM_CLIENT_SECRET", append(here, "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", "https://iam.example", "IAM_CLIENT_ID", "a")},
 		{"IAM_CLIENT_SECRET_FILE", append(here, "IAM_CLIENT_SECRET_FILE", "/no/such/file")},
 		{"AUTH_AUDIENCE", append(here, "AUTH_ISSUER", "https://iam.example")},
+		{"METRICS_ADDR", append(here, "ADDR", "127.0.0.1:8080", "METRICS_ADDR", "127.0.0.1:8080")},
 		{"AUTH_ISSUER", append(here, "AUTH_AUDIENCE", "answerd")},
 		{"OCI_APM_DATA_KEY", append(here, "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", "https://apm.example")},
 		{"OTEL_EXPORTER_OTLP_HEADERS", append(here, "ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", "https://otlp.example", "OTEL_EXPORTER_OTLP_HEADERS", "authorization: Bearer canary")},

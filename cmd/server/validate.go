@@ -103,6 +103,7 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 
 		// Metrics, logs and traces.
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
+		{"METRICS_ADDR", c.MetricsAddr == c.Addr && !strings.HasSuffix(c.Addr, ":0"), "must differ from ADDR; unset, /metrics is served at ADDR"},
 		{"OTEL_METRICS_EXPORTER", slices.ContainsFunc(trimElements(c.OTelMetricsExporter), func(name string) bool { return !slices.Contains([]string{"prometheus", "otlp", "none"}, name) }), "must be of prometheus, otlp and none, comma separated"},
 		{"OTEL_METRICS_EXPORTER", c.exportsMetrics() && c.OTelMetricsEndpoint == "" && c.OTelEndpoint == "", "is otlp, but there is no endpoint: set OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"},
 		{"OTEL_LOGS_EXPORTER", c.OTelLogsExporter != "none" && c.OTelLogsExporter != "otlp", "must be none or otlp"},
