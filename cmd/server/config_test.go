@@ -244,6 +244,11 @@ func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
 		{append(traced, "OTEL_TRACES_SAMPLER", "ratio"), `"setting":"OTEL_TRACES_SAMPLER","reason":"has no effect, as if it were unset: `},
 		{append(traced, "OTEL_TRACES_SAMPLER", "traceidratio", "OTEL_TRACES_SAMPLER_ARG", "10"), `"setting":"OTEL_TRACES_SAMPLER_ARG","reason":"has no effect, as if it were unset: `},
 		{append(traced, "OTEL_TRACES_SAMPLER", "always_on", "OTEL_TRACES_SAMPLER_ARG", "10%"), ""},
+		{append(traced, "OTEL_TRACES_EXPORTER", "otlp"), ""},
+		{append(traced, "OTEL_TRACES_EXPORTER", "none"), `"setting":"OTEL_TRACES_EXPORTER","reason":"has no effect: ENABLE_TRACING says whether traces are exported, by OTLP`},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_TRACES_EXPORTER", "otlp"}, `"setting":"OTEL_TRACES_EXPORTER","reason":"has no effect: `},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_TRACES_EXPORTER", "none"}, ""},
+		{append(traced, "OTEL_TRACES_EXPORTER", "none", "OTEL_SDK_DISABLED", "true"), ""},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_APIKEY", "canary"}, `"setting":"LLM_APIKEY","reason":"is not a setting and has no effect; the nearest setting is LLM_API_KEY"`},
 	} {
 		s := startAnswerd(t, newTestEnvironment(append(c.settings, "ADDR", "127.0.0.1:0")...))

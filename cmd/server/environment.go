@@ -159,6 +159,11 @@ func (c *config) findWarnings(environ environment) []*configError {
 			out = append(out, &configError{name, "has no effect: OTLP is sent as http/protobuf, and collectors often have another port for it, 4318"})
 		}
 	}
+	exporter := environ.get("OTEL_TRACES_EXPORTER")
+	ignored := c.EnableTracing && exporter != "otlp" || !c.EnableTracing && exporter != "none"
+	if exporter != "" && ignored && !c.OTelSDKDisabled {
+		out = append(out, &configError{"OTEL_TRACES_EXPORTER", "has no effect: ENABLE_TRACING says whether traces are exported, by OTLP"})
+	}
 	if c.EnableTracing {
 		sampler, arg := strings.ToLower(strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER"))), strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER_ARG"))
 		if sampler != "" && !slices.Contains(samplers, sampler) {
