@@ -206,6 +206,8 @@ func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 
 	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", file,
 		"LLM_APIKEY", "canary", "MAX_TURN", "3", "TIMEOUT_", "9", "OTEL_SERVICENAME", "x", // misspelt
+		"EVENT_URL", "file:/data", "LOGLEVEL", "debug", // also before the first underscore
+		"PORTS", "9", "DATABASE_URL", "canary", "APP_SCOPE", "x", // unlike all settings, or too short to tell
 		"LLM_OF_CURSOR", "canary", "AUTH_OF_GEMINI", "canary", "SECRET_OF_CODE", "canary", // in the forms of other hosts
 		"MCP_CRM_TOKEN", "canary", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "OCI_CLI_PROFILE", "x", // of others
 		"MCP_SERVICE_HOST", "10.0.0.1", "MCP_PORT_80_TCP_ADDR", "10.0.0.1", "MCP_PORT", "tcp://10.0.0.1:80", // by Kubernetes
@@ -219,7 +221,7 @@ func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 		got = append(got, w.name+" → "+w.reason[strings.LastIndex(w.reason, " ")+1:])
 	}
 
-	want := "LLM_APIKEY → LLM_API_KEY, MAX_TURN → MAX_TURNS, OTEL_SERVICENAME → OTEL_SERVICE_NAME"
+	want := "EVENT_URL → EVENTS_URL, LLM_APIKEY → LLM_API_KEY, LOGLEVEL → LOG_LEVEL, MAX_TURN → MAX_TURNS, OTEL_SERVICENAME → OTEL_SERVICE_NAME, TIMEOUT_ → TIMEOUT"
 	if strings.Join(got, ", ") != want {
 		t.Errorf("warnings %s\nwant     %s", strings.Join(got, ", "), want)
 	}

@@ -82,6 +82,7 @@ func (e environment) readSettings() (map[string]string, error) {
 const (
 	maxUnknownSettings = 20  // reported at a time
 	maxVariableName    = 100 // bytes; longer names are not compared
+	minComparedName    = 8   // bytes; shorter names that begin like no setting are too often somebody else's
 	maxMisspelling     = 2   // edits that make another name of a setting a misspelling of it
 )
 
@@ -91,9 +92,9 @@ var libraryVariable = regexp.MustCompile(`^(OTEL|OCI)_`)
 // serviceVariable matches variables that Kubernetes sets for each Service.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)(_|$)|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$`)
 
-// unknownSettings returns a warning for each variable that is probably a misspelled setting: it
-// begins like a setting, up to the first underscore, and is not one. It omits variables for which
-// uses is true.
+// unknownSettings returns a warning for each variable that is probably a misspelled setting and not one: it
+// begins like a setting, up to the first underscore, or is one edit away from it. It omits variables for
+// which uses is true.
 func (e environment) unknownSettings(uses func(name string) bool) []*configError {
 	known := settingNames()
 	prefixes := make(map[string]bool)
@@ -104,11 +105,14 @@ func (e environment) unknownSettings(uses func(name string) bool) []*configError
 	}
 	var out []*configError
 	for name := range e {
-		prefix, _, ok := strings.Cut(name, "_")
-		if !ok || !prefixes[prefix] || len(name) > maxVariableName || slices.Contains(known, name) || serviceVariable.MatchString(name) || uses(name) {
+		if len(name) > maxVariableName || slices.Contains(known, name) || serviceVariable.MatchString(name) || uses(name) {
 			continue
 		}
 		like := nearestName(name, known)
+		prefix, _, ok := strings.Cut(name, "_")
+		if beginsLikeSetting := ok && prefixes[prefix]; !beginsLikeSetting && (len(name) < minComparedName || editDistance(name, like) > 1) {
+			continue
+		}
 		if libraryVariable.MatchString(name) && editDistance(name, like) > maxMisspelling {
 			continue
 		}
