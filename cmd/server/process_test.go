@@ -174,6 +174,21 @@ func TestStartThatWaitsForNATSSaysSo(t *testing.T) {
 	}
 }
 
+// The same for a NATS server without JetStream, which accepts the connection and answers nothing.
+func TestStartThatWaitsForJetStreamSaysSo(t *testing.T) {
+	t.Parallel()
+	s := startNATS(t, &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=http://127.0.0.1:9/v1", "EVENTS_URL=" + s.ClientURL()})
+	const want = "JetStream does not answer there: it is off (nats-server -js), or the cluster is starting"
+	if line := p.waitForLine(t, "event log cannot be reached yet"); !strings.Contains(line, `"reason":"`+want) {
+		t.Errorf("got %s, want the reason %s", line, want)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if err := p.wait(); err == nil || !strings.Contains(p.log.String(), "answerd: EVENTS_URL: make stream ANSWERD_RUNS: "+want) {
+		t.Errorf("got %v and\n%s\nwant an error that says %s", err, p.log, want)
+	}
+}
+
 // SIGHUP means that files are read again. Before they were read once, here because NATS does not answer yet, it
 // does not end the process either.
 func TestHangupWhileStartingEndsNothing(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/event/jetstream/embedded"
 	"answerd/internal/event/jetstream/threads"
+	"answerd/internal/help"
 )
 
 const (
@@ -226,7 +227,7 @@ func (l *Log) openConsumer(ctx context.Context) error {
 			return fmt.Errorf("make the consumer of jobs: %w", err)
 		}
 	}
-	err := retrySetup(ctx, func(ctx context.Context) error {
+	err := l.retrySetup(ctx, func(ctx context.Context) error {
 		_, err := l.jobsStream.CreateOrUpdateConsumer(ctx, l.consumerConfig())
 		return err
 	})
@@ -267,7 +268,7 @@ func (l *Log) restoreConsumer(ctx context.Context) {
 // whether messages are republished: the replicas and their placement are the operator's choice. It sets l.clustered if
 // the stream has replicas, and the clock.
 func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.Stream, err error) {
-	err = retrySetup(ctx, func(ctx context.Context) (err error) {
+	err = l.retrySetup(ctx, func(ctx context.Context) (err error) {
 		stream, err = l.js.Stream(ctx, cfg.Name)
 		if errors.Is(err, js.ErrStreamNotFound) {
 			stream, err = l.js.CreateStream(ctx, cfg)
@@ -309,15 +310,25 @@ func isSetupRefusal(err error) bool {
 	return !isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled
 }
 
+// errNoJetStream replaces the client library's error, which says only that there were no responders.
+var errNoJetStream = errors.New("JetStream does not answer there: it is off (nats-server -js), or the cluster is starting")
+
 // retrySetup calls request until it succeeds, a server refuses it for good, or ctx ends, and returns the last error. A
-// cluster that is starting may lack a leader, or some of its servers.
-func retrySetup(ctx context.Context, request func(context.Context) error) error {
-	for {
+// cluster that is starting may lack a leader, or some of its servers. retrySetup logs the first failure, since the
+// service does not listen before the log is open.
+func (l *Log) retrySetup(ctx context.Context, request func(context.Context) error) error {
+	for attempts := 1; ; attempts++ {
 		attempt, cancel := context.WithTimeout(ctx, setupAttemptTimeout)
 		err := request(attempt)
 		cancel()
 		if err == nil || isSetupRefusal(err) {
 			return err
+		}
+		if errors.Is(err, nats.ErrNoResponders) {
+			err = errNoJetStream
+		}
+		if attempts == 1 && l.embedded == nil {
+			l.logger.Warn("event log cannot be reached yet", "reason", err.Error(), help.Events.Attr())
 		}
 		select {
 		case <-time.After(retryInterval):
