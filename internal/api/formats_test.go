@@ -453,10 +453,13 @@ func TestFormatsNameTheItemOfTheWrongType(t *testing.T) {
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"?"},{"role":5}]}`, `"param":"messages[1].role"`},
 		{"/v1/chat/completions", `{"tools":[{"type":"function","function":{"name":{}}}],"messages":[]}`, `"param":"tools[0].function.name"`},
 		{"/v1/responses", `{"input":[{"role":"user","content":"?"},{"role":[]}]}`, `"param":"input[1].role"`},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"text","text":"?"},{"type":"image_url","image_url":"https://x.example/a"}]}]}`, `"param":"messages[0].content[1].image_url"`},
+		{"/v1/responses", `{"input":[{"role":"user","content":[{"type":"input_text","text":"?"},{"type":"input_image","image_url":{"url":"https://x.example/a"}}]}]}`, `"param":"input[0].content[1].image_url"`},
 		{"/v1/responses", `{"input":"?","include":["x",5]}`, `"param":"include[1]"`},
 		{"/v1/responses", `{"input":"?","max_output_tokens":"x"}`, `"param":"max_output_tokens"`},
 		{"/api/chat", `{"id":"t","messages":[{"role":"user","parts":[]},{"role":"user","parts":[{"type":"text","text":1}]}]}`, `"pointer":"/messages/1/parts/0/text"`},
 		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user"},{"role":"tool","toolCallId":true}]}`, `"pointer":"/messages/1/toolCallId"`},
+		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user","content":[{"type":"text","text":5}]}]}`, `"pointer":"/messages/0/content/0/text"`},
 	} {
 		resp := s.do(t, "POST", c.path, c.body)
 		if got := readText(t, resp); resp.StatusCode != 400 || !strings.Contains(got, c.where) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/typeerror"
 )
 
 // message is a message of the thread so far.
@@ -113,7 +114,11 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 		return text, nil, nil
 	}
 	var parts []part
-	if json.Unmarshal(raw, &parts) != nil {
+	err := json.Unmarshal(raw, &parts)
+	if at, value, ok := typeerror.Find(raw, err); ok && strings.HasPrefix(at, "[") {
+		return "", nil, &Invalid{field + at, "must not be a " + value}
+	}
+	if err != nil {
 		if raw[0] == '{' {
 			return "", nil, nil // an activity
 		}

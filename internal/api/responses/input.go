@@ -223,7 +223,11 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 		return text, nil, nil
 	}
 	var parts []inPart
-	if json.Unmarshal(raw, &parts) != nil {
+	err := json.Unmarshal(raw, &parts)
+	if at, value, ok := typeerror.Find(raw, err); ok && strings.HasPrefix(at, "[") {
+		return "", nil, &Invalid{field + at, "is of the wrong type: " + value}
+	}
+	if err != nil {
 		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
 
