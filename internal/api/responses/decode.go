@@ -60,6 +60,19 @@ func decodeBody(data []byte) (in body, _ error) {
 	return in, nil
 }
 
+// wrongMember returns an error about the member of the wrong type in raw, the value of field. err is of decoding
+// raw. If it is about no member, the error is about field and says detail.
+func wrongMember(field string, raw []byte, err error, detail string) error {
+	at, value, ok := typeerror.Find(raw, err)
+	if !ok {
+		return &Invalid{field, detail}
+	}
+	if at[0] != '[' {
+		at = "." + at
+	}
+	return &Invalid{field + at, "is of the wrong type: " + value}
+}
+
 // readConversation reads which thread the request continues. The input comes after its turns.
 func (q *Request) readConversation(in body) error {
 	if in.Conversation == nil || string(in.Conversation) == "null" {
@@ -135,9 +148,13 @@ func (q *Request) readExtras(in body) error {
 
 // readReasoning reads reasoning.effort. The other members of reasoning are only repeated.
 func (q *Request) readReasoning(in body) error {
-	var r struct{ Effort string }
-	if in.Reasoning != nil && json.Unmarshal(in.Reasoning, &r) != nil {
-		return &Invalid{"reasoning", "must be an object with an effort"}
+	var r struct {
+		Effort string `json:"effort"`
+	}
+	if in.Reasoning != nil {
+		if err := json.Unmarshal(in.Reasoning, &r); err != nil {
+			return wrongMember("reasoning", in.Reasoning, err, "must be an object with an effort")
+		}
 	}
 	q.Sampling.ReasoningEffort = r.Effort
 	return nil
@@ -147,11 +164,13 @@ func (q *Request) readReasoning(in body) error {
 // of a schema one level deeper. The agent checks the answer against a schema that is strict.
 func (q *Request) readText(in body) error {
 	var t struct {
-		Verbosity string
-		Format    map[string]json.RawMessage
+		Verbosity string                     `json:"verbosity"`
+		Format    map[string]json.RawMessage `json:"format"`
 	}
-	if in.Text != nil && json.Unmarshal(in.Text, &t) != nil {
-		return &Invalid{"text", "must be an object with an object format and a string verbosity"}
+	if in.Text != nil {
+		if err := json.Unmarshal(in.Text, &t); err != nil {
+			return wrongMember("text", in.Text, err, "must be an object with a format or a verbosity")
+		}
 	}
 	q.Sampling.Verbosity = t.Verbosity
 	if t.Format == nil {
@@ -195,8 +214,8 @@ func (q *Request) readTools(in body) error {
 	for i, raw := range in.Tools {
 		field := fmt.Sprintf("tools[%d]", i)
 		var tool inTool
-		if json.Unmarshal(raw, &tool) != nil {
-			return &Invalid{field, "must be a function or an MCP server"}
+		if err := json.Unmarshal(raw, &tool); err != nil {
+			return wrongMember(field, raw, err, "must be a function or an MCP server")
 		}
 		switch {
 		case tool.Type == "mcp" && tool.ServerURL != "":

@@ -223,12 +223,8 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 		return text, nil, nil
 	}
 	var parts []inPart
-	err := json.Unmarshal(raw, &parts)
-	if at, value, ok := typeerror.Find(raw, err); ok && strings.HasPrefix(at, "[") {
-		return "", nil, &Invalid{field + at, "is of the wrong type: " + value}
-	}
-	if err != nil {
-		return "", nil, &Invalid{field, "must be a text or a list of parts"}
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return "", nil, wrongMember(field, raw, err, "must be a text or a list of parts")
 	}
 
 	var texts []string
