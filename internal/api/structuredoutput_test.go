@@ -177,6 +177,9 @@ func TestFormatsOfResponsesThatCannotBeUsedAreNamed(t *testing.T) {
 		`{"type":5}`: "text.format.type",
 		`{"name":"n","schema":` + sumSchema + `,"strict":true}`:                        "text.format.type",
 		`{"type":"json_schema","name":"n","strict":"true","schema":` + sumSchema + `}`: "text.format.strict",
+		`{"type":"json_schema","name":"n","strict":true}`:                              "text.format.schema",
+		`{"type":"json_schema","name":"n","schema":"{}"}`:                              "text.format.schema",
+		`{"type":"json_schema","json_schema":{"name":"n","schema":` + sumSchema + `}}`: "text.format.schema",
 	} {
 		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("?", `,"text":{"format":`+format+`}`)), 400)
 		if e.Error.Param == nil || *e.Error.Param != field {

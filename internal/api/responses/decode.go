@@ -191,7 +191,10 @@ func (q *Request) readText(in body) error {
 		if !slices.Contains([]string{"true", "false", "null", ""}, strict) {
 			return &Invalid{"text.format.strict", "must be true or false"}
 		}
-		if strict != "true" || len(schema) == 0 || string(schema) == "null" {
+		if len(schema) == 0 || schema[0] != '{' { // also of a format in the form of Chat Completions, with a json_schema
+			return &Invalid{"text.format.schema", "must be an object: the members of json_schema are members of text.format here"}
+		}
+		if strict != "true" {
 			return nil
 		}
 		if _, err := output.Compile(schema); err != nil {
