@@ -226,6 +226,26 @@ func TestResponseResolvesAsManyReferencesAsTheHistoryMayHave(t *testing.T) {
 	}
 }
 
+// The types of OpenAI's clients have these members as numbers, so their users add them up.
+func TestUsageOfAResponseHasTheMembersThatClientsExpect(t *testing.T) {
+	t.Parallel()
+	s := newService(t, modelWithAnswers("It is 3."), nil, nil)
+	got := decodeResponse[struct {
+		Usage struct {
+			Input  map[string]int64 `json:"input_tokens_details"`
+			Output map[string]int64 `json:"output_tokens_details"`
+		}
+	}](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200).Usage
+	for _, name := range []string{"cached_tokens", "cache_write_tokens"} {
+		if _, ok := got.Input[name]; !ok {
+			t.Errorf("input_tokens_details %v, want the member %s", got.Input, name)
+		}
+	}
+	if _, ok := got.Output["reasoning_tokens"]; !ok {
+		t.Errorf("output_tokens_details %v, want the member reasoning_tokens", got.Output)
+	}
+}
+
 func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 	t.Parallel()
 	for _, approve := range []bool{true, false} {

@@ -27,7 +27,7 @@ const resource = z.strictObject({
   ]) }),
   top_p: z.number(), presence_penalty: z.number(), frequency_penalty: z.number(), top_logprobs: z.int(), temperature: z.number(),
   reasoning: nullable(z.strictObject({ effort: nullable(z.string()), summary: nullable(z.string()) })), user: nullable(z.string()),
-  usage: nullable(z.strictObject({ input_tokens: tokens, output_tokens: tokens, total_tokens: tokens, input_tokens_details: z.strictObject({ cached_tokens: tokens }), output_tokens_details: z.strictObject({ reasoning_tokens: tokens }) })),
+  usage: nullable(z.strictObject({ input_tokens: tokens, output_tokens: tokens, total_tokens: tokens, input_tokens_details: z.strictObject({ cached_tokens: tokens, cache_write_tokens: tokens }), output_tokens_details: z.strictObject({ reasoning_tokens: tokens }) })),
   max_output_tokens: nullable(z.int()), max_tool_calls: nullable(z.int()), store: z.boolean(), background: z.boolean(), service_tier: z.string(), metadata: z.record(z.string(), z.string()),
   safety_identifier: nullable(z.string()), prompt_cache_key: nullable(z.string()),
 });

@@ -64,7 +64,8 @@ type responseError struct {
 type usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	InputDetails struct {
-		Cached int64 `json:"cached_tokens"`
+		Cached     int64 `json:"cached_tokens"`
+		CacheWrite int64 `json:"cache_write_tokens"`
 	} `json:"input_tokens_details"`
 	OutputTokens  int64 `json:"output_tokens"`
 	OutputDetails struct {
