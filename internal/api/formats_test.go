@@ -463,6 +463,7 @@ func TestFormatsNameTheItemOfTheWrongType(t *testing.T) {
 		{"/v1/responses", `{"input":"?","max_output_tokens":"x"}`, `"param":"max_output_tokens"`},
 		{"/api/chat", `{"id":"t","messages":[{"role":"user","parts":[]},{"role":"user","parts":[{"type":"text","text":1}]}]}`, `"pointer":"/messages/1/parts/0/text"`},
 		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user"},{"role":"tool","toolCallId":true}]}`, `"pointer":"/messages/1/toolCallId"`},
+		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user","content":"?"},{"role":"assistant","toolCalls":[{"id":"c","function":{"name":"f"}}]},{"role":"tool","toolCallId":"c","content":{"n":1}}]}`, `"pointer":"/messages/2/content"`},
 		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user","content":[{"type":"text","text":5}]}]}`, `"pointer":"/messages/0/content/0/text"`},
 	} {
 		resp := s.do(t, "POST", c.path, c.body)

@@ -63,6 +63,9 @@ var callIDLength = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
 // readMessage adds a message to the history, or to the instructions if its role is system or
 // developer.
 func (q *Request) readMessage(field string, msg message) error {
+	if msg.Role == "activity" || msg.Role == "reasoning" {
+		return nil // the model does not need it, and the content of an activity is an object
+	}
 	text, media, err := decodeContent(field+".content", msg.Content)
 	if err != nil {
 		return err
@@ -73,8 +76,6 @@ func (q *Request) readMessage(field string, msg message) error {
 	case "system", "developer":
 		q.addInstruction(text)
 		return nil
-	case "activity", "reasoning":
-		return nil // the model does not need it
 	case "user":
 	case "assistant":
 		for i, c := range msg.ToolCalls {
@@ -103,8 +104,7 @@ func (q *Request) readMessage(field string, msg message) error {
 	return nil
 }
 
-// decodeContent returns the text and the media of a message. field is its path, for errors. The
-// content of an activity is an object, which the model does not need.
+// decodeContent returns the text and the media of a message. field is its path, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
@@ -119,9 +119,6 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 		return "", nil, &Invalid{field + at, "must not be a " + value}
 	}
 	if err != nil {
-		if raw[0] == '{' {
-			return "", nil, nil // an activity
-		}
 		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
 	var texts []string
