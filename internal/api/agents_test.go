@@ -189,6 +189,60 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 	}
 }
 
+// A person decides about the call that the asked agent wants to make. The call of the agent that asks, which has
+// another tool and other arguments, cannot stand for it, nor for two of them.
+func TestPagesShowWhichCallsOfAnAskedAgentNeedApproval(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(r llmtest.Request) llmtest.Answer {
+		switch asked, last := r.Messages[0].Content == "You are a.", r.Messages[len(r.Messages)-1]; {
+		case last.Role != "user":
+			return llmtest.Says("{}")
+		case asked:
+			return llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{Name: "add", Args: `{"a":3,"b":4}`})
+		}
+		return llmtest.Calls(llmtest.Call{Name: "ask_a", Args: `{"question":"?"}`})
+	}, func(o *agent.Options) {
+		withAgents(o)
+		o.Agents[1].Tools = nil
+	}, nil, addNeedsApproval)
+
+	var shown, message string
+	inputs := make(map[string]string) // of the calls, by id
+	var parts []string
+	for _, f := range readFrames(t, s.do(t, "POST", "/api/chat", strings.Replace(chatBody("c", "?"), "{", `{"agent":"b",`, 1)), "") {
+		var c struct {
+			Type, MessageID, ToolCallID, ToolName, ApprovalID string
+
+			Input json.RawMessage
+		}
+		_ = json.Unmarshal(f.Data, &c) // [DONE] is no chunk
+		switch c.Type {
+		case "start":
+			message = c.MessageID
+		case "tool-input-available":
+			inputs[c.ToolCallID] = c.ToolName + string(c.Input)
+		case "tool-approval-request":
+			shown += inputs[c.ToolCallID] + " "
+			parts = append(parts, fmt.Sprintf(`{"type":"dynamic-tool","toolName":"add","toolCallId":%q,"state":"approval-responded","approval":{"id":%q,"approved":true}}`, c.ToolCallID, c.ApprovalID))
+			delete(inputs, c.ToolCallID) // a part has room for one approval
+		}
+	}
+	if one, two := `add{"a":1,"b":2} `, `add{"a":3,"b":4} `; shown != one+two && shown != two+one {
+		t.Fatalf("a page asks about %q, want %q and %q", shown, one, two)
+	}
+	answer := `{"id":"c","agent":"b","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"?"}]},` +
+		`{"id":"` + message + `","role":"assistant","parts":[` + strings.Join(parts, ",") + `]}]}`
+	rest := decodeUIChunks(t, readFrames(t, s.do(t, "POST", "/api/chat", answer), ""))
+	if types := chunkTypes(rest); !strings.Contains(types, "text-delta") || strings.Count(types, "tool-output-available") != 3 {
+		t.Errorf("after the answers: %s, want the outputs of three calls and a text", types)
+	}
+
+	frames := readFrames(t, s.do(t, "POST", "/agui/b", `{"threadId":"t","runId":"r","messages":[{"id":"u","role":"user","content":"?"}]}`), "")
+	if end := string(frames[len(frames)-1].Data); !strings.Contains(end, `{\"a\":1,\"b\":2}`) || !strings.Contains(end, `{\"a\":3,\"b\":4}`) {
+		t.Errorf("AG-UI: got the end %s, want interrupts whose messages have the arguments", end)
+	}
+}
+
 // TestDeletedRunDeletesItsChildren deletes a run whose agent has asked another one.
 func TestDeletedRunDeletesItsChildren(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package agui
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"answerd/internal/event"
@@ -68,6 +69,9 @@ func interruptFields(interrupt event.Interrupt) fields {
 	case event.KindApproval:
 		f["reason"] = "tool_call"
 		f["toolCallId"] = interrupt.CallID
+		if interrupt.ChildRunID != "" { // the call with that id asked the agent that wants to make another one
+			f["message"] = fmt.Sprintf("%s\n\nArguments: %s", interrupt.Message, interrupt.Args)
+		}
 		f["responseSchema"] = json.RawMessage(approvalSchema)
 		return f
 	case event.KindBudget:

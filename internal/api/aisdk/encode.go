@@ -29,11 +29,15 @@ type Encoder struct {
 	held    []event.ToolCall             // the complete calls among them (encodeHeldCalls)
 	refused map[string]bool              // the calls that a person refused, by call id
 	asked   map[string]event.Elicitation // the open elicitations, by interrupt id
+
+	children map[string]bool // the approvals of asked agents' calls, by interrupt id
 }
 
 // NewEncoder returns the encoder of a new stream.
 func NewEncoder(h Header) *Encoder {
-	return &Encoder{head: h, clients: make(map[string]bool), refused: make(map[string]bool), asked: make(map[string]event.Elicitation)}
+	return &Encoder{
+		head: h, clients: make(map[string]bool), refused: make(map[string]bool), asked: make(map[string]event.Elicitation), children: make(map[string]bool),
+	}
 }
 
 // chunk is one chunk of the stream. No member is null unless a comment says so, because the SDK

@@ -37,8 +37,16 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		if enc.head.NoApprovals {
 			return
 		}
+		if b.ChildRunID != "" {
+			enc.encodeChildCall(b)
+			return
+		}
 		enc.emitChunk(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.CallID})
 	case event.ApprovalResolved:
+		if enc.children[b.InterruptID] {
+			enc.endChildCall(b)
+			return
+		}
 		enc.refused[b.CallID] = !b.Approved && !enc.head.NoApprovals
 	case event.ToolProgress:
 		data := chunk{"callId": b.CallID, "tool": b.Tool, "server": b.Server, "progress": b.Progress}
@@ -63,6 +71,27 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		}
 		enc.emitChunk(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": output})
 	}
+}
+
+// encodeChildCall encodes the approval of a call that an asked agent wants to make, as a call of its own: the part
+// of the parent's call shows another tool and other arguments, and has room for one approval. That part gets an
+// output until its own comes, because the SDK's helper posts approvals only if all other calls of the step have one.
+func (enc *Encoder) encodeChildCall(b event.ApprovalRequired) {
+	enc.children[b.InterruptID] = true
+	enc.emitChunk(enc.callEndChunk(event.Call{CallID: b.CallID}, chunk{"type": "tool-output-available", "output": chunk{"status": "suspended"}}))
+	call := event.Call{CallID: b.InterruptID, Tool: b.Tool, Server: b.Server}
+	enc.emitChunk(enc.callChunk(call, chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}))
+	enc.emitChunk(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.InterruptID})
+}
+
+// endChildCall ends that call with the decision. Only the asked agent gets the result.
+func (enc *Encoder) endChildCall(b event.ApprovalResolved) {
+	if !b.Approved {
+		enc.emitChunk(chunk{"type": "tool-output-denied", "toolCallId": b.InterruptID})
+		return
+	}
+	call := event.Call{CallID: b.InterruptID}
+	enc.emitChunk(enc.callEndChunk(call, chunk{"type": "tool-output-available", "output": chunk{"approved": true}}))
 }
 
 // encodeInput encodes the complete input of a call. For arguments that are not a JSON object, the

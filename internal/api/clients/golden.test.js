@@ -33,7 +33,7 @@ const ends = {
   "cancel-asked": ["", ["book:output-error", "elicitation:output-available"]],
   "takeover": ["It i|It is 3.", []],
   "client-tool-takeover": ["It is 3 <b>\u2028\n\"three\"</b> …", ["tool-locate:output-available"]],
-  "delegation-approval": ["Done.", ["ask_research:output-available"]],
+  "delegation-approval": ["Done.", ["ask_research:output-available", "delete:output-available"]],
   "delegation-cancel": ["", ["ask_research:output-error"]],
   "schema-met": ['Let me add. |{"sum":3}', ["add:output-available"]],
   "schema-repaired": ['{"sum": "three"}|{"sum":3}', []],
