@@ -125,7 +125,8 @@ func problemFor(err error) (p *problem, known bool) {
 		return spentProblem(spent), true
 	}
 	if busy, ok := errors.AsType[*event.BusyError](err); ok {
-		p := newProblem("conflict", `A run of this thread is still active: `+busy.Run+`. Wait for its end, cancel it, or ask with on_busy "queue" or "cancel".`)
+		p := newProblem("conflict", `A run of this thread is still active: `+busy.Run+`. Wait for its end, answer what it asks, cancel it, `+
+			`or ask with on_busy "queue" or "cancel", which is a member of answerd in other formats than the native one.`)
 		p.RunID = busy.Run
 		return p, true
 	}

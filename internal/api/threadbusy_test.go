@@ -31,8 +31,8 @@ func TestBusyThreadRefusesQueuesOrCancels(t *testing.T) {
 		"previous":         {"/v1/responses", responsesBody("two", `,"previous_response_id":"`+active.RunID+`"`)},
 	} {
 		e := decodeResponse[openAIError](t, s.do(t, "POST", body[0], body[1]), 409)
-		if e.Error.Code != "conflict" || !strings.Contains(e.Error.Message, active.RunID) {
-			t.Errorf("%s: %+v, want conflict with the run %s", name, e.Error, active.RunID)
+		if e.Error.Code != "conflict" || !strings.Contains(e.Error.Message, active.RunID) || !strings.Contains(e.Error.Message, "answerd") {
+			t.Errorf("%s: %+v, want conflict with the run %s and the member answerd, which has on_busy", name, e.Error, active.RunID)
 		}
 	}
 	for path, body := range map[string]string{"/api/chat": chatBody("t", "two"), "/agui": aguiInput("r", "")} {
