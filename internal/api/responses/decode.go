@@ -57,6 +57,9 @@ func decodeBody(data []byte) (in body, _ error) {
 	if in.Prompt != nil && string(in.Prompt) != "null" {
 		return body{}, &Invalid{"prompt", "is not supported"}
 	}
+	if in.Format != nil && string(in.Format) != "null" {
+		return body{}, &Invalid{"response_format", "is not supported: here it is text.format"}
+	}
 	return in, nil
 }
 

@@ -125,6 +125,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 	for body, param := range map[string]string{
 		``: "", `null`: "input", `[]`: "", `{`: "", "{\"input\":\"\xff\"}": "", `{}`: "input", bodyWithInput(`" "`): "input", bodyWithInput(`[]`): "input", bodyWithInput(`5`): "input",
 		bodyWithInput(`[` + many(1025, hello) + `]`):                                                                               "input",
+		bodyWithInput(text, `,"response_format":{"type":"json_object"}`):                                                           "response_format",
 		bodyWithInput(`[{"type":"computer_call"}]`):                                                                                "input[0].type",
 		bodyWithInput(`[{"role":"robot","content":"x"}]`):                                                                          "input[0].role",
 		bodyWithInput(`[{"role":"user","content":[{"type":"input_file"}]}]`):                                                       "input[0].content[0].file_data",

@@ -71,6 +71,7 @@ type body struct {
 	Conversation json.RawMessage    `json:"conversation"`
 	Prompt       json.RawMessage    `json:"prompt"`
 	Include      []string           `json:"include"`
+	Format       json.RawMessage    `json:"response_format"` // of Chat Completions
 	TopLogprobs  *agent.JSONInteger `json:"top_logprobs"`
 	StreamOpts   *struct{}          `json:"stream_options"` // only about padding, which is not supported
 	Answerd      json.RawMessage    `json:"answerd"`
