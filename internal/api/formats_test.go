@@ -445,6 +445,25 @@ func TestFormatsAcceptCompleteRequests(t *testing.T) {
 	}
 }
 
+// A file whose bytes are not what its media type says is told from a media type that is not supported.
+func TestFormatsSayWhatIsWrongWithAFile(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, nil)
+	const gif, latin1 = "R0lGODlh", "w6QgLSDk" // the second one ends with a byte that is not UTF-8
+	for _, c := range []struct{ path, body, want string }{
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + gif + `"}}]}]}`, "its data is not image/png"},
+		{"/v1/responses", `{"input":[{"role":"user","content":[{"type":"input_file","filename":"a.txt","file_data":"data:text/plain;base64,` + latin1 + `"}]}]}`, "its data is not text in UTF-8"},
+		{"/api/chat", `{"id":"t","messages":[{"role":"user","parts":[{"type":"file","mediaType":"image/png","url":"data:image/png;base64,` + gif + `"}]}]}`, "its data is not image/png"},
+		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user","content":[{"type":"image","source":{"type":"data","value":"` + gif + `","mimeType":"image/png"}}]}]}`, "its data is not image/png"},
+		{"/api/chat", `{"id":"t","messages":[{"role":"user","parts":[{"type":"file","mediaType":"video/mp4","url":"data:video/mp4;base64,AAAA"}]}]}`, "must be a data: URL with a PNG"},
+	} {
+		resp := s.do(t, "POST", c.path, c.body)
+		if got := readText(t, resp); resp.StatusCode != 400 || !strings.Contains(got, c.want) {
+			t.Errorf("%s %s: got %s %s, want 400 with %q", c.path, c.body, resp.Status, got, c.want)
+		}
+	}
+}
+
 // The error about a value of the wrong type says in which message it is.
 func TestFormatsNameTheItemOfTheWrongType(t *testing.T) {
 	t.Parallel()

@@ -101,10 +101,10 @@ func FromURL(name, address string) (llm.Media, error) {
 		return llm.Media{}, errURL
 	}
 	m, err := New(name, kind, data)
-	if err != nil {
+	if errors.Is(err, errType) {
 		return llm.Media{}, errURL
 	}
-	return m, nil
+	return m, err
 }
 
 var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image, WAV or MP3 sound, PDF or text in base64, or the https: URL of an image")
