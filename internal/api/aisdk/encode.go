@@ -36,7 +36,8 @@ type Encoder struct {
 // NewEncoder returns the encoder of a new stream.
 func NewEncoder(h Header) *Encoder {
 	return &Encoder{
-		head: h, clients: make(map[string]bool), refused: make(map[string]bool), asked: make(map[string]event.Elicitation), children: make(map[string]bool),
+		head: h, clients: make(map[string]bool), refused: make(map[string]bool), children: make(map[string]bool),
+		asked: make(map[string]event.Elicitation),
 	}
 }
 

@@ -78,7 +78,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 // output until its own comes, because the SDK's helper posts approvals only if all other calls of the step have one.
 func (enc *Encoder) encodeChildCall(b event.ApprovalRequired) {
 	enc.children[b.InterruptID] = true
-	enc.emitChunk(enc.callEndChunk(event.Call{CallID: b.CallID}, chunk{"type": "tool-output-available", "output": chunk{"status": "suspended"}}))
+	waits := chunk{"type": "tool-output-available", "output": chunk{"status": "suspended"}}
+	enc.emitChunk(enc.callEndChunk(event.Call{CallID: b.CallID}, waits))
 	call := event.Call{CallID: b.InterruptID, Tool: b.Tool, Server: b.Server}
 	enc.emitChunk(enc.callChunk(call, chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}))
 	enc.emitChunk(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.InterruptID})
