@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -254,4 +255,64 @@ func TestElicitationsOfACallAreBounded(t *testing.T) {
 	if n := people.Load(); asked.Load() != 90 || n == 0 || n > 32 {
 		t.Errorf("got %d of %d elicitations to the person, want at most 32 of 90", n, asked.Load())
 	}
+}
+
+// An integer in a form, or in its default, reaches the server as it was written: a float has 53 bits.
+func TestElicitationKeepsLargeIntegers(t *testing.T) {
+	for content, want := range map[string]string{
+		`{"account":9007199254740993}`: `"content":{"account":9007199254740993,"limit":9007199254740995}`,
+		`{"account":1,"limit":2.5}`:    `"content":{"account":1,"limit":2.5}`,
+	} {
+		w, _ := serveScriptedAsk(t, 1, `{"message":"m","requestedSchema":{"type":"object","properties":{`+
+			`"account":{"type":"integer"},"limit":{"type":"number","default":9007199254740995}}}}`)
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			return ElicitationResult{Action: Accept, Content: json.RawMessage(content)}, nil
+		}})
+		if got := mustResult(t, res, err).Text(); !strings.Contains(got, want) {
+			t.Errorf("%s: got the answer %s, want it with %s", content, got, want)
+		}
+	}
+}
+
+// Forms that FastMCP 3 and the Python SDK 1 send, although MCP does not have them: a field that may be null is shown as
+// one that may be left out.
+func TestElicitationShowsFormsOfPythonServers(t *testing.T) {
+	for _, test := range []struct{ field, shown, content, want string }{
+		{`{"anyOf":[{"type":"string"},{"type":"null"}],"default":null,"title":"Note"}`, `{"title":"Note","type":"string"}`, `{"a":"x"}`, `{"a":"x"}`},
+		{`{"anyOf":[{"type":"null"},{"type":"integer"}],"default":3}`, `{"default":3,"type":"integer"}`, `{}`, `{"a":3}`},
+		{`{"type":["boolean","null"]}`, `{"type":"boolean"}`, `{}`, `{}`},
+		{`{"type":"array","items":{"enum":["x","y"]}}`, "", `{"a":["x"]}`, `{"a":["x"]}`},
+		{`{"type":"string","format":"time"}`, "", `{"a":"10:15:00"}`, `{"a":"10:15:00"}`},
+	} {
+		form := func(field string) string {
+			return `{"type":"object","properties":{"z":{"type":"string"},"a":` + field + `}}`
+		}
+		w, _ := serveScriptedAsk(t, 1, `{"message":"m","requestedSchema":`+form(test.field)+`}`)
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		shown := ""
+		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
+			shown = string(e.Schema)
+			return ElicitationResult{Action: Accept, Content: json.RawMessage(test.content)}, e.Check(json.RawMessage(test.content))
+		}})
+		got := mustResult(t, res, err).Text()
+		wantShown := form(cmp.Or(test.shown, test.field))
+		if normalJSON(t, shown) != normalJSON(t, wantShown) || strings.Index(shown, `"z":`) > strings.Index(shown, `"a":`) || !strings.Contains(got, `"content":`+test.want) {
+			t.Errorf("%s: got the form %s and the answer %s, want %s with z before a, and the content %s", test.field, shown, got, wantShown, test.want)
+		}
+	}
+}
+
+// normalJSON returns a JSON value with the members of its objects in the order of their names.
+func normalJSON(t *testing.T, raw string) string {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal([]byte(raw), &value); err != nil {
+		return raw
+	}
+	normal, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(normal)
 }

@@ -3,6 +3,7 @@ package session
 //lint:file-ignore SA1019 2026-07-28 deprecates sampling (SEP-2577); servers still use it.
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,15 +80,43 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 	return elicitResult(elicitation, answer), nil
 }
 
-// elicitResult converts an answer to the SDK's type. It returns Cancel if the content of a form does not decode.
+// elicitResult converts an answer to the SDK's type, with the defaults of the form. It returns Cancel if the content of a
+// form does not decode.
 func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 	result := &sdk.ElicitResult{Action: answer.Action}
 	if answer.Action == Accept && e.Mode == ElicitForm {
-		if err := json.Unmarshal(answer.Content, &result.Content); err != nil {
+		content, err := decodeMembers(answer.Content)
+		if err != nil {
 			return &sdk.ElicitResult{Action: Cancel}
 		}
+		addDefaults(content, e.Schema)
+		result.Content = content
 	}
 	return result
+}
+
+// addDefaults adds the defaults of the form to content, for the fields that content leaves out. The SDK would add them
+// as well, but as floats, which rounds large integers.
+func addDefaults(content map[string]any, form json.RawMessage) {
+	schema, _ := decodeMembers(form) // compileForm has decoded it before
+	fields, _ := schema["properties"].(map[string]any)
+	for name, field := range fields {
+		members, _ := field.(map[string]any)
+		if _, exists := content[name]; !exists && members["default"] != nil {
+			content[name] = members["default"]
+		}
+	}
+}
+
+// decodeMembers decodes a JSON object whose numbers keep all of their digits.
+func decodeMembers(raw json.RawMessage) (members map[string]any, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	err = decoder.Decode(&members)
+	if err == nil && members == nil {
+		err = errors.New("not an object")
+	}
+	return members, err
 }
 
 // answerSampling handles sampling/createMessage for the SDK, if the configuration lets the server ask for sampling. It

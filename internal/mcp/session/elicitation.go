@@ -64,7 +64,10 @@ func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, 
 		return elicitation, fmt.Errorf("the requested schema %w", err)
 	}
 	elicitation.Schema = s
-	_, err = elicitation.compileForm()
+	if _, err = elicitation.compileForm(); err != nil {
+		return elicitation, err
+	}
+	elicitation.Schema, err = plainForm(s)
 	return elicitation, err
 }
 
@@ -104,8 +107,7 @@ func (e *ContentError) Error() string {
 }
 
 // compileForm compiles the schema of the form, which may have at most maxFormFields fields. References to other
-// documents are errors, since nothing is fetched. A recursive reference is an error, too, because the SDK also
-// validates the answer and would recurse without end.
+// documents are errors, since nothing is fetched. A recursive reference is an error, too, since no form can show it.
 func (e Elicitation) compileForm() (*schema.Schema, error) {
 	var fields struct {
 		Properties map[string]json.RawMessage `json:"properties"`

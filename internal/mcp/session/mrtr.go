@@ -141,9 +141,9 @@ func (request *Request) answerAll(
 	return answers, errors.Join(errs...)
 }
 
-// answerInput answers one request of a result. It passes the request to the SDK as if it were a message of the server:
-// the SDK checks forms, fills in their defaults, and calls our handlers. resumeAnswer is the person's answer of
-// Handlers.Resume; nil if the person must be asked.
+// answerInput answers one request of a result. It passes the request to the SDK as if it were a message of the server,
+// so that the SDK calls our handlers. resumeAnswer is the person's answer of Handlers.Resume; nil if the person must be
+// asked.
 func (request *Request) answerInput(input content.InputRequest, resumeAnswer *ElicitationResult) (sdk.InputResponse, error) {
 	message := &jsonrpc.Request{Method: input.Method, Params: input.Params}
 	tagged := request.session.tagRequest(message, request, resumeAnswer)

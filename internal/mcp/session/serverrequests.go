@@ -111,6 +111,9 @@ func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *json
 		request.params = msg.Params
 		tag = g.register(request)
 	}
+	// The SDK does not get the form: it would refuse forms that servers do send, and round large integers.
+	// decodeElicitation checks the form.
+	delete(params, "requestedSchema")
 	// These cannot fail, because all values were decoded from JSON.
 	meta[tagKey], _ = json.Marshal(tag)
 	params["_meta"], _ = json.Marshal(meta)

@@ -1,0 +1,91 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"answerd/internal/mcp/wire"
+)
+
+// fieldTypes are the types that a field of a form may have (2025-11-25 client/elicitation, PrimitiveSchemaDefinition).
+var fieldTypes = []string{"string", "number", "integer", "boolean", "array"}
+
+// plainForm returns a form as MCP defines it: fields of fieldTypes, and lists with choices. Some servers write a field
+// that may be left out as one that may be null, such as the Python SDK 1 for Optional[str]; it becomes a field of its
+// other type, because those who show forms know no null. The fields keep their order.
+func plainForm(form json.RawMessage) (json.RawMessage, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(form, &members); err != nil {
+		return nil, fmt.Errorf("the requested schema does not decode: %w", err)
+	}
+	if members["properties"] == nil {
+		return form, nil
+	}
+	var fields bytes.Buffer
+	var failure error
+	changed := false
+	if err := wire.Members(members["properties"], func(name string, field json.RawMessage) {
+		plain, err := plainField(field)
+		if err != nil && failure == nil {
+			failure = fmt.Errorf("the field %.80q of the requested schema %w", name, err)
+		}
+		changed = changed || plain != nil
+		if plain == nil {
+			plain = field
+		}
+		fmt.Fprintf(&fields, ",%s:%s", wire.Quote(name), plain)
+	}); err != nil {
+		return nil, fmt.Errorf("the properties of the requested schema do not decode: %w", err)
+	}
+	if failure != nil || !changed {
+		return form, failure
+	}
+	members["properties"] = slices.Concat([]byte("{"), fields.Bytes()[1:], []byte("}"))
+	return json.Marshal(members)
+}
+
+// plainField returns the field without null among its types, or nil if null is not among them. The error continues
+// a sentence whose subject is the field.
+func plainField(field json.RawMessage) (plain json.RawMessage, err error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(field, &members); err != nil {
+		return nil, fmt.Errorf("does not decode: %w", err)
+	}
+	var alternatives []map[string]json.RawMessage
+	if json.Unmarshal(members["anyOf"], &alternatives) == nil && len(alternatives) == 2 {
+		isNull := func(a map[string]json.RawMessage) bool { return string(a["type"]) == `"null"` }
+		if i := slices.IndexFunc(alternatives, isNull); i >= 0 {
+			delete(members, "anyOf")
+			for name, value := range alternatives[1-i] {
+				if members[name] == nil {
+					members[name] = value
+				}
+			}
+			plain = json.RawMessage{}
+		}
+	}
+	var types []string
+	if json.Unmarshal(members["type"], &types) == nil && len(types) == 2 && slices.Contains(types, "null") {
+		other := slices.DeleteFunc(types, func(t string) bool { return t == "null" })
+		members["type"], _ = json.Marshal(other[0]) // strings always marshal
+		plain = json.RawMessage{}
+	}
+	kind, _ := wire.Text(members["type"])
+	var items map[string]json.RawMessage
+	_ = json.Unmarshal(members["items"], &items) // no list, if it is none
+	switch {
+	case !slices.Contains(fieldTypes, kind), members["properties"] != nil:
+		return nil, errors.New("is neither a text, a number, a boolean nor a choice")
+	case kind == "array" && items["enum"] == nil && items["anyOf"] == nil && items["oneOf"] == nil:
+		return nil, errors.New("is a list of anything, and not of choices")
+	case plain == nil:
+		return nil, nil
+	}
+	if string(members["default"]) == "null" {
+		delete(members, "default")
+	}
+	return json.Marshal(members)
+}
