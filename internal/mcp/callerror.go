@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -122,6 +123,8 @@ var (
 func ResultErrorKind(r *content.Result) ErrorKind {
 	text := wire.Truncate(r.Text(), maxRejection)
 	switch {
+	case strings.Contains(text, transport.RefusedRequest): // with the code that we gave it, which is that of bad arguments
+		return Execution
 	case noSuchTool.MatchString(text):
 		return UnknownTool
 	case rejection.MatchString(text):

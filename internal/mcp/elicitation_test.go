@@ -227,6 +227,58 @@ func TestElicitationThatIsNotSafeIsRefused(t *testing.T) {
 	}
 }
 
+// Servers repeat the error with which their question was refused, as the failure of the call. The arguments of the call
+// are not the cause, so a model must not be asked to correct them.
+func TestRefusedElicitationIsNotBlamedOnTheArguments(t *testing.T) {
+	for name, reply := range map[string]string{
+		"TypeScript SDK, result": `"result":{"content":[{"type":"text","text":"MCP error -32602: %s"}],"isError":true}`,
+		"TypeScript SDK, error":  `"error":{"code":-32602,"message":"MCP error -32602: %s"}`,
+		"Python SDK, result":     `"result":{"content":[{"type":"text","text":"Error executing tool t: %s"}],"isError":true}`,
+	} {
+		answers := make(chan string, 1)
+		w := serveHTTP(t, &scriptedServer{
+			before: func(w http.ResponseWriter, r *http.Request) bool {
+				b := ""
+				if r.Method == http.MethodPost {
+					b = peekBody(r)
+				}
+				if !strings.Contains(b, `"id":"e1"`) {
+					return false
+				}
+				answers <- b
+				w.WriteHeader(http.StatusAccepted)
+				return true
+			},
+			call: func(w http.ResponseWriter, _ *http.Request, m message) {
+				send := startEventStream(w)
+				send(`data: {"jsonrpc":"2.0","id":"e1","method":"elicitation/create","params":` +
+					`{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"object"}}}}}` + "\n\n")
+				var answer struct{ Error struct{ Message string } }
+				if err := json.Unmarshal([]byte(<-answers), &answer); err != nil {
+					t.Error(err)
+				}
+				quoted, _ := json.Marshal(answer.Error.Message)
+				send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + "," + fmt.Sprintf(reply, quoted[1:len(quoted)-1]) + "}\n\n")
+			},
+		})
+
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			return ElicitationResult{Action: Decline}, nil
+		}})
+		kind, text := Execution, ""
+		if err != nil {
+			failed := mustFail(t, err)
+			kind, text = failed.Kind, failed.Message
+		} else {
+			kind, text = ResultErrorKind(res), res.Text()
+		}
+		if kind != Execution || !strings.Contains(text, "answerd refused the server's request") {
+			t.Errorf("%s: got the kind %s and the text %s, want %s and who refused", name, kind, text, Execution)
+		}
+	}
+}
+
 // A tag that the server made up changes nothing.
 func TestElicitationPassesAURLOnWithoutFetchingIt(t *testing.T) {
 	w, _ := serveScriptedAsk(t, 1, `{"mode":"url","message":"sign in","url":"https://127.0.0.1:1/sign-in","elicitationId":"1","_meta":{"answerd/request":"1","k":1}}`)

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -40,7 +41,7 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	}
 	var receive sdk.MethodHandler // the SDK's handler of the server's requests, with our middleware
 	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		receive = keepEmptyContent(next)
+		receive = keepEmptyContent(nameRefusals(next, log))
 		if !sampling {
 			receive = refuseSampling(receive, log)
 		}
@@ -64,6 +65,20 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 		}
 		log.Warn("MCP server asked for sampling, which is disabled for it", "setting", `"sampling": true in mcp.json`, help.ServerRequests.Attr())
 		return nil, errSamplingDisabled
+	}
+}
+
+// nameRefusals returns a handler that passes all requests to next. If next refuses the parameters of a request, the
+// handler logs that, and the error says that it is answerd's: servers repeat it as the failure of the call.
+func nameRefusals(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		result, err := next(ctx, method, req)
+		refusal, ok := errors.AsType[*jsonrpc.Error](err)
+		if !ok || refusal.Code != jsonrpc.CodeInvalidParams {
+			return result, err
+		}
+		log.Warn("MCP server asked for what cannot be answered", "method", method, "reason", refusal.Message, help.ServerRequests.Attr())
+		return nil, &jsonrpc.Error{Code: refusal.Code, Message: transport.RefusedRequest + refusal.Message}
 	}
 }
 

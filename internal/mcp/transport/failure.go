@@ -225,6 +225,10 @@ func retryAfter(h http.Header) time.Duration {
 	return min(max(time.Until(at), 0), maxRetryAfter)
 }
 
+// RefusedRequest begins the message of an error with which answerd refuses a server's request during a call. Servers
+// repeat the message, often with its code, when the call fails because of it.
+const RefusedRequest = "answerd refused the server's request: "
+
 // maxErrorText is how many bytes of the message of a JSON-RPC error callers and models get.
 const maxErrorText = 300
 
@@ -232,6 +236,9 @@ const maxErrorText = 300
 // message of the error, because servers write it for the client that sent the request.
 func rpcFailure(e *jsonrpc.Error) *Failure {
 	failure := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, maxErrorText), Err: e}
+	if strings.Contains(e.Message, RefusedRequest) { // The code is our own, so it says nothing about the call.
+		return failure
+	}
 	switch e.Code {
 	case jsonrpc.CodeInvalidParams:
 		failure.Kind = InvalidArguments
