@@ -1,12 +1,15 @@
 package mcp
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
@@ -132,5 +135,28 @@ func TestSuspendedCallIsSentAgainByAnotherClient(t *testing.T) {
 		}
 		resume = &Resumption{Required: res.InputRequired, Answers: map[string]ElicitationResult{"a": {Action: Decline}}}
 		_ = c.Close()
+	}
+}
+
+// A question of an input_required result that cannot be answered ends the call with the reason.
+func TestInputRequiredThatCannotBeAnsweredSaysWhy(t *testing.T) {
+	for form, want := range map[string]string{
+		`{"type":"object","properties":{"a":{"type":"object"}}}`: `the field "a" of the requested schema is neither a text, a number, a boolean nor a choice`,
+		`{"type":"array"}`: "the requested schema is not of type object",
+	} {
+		h := streamableHandler(newToolServer(func(s *sdk.Server) {
+			addRawTool(s, "ask", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{Mode: "form", Message: "m", RequestedSchema: json.RawMessage(form)}}}, nil
+			})
+		}), flavours["stateless json"])
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, h).URL})
+		for _, suspend := range []bool{true, false} {
+			_, err := c.Call(t.Context(), Call{Tool: "ask", Suspend: suspend, Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+				return ElicitationResult{Action: Decline}, nil
+			}})
+			if e := mustFail(t, err); e.Kind != Protocol || !strings.Contains(e.Message, want) {
+				t.Errorf("%s: got %s: %s, want %s: %s", form, e.Kind, e.Message, Protocol, want)
+			}
+		}
 	}
 }

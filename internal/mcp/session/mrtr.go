@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -35,8 +37,7 @@ type sendFunc func(answers sdk.InputResponseMap, state string) (json.RawMessage,
 // types. If a result has no requests, the server may be overloaded, so answerInputs waits before the repetition.
 //
 // If handlers.Suspend is set and a result asks a person, answerInputs sets request.InputRequired and returns nil, nil.
-// handlers.Resume continues after that. The result may also be incomplete, which the caller must refuse: after
-// maxRoundTrips, or if an answer failed.
+// handlers.Resume continues after that. After maxRoundTrips the result may still be incomplete; the caller must refuse it.
 func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.RawMessage, *transport.Failure) {
 	var answers sdk.InputResponseMap     // to the requests in required
 	required := &content.InputRequired{} // the latest result
@@ -44,7 +45,7 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 		required = handlers.Resume.Required
 		var err error
 		if answers, err = request.answerAll(required.Requests, handlers.Resume.Answers); err != nil {
-			return nil, transport.BadReply("it asks for something that cannot be answered", err)
+			return nil, cannotAnswer(err)
 		}
 	}
 	sent := required.RoundTrips // how often the request was sent so far
@@ -81,10 +82,17 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 			return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
 		}
 		if err != nil {
-			return result, nil // the incomplete result
+			return nil, cannotAnswer(err)
 		}
 		required = next
 	}
+}
+
+// cannotAnswer returns the failure of a request whose result asks for something that answerd refuses to answer, for the
+// reason err.
+func cannotAnswer(err error) *transport.Failure {
+	reason := strings.ReplaceAll(err.Error(), transport.RefusedRequest, "")
+	return &transport.Failure{Kind: transport.Protocol, Public: "it asks for something that cannot be answered: " + wire.Printable(reason, 300), Err: err}
 }
 
 // asksPerson reports whether a result has elicitations, and all of them are allowed (Elicitations).
