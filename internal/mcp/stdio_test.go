@@ -154,6 +154,32 @@ func TestCommandIsFound(t *testing.T) {
 	}
 }
 
+// A command that is not found is no process that ended: however often it was tried, the reason stays, and the command is
+// started as soon as it is there.
+func TestMissingCommandDoesNotCountAsAnEndedProcess(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stdioConfig("serve", "")
+	cfg.Command = filepath.Join(t.TempDir(), "server")
+	c := newClient(t, Options{}, cfg)
+	c.Tools(t.Context())
+	for range 2 * maxStarts {
+		_ = c.Refresh(t.Context(), cfg.Name)
+		if st := c.Servers()[0]; st.State != Failed || st.Reason != "its command is not found" {
+			t.Fatalf(`server status %+v, want State Failed, Reason "its command is not found"`, st)
+		}
+	}
+
+	if err := os.Symlink(self, cfg.Command); err != nil {
+		t.Skip(err)
+	}
+	if err := c.Refresh(t.Context(), cfg.Name); err != nil {
+		t.Errorf("Refresh() = %v, want nil once the command is there", err)
+	}
+}
+
 // A command that is only in the PATH under env is found there, as the official SDKs do, and one that is
 // there as well as in ours is that one. Without it in either, ours counts.
 func TestCommandIsFoundWithTheChildsPath(t *testing.T) {

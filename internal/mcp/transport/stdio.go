@@ -62,13 +62,14 @@ func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 			return nil, &Failure{Kind: Unavailable, Public: "its last process has not ended yet", NotRun: true, Err: context.Cause(ctx)}
 		}
 	}
-	if !s.starts.allow(time.Now()) {
+	if s.starts.isReached(time.Now()) {
 		return nil, &Failure{Kind: Unavailable, Public: "its process ended too often, and is started again later", NotRun: true}
 	}
 	started, err := startProcess(&s.cfg)
 	if err != nil {
 		return nil, &Failure{Kind: Unavailable, Public: startReason(err), NotRun: true, Err: err}
 	}
+	s.starts.count(time.Now())
 	s.mu.Lock()
 	s.current = started
 	s.mu.Unlock()
@@ -113,14 +114,17 @@ type startLimit struct {
 	starts []time.Time // within the last startSpan
 }
 
-// allow reports whether the process may be started at now. If it returns true, it counts the start.
-func (l *startLimit) allow(now time.Time) bool {
+// isReached reports whether the process must not be started at now.
+func (l *startLimit) isReached(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts = slices.DeleteFunc(l.starts, func(t time.Time) bool { return now.Sub(t) >= startSpan })
-	if len(l.starts) >= maxStarts {
-		return false
-	}
+	return len(l.starts) >= maxStarts
+}
+
+// count records a start. A command that could not be started is not counted: nothing has ended.
+func (l *startLimit) count(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.starts = append(l.starts, now)
-	return true
 }
