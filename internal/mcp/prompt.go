@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/catalog"
@@ -107,10 +111,19 @@ func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name st
 	switch {
 	case failure == nil:
 		return out, nil
-	case failure.Kind == InvalidArguments, failure.Kind == UnknownTool:
+	case failure.Kind == InvalidArguments, failure.Kind == UnknownTool, isBadPrompt(failure):
 		return nil, fmt.Errorf("%w: %s", ErrBadPrompt, failure.Public)
 	}
 	return nil, &ServerError{Server: server, Reason: failure.Public, Err: failure}
+}
+
+// badPrompt is how the Python SDKs and FastMCP say that there is no such prompt, or that arguments are missing.
+var badPrompt = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
+
+// isBadPrompt reports whether the server refused the name or the arguments of a prompt with a code that does not say so.
+func isBadPrompt(f *transport.Failure) bool {
+	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
+	return ok && badPrompt.MatchString(strings.ToLower(wire.Printable(e.Message, maxRejection)))
 }
 
 // decodeMessages reads a prompts/get result.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/auth"
@@ -45,6 +46,27 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 				t.Errorf("got %v, want ErrUnknownServer", err)
 			}
 		})
+	}
+}
+
+// The Python SDK answers a wrong name and missing arguments with the code 0, as it does everything else that fails in
+// prompts/get: only the text tells them apart.
+func TestPromptThatPythonServersRefuseIsBad(t *testing.T) {
+	for message, wantBad := range map[string]bool{
+		"Unknown prompt: none":                                                           true, // Python SDK 1 and 2
+		"Missing required arguments: {'code'}":                                           true,
+		"Error rendering prompt 'review': Missing required arguments: {'code'}":          true, // FastMCP 3
+		"Error rendering prompt review: the database has an unknown prompt in its table": false,
+	} {
+		s := newToolServer(func(s *sdk.Server) {
+			s.AddPrompt(&sdk.Prompt{Name: "review"}, func(context.Context, *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+				return nil, &jsonrpc.Error{Code: 0, Message: message}
+			})
+		})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(s, nil)).URL})
+		if _, err := c.Prompt(t.Context(), auth.Identity{}, "a", "review", nil); errors.Is(err, ErrBadPrompt) != wantBad {
+			t.Errorf("%s: got %v, want ErrBadPrompt: %t", message, err, wantBad)
+		}
 	}
 }
 
