@@ -233,10 +233,15 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 		if failure == nil {
 			return res, nil
 		}
-		if pages := session.RequiredElicitations(failure); len(pages) > 0 && call.Elicit != nil && !asked {
+		if pages := session.RequiredElicitations(failure); len(pages) > 0 && !asked {
+			if call.Elicit == nil {
+				failure.Public = "the user must visit a web page first, and can be asked to only in a run; ask a question that needs this tool"
+				return nil, failure
+			}
 			route.asking()
 			began := time.Now()
 			if !s.elicitAll(ctx, call, pages) {
+				failure.Public = "the user did not agree to visit the web page that it requires first"
 				return nil, failure
 			}
 			deadline = deadline.Add(time.Since(began)) // the person's time does not count towards the call's

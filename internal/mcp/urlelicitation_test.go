@@ -25,17 +25,18 @@ func TestURLElicitationPrecedesTheCallThatIsSentAgain(t *testing.T) {
 		asked  int64
 		calls  int64
 		ok     bool
+		says   string // of the error
 	}{
-		"agreed":        {page, 1, agree, 1, 2, true},
-		"two pages":     {page + "," + page, 1, agree, 2, 2, true},
-		"without end":   {page, 100, agree, 1, 2, false},
-		"nobody there":  {page, 1, nil, 0, 1, false},
-		"a bad address": {strings.Replace(page, "https", "ftp", 1), 1, agree, 0, 1, false},
-		"no address":    {`{"mode":"form"}`, 1, agree, 0, 1, false},
-		"nothing":       {"", 1, agree, 0, 1, false},
+		"agreed":        {page, 1, agree, 1, 2, true, ""},
+		"two pages":     {page + "," + page, 1, agree, 2, 2, true, ""},
+		"without end":   {page, 100, agree, 1, 2, false, "go there"},
+		"nobody there":  {page, 1, nil, 0, 1, false, "only in a run"},
+		"a bad address": {strings.Replace(page, "https", "ftp", 1), 1, agree, 0, 1, false, "go there"},
+		"no address":    {`{"mode":"form"}`, 1, agree, 0, 1, false, "go there"},
+		"nothing":       {"", 1, agree, 0, 1, false, "go there"},
 		"declined": {page + "," + page, 1, func(context.Context, Elicitation) (ElicitationResult, error) {
 			return ElicitationResult{Action: Decline}, nil
-		}, 1, 1, false},
+		}, 1, 1, false, "the user did not agree"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var calls, asked atomic.Int64
@@ -64,8 +65,11 @@ func TestURLElicitationPrecedesTheCallThatIsSentAgain(t *testing.T) {
 			if (err == nil) != test.ok || asked.Load() != test.asked || calls.Load() != test.calls {
 				t.Errorf("got the error %v after %d elicitations and %d calls, want success %t after %d and %d", err, asked.Load(), calls.Load(), test.ok, test.asked, test.calls)
 			}
-			if err != nil && mustFail(t, err).Kind != Execution {
-				t.Errorf("got %v, want %s", err, Execution)
+			if err == nil {
+				return
+			}
+			if e := mustFail(t, err); e.Kind != Execution || !strings.Contains(e.Message, test.says) {
+				t.Errorf("got %s: %s, want %s with %q", e.Kind, e.Message, Execution, test.says)
 			}
 		})
 	}
