@@ -80,6 +80,9 @@ func nextStep(f *transport.Failure) string {
 	if f.Kind == Unavailable && errors.Is(f, transport.ErrCredentials) {
 		return "; send another token, or ask the operator to correct the auth of this server"
 	}
+	if f.Kind == Timeout && !f.NotRun {
+		return nextSteps[UnknownOutcome] + ", or ask for less"
+	}
 	return nextSteps[f.Kind]
 }
 

@@ -1,9 +1,11 @@
 package mcp
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
@@ -43,6 +45,23 @@ func TestFailedCallsSayWhatToDoNext(t *testing.T) {
 		first, step, _ := strings.Cut(callError(f, "t", "a").Message, "; ")
 		if first != "MCP server a: "+f.Public || step == "" {
 			t.Errorf("%s: got %q and the step %q, want %q and a step", f.Kind, first, step, "MCP server a: "+f.Public)
+		}
+	}
+}
+
+// A call that was sent may have been carried out when its time ends, so a model must not be told to repeat it. One that
+// was not sent was not.
+func TestTimedOutCallSaysWhetherItMayHaveRun(t *testing.T) {
+	s := &scriptedServer{call: func(_ http.ResponseWriter, r *http.Request, _ message) { <-r.Context().Done() }}
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Timeout: 50 * time.Millisecond})
+	c.Tools(t.Context())
+	over, stop := context.WithDeadline(t.Context(), time.Now())
+	defer stop()
+	for ctx, sent := range map[context.Context]bool{t.Context(): true, over: false} {
+		_, err := c.Call(ctx, Call{Tool: "t"})
+		e := mustFail(t, err)
+		if e.Kind != Timeout || strings.Contains(e.Message, "may or may not have been carried out") != sent {
+			t.Errorf("got %s: %s, want %s, and that it may have been carried out: %t", e.Kind, e.Message, Timeout, sent)
 		}
 	}
 }

@@ -276,7 +276,7 @@ func (trip *RoundTrip) Ended() *Failure {
 	case errors.Is(cause, ErrTimeout) && trip.fetchingToken.Load():
 		return &Failure{Kind: Timeout, Public: "no token for it in time", NotRun: true, Err: CredentialsError(cause)}
 	case errors.Is(cause, ErrTimeout), errors.Is(trip.caller.Err(), context.DeadlineExceeded):
-		return &Failure{Kind: Timeout, Public: "no answer in time", Err: cause}
+		return &Failure{Kind: Timeout, Public: "no answer in time", NotRun: !trip.Sent(), Err: cause}
 	}
 	return &Failure{Kind: Cancelled, Public: "cancelled", Err: cause}
 }
