@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
-	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -126,7 +125,7 @@ var (
 func ResultErrorKind(r *content.Result) ErrorKind {
 	text := wire.Truncate(r.Text(), maxRejection)
 	switch {
-	case strings.Contains(text, transport.RefusedRequest): // with the code that we gave it, which is that of bad arguments
+	case transport.IsUnrelatedToArguments(text):
 		return Execution
 	case noSuchTool.MatchString(text):
 		return UnknownTool

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -62,6 +63,33 @@ func TestTimedOutCallSaysWhetherItMayHaveRun(t *testing.T) {
 		e := mustFail(t, err)
 		if e.Kind != Timeout || strings.Contains(e.Message, "may or may not have been carried out") != sent {
 			t.Errorf("got %s: %s, want %s, and that it may have been carried out: %t", e.Kind, e.Message, Timeout, sent)
+		}
+	}
+}
+
+// The TypeScript SDK refuses a result of its own tool with the code for invalid params. The arguments are not the cause,
+// and the tool has run.
+func TestResultThatItsServerRefusesIsNotBlamedOnTheArguments(t *testing.T) {
+	for _, reply := range []string{
+		`"result":{"content":[{"type":"text","text":"MCP error -32602: Output validation error: Tool t has an output schema but no structured content was provided"}],"isError":true}`, // 1
+		`"result":{"content":[{"type":"text","text":"Output validation error: Invalid structured content for tool t: expected number"}],"isError":true}`,                               // 2
+		`"error":{"code":-32602,"message":"Output validation error: Invalid structured content for tool t: expected number"}`,
+		`"error":{"code":-32602,"message":"Invalid tools/call result: [ { \"code\": \"invalid_union\" } ]"}`,
+	} {
+		s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, reply)
+		}}
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		var kind ErrorKind
+		if err != nil {
+			kind = mustFail(t, err).Kind
+		} else {
+			kind = ResultErrorKind(res)
+		}
+		if kind != Execution {
+			t.Errorf("%s: got %s, want %s", reply, kind, Execution)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -232,11 +233,21 @@ const RefusedRequest = "answerd refused the server's request: "
 // maxErrorText is how many bytes of the message of a JSON-RPC error callers and models get.
 const maxErrorText = 300
 
+// refusedResult matches the messages with which the TypeScript SDK says that the result of a tool is invalid. Their code
+// is that of invalid params.
+var refusedResult = regexp.MustCompile(`^(MCP error -32602: )?(Output validation error: |Invalid tools/call result: )`)
+
+// IsUnrelatedToArguments reports whether the message of an error says that the arguments of the call are not its cause,
+// although its code may be that of invalid params.
+func IsUnrelatedToArguments(message string) bool {
+	return strings.Contains(message, RefusedRequest) || refusedResult.MatchString(message)
+}
+
 // rpcFailure returns the failure of a request that the server answered with a JSON-RPC error. Public has the
 // message of the error, because servers write it for the client that sent the request.
 func rpcFailure(e *jsonrpc.Error) *Failure {
 	failure := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, maxErrorText), Err: e}
-	if strings.Contains(e.Message, RefusedRequest) { // The code is our own, so it says nothing about the call.
+	if IsUnrelatedToArguments(e.Message) {
 		return failure
 	}
 	switch e.Code {
