@@ -51,11 +51,10 @@ func secretAuthMethod(a *authServer) string {
 }
 
 // addClientAuth adds to a token request what authenticates the client in the form. The secret
-// of client_secret_basic is added to the header later.
+// of client_secret_basic is added to the header later; client_id is in the form as well, which RFC 6749 section 3.2.1
+// permits, because the authorization servers of the Python SDK and FastMCP refuse a request without it.
 func (c *Client) addClientAuth(form url.Values, a *authServer, client clientIdentity) error {
 	switch client.method {
-	case methodBasic:
-		return nil // in the header
 	case methodPost:
 		form.Set("client_secret", client.secret.Reveal())
 	case methodKey:

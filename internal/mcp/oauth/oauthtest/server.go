@@ -53,6 +53,8 @@ type Server struct {
 	Nonce    string                        // that proofs must have at the token endpoint
 	Subject  string                        // who signs in next
 	Scope    string                        // that is granted, whatever was asked for; "": that
+	// NeedsClientID refuses token and revocation requests without client_id in the form, as the Python SDK does.
+	NeedsClientID bool
 
 	Requests []Request    // token requests
 	Visits   []url.Values // of the authorization endpoint

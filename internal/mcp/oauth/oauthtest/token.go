@@ -152,6 +152,9 @@ func (s *Server) authenticate(r *http.Request) (id, method string, ok bool) {
 		secret, _ = url.QueryUnescape(password)
 		method = "client_secret_basic"
 	}
+	if s.NeedsClientID && r.PostForm.Get("client_id") != id {
+		return id, method, false
+	}
 	if assertion := r.PostForm.Get("client_assertion"); assertion != "" {
 		client := s.Clients[id]
 		_, err := jwt.Parse(assertion, func(*jwt.Token) (any, error) { return client.Key, nil },
