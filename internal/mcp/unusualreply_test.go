@@ -171,3 +171,17 @@ func TestErrorAboutASessionOfATool(t *testing.T) {
 		t.Errorf("got the error %v after %d handshakes, want the server's after 1", e, s.initializes.Load())
 	}
 }
+
+// Servers in JavaScript that cut a text in the middle of an emoji send half a surrogate pair. Many JSON parsers refuse a
+// whole document for it (RFC 8259 section 8.2), so events must not have it.
+func TestHalfASurrogatePairIsReplacedInResults(t *testing.T) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m.ID, `{"content":[{"type":"text","text":"party \ud83c"}],"structuredContent":{"a":"\ud83c\udf89","b":"\udf89"}}`)
+	}}
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	got := mustResult(t, res, err)
+	if text, structured := string(got.Content[0]), string(got.Structured); strings.Contains(text, `\ud83c`) || structured != "{\"a\":\"\U0001f389\",\"b\":\"\ufffd\"}" {
+		t.Errorf("got %s and %s, want whole pairs only", text, structured)
+	}
+}

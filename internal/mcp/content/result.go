@@ -49,13 +49,15 @@ type Result struct {
 
 // Decode decodes a tools/call result from its original bytes. It does not use the SDK's types,
 // which turn large integers into floats and refuse content of unknown types. The result keeps raw,
-// which must not change. The error is a *DecodeError, a *DepthError or ErrInputRequired.
+// which must be valid JSON and must not change. The error is a *DecodeError, a *DepthError or ErrInputRequired.
 func Decode(raw json.RawMessage) (*Result, error) {
 	defer compute.Begin(len(raw))()
-	// The decoder accepts invalid UTF-8 in strings, but events and requests must not contain it.
+	// The decoder accepts invalid UTF-8 and halves of surrogate pairs in strings, but events and requests must not
+	// contain them.
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
+	raw = wire.ReplaceHalfPairs(raw)
 
 	result := &Result{}
 	var isError, resultType json.RawMessage
@@ -115,7 +117,7 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 		Contents   []json.RawMessage `json:"contents"`
 		ResultType string            `json:"resultType"`
 	}
-	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+	raw = wire.ReplaceHalfPairs(bytes.ToValidUTF8(raw, []byte("\uFFFD")))
 	if err := json.Unmarshal(raw, &decoded); err != nil {
 		return nil, &DecodeError{"its resource does not decode", err}
 	}

@@ -128,6 +128,19 @@ func Quote(text string) json.RawMessage {
 	return quoted
 }
 
+// ReplaceHalfPairs returns valid JSON with U+FFFD in place of each half of a surrogate pair in its escapes, which many
+// parsers refuse (RFC 8259 section 8.2). It returns raw itself if raw has no escaped surrogates.
+func ReplaceHalfPairs(raw []byte) []byte {
+	if !bytes.Contains(raw, []byte(`\ud`)) && !bytes.Contains(raw, []byte(`\uD`)) {
+		return raw
+	}
+	replaced, err := jsontext.AppendFormat(nil, raw, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	if err != nil {
+		return raw // jsontext nests at most 10,000 levels
+	}
+	return replaced
+}
+
 // Depth returns how deep the objects and arrays in raw are nested: 0 for a string or a number. raw must be
 // valid JSON. Depth does not use jsontext, whose tokens cost several times as much for large results.
 func Depth(raw []byte) int {

@@ -32,3 +32,21 @@ func FuzzMembers(f *testing.F) {
 		}
 	})
 }
+
+func TestReplaceHalfPairsLeavesWholeOnes(t *testing.T) {
+	for raw, want := range map[string]string{
+		`"a"`:                         `"a"`,
+		`"\ud83c\udf89 \u00e9"`:       "\"\U0001f389 \u00e9\"",
+		`"cut \ud83c"`:                "\"cut \ufffd\"",
+		`"\uDF89 rest"`:               "\"\ufffd rest\"",
+		`"\ud83c\ud83c\udf89"`:        "\"\ufffd\U0001f389\"",
+		`"\ud83c\n\\ud83c"`:           "\"\ufffd\\n\\\\ud83c\"",
+		`{"\ud83c":["\udf89","x"]}`:   "{\"\ufffd\":[\"\ufffd\",\"x\"]}",
+		`[9007199254740993,"\ud83c"]`: "[9007199254740993,\"\ufffd\"]",
+	} {
+		given := []byte(raw)
+		if got := string(ReplaceHalfPairs(given)); got != want || string(given) != raw {
+			t.Errorf("ReplaceHalfPairs(%s) = %s, want %s and its input unchanged", raw, got, want)
+		}
+	}
+}
