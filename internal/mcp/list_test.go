@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -63,6 +64,18 @@ func TestListLeavesOutBadToolsOnly(t *testing.T) {
 	}
 	if list[0].OutputSchema != nil {
 		t.Errorf("got the output schema %s, want none: it is not valid", list[0].OutputSchema)
+	}
+}
+
+// The log names a tool that is left out because a member of it has the wrong type.
+func TestToolWithAMemberOfTheWrongTypeIsNamedInTheLog(t *testing.T) {
+	var log syncBuffer
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, scriptWithTools(
+		`{"annotations":{"readOnlyHint":"true"},"inputSchema":{"type":"object"},"name":"odd"}`,
+	)).URL})
+	c.Tools(t.Context())
+	if s := log.String(); !strings.Contains(s, `msg="MCP tool left out"`) || !strings.Contains(s, "tool=odd") || !strings.Contains(s, "readOnlyHint") {
+		t.Errorf("got the log %s, want it to name the tool odd and its member readOnlyHint", s)
 	}
 }
 

@@ -81,7 +81,7 @@ func Decode(raw json.RawMessage) (Tool, error) {
 		return Tool{}, errors.New("it is not UTF-8")
 	}
 	if err := json.Unmarshal(raw, &decoded); err != nil {
-		return Tool{}, fmt.Errorf("it does not decode: %w", err)
+		return Tool{Original: decoded.Name}, fmt.Errorf("it does not decode: %w", err) // the name is for the log
 	}
 	tool := Tool{Original: decoded.Name, Title: decoded.Title, Description: wire.Truncate(decoded.Description, MaxDescription)}
 	if err := CheckName(decoded.Name); err != nil {
