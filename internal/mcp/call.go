@@ -235,7 +235,8 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 		}
 		if pages := session.RequiredElicitations(failure); len(pages) > 0 && !asked {
 			if call.Elicit == nil {
-				failure.Public = "the user must visit a web page first, and can be asked to only in a run; ask a question that needs this tool"
+				failure.Public = "the user must visit a web page first, and can be asked to only in a run; " +
+					"ask a question that needs this tool"
 				return nil, failure
 			}
 			route.asking()
