@@ -15,7 +15,7 @@ var fieldTypes = []string{"string", "number", "integer", "boolean", "array"}
 
 // plainForm returns a form as MCP defines it: fields of fieldTypes, and lists with choices. Some servers write a field
 // that may be left out as one that may be null, such as the Python SDK 1 for Optional[str]; it becomes a field of its
-// other type, because those who show forms know no null. The fields keep their order.
+// other type, because MCP's forms have no null. The fields keep their order.
 func plainForm(form json.RawMessage) (json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(form, &members); err != nil {
@@ -54,6 +54,27 @@ func plainField(field json.RawMessage) (plain json.RawMessage, err error) {
 	if err := json.Unmarshal(field, &members); err != nil {
 		return nil, fmt.Errorf("does not decode: %w", err)
 	}
+	hadNull := removeNull(members)
+	fieldType, _ := wire.Text(members["type"])
+	var items map[string]json.RawMessage
+	_ = json.Unmarshal(members["items"], &items) // items stays empty if the field is not a list
+	switch {
+	case !slices.Contains(fieldTypes, fieldType), members["properties"] != nil:
+		return nil, errors.New("is neither a text, a number, a boolean nor a choice")
+	case fieldType == "array" && items["enum"] == nil && items["anyOf"] == nil && items["oneOf"] == nil:
+		return nil, errors.New("is a list of anything, and not of choices")
+	case !hadNull:
+		return nil, nil
+	}
+	if string(members["default"]) == "null" {
+		delete(members, "default")
+	}
+	return json.Marshal(members)
+}
+
+// removeNull removes null from the two types or the two alternatives (anyOf) of a field, and reports whether null was
+// one of them. The members of the other alternative become those of the field.
+func removeNull(members map[string]json.RawMessage) bool {
 	var alternatives []map[string]json.RawMessage
 	if json.Unmarshal(members["anyOf"], &alternatives) == nil && len(alternatives) == 2 {
 		isNull := func(a map[string]json.RawMessage) bool { return string(a["type"]) == `"null"` }
@@ -64,28 +85,15 @@ func plainField(field json.RawMessage) (plain json.RawMessage, err error) {
 					members[name] = value
 				}
 			}
-			plain = json.RawMessage{}
+			return true
 		}
 	}
 	var types []string
-	if json.Unmarshal(members["type"], &types) == nil && len(types) == 2 && slices.Contains(types, "null") {
-		other := slices.DeleteFunc(types, func(t string) bool { return t == "null" })
-		members["type"], _ = json.Marshal(other[0]) // strings always marshal
-		plain = json.RawMessage{}
+	if json.Unmarshal(members["type"], &types) == nil && len(types) == 2 {
+		if i := slices.Index(types, "null"); i >= 0 {
+			members["type"] = wire.Quote(types[1-i])
+			return true
+		}
 	}
-	kind, _ := wire.Text(members["type"])
-	var items map[string]json.RawMessage
-	_ = json.Unmarshal(members["items"], &items) // no list, if it is none
-	switch {
-	case !slices.Contains(fieldTypes, kind), members["properties"] != nil:
-		return nil, errors.New("is neither a text, a number, a boolean nor a choice")
-	case kind == "array" && items["enum"] == nil && items["anyOf"] == nil && items["oneOf"] == nil:
-		return nil, errors.New("is a list of anything, and not of choices")
-	case plain == nil:
-		return nil, nil
-	}
-	if string(members["default"]) == "null" {
-		delete(members, "default")
-	}
-	return json.Marshal(members)
+	return false
 }

@@ -131,33 +131,8 @@ func Quote(text string) json.RawMessage {
 // ReplaceHalfPairs returns valid JSON with U+FFFD in place of each half of a surrogate pair in its escapes, which many
 // parsers refuse (RFC 8259 section 8.2). It returns raw itself if raw has no escaped surrogates.
 func ReplaceHalfPairs(raw []byte) []byte {
-<<<<<<< HEAD
 	if !bytes.Contains(raw, []byte(`\ud`)) && !bytes.Contains(raw, []byte(`\uD`)) {
 		return raw
-=======
-	isCopy := false
-	for i := bytes.IndexByte(raw, '\\'); i >= 0 && i+6 <= len(raw); {
-		next := i + 2
-		if raw[i+1] == 'u' {
-			next = i + 6
-			unit := escapedUnit(raw[i:])
-			isHalf := utf16.IsSurrogate(unit)
-			switch {
-			case isHalf && next+6 <= len(raw) && utf16.DecodeRune(unit, escapedUnit(raw[next:])) != utf8.RuneError:
-				next += 6
-			case isHalf:
-				if !isCopy {
-					raw, isCopy = bytes.Clone(raw), true
-				}
-				copy(raw[i:], `\ufffd`)
-			}
-		}
-		more := bytes.IndexByte(raw[next:], '\\')
-		if more < 0 {
-			break
-		}
-		i = next + more
->>>>>>> b11fc7a3 (mcp: shorter lines)
 	}
 	replaced, err := jsontext.AppendFormat(nil, raw, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	if err != nil {
@@ -166,23 +141,8 @@ func ReplaceHalfPairs(raw []byte) []byte {
 	return replaced
 }
 
-<<<<<<< HEAD
 // Depth returns how deep the objects and arrays in raw are nested: 0 for a string or a number. raw must be
 // valid JSON. Depth does not use jsontext, whose tokens cost several times as much for large results.
-=======
-// escapedUnit returns the UTF-16 unit that an escape of six bytes at the beginning of raw stands for; 0 if there is
-// none.
-func escapedUnit(raw []byte) rune {
-	if raw[0] != '\\' || raw[1] != 'u' {
-		return 0
-	}
-	unit, _ := strconv.ParseUint(string(raw[2:6]), 16, 16) // it is valid JSON
-	return rune(unit)
-}
-
-// Depth returns how many levels deep valid JSON is nested. To read it token by token would cost
-// several times as much for large results.
->>>>>>> b11fc7a3 (mcp: shorter lines)
 func Depth(raw []byte) int {
 	depth, deepest := 0, 0
 	inString := false
