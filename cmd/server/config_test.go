@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,24 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 				t.Errorf("exit code %d, %q, want code 2, line starting with %q", code, line.String(), "answerd: "+c.name+": ")
 			}
 		})
+	}
+}
+
+// Most limits take 0 or nothing for "none", so a negative number is a mistake in each of them. A new setting needs a
+// rule that refuses it (settingRules).
+func TestLoadConfigRefusesNegativeNumbers(t *testing.T) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[config]()) {
+		name, kind := field.Tag.Get("env"), field.Type.Kind()
+		if kind == reflect.Pointer {
+			kind = field.Type.Elem().Kind()
+		}
+		if name == "" || kind < reflect.Int || kind > reflect.Float64 {
+			continue
+		}
+		_, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_ISSUER", "https://iam.example", "AUTH_AUDIENCE", "answerd", name, "-1"))
+		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != name {
+			t.Errorf("%s=-1: error %v, want a configError, name %s", name, err, name)
+		}
 	}
 }
 
