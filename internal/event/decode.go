@@ -64,16 +64,14 @@ func Decode(line []byte) (Event, error) {
 	if err := json.Unmarshal(line, &envelope); err != nil {
 		return Event{}, fmt.Errorf("decode an event: %w", err)
 	}
-	decode := decoders[envelope.Type]
-	if decode == nil && isTypeName(envelope.Type) {
-		decode = func([]byte) (Body, error) { return Unknown{envelope.Type}, nil }
-	}
-	if decode == nil {
+	body := Body(Unknown{envelope.Type})
+	if i := slices.IndexFunc(decoders, func(d decoder) bool { return d.typ == envelope.Type }); i >= 0 {
+		var err error
+		if body, err = decoders[i].decode(line); err != nil {
+			return Event{}, fmt.Errorf("decode %s event: %w", envelope.Type, err)
+		}
+	} else if !isTypeName(envelope.Type) {
 		return Event{}, fmt.Errorf("decode an event: %.100q is not a type", envelope.Type)
-	}
-	body, err := decode(line)
-	if err != nil {
-		return Event{}, fmt.Errorf("decode %s event: %w", envelope.Type, err)
 	}
 	return Event{RunID: envelope.RunID, Seq: envelope.Seq, Time: envelope.TS, Body: body, JSON: line}, nil
 }
@@ -94,23 +92,32 @@ func isTypeName(t Type) bool {
 	return t != "" && len(t) <= maxTypeName
 }
 
-var decoders = map[Type]func([]byte) (Body, error){
-	"start": decodeAs[Start], "step_start": decodeAs[StepStart], "step_end": decodeAs[StepEnd], "step_reset": decodeAs[StepReset],
-	"reasoning_start": decodeAs[ReasoningStart], "reasoning_delta": decodeAs[ReasoningDelta], "reasoning_end": decodeAs[ReasoningEnd],
-	"text_start": decodeAs[TextStart], "text_delta": decodeAs[TextDelta], "text_end": decodeAs[TextEnd],
-	"tool_call_start": decodeAs[ToolCallStart], "tool_call_args": decodeAs[ToolCallArgs], "tool_call": decodeAs[ToolCall],
-	"approval_required": decodeAs[ApprovalRequired], "approval_resolved": decodeAs[ApprovalResolved],
-	"elicitation": decodeAs[Elicitation], "elicitation_resolved": decodeAs[ElicitationResolved],
-	"tool_progress": decodeAs[ToolProgress], "log": decodeAs[LogMessage], "tool_result": decodeAs[ToolResult], "tool_error": decodeAs[ToolError],
-	"budget": decodeAs[Budget], "budget_required": decodeAs[BudgetRequired], "budget_resolved": decodeAs[BudgetResolved], "suspended": decodeAs[Suspended],
-	"final_answer": decodeAs[FinalAnswer], "run_error": decodeAs[RunError], "cancelled": decodeAs[Cancelled],
+// decoder decodes a line as a body of one type.
+type decoder struct {
+	typ    Type
+	decode func(line []byte) (Body, error)
 }
 
-// decodeAs decodes a line as a body of type B.
-func decodeAs[B Body](line []byte) (Body, error) {
-	var b B
-	err := json.Unmarshal(line, &b)
-	return b, err
+// decoders has one for each type of event, in the order in which a run may have them.
+var decoders = []decoder{
+	decoderOf[Start](), decoderOf[StepStart](), decoderOf[StepEnd](), decoderOf[StepReset](),
+	decoderOf[ReasoningStart](), decoderOf[ReasoningDelta](), decoderOf[ReasoningEnd](),
+	decoderOf[TextStart](), decoderOf[TextDelta](), decoderOf[TextEnd](),
+	decoderOf[ToolCallStart](), decoderOf[ToolCallArgs](), decoderOf[ToolCall](),
+	decoderOf[ApprovalRequired](), decoderOf[ApprovalResolved](), decoderOf[Elicitation](), decoderOf[ElicitationResolved](),
+	decoderOf[ToolProgress](), decoderOf[LogMessage](), decoderOf[ToolResult](), decoderOf[ToolError](),
+	decoderOf[Budget](), decoderOf[BudgetRequired](), decoderOf[BudgetResolved](), decoderOf[Suspended](),
+	decoderOf[FinalAnswer](), decoderOf[RunError](), decoderOf[Cancelled](),
+}
+
+// decoderOf returns the decoder of the bodies of type B.
+func decoderOf[B Body]() decoder {
+	var zero B
+	return decoder{zero.Type(), func(line []byte) (Body, error) {
+		var b B
+		err := json.Unmarshal(line, &b)
+		return b, err
+	}}
 }
 
 // AppendJSON appends the whole event as one line of JSON.

@@ -9,7 +9,7 @@
 //	err := w.Append(ctx, event.Start{Question: q})
 //
 //	for pos := int64(0); ; {
-//		page, err := log.After(run.ID, pos)
+//		page, err := log.After(ctx, run.ID, pos)
 //		for _, e := range page.Events {
 //			send(e.AppendJSON(nil))
 //			pos = e.Seq

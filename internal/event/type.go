@@ -65,39 +65,9 @@ func (Unknown) isBody()             {}
 
 // Types returns all types of events, in the order in which a run may have them.
 func Types() []Type {
-	bodies := []Body{
-		Start{},
-		StepStart{},
-		StepEnd{},
-		StepReset{},
-		ReasoningStart{},
-		ReasoningDelta{},
-		ReasoningEnd{},
-		TextStart{},
-		TextDelta{},
-		TextEnd{},
-		ToolCallStart{},
-		ToolCallArgs{},
-		ToolCall{},
-		ApprovalRequired{},
-		ApprovalResolved{},
-		Elicitation{},
-		ElicitationResolved{},
-		ToolProgress{},
-		LogMessage{},
-		ToolResult{},
-		ToolError{},
-		Budget{},
-		BudgetRequired{},
-		BudgetResolved{},
-		Suspended{},
-		FinalAnswer{},
-		RunError{},
-		Cancelled{},
-	}
-	types := make([]Type, len(bodies))
-	for i, b := range bodies {
-		types[i] = b.Type()
+	types := make([]Type, len(decoders))
+	for i, d := range decoders {
+		types[i] = d.typ
 	}
 	return types
 }
