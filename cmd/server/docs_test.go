@@ -119,8 +119,20 @@ func TestEventsPageListsEveryEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, typ := range event.Types() {
-		if !regexp.MustCompile("(?m)^\\|.*`" + string(typ) + "`").Match(page) {
+		row := regexp.MustCompile("(?m)^\\|[^|]*`" + string(typ) + "`.*").Find(page)
+		if row == nil {
 			t.Errorf("the event table lacks %s, want a row for it", typ)
+			continue
+		}
+		e, err := event.Decode([]byte(`{"type":"` + string(typ) + `"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(e.Body)) {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if len(field.Index) == 1 && name != "" && !bytes.Contains(row, []byte("`"+name)) {
+				t.Errorf("the row of %s is %s, want its field %s in it", typ, row, name)
+			}
 		}
 	}
 }
