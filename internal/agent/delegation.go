@@ -155,7 +155,8 @@ func (c *childRun) newRequest(question string) Request {
 	limits, callsLeft := l.budget.Remaining(max(l.askCount, 1))
 	request := Request{
 		Question: question, Agent: c.exec.askedAgent, ThreadID: parent.ThreadID,
-		Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, Hops: parent.Hops, Budget: limits,
+		Servers: parent.Servers, Tools: parent.Tools, ServerTools: parent.ServerTools,
+		Context: parent.Context, Hops: parent.Hops, Budget: limits,
 		Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
 		Background: true,
 		parent:     parentCall{Run: l.run.ID, Call: c.exec.CallID, Level: parent.parent.Level + 1},

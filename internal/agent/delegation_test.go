@@ -222,14 +222,14 @@ func TestChildKeepsToTheRestOfTheBudget(t *testing.T) {
 }
 
 func TestQuestionNarrowsChildrenToo(t *testing.T) {
-	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
-		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("No.")),
-	}), withAgents(t, fiveAgents))
-	h.Events(t, h.StartRun(t, agent.Request{Tools: []string{"ask_*", "echo"}}).ID)
-	for _, r := range h.Model.Requests() {
-		for _, tool := range r.Tools {
+	for _, narrow := range []agent.Request{{Tools: []string{"ask_*", "echo"}}, {ServerTools: map[string][]string{"default": {"echo"}}}} {
+		h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+			"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("No.")),
+		}), withAgents(t, fiveAgents))
+		h.Events(t, h.StartRun(t, narrow).ID)
+		for _, tool := range h.Model.Requests()[1].Tools { // the first of b
 			if tool.Function.Name == "add" {
-				t.Error("b was offered add, want only what the question allows")
+				t.Errorf("with %v and %v b was offered add, want only what the question allows", narrow.Tools, narrow.ServerTools)
 			}
 		}
 	}

@@ -5,7 +5,7 @@
 //	fmt.Println(doc.Request.Question, doc.Run.Agent)
 //	events, err := doc.DecodeEvents()
 //
-// api/export.schema.json is its JSON Schema. A document contains no token and no key. A Document is a
+// api/openapi/export.schema.json is its JSON Schema. A document contains no token and no key. A Document is a
 // value; nothing here blocks.
 //
 // Package agent/record builds documents from the log, package rerun runs them again, and package receipt signs
