@@ -2,8 +2,8 @@
 // person with a browser, over loopback HTTP, for the tests of other packages.
 //
 //	as := oauthtest.New(t)
-//	mcp := httptest.NewServer(as.Protect(inner))  // answers 401 with a challenge
-//	query := oauthtest.Browse(t, address)         // what the browser comes back with
+//	mcp := as.Protect(t, inner)           // answers 401 with a challenge
+//	query := oauthtest.Browse(t, address) // what the browser comes back with
 //
 // It checks what a careful one checks: the client's authentication, PKCE, the redirect
 // URL, the resource, that a client that has registered itself asks for registered scopes only, that a code and a
