@@ -9,14 +9,15 @@ import (
 	"answerd/internal/event"
 )
 
+// The second answer names every field by its place, so that a new one is not forgotten here, nor in Answer.JSON.
 func TestAnswerIsTheJSONOfItsFields(t *testing.T) {
 	for _, a := range []native.Answer{
 		{},
-		{Answer: "1 < 2 & \"x\"\n\u2028\xff", RunID: "run_1", ThreadID: "thr \"1\"", TraceID: "0af", Metadata: event.Metadata{
+		{"1 < 2 & \"x\"\n\u2028\xff", event.Metadata{
 			ToolNames: []string{"a", `b"`}, ToolParams: []json.RawMessage{json.RawMessage(`{"a":1}`), json.RawMessage(`{}`)},
 			ToolResults: []json.RawMessage{json.RawMessage(`"<text>"`), json.RawMessage("{\n\"error\": null}")}, Model: "m", Steps: 2, FinishReason: "stop",
 			Usage: event.Usage{InputTokens: 1, OutputTokens: 2, TotalTokens: 3},
-		}},
+		}, json.RawMessage(`{"a":1}`), "run_1", "thr \"1\"", "0af", map[string]string{"k": "<v>"}},
 		{Metadata: event.Metadata{ToolNames: []string{}, ToolParams: []json.RawMessage{}, ToolResults: []json.RawMessage{}}},
 	} {
 		raw, err := json.Marshal(a)
