@@ -256,8 +256,10 @@ func (g *Grant) checkGrant(authType AuthType) *fieldError {
 		return f
 	}
 	switch {
-	case authType == AuthJWTBearer && g.Assertion.IsZero() == (g.AssertionFile == ""):
+	case authType == AuthJWTBearer && g.Assertion.IsZero() && g.AssertionFile == "":
 		return fieldErrorf("auth", "needs assertion or assertionFile")
+	case !g.Assertion.IsZero() && g.AssertionFile != "":
+		return fieldErrorf("auth", "has both assertion and assertionFile")
 	case authType == AuthEnterprise && g.IdPTokenURL == "":
 		return fieldErrorf("auth.idpTokenUrl", "is missing")
 	case authType == AuthEnterprise && g.IdPClientID == "":

@@ -72,7 +72,7 @@ func TestParseErrorsInAuth(t *testing.T) {
 		`"type": "client_credentials", "dpop": "true", ` + client:                                         `auth.dpop: must be a boolean, not a string`,
 		`"type": "exchange", "dpop": true, ` + client:                                                     `auth.dpop: is not for auth type exchange`,
 		`"type": "jwt_bearer"`: `auth: needs assertion or assertionFile`,
-		`"type": "jwt_bearer", "assertion": "a", "assertionFile": "b"`:                           `auth: needs assertion or assertionFile`,
+		`"type": "jwt_bearer", "assertion": "a", "assertionFile": "b"`:                           `auth: has both assertion and assertionFile`,
 		`"type": "enterprise", "idpClientId": "a", ` + client:                                    `auth.idpTokenUrl: is missing`,
 		`"type": "enterprise", "idpTokenUrl": "https://i", ` + client:                            `auth.idpClientId: is missing`,
 		`"type": "enterprise", "idpTokenUrl": "http://i.example", "idpClientId": "a", ` + client: `auth.idpTokenUrl: cannot be used: the token URL must be https, or http on the loopback address`,
