@@ -391,22 +391,6 @@ func messages(all []llm.Message) []export.Message {
 	return out
 }
 
-// Messages returns the messages of an export in the form of package llm.
-func Messages(all []export.Message) []llm.Message {
-	out := make([]llm.Message, len(all))
-	for i, m := range all {
-		x := llm.Message{Role: llm.Role(m.Role), Text: m.Text, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed}
-		for n, c := range m.Calls {
-			x.Calls = append(x.Calls, llm.ToolCall{Index: n, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
-		}
-		for _, f := range m.Media {
-			x.Media = append(x.Media, llm.Media(f))
-		}
-		out[i] = x
-	}
-	return slices.Clip(out)
-}
-
 // Executing says for which run a context is.
 type Executing struct {
 	Run string
