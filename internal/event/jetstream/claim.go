@@ -266,7 +266,6 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 		}
 		r.last = state.last
 		r.head = pos
-		r.headBy = by
 		r.loaded = true
 		r.stale = false
 		l.jobs[id] = j // l.mu is held

@@ -63,7 +63,7 @@ func (r *run) acceptLive(msg message, kind string) {
 		return
 	}
 	if by.isControl() {
-		r.advanceHeadLocked(msg.pos, by)
+		r.advanceHeadLocked(msg.pos)
 		return
 	}
 	events, err := decodeEvents(msg.data, by)
@@ -72,7 +72,7 @@ func (r *run) acceptLive(msg message, kind string) {
 		r.stale = true // pollRuns wakes the readers
 		return
 	}
-	r.appendTailLocked(events, msg.pos, msg.previous, by)
+	r.appendTailLocked(events, msg.pos, msg.previous)
 }
 
 // requestResync makes dispatchLoop mark all cached runs as stale, and wake their readers and executors. Live messages

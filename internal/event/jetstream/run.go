@@ -67,7 +67,6 @@ type run struct {
 	tailBytes int                // the length of the JSON of all events in tail
 	last      event.Event        // the newest event; its Seq is 0 before there is one
 	head      uint64             // pos of the run's last message, control messages included
-	headBy    writerID           // of the message at head
 	positions []position         // of some older events, for findPos
 	more      chan struct{}      // closed at the next event or to make readers ask again; nil if no reader waits
 	settled   chan struct{}      // closed when the run has settled or to make readers ask again; nil if none waits
@@ -202,7 +201,7 @@ func (r *run) wakeExecutorLocked() {
 // appendTailLocked adds the events of the message at pos to the tail, and wakes the readers. previous is the pos of the
 // run's message before that one. If previous is not head, a message is missing: the run becomes stale, and the tail
 // stays as it is. A message that the cache has already is ignored.
-func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by writerID) {
+func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
 	if pos <= r.head {
 		return
 	}
@@ -216,7 +215,6 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by wr
 			r.last = e
 		}
 		r.head = pos
-		r.headBy = by
 		r.trimTailLocked()
 		r.countCachedLocked()
 	}
@@ -228,11 +226,8 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by wr
 }
 
 // advanceHeadLocked records that the control message at pos is the run's last message, unless a newer one is known.
-func (r *run) advanceHeadLocked(pos uint64, by writerID) {
-	if pos > r.head {
-		r.head = pos
-		r.headBy = by
-	}
+func (r *run) advanceHeadLocked(pos uint64) {
+	r.head = max(r.head, pos)
 }
 
 // setTailLocked replaces the tail by the run's newest event, from the message at pos. If that message is a control
@@ -428,7 +423,6 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 		r.setTailLocked(e, newest.pos, by)
 		r.last = e
 		r.head = newest.pos
-		r.headBy = by
 		r.loaded = true
 		r.countCachedLocked()
 		r.wakeReadersLocked()
@@ -450,10 +444,10 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			}
 			r.mu.Lock()
 			if by.isControl() {
-				r.advanceHeadLocked(msg.pos, by)
+				r.advanceHeadLocked(msg.pos)
 			} else {
 				// A live message may have moved head past from; then this message is ignored, or follows head.
-				r.appendTailLocked(events, msg.pos, max(r.head, from), by)
+				r.appendTailLocked(events, msg.pos, max(r.head, from))
 			}
 			r.mu.Unlock()
 			from = msg.pos

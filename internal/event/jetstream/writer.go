@@ -272,9 +272,9 @@ func (w *writer) store(items []batch.Item) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(events) > 0 {
-		r.appendTailLocked(events, pos, previousHead, by)
+		r.appendTailLocked(events, pos, previousHead)
 	} else {
-		r.advanceHeadLocked(pos, by)
+		r.advanceHeadLocked(pos)
 	}
 	return nil
 }
@@ -326,7 +326,7 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	}
 	w.head = pos
 	r.mu.Lock()
-	r.advanceHeadLocked(pos, by)
+	r.advanceHeadLocked(pos)
 	r.mu.Unlock()
 	return nil
 }
