@@ -31,7 +31,7 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	}
 	if id != "" {
 		if err := setAgent(&req, id); err != nil {
-			return prefixPointer(err, "/forwardedProps", "messages")
+			return prefixPointer(err, "/forwardedProps")
 		}
 	}
 	if len(request.Answers) > 0 {
@@ -39,7 +39,7 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
-		return prefixPointer(err, "/forwardedProps", "messages")
+		return prefixPointer(err, "/forwardedProps")
 	}
 	h.streamAGUI(w, r, request, run, 0)
 	return nil

@@ -59,7 +59,7 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	req.AskAtLimit = false // the format has no part for that question
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
-		return prefixPointer(err, "", "messages")
+		return prefixPointer(err, "")
 	}
 	h.streamUIChat(w, r, stored.Header(run))
 	return nil

@@ -56,7 +56,7 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 		h.writeAccepted(w, run)
 		return nil
 	case event.FinalAnswer:
-		writeBody(w, http.StatusOK, "application/json", native.NewAnswer(run, end).JSON())
+		writeBody(w, "application/json", native.NewAnswer(run, end).JSON())
 		return nil
 	}
 	return endProblem(run)

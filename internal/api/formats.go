@@ -107,8 +107,8 @@ func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 }
 
 // prefixPointer returns err with its JSON pointer changed from the native field to the field of the
-// request: prefix is as in decodeOptions, and conversation is the field with the messages.
-func prefixPointer(err error, prefix, conversation string) error {
+// request, which has its conversation in messages. prefix is as in decodeOptions.
+func prefixPointer(err error, prefix string) error {
 	bad, ok := errors.AsType[*agent.InvalidError](err)
 	if !ok {
 		return err
@@ -118,7 +118,7 @@ func prefixPointer(err error, prefix, conversation string) error {
 	case "servers", "tools", "max_turns", "budget", "context", "prompt", "output_schema", "agent":
 		pointer = prefix + "/answerd" + pointer
 	case "question", "history":
-		pointer = "/" + conversation
+		pointer = "/messages"
 	}
 	return &agent.InvalidError{Pointer: pointer, Detail: bad.Detail}
 }

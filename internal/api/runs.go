@@ -104,7 +104,7 @@ func (h *Handler) exportRun(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("Content-Disposition", `attachment; filename="`+id+`.json"`)
-	writeBody(w, http.StatusOK, "application/json", body)
+	writeBody(w, "application/json", body)
 	return nil
 }
 
@@ -133,7 +133,7 @@ func (h *Handler) getReceipt(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeBody(w, http.StatusOK, "application/jose", []byte(signed))
+	writeBody(w, "application/jose", []byte(signed))
 	return nil
 }
 

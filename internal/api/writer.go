@@ -79,10 +79,10 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	_ = enc.Encode(v)
 }
 
-// writeBody writes body, which is encoded already, as the whole response.
-func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+// writeBody writes body, which is encoded already, as the whole response with status 200.
+func writeBody(w http.ResponseWriter, contentType string, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	writeHeader(w, status, contentType)
+	writeHeader(w, http.StatusOK, contentType)
 	_, _ = w.Write(body) // as in writeJSON
 }
 

@@ -32,10 +32,9 @@ type Config struct {
 	SecretOCID string
 	// AuthType is "api_key" (also ""), "instance_principal" or "resource_principal".
 	AuthType string
-	// ConfigFile and Profile are for api_key: an OCI configuration file and the
-	// section in it, "" for DEFAULT. Without a file the SDK chooses: ~/.oci/config, or
-	// the file that OCI_CONFIG_FILE names.
-	ConfigFile, Profile string
+	// ConfigFile is for api_key: an OCI configuration file, whose section DEFAULT is used. Without it the SDK
+	// chooses: ~/.oci/config, or the file that OCI_CONFIG_FILE names.
+	ConfigFile string
 	// Endpoint replaces the address of the region's vault service: scheme and host,
 	// https, or http on the loopback address.
 	Endpoint string
@@ -118,11 +117,7 @@ func (cfg Config) configurationProvider(d *dispatcher) (common.ConfigurationProv
 		if cfg.ConfigFile == "" {
 			return common.DefaultConfigProvider(), nil
 		}
-		profile := cfg.Profile
-		if profile == "" {
-			profile = "DEFAULT"
-		}
-		return common.ConfigurationProviderFromFileWithProfile(cfg.ConfigFile, profile, "")
+		return common.ConfigurationProviderFromFile(cfg.ConfigFile, "")
 	case "instance_principal":
 		return ociauth.InstancePrincipalConfigurationProviderWithCustomClient(
 			func(common.HTTPRequestDispatcher) (common.HTTPRequestDispatcher, error) { return d, nil })

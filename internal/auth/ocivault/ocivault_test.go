@@ -84,7 +84,6 @@ func (v *vault) config(t *testing.T) ocivault.Config {
 	file := filepath.Join(dir, "config")
 	text := fmt.Sprintf("[DEFAULT]\nuser=ocid1.user.u\ntenancy=ocid1.tenancy.t\nfingerprint=aa:bb\nregion=eu-frankfurt-1\nkey_file=%s\n",
 		filepath.Join(dir, "key.pem"))
-	text += strings.Replace(strings.Replace(text, "[DEFAULT]", "[OTHER]", 1), "user.u", "user.other", 1)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "key.pem"), key, 0o600), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -173,15 +172,6 @@ func TestVaultSecretIsReadAgainAfterRotation(t *testing.T) {
 	}
 }
 
-func TestVaultUsesTheNamedProfile(t *testing.T) {
-	v := newVault(t)
-	cfg := v.config(t)
-	cfg.Profile = "OTHER"
-	if _, err := ocivault.NewReader(cfg)(t.Context()); err != nil || *v.keyID.Load() != "ocid1.tenancy.t/ocid1.user.other/aa:bb" {
-		t.Errorf("got %v, want %q", err, "ocid1.tenancy.t/ocid1.user.other/aa:bb")
-	}
-}
-
 // For the vault: one typed error, one request, nothing repeated.
 func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 	v, other := newVault(t), newVault(t)
@@ -242,7 +232,6 @@ func TestVaultConfigurationIsCheckedAtFirstUse(t *testing.T) {
 	for name, change := range map[string]func(*ocivault.Config){
 		"auth type": func(c *ocivault.Config) { c.AuthType = "magic" },
 		"file":      func(c *ocivault.Config) { c.ConfigFile += ".missing" },
-		"profile":   func(c *ocivault.Config) { c.Profile = "MISSING" },
 		"endpoint":  func(c *ocivault.Config) { c.Endpoint = "http://vault.example" },
 		"resource":  func(c *ocivault.Config) { c.AuthType = "resource_principal" },
 	} {

@@ -68,7 +68,6 @@ type Config struct {
 	Tracer    trace.Tracer // nil records nothing
 	Meter     metric.Meter // nil records nothing
 	Logger    *slog.Logger // nil discards the log
-	System    string       // gen_ai.provider.name; empty is "openai"
 	// MetricModels are the ids that metrics name, as requests and replies have them. Any other
 	// model is "_other" there: callers and endpoints make names up, and each would be a series.
 	MetricModels []string

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -58,7 +57,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 		meters.tracer = cfg.Tracer
 	}
 	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
-		semconv.GenAIProviderNameKey.String(cmp.Or(cfg.System, "openai")))
+		semconv.GenAIProviderNameOpenAI)
 	// Errors can only come from wrong arguments in these lines; the meter then returns a no-op
 	// instrument.
 	meters.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),

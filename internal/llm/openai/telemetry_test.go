@@ -68,7 +68,7 @@ func (r *recorder) points(t *testing.T) []string {
 }
 
 func TestSpanIsAChildOfTheCallers(t *testing.T) {
-	r, cfg := newRecorder(Config{System: "xai", MaxRetries: 1, MetricModels: []string{"m", "m-1"}})
+	r, cfg := newRecorder(Config{MaxRetries: 1, MetricModels: []string{"m", "m-1"}})
 	s, m := newEndpoint(t, cfg, replyStatus(503, "", "Retry-After", "0"), sendStream(helloStream))
 	ctx, parent := r.tracer.Start(t.Context(), "tool_calling_loop")
 	if _, err := llmtest.Collect(ctx, m, testRequest); err != nil {
@@ -84,13 +84,13 @@ func TestSpanIsAChildOfTheCallers(t *testing.T) {
 	}
 	u, _ := url.Parse(s.URL)
 	where := "server.address=" + u.Hostname() + ",server.port=" + u.Port()
-	want := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,gen_ai.request.stream=true,gen_ai.response.finish_reasons=[\"stop\"]," +
+	want := "gen_ai.operation.name=chat,gen_ai.provider.name=openai,gen_ai.request.model=m,gen_ai.request.stream=true,gen_ai.response.finish_reasons=[\"stop\"]," +
 		"gen_ai.response.model=m-1,gen_ai.usage.input_tokens=3,gen_ai.usage.output_tokens=2,model=m," + where
 	if got := formatAttributes(span.Attributes()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 
-	common := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,"
+	common := "gen_ai.operation.name=chat,gen_ai.provider.name=openai,gen_ai.request.model=m,"
 	wantPoints := strings.Join([]string{
 		"gen_ai.client.operation.duration s " + common + "gen_ai.response.model=m-1," + where + " 1",
 		"gen_ai.client.operation.time_to_first_chunk s " + common + where + " 1",

@@ -48,10 +48,9 @@ type Tool struct {
 
 // Options are the tool and its limits. Tool and CallTool are required.
 type Options struct {
-	Tool         Tool
-	ServerName   string // the name of this service; "" means that of the tool
-	Version      string // of the service
-	Instructions string // for the client's model
+	Tool       Tool
+	ServerName string // the name of this service; "" means that of the tool
+	Version    string // of the service
 	// MoreTools returns the further tools that the caller of a request may use; nil means that there are
 	// none. CallTool gets the calls of all tools.
 	MoreTools func(*http.Request) []Tool
@@ -111,7 +110,6 @@ func New(opts Options) *Handler {
 // newSDKServer returns an SDK server with the tool.
 func (h *Handler) newSDKServer() *sdk.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: h.ServerName, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
-		Instructions: h.Instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Logging: &sdk.LoggingCapabilities{}},
 		// Without further tools, the list is the same for every caller until the next release.
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {

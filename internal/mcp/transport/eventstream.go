@@ -345,7 +345,7 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 		case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
 			return resp, nil
 		}
-		drainBody(resp, maxRefusal)
+		drainBody(resp)
 		busyFor = retryAfter(resp.Header)
 		// These may be temporary. 409 means that the server has not noticed the end of the broken stream yet.
 		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusConflict {

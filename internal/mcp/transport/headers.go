@@ -99,7 +99,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	if err != nil || !refusesToken(r, resp) || !trip.tokenRenewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
-	drainBody(resp, maxRefusal)
+	drainBody(resp)
 	trip.sent.Store(false) // the server refused the request, so it has not run
 	if bearer, err = b.Source.Renew(r.Context(), bearer); err != nil {
 		f := badStatus(resp.StatusCode)

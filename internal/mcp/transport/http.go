@@ -324,10 +324,10 @@ func mediaType(resp *http.Response) string {
 	return strings.ToLower(strings.TrimSpace(value))
 }
 
-// drainBody reads at most limit bytes of the body and closes it. If the body ends before limit, its TCP
+// drainBody reads at most maxRefusal bytes of the body and closes it. If the body ends before that, its TCP
 // connection can be used again. It returns what was read; read errors are ignored.
-func drainBody(resp *http.Response, limit int64) []byte {
+func drainBody(resp *http.Response) []byte {
 	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, limit))
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	return body
 }

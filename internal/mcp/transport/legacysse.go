@@ -106,10 +106,10 @@ func (c *legacySSE) openStream() error {
 	}
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		drainBody(resp, maxRefusal)
+		drainBody(resp)
 		return refusal(resp)
 	case mediaType(resp) != "text/event-stream":
-		drainBody(resp, maxRefusal)
+		drainBody(resp)
 		return BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil)
 	}
 	c.body, c.stream = resp.Body, newEventReader(resp.Body, MaxMessage)
@@ -271,7 +271,7 @@ func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	if err != nil {
 		return noReply(err, trip.sent.Load())
 	}
-	body := drainBody(resp, maxRefusal)
+	body := drainBody(resp)
 	switch {
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
 		return nil

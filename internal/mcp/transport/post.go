@@ -118,7 +118,7 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		c.processJSON(ctx, trip, msg, resp)
 	default:
 		// Also for 202 and 204 without a body, because no answer will follow.
-		drainBody(resp, maxRefusal)
+		drainBody(resp)
 		c.idle.putConn(resp)
 		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
@@ -179,7 +179,7 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 // processRefusal processes resp, a reply to msg with a status other than 2xx. It fails trip with LostSession if the
 // reply says that, delivers the JSON-RPC error in the body as the answer, or else fails trip with the status.
 func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
-	body := drainBody(resp, maxRefusal)
+	body := drainBody(resp)
 	c.idle.putConn(resp)
 	var answer *jsonrpc.Response // nil if there is none
 	if mayCarryAnswer(resp.StatusCode) {
@@ -260,7 +260,7 @@ func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method str
 	}
 	// Only the status matters: a body without end must not delay the sender longer than NotifyTimeout.
 	defer time.AfterFunc(NotifyTimeout, stop).Stop()
-	drainBody(resp, maxRefusal)
+	drainBody(resp)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
 		return refusal(resp)
 	}

@@ -145,7 +145,7 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 // and 501, servers say that with 2xx, 400, 404 and 406 (python-sdk#3102, go-sdk#393). After a stream was open, these
 // may come from a proxy or another replica, so GETs follow.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
-	body := drainBody(resp, maxRefusal)
+	body := drainBody(resp)
 	s.busyFor = retryAfter(resp.Header)
 	status := resp.StatusCode
 	if !s.opened.IsZero() {
