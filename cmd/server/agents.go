@@ -44,10 +44,6 @@ func (c *config) readAgents() error {
 
 // parseAgents reads AGENTS_FILE for these models and servers.
 func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile, servers []string) (definition.File, error) {
-	data, err := os.ReadFile(c.AgentsFile)
-	if err != nil {
-		return definition.File{}, &configError{"AGENTS_FILE", "cannot be read: " + fileReason(err)}
-	}
 	opts := definition.Options{
 		Dir: filepath.Dir(c.AgentsFile), AnyModel: len(models) == 0, Models: []string{defaultModel}, Servers: servers,
 		HasPrice: func(model string) bool { return models[cmp.Or(model, defaultModel)].Price != nil },
@@ -62,11 +58,7 @@ func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile,
 	for id := range models {
 		opts.Models = append(opts.Models, id)
 	}
-	file, err := definition.Parse(data, opts)
-	if err != nil {
-		return file, &configError{"AGENTS_FILE", err.Error()}
-	}
-	return file, nil
+	return parseFile("AGENTS_FILE", c.AgentsFile, func(data []byte) (definition.File, error) { return definition.Parse(data, opts) })
 }
 
 // startReloadingAgents reads AGENTS_FILE again when it or the file of a prompt changes, until end is

@@ -330,6 +330,18 @@ func fileReason(err error) string {
 	return err.Error()
 }
 
+// parseFile reads and parses the file at path, which the setting with this name has. Its error is a *configError.
+func parseFile[T any](name, path string, parse func([]byte) (T, error)) (parsed T, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return parsed, &configError{name, "cannot be read: " + fileReason(err)}
+	}
+	if parsed, err = parse(data); err != nil {
+		return parsed, &configError{name, err.Error()}
+	}
+	return parsed, nil
+}
+
 // limitBy is subject, or claim: and the name of a claim.
 type limitBy string
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"text/tabwriter"
@@ -18,19 +17,15 @@ import (
 )
 
 // readModels reads MODELS_FILE, if it is set, and checks the default model against it.
-func (c *config) readModels() error {
+func (c *config) readModels() (err error) {
 	if c.ModelsFile == "" {
 		return nil
 	}
 	if c.modelsWatch == nil {
 		c.modelsWatch = newFileWatch(c.ModelsFile)
 	}
-	data, err := os.ReadFile(c.ModelsFile)
-	if err != nil {
-		return &configError{"MODELS_FILE", "cannot be read: " + fileReason(err)}
-	}
-	if c.models, err = llm.ParseProfiles(data); err != nil {
-		return &configError{"MODELS_FILE", err.Error()}
+	if c.models, err = parseFile("MODELS_FILE", c.ModelsFile, llm.ParseProfiles); err != nil {
+		return err
 	}
 	if err := c.expandModels(); err != nil {
 		return err

@@ -192,13 +192,5 @@ func readRules(c config) ([]auth.Rule, error) {
 	if c.AuthRulesFile == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(c.AuthRulesFile)
-	if err != nil {
-		return nil, &configError{"AUTH_RULES_FILE", "cannot be read: " + fileReason(err)}
-	}
-	rules, err := auth.ParseRules(data)
-	if err != nil {
-		return nil, &configError{"AUTH_RULES_FILE", err.Error()}
-	}
-	return rules, nil
+	return parseFile("AUTH_RULES_FILE", c.AuthRulesFile, auth.ParseRules)
 }

@@ -303,15 +303,7 @@ func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	if c.ReceiptKeyFile == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(c.ReceiptKeyFile)
-	if err != nil {
-		return nil, &configError{"RECEIPT_KEY_FILE", "cannot be read: " + fileReason(err)}
-	}
-	signer, err := receipt.ParseKeys(data)
-	if err != nil {
-		return nil, &configError{"RECEIPT_KEY_FILE", err.Error()}
-	}
-	return signer, nil
+	return parseFile("RECEIPT_KEY_FILE", c.ReceiptKeyFile, receipt.ParseKeys)
 }
 
 // newPrompt returns the template of the system prompt: the operator's or the built-in one.
