@@ -113,7 +113,7 @@ type Log interface {
 	BeginThread(ctx context.Context, r Run, title string) error
 	// Append adds an event to a run and returns its number. The event is stored and
 	// readable before Append returns. One exception: a durable log may delay a delta of
-	// text, reasoning or arguments for MaxDeltaDelay, to join it with the next deltas into
+	// text, reasoning or arguments for 50 ms, to join it with the next deltas into
 	// one event; other events still come after it. ErrEnded after the terminal event,
 	// ErrFenced if another process writes this run.
 	Append(ctx context.Context, run string, b Body) (int64, error)
@@ -169,6 +169,3 @@ type Log interface {
 	// Ready returns an error while the log cannot be used.
 	Ready(ctx context.Context) error
 }
-
-// MaxDeltaDelay bounds how long a log may delay a delta.
-const MaxDeltaDelay = 50 * time.Millisecond

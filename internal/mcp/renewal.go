@@ -4,8 +4,7 @@ import "time"
 
 // Bounds of how long a list of tools holds.
 const (
-	minListLife = 5 * time.Second
-	maxListLife = 24 * time.Hour
+	minListLife = 5 * time.Second // package session bounds what a server says from above
 	// pinnedListLife is how long a list holds whose tools are pinned: a definition
 	// that changes unannounced is to be noticed (F22).
 	pinnedListLife = time.Minute

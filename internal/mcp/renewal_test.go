@@ -70,7 +70,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 
 			if holds == 0 {
-				passTime(7 * maxListLife)
+				passTime(7 * 24 * time.Hour)
 				if n := lists.Load(); n != 1 {
 					t.Errorf("listed %d times, want 1", n)
 				}
