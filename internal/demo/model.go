@@ -140,10 +140,8 @@ const standInNote = "(I am answerd's demo stand-in: rules over the words of your
 // chatRequest has the members of a Chat Completions request that the stand-in uses.
 type chatRequest struct {
 	Messages []struct {
-		Role       string
-		Content    any                   // a text, a list of parts, or null
-		ToolCalls  []struct{ ID string } `json:"tool_calls"`
-		ToolCallID string                `json:"tool_call_id"`
+		Role    string
+		Content any // a text, a list of parts, or null
 	}
 	Tools      []struct{ Function struct{ Name string } }
 	ToolChoice json.RawMessage `json:"tool_choice"`

@@ -54,7 +54,7 @@ const (
 )
 
 // newAcceptedClient returns a client of s whose tools have been accepted; its log goes to log.
-func newAcceptedClient(t *testing.T, s http.Handler, log *logLines) (*Client, config.Server) {
+func newAcceptedClient(t *testing.T, s http.Handler, log *logLines) *Client {
 	t.Helper()
 	cfg := config.Server{Name: "a", URL: serveHTTP(t, s).URL, Pin: true}
 	c := newClient(t, Options{Pins: filepath.Join(t.TempDir(), "pins.json"), Logger: slog.New(slog.NewTextHandler(log, nil))}, cfg)
@@ -62,7 +62,7 @@ func newAcceptedClient(t *testing.T, s http.Handler, log *logLines) (*Client, co
 	if err := c.AcceptPins(); err != nil {
 		t.Fatal(err)
 	}
-	return c, cfg
+	return c
 }
 
 // logLines is a log that can be read.
@@ -134,7 +134,7 @@ func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 func TestChangedDefinitionDisablesTheTool(t *testing.T) {
 	s := newChangingServer(addV1, subTool)
 	log := &logLines{}
-	c, _ := newAcceptedClient(t, s, log)
+	c := newAcceptedClient(t, s, log)
 	if got := log.count("MCP tool disabled"); got != 2 { // before they were accepted
 		t.Errorf("%d lines, want 2", got)
 	}
@@ -191,7 +191,7 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 		return false
 	}
 
-	c, _ := newAcceptedClient(t, s, &logLines{})
+	c := newAcceptedClient(t, s, &logLines{})
 	s.setTools(addV2, subTool)
 	gone.Store(true)
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
@@ -263,7 +263,7 @@ func TestAcceptanceByAnotherProcess(t *testing.T) {
 // The operator sees what changed, line by line, and what is not printable.
 func TestPinChangesAreReadable(t *testing.T) {
 	s := newChangingServer(addV1, subTool)
-	c, _ := newAcceptedClient(t, s, &logLines{})
+	c := newAcceptedClient(t, s, &logLines{})
 	s.setTools(addV2, `{"name":"mul","description":"Multiplies."}`)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func TestCheckGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := runCases(t, string(want))
+			got := runCases(string(want))
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -39,7 +39,7 @@ func TestCheckGolden(t *testing.T) {
 }
 
 // runCases returns the file with new outcomes.
-func runCases(t *testing.T, file string) string {
+func runCases(file string) string {
 	var out strings.Builder
 	var s *Schema
 	for line := range strings.Lines(file) {
