@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -39,5 +40,32 @@ func TestDrainDoesNotWaitForAPerson(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, goes.ID))
 	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, waits.ID)); end.Code != "server_shutdown" || !end.Retryable {
 		t.Errorf("end %+v, want Code server_shutdown, Retryable true", end)
+	}
+}
+
+// A run that begins to wait for a person during the drain does not hold it up either.
+func TestDrainEndsWhenTheLastRunIsSuspended(t *testing.T) {
+	g := newGate()
+	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer {
+		return func(w http.ResponseWriter, r *http.Request) {
+			g.once.Do(func() { close(g.reached) })
+			<-g.open
+			llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`})(w, r)
+		}
+	}, nil)
+
+	run := h.StartRun(t, agent.Request{Interactive: true})
+	<-g.reached
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	drained := make(chan struct{})
+	go func() { h.Drain(ctx); close(drained) }()
+	close(g.open)
+	<-drained
+	if ctx.Err() != nil {
+		t.Error("Drain waited for the person, want it to end before")
+	}
+	if n := len(agenttest.EventsOf[event.Suspended](h.Events(t, run.ID))); n != 1 {
+		t.Errorf("got %d suspended events, want 1", n)
 	}
 }
