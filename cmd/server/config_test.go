@@ -156,11 +156,27 @@ func TestTelemetryUsesTheStandardVariables(t *testing.T) {
 }
 
 // The OpenTelemetry SDK would use its default in place of these, and write a line that is not JSON.
-func TestLoadConfigRefusesWhatTheOpenTelemetrySDKWouldIgnore(t *testing.T) {
+func TestLoadConfigNamesNumbersThatTheOpenTelemetrySDKIgnores(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"}
 	for name, value := range map[string]string{
-		"OTEL_EXPORTER_OTLP_TIMEOUT": "10s", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "1e4", "OTEL_METRIC_EXPORT_INTERVAL": "60s", "OTEL_BSP_SCHEDULE_DELAY": "5s",
-		"OTEL_BLRP_EXPORT_TIMEOUT": "30s", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "many", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/nonexistent", "OTEL_EXPORTER_OTLP_LOGS_CLIENT_KEY": "/nonexistent",
+		"OTEL_EXPORTER_OTLP_TIMEOUT": "10s", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "1e4", "OTEL_METRIC_EXPORT_INTERVAL": "60s",
+		"OTEL_BSP_SCHEDULE_DELAY": "5s", "OTEL_BLRP_EXPORT_TIMEOUT": "30s", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "many",
+	} {
+		c, err := loadConfig(newTestEnvironment(append(here, "OTEL_LOGS_EXPORTER", "otlp", name, value)...))
+		if err != nil || len(c.warnings) != 1 || c.warnings[0].name != name {
+			t.Errorf("%s=%s: got %v and the warnings %v, want one about it", name, value, err, c.warnings)
+		}
+		if c, err := loadConfig(newTestEnvironment(append(here, name, value)...)); err != nil || len(c.warnings) > 0 {
+			t.Errorf("%s=%s, which nothing reads: got %v and %v, want no warning", name, value, err, c.warnings)
+		}
+	}
+}
+
+// The OpenTelemetry SDK would export without these certificates.
+func TestLoadConfigRefusesCertificatesForOTLPThatCannotBeRead(t *testing.T) {
+	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"}
+	for name, value := range map[string]string{
+		"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nonexistent", "OTEL_EXPORTER_OTLP_LOGS_CLIENT_KEY": "/nonexistent",
 	} {
 		_, err := loadConfig(newTestEnvironment(append(here, "OTEL_LOGS_EXPORTER", "otlp", name, value)...))
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != name {
@@ -172,7 +188,7 @@ func TestLoadConfigRefusesWhatTheOpenTelemetrySDKWouldIgnore(t *testing.T) {
 	}
 	good := append(here, "OTEL_LOGS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "-1", "OTEL_EXPORTER_OTLP_CERTIFICATE", "config_test.go")
 	if _, err := loadConfig(newTestEnvironment(good...)); err != nil {
-		t.Errorf("numbers and a file: got %v, want no error", err)
+		t.Errorf("a file: got %v, want no error", err)
 	}
 }
 

@@ -157,11 +157,8 @@ func (c *config) findWarnings(environ environment) []*configError {
 	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && asksDefault {
 		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
 	}
-	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
-		name := "OTEL_EXPORTER_OTLP_" + signal + "PROTOCOL"
-		if c.exportsOTLP() && environ.get(name) == "grpc" {
-			out = append(out, &configError{name, "has no effect: OTLP is sent as http/protobuf, and collectors often have another port for it, 4318"})
-		}
+	if c.exportsOTLP() {
+		out = append(out, otlpWarnings(environ)...)
 	}
 	exporter := environ.get("OTEL_TRACES_EXPORTER")
 	ignored := c.EnableTracing && exporter != "otlp" || !c.EnableTracing && exporter != "none"
@@ -169,14 +166,39 @@ func (c *config) findWarnings(environ environment) []*configError {
 		out = append(out, &configError{"OTEL_TRACES_EXPORTER", "has no effect: ENABLE_TRACING says whether traces are exported, by OTLP"})
 	}
 	if c.EnableTracing {
-		sampler, arg := strings.ToLower(strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER"))), strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER_ARG"))
-		if sampler != "" && !slices.Contains(samplers, sampler) {
-			out = append(out, &configError{"OTEL_TRACES_SAMPLER", "has no effect, as if it were unset: must be " + strings.Join(samplers, ", ")})
+		out = append(out, samplerWarnings(environ)...)
+	}
+	return out
+}
+
+// otlpWarnings returns warnings about variables of the OpenTelemetry SDK that have no effect on an export by OTLP. The
+// specification requires that the SDK uses its default in place of a number that it cannot read.
+func otlpWarnings(environ environment) (out []*configError) {
+	for _, name := range slices.Sorted(maps.Keys(environ)) {
+		value := environ.get(name)
+		isProtocol := strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") && strings.HasSuffix(name, "PROTOCOL")
+		if isProtocol && value == "grpc" {
+			out = append(out, &configError{name, "has no effect: OTLP is sent as http/protobuf, and collectors often have another port for it, 4318"})
 		}
-		ratio, err := strconv.ParseFloat(arg, 64)
-		if strings.HasSuffix(sampler, "traceidratio") && arg != "" && (err != nil || !(ratio >= 0 && ratio <= 1)) {
-			out = append(out, &configError{"OTEL_TRACES_SAMPLER_ARG", "has no effect, as if it were unset: must be a number from 0 to 1, such as 0.1 for a tenth of the traces"})
+		if _, err := strconv.Atoi(value); err != nil && value != "" && otlpNumber.MatchString(name) {
+			out = append(out, &configError{name, "has no effect, as if it were unset: must be a whole number; times are in milliseconds"})
 		}
+	}
+	return out
+}
+
+// samplerWarnings returns warnings about a sampler or a ratio in place of which the OpenTelemetry SDK uses its default:
+// it would sample all traces.
+func samplerWarnings(environ environment) (out []*configError) {
+	sampler := strings.ToLower(strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER")))
+	if sampler != "" && !slices.Contains(samplers, sampler) {
+		out = append(out, &configError{"OTEL_TRACES_SAMPLER", "has no effect, as if it were unset: must be " + strings.Join(samplers, ", ")})
+	}
+	arg := strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER_ARG"))
+	ratio, err := strconv.ParseFloat(arg, 64)
+	isRatio := err == nil && ratio >= 0 && ratio <= 1 // false for NaN
+	if strings.HasSuffix(sampler, "traceidratio") && arg != "" && !isRatio {
+		out = append(out, &configError{"OTEL_TRACES_SAMPLER_ARG", "has no effect, as if it were unset: must be a number from 0 to 1, such as 0.1 for a tenth of the traces"})
 	}
 	return out
 }
@@ -254,7 +276,7 @@ func loadConfig(environ environment) (config, error) {
 	if err := cfg.checkOTLPHeaders(); err != nil {
 		return cfg, err
 	}
-	if err := cfg.checkOTLPNumbersAndFiles(environ); err != nil {
+	if err := cfg.checkOTLPFiles(environ); err != nil {
 		return cfg, err
 	}
 	if err := cfg.readModelCertificates(); err != nil {
@@ -297,24 +319,19 @@ var (
 	otlpFile   = regexp.MustCompile(`^OTEL_EXPORTER_OTLP_\w*(CERTIFICATE|CLIENT_KEY)$`)
 )
 
-// checkOTLPNumbersAndFiles returns an error for a number or a file that the OpenTelemetry SDK could not use. It would
-// use its default, and write a line to stderr that is not JSON.
-func (c *config) checkOTLPNumbersAndFiles(environ environment) error {
+// checkOTLPFiles returns an error for a file with certificates that cannot be read. The OpenTelemetry SDK would export
+// without it.
+func (c *config) checkOTLPFiles(environ environment) error {
 	if !c.exportsOTLP() {
-		return nil // they are not read
+		return nil // The files are not read.
 	}
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
-		value := environ.get(name)
-		if value == "" {
+		path := environ.get(name)
+		if path == "" || !otlpFile.MatchString(name) {
 			continue
 		}
-		if _, err := strconv.Atoi(value); err != nil && otlpNumber.MatchString(name) {
-			return &configError{name, "must be a whole number; times are in milliseconds"}
-		}
-		if otlpFile.MatchString(name) {
-			if _, err := os.ReadFile(value); err != nil {
-				return &configError{name, "cannot be read: " + fileReason(err)}
-			}
+		if _, err := os.ReadFile(path); err != nil {
+			return &configError{name, "cannot be read: " + fileReason(err)}
 		}
 	}
 	return nil
