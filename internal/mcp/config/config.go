@@ -12,7 +12,7 @@
 //
 // Parse goes through the file once, without decoding it into structs: a jsonValue knows its place in the
 // file, which errors need (jsonvalue.go). A table has the reader of each member, those of other hosts
-// included (file.go, auth.go). The readers replace variables (variables.go) and fill in a Server, which is
+// included (file.go, seedfile.go, auth.go). The readers replace variables (variables.go) and fill in a Server, which is
 // then checked as a whole (Server.checkServer). Apart from the type and the inherited environment, there
 // are no defaults in the result: package mcp applies them, because a zero value must mean the same in a
 // Server that was created in Go.

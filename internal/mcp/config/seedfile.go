@@ -1,0 +1,164 @@
+package config
+
+import (
+	"fmt"
+	"time"
+)
+
+// seedServerFields has the reader of each field of a server in the form of seed 004, whose program
+// is written in Rust; seedSourceFields has those of its source. Files have both spellings of a
+// type (Http, http) and of a source ({"type": "Http", …}, {"Http": {…}}).
+var seedServerFields = map[string]func(*Server, jsonValue) error{
+	// seedServerName has read both before, so these two only check the types.
+	"id":                   func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
+	"name":                 func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
+	"source":               parseSource,
+	"enabled":              serverFields["enabled"],
+	"tool_prefix":          serverFields["toolPrefix"],
+	"resources":            func(s *Server, v jsonValue) (err error) { s.Resources, err = v.readStringList(); return },
+	"bearer_token":         serverFields["bearerToken"],
+	"tool_timeout_secs":    readToolTimeout,
+	"max_concurrent_calls": serverFields["maxConcurrentCalls"],
+	"auto_register_tools":  parseAutoRegister,
+}
+
+var seedSourceFields = map[string]func(*Server, jsonValue) error{
+	"type":         serverFields["type"],
+	"url":          serverFields["url"],
+	"headers":      serverFields["headers"],
+	"timeout_secs": func(s *Server, v jsonValue) error { return v.readSeconds(&s.Timeout) },
+	"command":      serverFields["command"],
+	"args":         serverFields["args"],
+	"work_dir":     serverFields["workDir"],
+	"env":          serverFields["env"],
+}
+
+// readToolTimeout reads tool_timeout_secs, which bounds a whole call.
+func readToolTimeout(s *Server, v jsonValue) error { return v.readSeconds(&s.MaxTime) }
+
+// readSeconds reads a timeout in seconds into to. It leaves to unchanged if the value is null, which is how Rust's
+// serde writes an absent value.
+func (v jsonValue) readSeconds(to *time.Duration) (err error) {
+	if !v.isNull() {
+		*to, err = v.readDuration()
+	}
+	return err
+}
+
+// parseAutoRegister reads auto_register_tools. If it is false, tools can be called by name and are
+// not offered to the model.
+func parseAutoRegister(s *Server, v jsonValue) error {
+	on, err := v.readBool()
+	s.Hidden = !on
+	return err
+}
+
+// parseSeedFile reads a file in the form of seed 004. Its other fields are defaults for all
+// servers.
+func parseSeedFile(fields []jsonValue) ([]Server, error) {
+	var defaults Server
+	var list jsonValue
+	for _, f := range fields {
+		var err error
+		switch f.name {
+		case "servers":
+			list = f
+		case "auto_register_tools":
+			err = parseAutoRegister(&defaults, f)
+		case "tool_timeout_secs":
+			err = readToolTimeout(&defaults, f)
+		case "max_concurrent_calls":
+			if !f.isNull() {
+				defaults.MaxConcurrentCalls, err = f.readCount()
+			}
+		default:
+			f.warnUnknown()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	items, err := list.readArray()
+	if err != nil {
+		return nil, err
+	}
+
+	var out []Server
+	for i, v := range items {
+		v.path = fmt.Sprintf("servers[%d]", i)
+		s, err := parseSeedServer(v, defaults)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// parseSeedServer reads one server of a file in the form of seed 004. Fields that the server does not have keep their
+// values in defaults.
+func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
+	server := defaults
+	fields, err := v.readObject()
+	if err != nil {
+		return server, err
+	}
+	if server.Name, err = seedServerName(fields); err != nil {
+		return server, err
+	}
+	if server.Name != "" {
+		// Read the fields again: their errors begin with the path of v, which now has the server's name.
+		v.path = fmt.Sprintf("server %.80q", server.Name)
+		if fields, err = v.readObject(); err != nil {
+			return server, err
+		}
+	}
+	if err := applyFields(&server, fields, seedServerFields); err != nil {
+		return server, err
+	}
+	// In this form, timeout_secs and tool_timeout_secs both bound the whole call, and progress extends neither. So
+	// Timeout, which progress extends, must not be lower than MaxTime.
+	limit := smallerTimeout(server.Timeout, server.MaxTime)
+	server.Timeout, server.MaxTime = limit, limit
+	return server, server.completeServer(v, fields)
+}
+
+// seedServerName returns the id of a server in the form of seed 004, or its name if it has no id.
+func seedServerName(fields []jsonValue) (name string, err error) {
+	for _, f := range fields {
+		if f.name == "id" || f.name == "name" && name == "" {
+			if name, err = f.readString(); err != nil {
+				return "", err
+			}
+		}
+	}
+	return name, nil
+}
+
+// smallerTimeout returns the smaller of two timeouts, of which 0 means none.
+func smallerTimeout(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// parseSource reads the field source, which describes how the server is reached.
+func parseSource(server *Server, v jsonValue) error {
+	fields, err := v.readObject()
+	if err != nil {
+		return err
+	}
+	// In serde's default representation of an enum, the name of the only member is the type.
+	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
+		tag := fields[0]
+		if server.Type, err = tag.parseTransportType(tag.name); err != nil {
+			return err
+		}
+		if fields, err = tag.readObject(); err != nil {
+			return err
+		}
+	}
+	return applyFields(server, fields, seedSourceFields)
+}
