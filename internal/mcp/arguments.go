@@ -10,11 +10,11 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// CheckArgs checks the arguments of a call against the tool's present input schema, before anything
-// is sent. It returns the arguments to send: unchanged if they fit; otherwise, strings that contain
-// JSON are decoded where that makes them fit. The error is a *CallError whose Fields name every
-// problem. CheckArgs does not check an unknown or disabled tool, nor one without a usable schema;
-// Call then returns the error.
+// CheckArgs checks the arguments of a call against the tool's present input schema. It sends nothing. It returns the
+// arguments to send: unchanged if they fit; otherwise, strings that contain JSON are decoded where that makes the
+// arguments fit. The error is a *CallError whose Fields name every problem; the arguments are then unchanged.
+// CheckArgs accepts all arguments of a tool that is unknown, disabled or without a usable schema; Call returns the
+// error for an unknown or disabled tool.
 func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, error) {
 	resolved, ok := c.catalog.Resolve(tool)
 	if !ok || resolved.Disabled != "" {
@@ -27,15 +27,16 @@ func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, 
 	return coerced, nil
 }
 
-// ArgumentsError returns the error of CheckArgs for arguments that do not fit a tool.
+// ArgumentsError returns the error for arguments that have the problems wrong, as CheckArgs does. tool is the tool's
+// name, and server the configured name of its server.
 func ArgumentsError(tool, server string, wrong []ContentField) *CallError {
 	return &CallError{Kind: InvalidArguments, Tool: wire.Printable(tool, 80), Server: server, Message: problemsText(wrong), Fields: wrong}
 }
 
-// checkArguments returns a failure if the arguments do not fit the tool as it is listed right
-// before the call is sent.
-func checkArguments(b catalog.Resolved, args json.RawMessage) *transport.Failure {
-	if wrong := b.ValidateArgs(args); wrong != nil {
+// checkArguments returns a failure if the arguments do not fit the tool's input schema; otherwise nil. It does not
+// repair them as CheckArgs does: a person may have approved exactly these arguments.
+func checkArguments(tool catalog.Resolved, args json.RawMessage) *transport.Failure {
+	if wrong := tool.ValidateArgs(args); wrong != nil {
 		return &transport.Failure{Kind: InvalidArguments, Public: problemsText(wrong), NotRun: true, Err: &wrongArguments{wrong}}
 	}
 	return nil
@@ -46,13 +47,13 @@ func problemsText(wrong []ContentField) string {
 	return "the arguments do not fit the tool's input schema:" + content.ListProblems(wrong)
 }
 
-// checkCall returns a failure if the call exceeds a bound or its arguments are not a JSON object.
-// It replaces empty arguments with {}.
+// checkCall returns a failure if the arguments or the context of the call exceed a bound, or the arguments are not a
+// JSON object; otherwise nil. It replaces empty arguments with {} in call.
 func checkCall(call *Call) *transport.Failure {
 	if len(bytes.TrimSpace(call.Args)) == 0 {
 		call.Args = json.RawMessage("{}")
 	}
-	size := 0
+	size := 0 // bytes of the context
 	for name, value := range call.Context {
 		size += len(name) + len(value)
 	}

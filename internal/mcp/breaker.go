@@ -9,87 +9,92 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// Thresholds of the breaker: when it opens, and for how long.
+// When the breaker opens, and for how long.
 const (
-	maxStreak   = 5                // failures in a row
-	minSample   = 20               // calls, half of which must have failed …
-	sampleTime  = 10 * time.Second // … within this time
-	breakerTime = 5 * time.Second  // until a call may try again
+	maxStreak    = 5                // failures in a row that open it
+	minSample    = 20               // calls within sampleWindow from which on a share of half failed calls opens it
+	sampleWindow = 10 * time.Second // in whole seconds
+	openTime     = 5 * time.Second  // from opening, or from a failed trial, until the next trial
 )
 
-// breaker holds calls back from a server that keeps failing, so that a run gets the error at once
-// instead of after a timeout, and the server gets time to recover. After breakerTime, one call is
-// let through as a trial. If it succeeds, the breaker closes; otherwise it stays open for another
-// breakerTime.
+// breaker holds calls back from a server that keeps failing, so that a run gets the error at once instead of after a
+// timeout, and the server gets time to recover. After openTime, one call is let through as a trial. If it succeeds,
+// the breaker closes; otherwise it stays open for another openTime.
 //
 // A breaker has neither a timer nor a goroutine: it decides everything when a call asks. The zero
 // value is closed.
 type breaker struct {
-	mu      sync.Mutex // protects what follows
-	streak  int        // failures since the last success
-	seconds [sampleTime / time.Second]sample
-	opened  time.Time // zero while closed
-	retry   time.Time // when open: the earliest time for a trial
-	trial   int       // number of the trial in flight; 0 if there is none
-	trials  int       // trials so far
-	turns   int       // how often it opened or closed
-	noted   int       // failures counted so far
+	mu          sync.Mutex // protects the fields below
+	streak      int        // failures since the last success
+	samples     [sampleWindow / time.Second]sample
+	openedAt    time.Time // zero while closed
+	retryAt     time.Time // when open: the earliest time for a trial
+	trial       int       // number of the trial in flight; 0 if there is none
+	lastTrial   int       // number of the latest trial
+	transitions int       // how often it opened or closed
+	failures    int       // failures counted while closed, never reset
 }
 
 // sample counts the calls that ended within one second.
 type sample struct {
-	second      int64
-	calls, fail int
+	second       int64 // Unix time
+	calls, fails int
 }
 
-// callOutcome says what a call's outcome tells about its server.
+// callOutcome is the result of a call as evidence of whether its server works.
 type callOutcome int
 
 const (
-	saysNothing callOutcome = iota // the caller canceled, or nothing was sent
-	works                          // the server answered, even with a JSON-RPC error
-	fails
+	outcomeNeutral callOutcome = iota // no evidence: the caller canceled, or nothing was sent
+	outcomeSuccess                    // the server answered, even with a JSON-RPC error
+	outcomeFailure
 )
 
-// outcomeOf returns what failure, or a result if failure is nil, says about the server.
+// outcomeOf returns the outcome of a call that ended with failure, or with a result if failure is nil.
 func outcomeOf(failure *transport.Failure) callOutcome {
 	if failure == nil {
-		return works
+		return outcomeSuccess
 	}
 	if errors.As(failure.Err, new(*wrongArguments)) { // nothing was sent
-		return saysNothing
+		return outcomeNeutral
 	}
 	switch failure.Kind {
 	case Cancelled, Denied:
-		return saysNothing
+		return outcomeNeutral
 	case Unavailable, Timeout, Protocol, UnknownOutcome:
-		return fails
+		return outcomeFailure
 	}
-	return works
+	return outcomeSuccess
 }
 
-// breakerPass admits one call. trial is 0 unless the call is a trial of an open breaker.
-type breakerPass struct{ turn, noted, trial int }
+// breakerPass is what admitCall gives to an admitted call: the breaker's counters at that time, with which
+// recordOutcome finds out what has changed since.
+type breakerPass struct {
+	transitions int
+	failures    int
+	trial       int // number of the call as a trial of an open breaker; 0 for any other call
+}
 
-// openFailure returns why a call would not be admitted now, or nil.
+// openFailure returns the failure with which a call would be refused now, or nil if it would be admitted.
 func (b *breaker) openFailure() *transport.Failure {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.openFailureLocked(time.Now())
 }
 
-// openFailureLocked returns why a call is not admitted, or nil if one is.
+// openFailureLocked is openFailure for a caller that holds b.mu.
 func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
-	mayTry := b.trial == 0 && !now.Before(b.retry)
-	if b.opened.IsZero() || mayTry {
+	mayTry := b.trial == 0 && !now.Before(b.retryAt)
+	if b.openedAt.IsZero() || mayTry {
 		return nil
 	}
 	return &transport.Failure{Kind: Unavailable, Public: b.openReasonLocked(now), NotRun: true}
 }
 
-// openReasonLocked returns why the breaker is open. The text may be shown to the caller.
+// openReasonLocked returns why the open breaker refuses calls, and when it will let one through. The text may be
+// shown to the caller.
 func (b *breaker) openReasonLocked(now time.Time) string {
-	wait := b.retry.Sub(now)
+	wait := b.retryAt.Sub(now)
 	switch {
 	case b.trial != 0:
 		return "it failed too often; a call is trying it again"
@@ -100,113 +105,125 @@ func (b *breaker) openReasonLocked(now time.Time) string {
 	}
 }
 
-// admitCall admits one call, or returns why not. An admitted call must call recordOutcome.
+// admitCall admits a call, or returns the failure with which it is refused. After openTime, an open breaker admits
+// one call as its trial. An admitted call must call recordOutcome with its pass.
 func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f := b.openFailureLocked(time.Now()); f != nil {
 		return breakerPass{}, f
 	}
-	p := breakerPass{turn: b.turns, noted: b.noted}
-	if !b.opened.IsZero() {
-		b.trials++
-		b.trial, p.trial = b.trials, b.trials
+	pass := breakerPass{transitions: b.transitions, failures: b.failures}
+	if !b.openedAt.IsZero() {
+		b.lastTrial++
+		b.trial = b.lastTrial
+		pass.trial = b.trial
 	}
-	return p, nil
+	return pass, nil
 }
 
-// withdrawCall ends the trial without a result if the pass is one: its call now waits for a person, so the
-// next call becomes the trial.
-func (b *breaker) withdrawCall(p breakerPass) {
+// withdrawTrial makes the next call the trial if the call with this pass is the trial at present. That call now waits
+// for a person and may take long. It must still call recordOutcome.
+func (b *breaker) withdrawTrial(pass breakerPass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p.trial != 0 && p.trial == b.trial {
+	if pass.trial != 0 && pass.trial == b.trial {
 		b.trial = 0
 	}
 }
 
-// recordOutcome counts the outcome of a call. It ignores a call that began before the breaker last
-// opened or closed, since that call tells nothing about the server's present state. It also ignores
-// a failure if another failure was counted while the call was in flight: when one lost connection
-// ends many calls, that is one failure. retryAfter is the server's Retry-After, 0 if it sent none;
-// the breaker stays open for at least breakerTime.
+// recordOutcome counts the outcome of a call, and opens or closes the breaker accordingly. It ignores a call that was
+// admitted before the breaker last opened or closed, since that call is no evidence of the server's present state. It
+// also ignores a failure if another failure was counted while the call was in flight: when one lost connection ends
+// many calls, that is one failure. retryAfter is the server's Retry-After, 0 if it sent none; the breaker stays open
+// for at least openTime.
 func (b *breaker) recordOutcome(pass breakerPass, outcome callOutcome, retryAfter time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if pass.turn != b.turns {
+	if pass.transitions != b.transitions {
 		return
 	}
 	now := time.Now()
-
-	until := now.Add(max(breakerTime, retryAfter))
-	if !b.opened.IsZero() {
-		mine := pass.trial != 0 && pass.trial == b.trial
-		if mine {
-			b.trial = 0
-		}
-		switch {
-		case outcome == works:
-			b.resetLocked()
-		case outcome == fails && mine: // a withdrawn trial has been replaced by a later one
-			b.retry = until
-		}
+	retryAt := now.Add(max(openTime, retryAfter))
+	if !b.openedAt.IsZero() {
+		b.recordTrialLocked(pass, outcome, retryAt)
 		return
 	}
 
 	switch {
-	case outcome == saysNothing, outcome == fails && pass.noted != b.noted:
+	case outcome == outcomeNeutral, outcome == outcomeFailure && pass.failures != b.failures:
 		return
-	case outcome == works:
+	case outcome == outcomeSuccess:
 		b.streak = 0
-	case outcome == fails:
+	case outcome == outcomeFailure:
 		b.streak++
-		b.noted++
+		b.failures++
 	}
-	if b.isTrippedLocked(now, outcome) {
-		b.opened, b.retry = now, until
-		b.turns++
+	calls, fails := b.addSampleLocked(now, outcome)
+	failsOften := calls >= minSample && 2*fails >= calls
+	if outcome == outcomeFailure && (failsOften || b.streak >= maxStreak) {
+		b.openedAt = now
+		b.retryAt = retryAt
+		b.transitions++
 	}
 }
 
-// isTrippedLocked counts a call that ended now and reports whether the breaker opens.
-func (b *breaker) isTrippedLocked(now time.Time, v callOutcome) bool {
+// recordTrialLocked counts the outcome of a call that an open breaker admitted. Any success closes the breaker. A
+// failure delays the next trial only if the call is still the trial: a withdrawn one has been replaced by a later
+// call.
+func (b *breaker) recordTrialLocked(pass breakerPass, outcome callOutcome, retryAt time.Time) {
+	isTrial := pass.trial != 0 && pass.trial == b.trial
+	if isTrial {
+		b.trial = 0
+	}
+	switch {
+	case outcome == outcomeSuccess:
+		b.closeLocked()
+	case outcome == outcomeFailure && isTrial:
+		b.retryAt = retryAt
+	}
+}
+
+// addSampleLocked adds a call that ended now to the samples. It returns how many calls ended within sampleWindow, and
+// how many of them failed.
+func (b *breaker) addSampleLocked(now time.Time, outcome callOutcome) (calls, fails int) {
 	second := now.Unix()
-	s := &b.seconds[second%int64(len(b.seconds))]
-	if s.second != second {
-		*s = sample{second: second}
+	current := &b.samples[second%int64(len(b.samples))]
+	if current.second != second { // it is from an earlier window
+		*current = sample{second: second}
 	}
-	s.calls++
-	if v == works {
-		return false
+	current.calls++
+	if outcome == outcomeFailure {
+		current.fails++
 	}
-	s.fail++
-	calls, fail := 0, 0
-	for _, s := range b.seconds {
-		if second-s.second < int64(len(b.seconds)) {
-			calls, fail = calls+s.calls, fail+s.fail
+	for _, s := range b.samples {
+		if second-s.second < int64(len(b.samples)) {
+			calls += s.calls
+			fails += s.fails
 		}
 	}
-	failsOften := calls >= minSample && 2*fail >= calls
-	return failsOften || b.streak >= maxStreak
+	return calls, fails
 }
 
-// resetLocked closes the breaker. Outcomes of calls that were admitted before no longer count.
-func (b *breaker) resetLocked() {
-	b.opened = time.Time{}
-	b.retry = time.Time{}
+// closeLocked closes the breaker and forgets all failures. Outcomes of calls that were admitted before no longer
+// count.
+func (b *breaker) closeLocked() {
+	b.openedAt = time.Time{}
+	b.retryAt = time.Time{}
 	b.trial = 0
-	b.streak, b.seconds = 0, [len(b.seconds)]sample{}
-	b.turns++
+	b.streak = 0
+	b.samples = [len(b.samples)]sample{}
+	b.transitions++
 }
 
-// currentState returns when the breaker opened, why (a text that may be shown to the caller), and
-// whether the next call would be a trial. since is zero while the breaker is closed.
-func (b *breaker) currentState() (since time.Time, reason string, halfOpen bool) {
+// currentState returns when the breaker opened, the reason (a text that may be shown to the caller), and whether the
+// next call would be admitted as a trial. All are zero while the breaker is closed.
+func (b *breaker) currentState() (openedAt time.Time, reason string, halfOpen bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.opened.IsZero() {
+	if b.openedAt.IsZero() {
 		return time.Time{}, "", false
 	}
 	now := time.Now()
-	return b.opened, b.openReasonLocked(now), b.openFailureLocked(now) == nil
+	return b.openedAt, b.openReasonLocked(now), b.openFailureLocked(now) == nil
 }

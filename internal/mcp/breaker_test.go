@@ -31,14 +31,14 @@ func TestBreakerOpensAfterFiveFailuresInARow(t *testing.T) {
 		var b breaker
 		for range 3 {
 			for range maxStreak - 1 {
-				reportOutcome(t, &b, fails)
+				reportOutcome(t, &b, outcomeFailure)
 			}
-			reportOutcome(t, &b, works)
-			passTime(sampleTime) // so that their share doesn't matter
+			reportOutcome(t, &b, outcomeSuccess)
+			passTime(sampleWindow) // so that their share doesn't matter
 		}
 		for range maxStreak {
-			reportOutcome(t, &b, saysNothing)
-			reportOutcome(t, &b, fails)
+			reportOutcome(t, &b, outcomeNeutral)
+			reportOutcome(t, &b, outcomeFailure)
 		}
 		if f := b.openFailure(); f == nil || f.Public != "it failed too often; tried again in 5 s" {
 			t.Errorf(`openFailure() = %v, want "it failed too often; tried again in 5 s"`, f)
@@ -58,7 +58,7 @@ func TestBreakerOpensWhenHalfOfTwentyFail(t *testing.T) {
 			opened := 0
 			for i := range 100 {
 				// In turns, so that no streak builds up; the first works.
-				reportOutcome(t, &b, map[bool]callOutcome{true: fails, false: works}[i%2 == 1])
+				reportOutcome(t, &b, map[bool]callOutcome{true: outcomeFailure, false: outcomeSuccess}[i%2 == 1])
 				if b.openFailure() != nil {
 					opened = i + 1
 					break
@@ -77,14 +77,14 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
 		for range maxStreak {
-			reportOutcome(t, &b, fails)
+			reportOutcome(t, &b, outcomeFailure)
 		}
 
 		begin, _, _ := b.currentState()
 		for _, trial := range []struct {
 			after time.Duration // of being refused
 			found callOutcome
-		}{{breakerTime, fails}, {breakerTime, saysNothing}, {0, fails}, {breakerTime, works}} {
+		}{{openTime, outcomeFailure}, {openTime, outcomeNeutral}, {0, outcomeFailure}, {openTime, outcomeSuccess}} {
 			if trial.after > 0 {
 				passTime(trial.after - time.Nanosecond)
 				if b.openFailure() == nil {
@@ -107,7 +107,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 		}
 
 		for range maxStreak - 1 {
-			reportOutcome(t, &b, fails) // counted anew
+			reportOutcome(t, &b, outcomeFailure) // counted anew
 		}
 	})
 }
@@ -119,17 +119,17 @@ func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
 		old, _ := b.admitCall()
 
 		for range maxStreak {
-			reportOutcome(t, &b, fails)
+			reportOutcome(t, &b, outcomeFailure)
 		}
 
-		b.recordOutcome(old, works, 0)
+		b.recordOutcome(old, outcomeSuccess, 0)
 		if b.openFailure() == nil {
 			t.Error("openFailure() = nil after a success from before, want a failure")
 		}
-		passTime(breakerTime)
+		passTime(openTime)
 		trial, _ := b.admitCall()
-		b.recordOutcome(old, works, 0)
-		b.recordOutcome(trial, fails, 0)
+		b.recordOutcome(old, outcomeSuccess, 0)
+		b.recordOutcome(trial, outcomeFailure, 0)
 		if b.openFailure() == nil {
 			t.Error("openFailure() = nil after the trial failed, want a failure")
 		}

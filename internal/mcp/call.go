@@ -24,13 +24,14 @@ import (
 // Call is one tool call.
 type Call struct {
 	Tool string // Tool.Name
-	// Server is the name of the tool's server, if that is known: the user may have to sign in before the
-	// tool is known here.
+	// Server is the name of the tool's server; "" if unknown. It is used only for a tool that is not in the catalog
+	// of this process, because its server has not been listed yet: Call then lists it, for which the user may have to
+	// sign in.
 	Server string
 	Args   json.RawMessage // a JSON object; empty means {}
-	// Check refuses arguments, as InvalidArguments, that do not fit the tool's input schema at the
-	// moment of sending. That may be long after CheckArgs, because a call waits for a person's
-	// approval and for a permit, and the server may list its tools again meanwhile.
+	// Check refuses arguments, as InvalidArguments, that do not fit the tool's input schema at the moment of sending.
+	// That may be long after CheckArgs, because a call waits for a person's approval and for a permit, and during
+	// that time the server may list its tools again.
 	Check bool
 	// Context goes to the server with this call: as query parameters over HTTP, and in _meta. At
 	// most 64 entries and 8 KiB.
@@ -38,42 +39,42 @@ type Call struct {
 	// Meta is merged into the request's _meta, such as traceparent. It wins over
 	// Context.
 	Meta map[string]any
-	// CallID, RunID and ThreadID go into _meta, if they are not empty and the server's configuration
-	// names them, and so does the subject of Principal. All attempts of a call have the same.
+	// CallID, RunID and ThreadID go into _meta, if they are not empty and the server's configuration names them, and
+	// so does the subject of Principal. They are the same in all attempts of a call.
 	CallID, RunID, ThreadID string
-	// Principal is the user for whom the call is made. Servers of AuthExchange need its Token;
-	// others ignore it.
+	// Principal is the user for whom the call is made. Servers that are used on behalf of their callers need its
+	// Token or its sign-in (config.AuthType.IsDelegated). Principals take turns in the queue for a server's permits.
 	Principal auth.Identity
-	// Approved is the Version of the tool for which a person approved these Args. A tool that
-	// NeedsApproval is called only if Approved is the tool's present Version. Any other tool is called
-	// only if Approved is that or "": a named agent may ask a person where the server does not.
+	// Approved is the Version of the tool for which a person approved these Args; "" if no person was asked. A tool
+	// that NeedsApproval is called only if Approved is its present Version. Any other tool is called if Approved is
+	// its present Version or "": a named agent may ask a person where the server does not.
 	Approved string
-	// Progress, if set, receives the server's progress notifications for this call, one at a time.
-	// Those that arrive before the answer, also if that is an error, are delivered before Call returns,
-	// and none after. A slow Progress misses intermediate notifications and gets the latest.
+	// Progress, if set, receives the server's progress notifications for this call, one at a time. Notifications that
+	// arrive before the result or the error are delivered before Call returns, later ones never. A slow Progress
+	// misses intermediate notifications and gets the latest.
 	Progress func(Progress)
-	// Log, if set, receives the server's log messages during this call, in turn with Progress and
-	// under the same rules, except that a slow Log misses the latest messages, which are counted.
-	// Over HTTP, a message belongs to the call on whose stream it arrives. On a connection that all
-	// calls share, it belongs to a call only while no other is in flight.
+	// Log, if set, receives the server's log messages during this call. Log and Progress are never called at the same
+	// time. A slow Log misses the latest messages; LogMessage.Omitted counts them. Over HTTP, a message belongs to
+	// the call on whose stream it arrives. On a connection that all calls share, a message belongs to a call only
+	// while no other call is in flight.
 	Log func(LogMessage)
 	// Elicit, if set, answers the server's elicitation requests during this call; nil declines
 	// them. It may be called concurrently. It must return when its context ends, because Call waits
 	// for it; the context ends with the call at the latest. An error means Cancel. The time it
 	// takes does not count towards the call's timeout.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
-	// Suspend ends the call, with a Result of InputRequired alone, when its server answers with
-	// input_required and asks the person (2026-07-28). Elicit is not called for that, and nothing
-	// of the call is left: any process may send it again with Resume, once the person has answered
-	// the Elicitations of that result. A call that asks a person in another way is not suspended.
+	// Suspend ends the call when its server answers with input_required and asks the person (2026-07-28). The Result
+	// then has InputRequired and nothing else, and Elicit is not called. Client keeps nothing of the call: any
+	// process may send it again with Resume, once the person has answered the Elicitations of that result. A call
+	// whose server asks in another way calls Elicit and is not suspended.
 	Suspend bool
-	Resume  *Resumption
-	// Waiter, if set, lets the call end with a Result of SignIn alone when its user has to sign in to
-	// the server first (AuthAuthorizationCode). The call was not sent, and nothing of it is left: any
-	// process may send it again after AwaitSignIn, with that SignIn. Client.Callback returns the Waiter
-	// when the user's browser is back. Without a Waiter such a call is Denied.
+	Resume  *Resumption // the answers of the person to a suspended call; nil for a new call
+	// Waiter identifies the caller of a call whose user may have to sign in to the server first
+	// (AuthAuthorizationCode). If set, such a call ends with a Result that has SignIn and nothing else; if "", it is
+	// Denied. The call was not sent, and Client keeps nothing of it: any process may send it again after AwaitSignIn,
+	// with that SignIn. Client.Callback returns the Waiter when the user's browser is back.
 	Waiter string
-	SignIn *content.SignIn // of the latest Result; nil at first
+	SignIn *content.SignIn // of the previous Result, if the call is sent again after a sign-in; else nil
 	// Sample, if set, answers the server's sampling requests, if the server's configuration allows
 	// them. The rules of Elicit apply, except that its time counts towards the call's timeout.
 	Sample func(context.Context, Sampling) (Sample, error)
@@ -83,14 +84,14 @@ const (
 	maxArgs    = 1 << 20 // bytes of a call's arguments
 	maxContext = 8 << 10 // bytes of the names and values of a call's context
 	maxEntries = 64      // entries of a call's context
-	maxTries   = 4       // attempts of a call to find a session that is not lost
+	maxTries   = 4       // attempts of one call, including those whose session was lost before anything was sent
 )
 
 // Call calls a tool and waits for its result. The error is a *CallError. A result
 // with IsError is a result: the tool ran and says that it failed.
 //
-// The call waits under ctx for one of its server's permits; its timeout starts when it has one.
-// When ctx ends, Call returns at once and sends notifications/cancelled to the server.
+// The call waits under ctx for one of its server's permits; its timeout starts when it has one. When ctx ends, Call
+// returns at once and sends notifications/cancelled to the server if the request was sent.
 func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	if call.SignIn != nil && call.SignIn.ListsTools {
 		return c.callSignInAgain(ctx, call)
@@ -98,7 +99,7 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	for {
 		tool, listed := c.catalog.Resolve(call.Tool)
 		if !listed {
-			c.waitForFirstAttempts(ctx, call.Principal) // its server may still be connecting
+			c.waitForFirstAttempts(ctx, call.Principal) // the tool's server may still be connecting
 			tool, listed = c.catalog.Resolve(call.Tool)
 		}
 		if !listed {
@@ -112,8 +113,8 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 		if failure == nil {
 			return result, nil
 		}
-		// If the server was removed, another one may have the tool now. The loop ends, because
-		// each repetition needs another Reload.
+		// If a Reload has removed the server, another server may have the tool now. The loop ends, because each
+		// further repetition needs a further Reload.
 		if failure == errReconfigured && ctx.Err() == nil && c.life.Err() == nil {
 			continue
 		}
@@ -121,8 +122,8 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	}
 }
 
-// callListed calls a tool on the server that has it. The failure is errReconfigured if there is no such server any
-// more.
+// callListed checks a call and sends it to the server with that id, which listed the tool. The failure is
+// errReconfigured if that server was removed, or if another server has the tool now.
 func (c *Client) callListed(ctx context.Context, call Call, serverID int) (*content.Result, *transport.Failure) {
 	if failure := checkCall(&call); failure != nil {
 		return nil, failure
@@ -134,31 +135,32 @@ func (c *Client) callListed(ctx context.Context, call Call, serverID int) (*cont
 	return s.callWithConsent(ctx, call)
 }
 
-// callWithPermit waits for a permit and sends the call with callWithRetry. While the server's
-// breaker is open, it sends nothing.
+// callWithPermit waits for a permit, sends the call with callWithRetry, and records the outcome in the breaker and in
+// the concurrency limit. While the server's breaker is open, it fails at once. The failure is errReconfigured if a
+// Reload removed the server, or gave the tool to another one, before the call was sent.
 func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
 
-	// Before the breaker: that there are too many callers, or a caller has no token, tells nothing
-	// about the server.
-	route, leave, failure := s.routeFor(call.Principal)
+	// Get the route before asking the breaker: a missing token or too many users are no evidence of the server's state.
+	route, release, failure := s.routeFor(call.Principal)
 	if failure != nil {
 		return nil, failure
 	}
-	defer leave()
-	if f := s.breaker.openFailure(); f != nil { // before the queue, which may be long while the server fails
+	defer release()
+	// Ask the breaker before waiting for a permit too: the queue may be long while the server fails.
+	if f := s.breaker.openFailure(); f != nil {
 		return nil, f
 	}
-	permit := s.calls.Enqueue(call.Principal.Key(), call.Tool)
+	permit := s.callLimiter.Enqueue(call.Principal.Key(), call.Tool)
 	defer permit.End(limiter.Unknown)
 
 	select {
 	case <-permit.Admitted():
 	case <-ctx.Done():
 		return nil, contextFailure(ctx)
-	case <-s.drain.leaving:
+	case <-s.drain.started:
 		return nil, errReconfigured
 	case <-s.life.Done():
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
@@ -168,33 +170,35 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 		return nil, errReconfigured
 	}
 	defer s.drain.endCall()
-	p, failure := s.breaker.admitCall()
+	pass, failure := s.breaker.admitCall()
 	if failure != nil {
 		return nil, failure
 	}
-	outcome, retryAfter := saysNothing, time.Duration(0) // recorded as such after a panic
-	defer func() { s.breaker.recordOutcome(p, outcome, retryAfter) }()
+	outcome, retryAfter := outcomeNeutral, time.Duration(0) // recorded unchanged after a panic
+	defer func() { s.breaker.recordOutcome(pass, outcome, retryAfter) }()
 
-	route.asking = func() {
-		s.breaker.withdrawCall(p)
+	route.onQuestion = func() {
+		s.breaker.withdrawTrial(pass)
 		permit.Exclude()
 	}
 
 	res, failure := s.callWithRetry(ctx, call, route)
-	// A call that ended because of its caller (canceled, too little time, an unusable token) tells
-	// nothing about the server.
+	// A call that ended because of its caller (canceled, too little time, an unusable token) is no evidence of the
+	// server's state.
 	if ctx.Err() == nil && failure != errReconfigured && !s.isUserFailure(failure) {
-		outcome, retryAfter = outcomeOf(failure), failure.RetryAfter()
+		outcome = outcomeOf(failure)
+		retryAfter = failure.RetryAfter()
 		permit.End(loadOf(res, failure))
 	}
-	if failure == nil && s.callers == nil && s.isUnreachable() {
+	// The server works again, so the supervisor need not wait until the end of its backoff.
+	if failure == nil && s.userSessions == nil && s.isUnreachable() {
 		s.wakeSupervisor()
 	}
 	return res, failure
 }
 
-// loadOf returns what a result, or the failure f, says about the server's load. The time of a call that
-// the tool refused, or that waits for a person, says nothing.
+// loadOf returns the evidence that the result or the failure of a call gives about the server's load. The duration of
+// a call that the tool refused, or that waits for a person, is no evidence.
 func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 	switch {
 	case f == nil && !res.IsError && res.InputRequired == nil:
@@ -207,14 +211,20 @@ func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 	return limiter.Unknown
 }
 
-// callWithRetry sends the call, and again only while that is safe: if the session was lost and the call provably did
-// not run, or if the outcome is unknown and the tool is repeatable. It also sends the call again, once, after the
-// person has visited the pages that the server requires (URL elicitation), and after listing the tools if the server
-// refuses its headers.
+// callWithRetry sends the call, and sends it again in these cases only:
+//   - the session was lost and the call provably did not run;
+//   - the outcome is unknown and the tool is repeatable;
+//   - the person has visited the pages that the server requires (URL elicitation), once;
+//   - the server refused the headers of the call and the tools have been listed again, once.
+//
+// In the first two cases, the server gets the call twice at most. If the outcome of one attempt is unknown and the
+// server does not accept the next one, callWithRetry returns the failure of the first.
 func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
-	sends, asked, listed := 0, false, false
-	var mayHaveRun *transport.Failure // of an earlier attempt
+	sends := 0                        // times that the server may have received the call since one of the last two cases
+	askedPages := false               // the person was asked to visit the pages
+	relisted := false                 // the tools were listed again because of the headers
+	var mayHaveRun *transport.Failure // of an earlier attempt whose outcome is unknown
 	for try := 1; ; try++ {
 		tool, failure := s.resolveTool(ctx, call, deadline)
 		if failure == nil && call.Check {
@@ -233,32 +243,34 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 		if failure == nil {
 			return res, nil
 		}
-		if pages := session.RequiredElicitations(failure); len(pages) > 0 && !asked {
+		if pages := session.RequiredElicitations(failure); len(pages) > 0 && !askedPages {
 			if call.Elicit == nil {
 				failure.Public = "the user must visit a web page first, and can be asked to only in a run; " +
 					"ask a question that needs this tool"
 				return nil, failure
 			}
-			route.asking()
-			began := time.Now()
+			route.onQuestion()
+			askedAt := time.Now()
 			if !s.elicitAll(ctx, call, pages) {
 				failure.Public = "the user did not agree to visit the web page that it requires first"
 				return nil, failure
 			}
-			deadline = deadline.Add(time.Since(began)) // the person's time does not count towards the call's
-			asked, sends = true, 0
+			deadline = deadline.Add(time.Since(askedAt)) // the person's time does not count towards the call's
+			askedPages = true
+			sends = 0
 			continue
 		}
-		if isHeaderMismatch(failure) && !listed && s.refreshNow(ctx, call.Principal) == nil {
-			listed, sends = true, 0
+		if isHeaderMismatch(failure) && !relisted && s.refreshNow(ctx, call.Principal) == nil {
+			relisted = true
+			sends = 0
 			continue
 		}
-		wasNotRun := failure.Lost && failure.NotRun
-		isSafeToRepeat := wasNotRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
+		lostBeforeRun := failure.Lost && failure.NotRun
+		isSafeToRepeat := lostBeforeRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
 		if !isSafeToRepeat || sends > 1 || try >= maxTries || ctx.Err() != nil {
-			notTaken := failure.Kind == Unavailable && failure.NotRun && !errors.Is(failure, transport.ErrCredentials)
-			if mayHaveRun != nil && notTaken {
-				return nil, mayHaveRun // the server only did not take the repetition
+			notAccepted := failure.Kind == Unavailable && failure.NotRun && !errors.Is(failure, transport.ErrCredentials)
+			if mayHaveRun != nil && notAccepted {
+				return nil, mayHaveRun // only the repetition did not run; the earlier attempt may have
 			}
 			return nil, failure
 		}
@@ -268,26 +280,29 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 	}
 }
 
-// routeFor returns the session pool and the credentials for requests of the user. Call leave when they
-// are no longer needed.
-func (s *server) routeFor(user auth.Identity) (on callRoute, leave func(), _ *transport.Failure) {
-	if s.callers == nil {
+// routeFor returns the session pool and the credentials for requests of the user, without onQuestion. The caller must
+// call release, which is nil after a failure, when the requests have ended.
+func (s *server) routeFor(user auth.Identity) (route callRoute, release func(), _ *transport.Failure) {
+	if s.userSessions == nil {
 		return callRoute{pool: s.pool}, func() {}, nil
 	}
-	t, f := s.callers.acquireSession(user)
+	u, f := s.userSessions.acquireSession(user)
 	if f != nil {
 		return callRoute{}, nil, f
 	}
-	return callRoute{pool: t.pool, tokens: s.callers.of(user)}, func() { s.callers.releaseSession(t) }, nil
+	route = callRoute{pool: u.pool, tokens: s.userSessions.senderFor(user)}
+	return route, func() { s.userSessions.releaseSession(u) }, nil
 }
 
-// resolveTool returns the tool of a call if this server still has it and it may be called. It runs
-// right before each attempt, because the tool may have changed while the call waited.
+// resolveTool returns the tool of a call if this server still has it and it may be called. It runs right before each
+// attempt, because the tool may have changed while the call waited. The failure is errReconfigured if another server
+// has the tool now. With pinned tools, resolveTool first waits, until deadline, for a list that the current session
+// has sent.
 func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time) (catalog.Resolved, *transport.Failure) {
 	if f := s.waitForPinnedTools(ctx, deadline); f != nil {
 		return catalog.Resolved{}, f
 	}
-	tool, ok := s.c.catalog.Resolve(call.Tool)
+	tool, ok := s.client.catalog.Resolve(call.Tool)
 	switch {
 	case !ok:
 		return tool, &transport.Failure{Kind: UnknownTool, Public: "the tool no longer exists", NotRun: true}
@@ -302,20 +317,19 @@ func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time)
 // isRepeatable reports whether a call whose outcome is unknown may be sent again: if the
 // configuration says so, or if it reads a resource, which changes nothing. The server's own
 // annotations do not count, since the server may be wrong about them.
-func (s *server) isRepeatable(b catalog.Resolved) bool {
-	return b.ReadsResources || catalog.MatchAny(s.cfg.IdempotentTools, b.Original, b.Name)
+func (s *server) isRepeatable(tool catalog.Resolved) bool {
+	return tool.ReadsResources || catalog.MatchAny(s.cfg.IdempotentTools, tool.Original, tool.Name)
 }
 
-// callRoute says how a call is sent: in a session of the pool, and with tokens if each user has
-// their own (nil otherwise).
+// callRoute says how a call is sent.
 type callRoute struct {
-	pool   *session.Pool
-	tokens transport.Sender
-	asking func() // called when a person is asked, which may take long
+	pool       *session.Pool    // of the server, or of one user
+	tokens     transport.Sender // with the tokens of one user; nil if all users share the server's
+	onQuestion func()           // called before a person is asked, which may take long
 }
 
-// sendOnce sends the call once, in the current session, and reports whether the server may have
-// received it.
+// sendOnce sends the call once, in the current session, and reports whether the server may have received it. A
+// failure has been handled: a lost session was dropped, and the server's state is set.
 func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved, route callRoute, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
 	request := session.NewRequest(ctx, s.life, deadline, nil)
 	defer request.Finish()
@@ -325,6 +339,8 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 	if failure != nil {
 		return nil, false, s.sessionFailure(request, failure)
 	}
+	// The session may be newer than the list in which resolveTool found the tool. The next attempt waits for the new
+	// list.
 	if s.cfg.Pin && !s.isListedFrom(used) {
 		return nil, false, listOutdated
 	}
@@ -332,8 +348,8 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 	if params, err := catalog.HeaderParams(tool.InputSchema); err == nil && params != nil {
 		request.Headers = catalog.HeaderValues(params, call.Args)
 	}
-	raw, failure := s.roundTrip(request, used, tool, call, route.asking)
-	if failure == nil && request.InputRequired != nil {
+	raw, failure := s.roundTrip(request, used, tool, call, route.onQuestion)
+	if failure == nil && request.InputRequired != nil { // the call is suspended
 		return &content.Result{InputRequired: request.InputRequired}, true, nil
 	}
 	var result *content.Result
@@ -348,7 +364,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 		return nil, true, failure
 	}
 	if result.IsError && ResultErrorKind(result) == UnknownTool {
-		s.markOutdated()
+		s.markOutdated() // the server listed the tool, and may not announce that its list has changed
 	}
 	result.Violations = tool.ResultViolations(result.Structured, result.IsError)
 	if result.Violations != nil {
@@ -358,9 +374,10 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 	return result, true, nil
 }
 
-// sessionFailure returns the failure of a call for which GetSession returned failure. If the call's own time or its caller
-// ended the wait, that is the failure, and it keeps the other one only if that is about the user's credentials.
-// Otherwise the server is marked as failed, so that it is connected again.
+// sessionFailure returns the failure of a call that got no session, because GetSession returned failure. There are
+// two cases. If the request's deadline or its caller ended the wait, sessionFailure returns that, with failure as the
+// cause only if failure is about the user's credentials. Otherwise it returns failure, marks the server as failed
+// (unless each user has sessions of their own), and wakes the supervisor, which connects it again.
 func (s *server) sessionFailure(request *session.Request, failure *transport.Failure) *transport.Failure {
 	if request.Context().Err() != nil {
 		ended := request.Ended()
@@ -369,13 +386,13 @@ func (s *server) sessionFailure(request *session.Request, failure *transport.Fai
 		}
 		return ended
 	}
-	if s.callers == nil && s.setFailed(failure) {
+	if s.userSessions == nil && s.markFailed(failure) {
 		s.wakeSupervisor()
 	}
 	return failure
 }
 
-// decodeResult decodes the result of tools/call, or of resources/read for the tool that reads resources.
+// decodeResult decodes the result of tools/call, or of resources/read if the tool is the one that reads resources.
 func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, *transport.Failure) {
 	decode := content.Decode
 	if tool.ReadsResources {
@@ -388,33 +405,38 @@ func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, 
 	return result, nil
 }
 
-// handleFailure does what the failure of a call means for the session in which it was sent, for the server and for its
-// list of tools. It returns the failure that the caller gets.
+// handleFailure handles the failure of a call in the session used: it drops a lost session, has the tools listed
+// again if the server does not know the tool, and marks a server as failed that cannot be reached. It returns the
+// failure for the caller, which is another one if the tool cannot ask the user (checkCannotAsk).
 func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catalog.Resolved, used *session.Session, route callRoute) *transport.Failure {
-	if other := s.checkCannotAsk(tool, used, route, nil, failure); other != nil {
-		return other
+	if unableToAsk := s.checkCannotAsk(tool, used, route, nil, failure); unableToAsk != nil {
+		return unableToAsk
 	}
 	if failure.Kind == UnknownTool {
 		s.markOutdated() // the server listed the tool, and may not announce that its list has changed
 	}
 	switch {
-	// Other calls may have lost the same session. The pool makes one new session for all.
-	case failure.Lost:
+	case failure.Lost: // if other calls have lost the same session, the pool makes one new session for all
 		route.pool.DropSession(used)
-	case !sent && failure.Kind == Unavailable && s.callers == nil && s.setFailed(failure):
-		s.wakeSupervisor()
+	case !sent && failure.Kind == Unavailable && s.userSessions == nil:
+		if s.markFailed(failure) {
+			s.wakeSupervisor()
+		}
 	}
 	return failure
 }
 
-// roundTrip sends tools/call, or resources/read for the read tool, and waits for the result.
-func (s *server) roundTrip(request *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
+// roundTrip sends tools/call in the session used, or resources/read if the tool is the one that reads resources, and
+// returns the result as received. A suspended call has no result: request.InputRequired is set.
+func (s *server) roundTrip(request *session.Request, used *session.Session, tool catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
 	handlers := session.Handlers{
 		OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample,
 		OnQuestion: onQuestion, Suspend: call.Suspend, Resume: call.Resume,
 	}
-	if !b.ReadsResources {
-		return used.CallTool(request, session.ToolCall{Name: b.Original, Args: call.Args, Meta: s.callMeta(call), Handlers: handlers})
+	if !tool.ReadsResources {
+		return used.CallTool(request, session.ToolCall{
+			Name: tool.Original, Args: call.Args, Meta: s.callMeta(call), Handlers: handlers,
+		})
 	}
 	uri, f := s.readURI(call.Args)
 	if f != nil {
@@ -423,20 +445,20 @@ func (s *server) roundTrip(request *session.Request, used *session.Session, b ca
 	return used.ReadResource(request, session.ResourceRead{URI: uri, Scope: s.readScope(call), Meta: s.callMeta(call), Handlers: handlers})
 }
 
-// Prefixes of names in _meta (MCP basic, _meta: reversed domains). reservedMeta is the
-// specification's own, and MetaPrefix is ours.
+// Prefixes of names in _meta (MCP basic, _meta: reversed domains).
 const (
-	reservedMeta = "io.modelcontextprotocol/"
-	MetaPrefix   = "io.answerd/"
+	reservedMeta = "io.modelcontextprotocol/" // of the specification
+	MetaPrefix   = "io.answerd/"              // of answerd
 )
 
-// callMeta returns the _meta of a call: its context, then the ids that the configuration names, then
-// its Meta. Call.Context comes from outside. It must not set the protocol version or the client
-// info, nor a caller's subject.
+// callMeta returns the _meta of a call: its Context, the ids that the configuration names, and its Meta, where of two
+// equal names the later wins. Call.Context comes from outside, so names that would set the protocol version, the
+// client info, a progress token or a caller's subject are left out.
 func (s *server) callMeta(call Call) sdk.Meta {
-	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+8) // the session adds up to four entries
+	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+8) // room for 4 ids, and for 4 entries that the session adds
 	for name, value := range call.Context {
-		if !strings.HasPrefix(name, reservedMeta) && !strings.HasPrefix(name, MetaPrefix) && name != "progressToken" {
+		isReserved := strings.HasPrefix(name, reservedMeta) || strings.HasPrefix(name, MetaPrefix)
+		if !isReserved && name != "progressToken" {
 			m[name] = value
 		}
 	}
@@ -447,7 +469,8 @@ func (s *server) callMeta(call Call) sdk.Meta {
 	return m
 }
 
-// callIDs returns the members of _meta that the server's configuration names.
+// callIDs returns the ids of a call that the server's configuration names, by their names in _meta. Without a
+// configuration that is the call id alone. Empty ids are left out.
 func (s *server) callIDs(call Call) map[string]string {
 	members := s.cfg.Meta
 	if members == nil {
@@ -465,26 +488,27 @@ func (s *server) callIDs(call Call) map[string]string {
 	return ids
 }
 
-// readScope returns what the content of a resource may depend on: all that the server is sent with
-// the request, except for the id of the call.
+// readScope returns everything that the server gets with a read besides the URI and on which the content of the
+// resource may depend: the context and the ids of the call, except for its call id. Reads with different scopes do
+// not share a cached result.
 func (s *server) readScope(call Call) map[string]string {
 	scope := make(map[string]string, len(call.Context)+3)
 	maps.Copy(scope, call.Context)
 	for name, value := range s.callIDs(call) {
 		if name != MetaPrefix+config.MetaCallID {
-			scope["_meta."+name] = value // a context may have the name itself
+			scope["_meta."+name] = value // the prefix keeps it apart from an entry of the context with the same name
 		}
 	}
 	return scope
 }
 
-// checkApproval refuses a call that a person has not approved, or whose tool has changed since
-// they did.
-func checkApproval(b catalog.Resolved, call Call) *transport.Failure {
+// checkApproval returns a failure if the tool needs an approval that the call does not have, or if the tool has
+// changed since a person approved the call; otherwise nil.
+func checkApproval(tool catalog.Resolved, call Call) *transport.Failure {
 	switch {
-	case call.Approved != "" && call.Approved == b.Version():
+	case call.Approved != "" && call.Approved == tool.Version():
 		return nil
-	case call.Approved == "" && !b.NeedsApproval:
+	case call.Approved == "" && !tool.NeedsApproval:
 		return nil
 	case call.Approved == "":
 		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}
@@ -492,13 +516,13 @@ func checkApproval(b catalog.Resolved, call Call) *transport.Failure {
 	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
 }
 
-// Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: it
-// changes nothing, or the configuration says so.
+// Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: the tool reads
+// resources, or the configuration says that it is idempotent. An unknown tool is not repeatable.
 func (c *Client) Repeatable(tool string) bool {
-	b, ok := c.catalog.Resolve(tool)
+	resolved, ok := c.catalog.Resolve(tool)
 	if !ok {
 		return false
 	}
-	s := c.serverByID(b.ServerID)
-	return s != nil && s.isRepeatable(b)
+	s := c.serverByID(resolved.ServerID)
+	return s != nil && s.isRepeatable(resolved)
 }

@@ -30,7 +30,7 @@ const (
 	Cancelled        = transport.Cancelled
 	UnknownOutcome   = transport.UnknownOutcome
 
-	Denied ErrorKind = "denied" // answerd refused the call
+	Denied ErrorKind = "denied" // answerd or the user refused the call
 )
 
 // CallError is a failed call. Message may be shown to the model and the caller. Err is the cause
@@ -40,7 +40,7 @@ type CallError struct {
 	Tool    string
 	Server  string
 	Message string
-	Fields  []ContentField // of InvalidArguments, if answerd's own check found them: every problem
+	Fields  []ContentField // every problem that answerd found in the arguments; nil if the server refused them
 	Err     error
 }
 
@@ -50,7 +50,8 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// callError returns failure as the error of a call.
+// callError returns failure as the error of a call, with a message for the model and the caller. server is the
+// configured name of the tool's server, "" if it is unknown.
 func callError(failure *transport.Failure, tool, server string) *CallError {
 	message := failure.Public
 	if server != "" {
@@ -64,8 +65,8 @@ func callError(failure *transport.Failure, tool, server string) *CallError {
 	return e
 }
 
-// nextSteps says what a model or a caller can do about a failure of a kind. The messages of the other
-// kinds say it themselves, or come from the server.
+// nextSteps says what a model or a caller can do about a failure, by its kind. The kinds that are missing have
+// messages that say it already, or that the server wrote.
 var nextSteps = map[ErrorKind]string{
 	Unavailable:    "; try again later, or do without it",
 	Timeout:        "; try again later, or ask for less",
@@ -74,7 +75,8 @@ var nextSteps = map[ErrorKind]string{
 	UnknownOutcome: "; the call may or may not have been carried out, so look before you repeat it",
 }
 
-// nextStep returns the end of the message of a failed call: what to do next.
+// nextStep returns what the model or the caller can do about the failure, to be added to its message; "" if the
+// message says it already.
 func nextStep(f *transport.Failure) string {
 	if f.Kind == Unavailable && errors.Is(f, transport.ErrCredentials) {
 		return "; send another token, or ask the operator to correct the auth of this server"
@@ -85,7 +87,7 @@ func nextStep(f *transport.Failure) string {
 	return nextSteps[f.Kind]
 }
 
-// decodeFailure returns the failure of a request whose result cannot be read.
+// decodeFailure returns the failure of a call whose result package content could not decode, with its error err.
 func decodeFailure(err error) *transport.Failure {
 	if bad, ok := errors.AsType[*content.DecodeError](err); ok {
 		return transport.BadReply(bad.Reason, bad.Err)
@@ -96,19 +98,20 @@ func decodeFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Protocol, Public: err.Error()}
 }
 
-// wrongArguments is the cause of a failure of arguments that were checked before they were sent.
+// wrongArguments is the cause of a failure of a call that answerd did not send, because its own check found the
+// problems fields in the arguments.
 type wrongArguments struct{ fields []ContentField }
 
 func (*wrongArguments) Error() string { return "the arguments do not fit the tool's schema" }
 
-// maxRejection is how much of an error's text is looked at, in bytes.
-const maxRejection = 2 << 10
+// maxErrorText is how many bytes of an error's text are compared with the patterns below.
+const maxErrorText = 2 << 10
 
-// How servers say, in a result that is an error, that the arguments are no good. MCP has
-// no code for it there, so it is the wording of the SDKs that they are built with (S0.3).
-// A tool's own words about its own data ("validation error in row 3") are not among them.
 var (
-	rejection = regexp.MustCompile(`(?i)` +
+	// wrongArgumentsText matches the texts with which servers refuse arguments in a result that is an error. MCP has
+	// no code for that in a result, so the patterns are the texts of the SDKs that servers are built with. They do
+	// not match what a tool says about its own data ("validation error in row 3").
+	wrongArgumentsText = regexp.MustCompile(`(?i)` +
 		`^validating "?arguments"?` + // go-sdk
 		`|^(mcp error -32602: )?(input validation error|invalid (arguments|params|parameters) for tool\b)` + // TypeScript; Python, low level
 		`|^(error (calling|executing) tool .{1,300}: )?\d+ validation errors? for (\w+arguments|call\[.{1,300}\])` + // Python: pydantic
@@ -116,33 +119,35 @@ var (
 		`|^(mcp error |error )?-32602\b` +
 		`|^(invalid|bad) (arguments?|params|parameters)\b` +
 		`|^failed to deserialize parameters\b`) // Rust: rmcp
-	// The same code says this (2025-11-25 server/tools, error handling).
-	noSuchTool = regexp.MustCompile(`(?i)^(mcp error -32602: )?(unknown tool\b|tool .{1,300} (not found|does not exist|disabled)\b)`)
+	// unknownToolText matches the texts for an unknown tool, for which servers use the code of invalid parameters too
+	// (2025-11-25 server/tools, error handling).
+	unknownToolText = regexp.MustCompile(`(?i)^(mcp error -32602: )?(unknown tool\b|tool .{1,300} (not found|does not exist|disabled)\b)`)
 )
 
-// ResultErrorKind returns why a tool reports failure: InvalidArguments or UnknownTool if the
-// result's text is worded as the MCP SDKs word these, otherwise Execution.
+// ResultErrorKind returns the kind of error of a result with IsError, from its text: UnknownTool or InvalidArguments
+// if the text is one with which an MCP SDK reports these, otherwise Execution.
 func ResultErrorKind(r *content.Result) ErrorKind {
-	text := wire.Truncate(r.Text(), maxRejection)
+	text := wire.Truncate(r.Text(), maxErrorText)
 	switch {
 	case transport.IsUnrelatedToArguments(text):
 		return Execution
-	case noSuchTool.MatchString(text):
+	case unknownToolText.MatchString(text):
 		return UnknownTool
-	case rejection.MatchString(text):
+	case wrongArgumentsText.MatchString(text):
 		return InvalidArguments
 	}
 	return Execution
 }
 
-// recoverFunc calls f and recovers a panic in it, so that the caller completes its own work, for
-// which other goroutines wait.
+// recoverFunc calls f. A panic in f is logged and ends f alone: the caller continues, because other goroutines wait
+// for what it does next.
 func recoverFunc(log *slog.Logger, f func()) {
 	defer transport.Recover(log, func(*transport.Failure) {})
 	f()
 }
 
-// contextFailure returns the failure of a call whose context ended before it was sent.
+// contextFailure returns the failure of a call whose context ctx ended before the call was sent: Timeout after a
+// deadline, otherwise Cancelled.
 func contextFailure(ctx context.Context) *transport.Failure {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &transport.Failure{Kind: Timeout, Public: "no answer in time", NotRun: true, Err: context.Cause(ctx)}
@@ -150,8 +155,8 @@ func contextFailure(ctx context.Context) *transport.Failure {
 	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
 }
 
-// isHeaderMismatch reports whether the server refused the headers of a call: the annotations x-mcp-header of its
-// tool are not those that were listed (2026-07-28 basic/transports/streamable-http, "Client Behavior").
+// isHeaderMismatch reports whether the server refused the headers of a call, because the tool has other annotations
+// x-mcp-header now than in the list (2026-07-28 basic/transports/streamable-http, "Client Behavior").
 func isHeaderMismatch(f *transport.Failure) bool {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	return ok && e.Code == sdk.CodeHeaderMismatch

@@ -18,11 +18,10 @@
 // background. A server that is down is reported and retried with backoff; it does not affect the
 // others.
 //
-// A call is sent at most once, unless it provably did not run. A bad reply fails its own call only.
-// A server that keeps failing gets no calls for a while. On a pinned server, tools whose
-// definitions the operator has not accepted are disabled. Reload changes the configuration while
-// calls run. Everything may be used concurrently; Close waits for every goroutine of the package
-// and ends the sessions.
+// A call is sent at most once, unless it provably did not run or the tool is repeatable. A bad reply fails its own
+// call only. A server that keeps failing gets no calls for a while. On a pinned server, tools whose definitions the
+// operator has not accepted are disabled. Reload changes the configuration while calls run. Everything may be used
+// concurrently; Close waits for every goroutine of the package and ends the sessions.
 //
 // How the parts fit: a Client has a server for each configured server, and the catalog of all tools
 // (package catalog). A server has a supervisor goroutine, which lists its tools and connects it
@@ -71,7 +70,7 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 	if opts.Version == "" {
 		opts.Version = "dev"
 	}
-	opts.grants = &sharedGrants{all: map[grantKey]*sharedGrant{}}
+	opts.oauthClients = &sharedClients{byKey: map[clientKey]*sharedClient{}}
 	opts.inMemory = opts.SignIns == nil
 
 	if opts.inMemory {
@@ -100,44 +99,47 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 	return client, nil
 }
 
-// Ready reports whether the first attempt to connect to every enabled server of New has ended,
-// whether or not it succeeded. After 10 s it returns true in any case, since a child process may
-// take longer to start. It stays true when Reload adds servers.
+// Ready reports whether the first attempt to connect to every enabled server of New has ended, whether or not it
+// succeeded. From 10 s after New on, Ready returns true in any case, since a child process may take longer to start.
+// Ready stays true when Reload adds servers.
 func (c *Client) Ready() bool {
 	return isClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
 }
 
-// Tools returns the tools to offer to a model, by server in the configuration's order and then by
-// name. The slice is shared; do not change it. Tools does no network requests. While a server is
-// being connected for the first time, Tools waits for it under ctx, at most Options.StartWait; a
-// server that takes longer than that and than 10 s is not waited for. The tools of servers that are
-// used on behalf of their callers are included after ToolsFor was called for a caller.
+// Tools returns the tools to offer to a model, by server in the configuration's order and then by name. The slice is
+// shared; do not change it. While a server is being connected for the first time, Tools waits for it under ctx: at
+// most Options.StartWait in each call, and not at all once both Options.StartWait and 10 s have passed since New or
+// the latest Reload. The tools of servers that are used on behalf of their callers are included after ToolsFor was
+// called for a caller.
 func (c *Client) Tools(ctx context.Context) []catalog.Tool { return c.ToolsFor(ctx, auth.Identity{}) }
 
-// ToolsFor returns the same as Tools, and first lists the tools of servers of AuthExchange with the
-// token of the user if their list is missing or out of date. It waits for that as Tools does.
-func (c *Client) ToolsFor(ctx context.Context, who auth.Identity) []catalog.Tool {
-	c.waitForFirstAttempts(ctx, who)
+// ToolsFor returns the tools to offer to a model in a run of the user. Before that, it lists the tools of those
+// servers that are used on behalf of their callers, with the token of the user, if a list is missing or out of date.
+// It waits for first lists only, under ctx and for Options.StartWait at most. Otherwise it does what Tools does.
+func (c *Client) ToolsFor(ctx context.Context, user auth.Identity) []catalog.Tool {
+	c.waitForFirstAttempts(ctx, user)
 	return c.catalog.Offered()
 }
 
 // Tool returns the tool with that name. That includes tools that Tools leaves out
 // (auto_register_tools: false), but not tools that a pin disables.
 func (c *Client) Tool(name string) (catalog.Tool, bool) {
-	b, ok := c.catalog.Resolve(name)
-	if !ok || b.Disabled != "" {
+	resolved, ok := c.catalog.Resolve(name)
+	if !ok || resolved.Disabled != "" {
 		return catalog.Tool{}, false
 	}
-	return b.Tool, true
+	return resolved.Tool, true
 }
 
-// NameOf returns the present name of the tool that a run was offered as name, of that server, and ""
-// if there is no such tool. A server that was down when the run began, or is down now, can change which
-// tool the name itself stands for. An empty server stands for any.
+// NameOf returns the present name of the tool that a run was offered under name. The tools of other servers decide
+// which tool has which name, so it may have changed since then if a server was down when the run began, or is down
+// now. server is the configured name of the tool's server. With "", or for a server that is not configured, NameOf
+// returns name. It returns "" if the tool is gone, or if several tools may be meant.
 func (c *Client) NameOf(server, name string) string { return c.catalog.NameOf(server, name) }
 
-// waitForFirstAttempts waits for the first attempts to connect, and lists the tools of servers that
-// need a caller's token with that of the user. It waits for Options.StartWait at most.
+// waitForFirstAttempts waits until the first attempts to connect to all servers have ended. Before that, it lists the
+// tools of those servers that are used on behalf of their callers and have no up-to-date list, with the token of the
+// user. It waits under ctx, for Options.StartWait at most, and for connections not beyond c.waitUntil.
 func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	c.mu.Lock()
 	allTried, remaining := c.allTried, time.Until(c.waitUntil)
@@ -149,11 +151,11 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)
 	defer stop()
-	var all sync.WaitGroup
+	var listings sync.WaitGroup
 	for _, s := range unlisted {
-		all.Go(func() { s.listForNewUser(ctx, user) })
+		listings.Go(func() { s.listForNewUser(ctx, user) })
 	}
-	all.Wait()
+	listings.Wait()
 	timer := time.NewTimer(remaining)
 	defer timer.Stop()
 	select {
@@ -164,32 +166,32 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	}
 }
 
-// unlistedServers returns the servers that are used on behalf of their callers, whose list of tools
-// is missing or out of date, and for which the user has a token.
+// unlistedServers returns the sessions of those servers that are used on behalf of their callers, whose list of tools
+// is missing or out of date, and that the identity of the user is sufficient for.
 func (c *Client) unlistedServers(user auth.Identity) []*userSessions {
-	var out []*userSessions
+	var unlisted []*userSessions
 	for _, s := range c.allServers() {
-		if s.callers != nil && s.callers.acceptsUser(user) && s.callers.needsListing() {
-			out = append(out, s.callers)
+		if s.userSessions != nil && s.userSessions.acceptsUser(user) && s.userSessions.needsListing() {
+			unlisted = append(unlisted, s.userSessions)
 		}
 	}
-	return out
+	return unlisted
 }
 
 // Servers returns the states of all configured servers, in the configuration's order.
 func (c *Client) Servers() []ServerStatus {
 	servers := c.allServers()
-	out := make([]ServerStatus, len(servers))
+	statuses := make([]ServerStatus, len(servers))
 	for i, s := range servers {
-		out[i] = s.currentStatus()
+		statuses[i] = s.currentStatus()
 	}
-	return out
+	return statuses
 }
 
-// Unavailable returns the names of the enabled servers that cannot be used at present, in the
-// configuration's order: those whose latest attempt to connect failed and, if waited says that the
-// caller waited for their tools with ToolsFor, those that have never been connected. A connection
-// that was just lost does not count, because the next call replaces it.
+// Unavailable returns the names of the enabled servers that cannot be used at present, in the configuration's order:
+// those whose tools could not be listed the last time and, with waited, those that have not been connected yet.
+// waited says that the caller has waited for them with ToolsFor. A server whose connection was just lost is not
+// included, because the next call replaces the connection.
 func (c *Client) Unavailable(waited bool) []string {
 	var names []string
 	for _, s := range c.allServers() {
@@ -200,13 +202,14 @@ func (c *Client) Unavailable(waited bool) []string {
 	return names
 }
 
-// Refresh lists the tools of one server again and connects first if needed. It returns when that
-// has succeeded, has failed (a *ServerError), or ctx has ended.
+// Refresh lists the tools of one server again and connects first if needed. It returns when that has succeeded or
+// failed, or ctx has ended. The error is ErrUnknownServer, a *ServerError, or the cause of the ended context.
 func (c *Client) Refresh(ctx context.Context, name string) error {
 	return c.RefreshFor(ctx, auth.Identity{}, name)
 }
 
-// RefreshFor does the same as Refresh and uses the token of the user for a server of AuthExchange.
+// RefreshFor does the same as Refresh, and lists a server that is used on behalf of its callers with the token of the
+// user.
 func (c *Client) RefreshFor(ctx context.Context, user auth.Identity, name string) error {
 	s := c.serverByName(name)
 	if s == nil {
@@ -215,8 +218,8 @@ func (c *Client) RefreshFor(ctx context.Context, user auth.Identity, name string
 	return s.refreshNow(ctx, user)
 }
 
-// Close ends all calls and the sessions at the servers. It returns when every goroutine has ended,
-// after about 5 s at most. It may be called more than once.
+// Close ends all calls, and the sessions at the servers. It returns when every goroutine has ended, after about 5 s
+// at most. It always returns nil, and may be called more than once.
 func (c *Client) Close() error {
 	c.reload.Lock()
 	defer c.reload.Unlock()
@@ -225,14 +228,14 @@ func (c *Client) Close() error {
 	}
 	c.closed = true
 	c.cancel(transport.ErrClosed)
-	var all sync.WaitGroup
+	var closings sync.WaitGroup
 	for _, s := range c.allServers() {
 		if s.isLive() {
-			all.Go(s.closeServer)
+			closings.Go(s.closeServer)
 		}
 	}
-	all.Wait()
-	c.drains.Wait()
+	closings.Wait()
+	c.removals.Wait()
 	return nil
 }
 
@@ -252,23 +255,23 @@ func ProtocolVersions() []string { return sdk.SupportedProtocolVersions() }
 // Certificate is a certificate of a connection to an MCP server.
 type Certificate struct {
 	Server  string // its configured name
-	Role    string // "client" for ours, "server" for the one that the server showed last
+	Role    string // "client": ours; "server": the one that the server showed last
 	Expires time.Time
 }
 
-// Certificates returns the client certificates of all servers, and the certificates that the servers
-// showed, as far as they are known.
+// Certificates returns, for each server, our client certificate if one is configured, and the server's certificate if
+// a TLS connection has been made. The order of the two is not defined.
 func (c *Client) Certificates() []Certificate {
-	var out []Certificate
+	var certificates []Certificate
 	for _, s := range c.allServers() {
-		if s.dialer.tls == nil {
+		if s.dialer.tls == nil { // no HTTP
 			continue
 		}
-		for role, at := range map[string]time.Time{"client": s.dialer.tls.Source().Expiry(), "server": s.dialer.tls.PeerExpiry()} {
-			if !at.IsZero() {
-				out = append(out, Certificate{s.cfg.Name, role, at})
+		for role, expires := range map[string]time.Time{"client": s.dialer.tls.Source().Expiry(), "server": s.dialer.tls.PeerExpiry()} {
+			if !expires.IsZero() {
+				certificates = append(certificates, Certificate{Server: s.cfg.Name, Role: role, Expires: expires})
 			}
 		}
 	}
-	return out
+	return certificates
 }

@@ -113,17 +113,17 @@ func TestConcurrencyLimitOfAnOverloadedServer(t *testing.T) {
 			c.Tools(t.Context())
 
 			server := c.allServers()[0]
-			for over := time.Now().Add(20 * time.Second); server.calls.Limit() == limiter.Min; {
+			for over := time.Now().Add(20 * time.Second); server.callLimiter.Limit() == limiter.Min; {
 				if time.Now().After(over) {
-					t.Fatalf("limit after 20 s = %d, want more", server.calls.Limit())
+					t.Fatalf("limit after 20 s = %d, want more", server.callLimiter.Limit())
 				}
 				runCallers(c, 32, 100*time.Millisecond)
 			}
 
-			before := server.calls.Limit()
+			before := server.callLimiter.Limit()
 			overloaded.Store(true)
 			_, _ = c.Call(t.Context(), Call{Tool: "t"})
-			if got, want := server.calls.Limit(), max(before/2, limiter.Min); got != want {
+			if got, want := server.callLimiter.Limit(), max(before/2, limiter.Min); got != want {
 				t.Errorf("limit after an overload = %d, want %d", got, want)
 			}
 		})

@@ -14,69 +14,73 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// maxConsents bounds how often one call asks its user to sign in: the first time, for a larger
-// scope, and after the server has moved to another authorization server. The bound ends the
-// loop with a server that always refuses the token.
+// maxConsents bounds how often one call asks its user to sign in. Three sign-ins can be needed: the first one, one
+// for more scopes, and one after the server has moved to another authorization server. The bound ends the loop with a
+// server that refuses every token.
 const maxConsents = 3
 
-// callWithConsent makes a call. If the server requires the user to sign in first, the call ends with a
-// Result that says where.
+// callWithConsent sends a call to the server, or lists the server's tools if the call is one of the tool sign_in. If
+// the user must sign in first and the call has a Waiter, the result has SignIn and nothing else.
 func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
-	b, _ := s.c.catalog.Resolve(call.Tool)
-	signsIn := b.SignsIn || call.SignIn != nil && call.SignIn.ListsTools
-	listsTools := signsIn && s.consentClient() != nil
+	tool, _ := s.client.catalog.Resolve(call.Tool)
+	isSignInTool := tool.SignsIn || call.SignIn != nil && call.SignIn.ListsTools
+	listsTools := isSignInTool && s.signInClient() != nil // a Reload may have ended the need to sign in
 	do := s.callWithPermit
 	if listsTools {
 		do = s.callSignIn
 	}
-	res, f := do(ctx, call)
-	if f == nil {
+	res, failure := do(ctx, call)
+	if failure == nil {
 		return res, nil
 	}
-	return s.askForConsent(ctx, call, f, listsTools)
+	return s.askForConsent(ctx, call, failure, listsTools)
 }
 
-// askForConsent returns where the user of a call that failed must sign in, or the failure if a sign-in does not help.
-// listsTools says that the call was one of the tool sign_in, which lists the server's tools.
+// askForConsent handles the failure of a call. If the call failed because its user has not signed in, it starts a
+// sign-in and returns a result with SignIn, the page where the user signs in. Without a Waiter it starts nothing, and
+// the call is Denied. It returns the failure if a sign-in does not help, or if the call has had maxConsents of them.
+// listsTools says that the call was one of the tool sign_in.
 func (s *server) askForConsent(ctx context.Context, call Call, failure *transport.Failure, listsTools bool) (*content.Result, *transport.Failure) {
-	asked := 0
+	asked := 0 // sign-ins for this call so far
 	if call.SignIn != nil {
 		asked = call.SignIn.Asked
 	}
 	lacksConsent := failure.NotRun && errors.Is(failure, oauth.ErrConsent)
 	switch {
-	case !lacksConsent || s.consentClient() == nil || asked == maxConsents:
+	case !lacksConsent || s.signInClient() == nil || asked == maxConsents:
 		return nil, failure
 	case call.Waiter == "":
 		return nil, consentFailure(nil)
 	}
-	a, err := s.consentClient().Authorize(ctx, call.Principal, call.Waiter)
+	authorization, err := s.signInClient().Authorize(ctx, call.Principal, call.Waiter)
 	if err != nil {
 		return nil, &transport.Failure{Kind: Unavailable, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
 	}
 	return &content.Result{SignIn: &content.SignIn{
-		Server: s.cfg.Name, State: a.State, URL: a.URL, Expires: a.Expires, Asked: asked + 1, InMemory: s.c.opts.inMemory,
-		ListsTools: listsTools, Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, a.Host()),
+		Server: s.cfg.Name, State: authorization.State, URL: authorization.URL, Expires: authorization.Expires,
+		Asked: asked + 1, InMemory: s.client.opts.inMemory, ListsTools: listsTools,
+		Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, authorization.Host()),
 	}}, nil
 }
 
-// consentClient returns the client at which users authorize the server, or nil if they need not.
-func (s *server) consentClient() *oauth.Client {
-	if s.callers == nil {
+// signInClient returns the OAuth client with which users sign in to the server, or nil if they need not sign in.
+func (s *server) signInClient() *oauth.Client {
+	if s.userSessions == nil {
 		return nil
 	}
-	return s.callers.consents
+	return s.userSessions.signInClient
 }
 
-// AwaitSignIn returns nil if a call that has ended with SignIn can be sent again. action is the user's
-// answer: if they have accepted, AwaitSignIn waits until their browser is back or the sign-in has
-// expired. The browser counts even if the user has refused to sign in. The error is a *CallError.
+// AwaitSignIn returns nil if call, which has ended with SignIn, can be sent again. action is the user's answer to the
+// question whether they sign in. With Accept, AwaitSignIn waits under ctx until their browser is back or the sign-in
+// has expired. With another answer it does not wait, but still returns nil if the user has signed in. The error is a
+// *CallError.
 func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) error {
 	srv := c.serverByName(call.SignIn.Server)
-	if srv == nil || srv.consentClient() == nil {
-		return nil // the configuration has changed: the call says what that means for it
+	if srv == nil || srv.signInClient() == nil {
+		return nil // a Reload has removed the server or the need to sign in: sending the call again finds out
 	}
-	err := srv.consentClient().Await(ctx, call.SignIn.State, action == Accept)
+	err := srv.signInClient().Await(ctx, call.SignIn.State, action == Accept)
 	var failure *transport.Failure
 	switch {
 	case err == nil:
@@ -93,14 +97,15 @@ func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) erro
 	return callError(failure, call.Tool, srv.cfg.Name)
 }
 
-// consentFailure returns the failure of a call whose user refused to sign in or could not be asked.
+// consentFailure returns the failure of a call whose user refused to sign in or could not be asked. err is its cause,
+// for the log; it may be nil.
 func consentFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Denied, NotRun: true, Err: transport.CredentialsError(err),
 		Public: "sign-in required: the user has not authorized access to this server. " +
 			"Where the user can be asked, as in POST /answer/stream, they receive the address for it"}
 }
 
-// publicText returns the part of an error of package oauth that is fit for the caller.
+// publicText returns the text for the caller of an error of package oauth.
 func publicText(err error) string {
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
 		return e.Public
@@ -108,10 +113,11 @@ func publicText(err error) string {
 	return "there is no token for it"
 }
 
-// callSignIn lists the tools with the principal's token. If the user has not signed in yet, that
-// fails with oauth.ErrConsent.
+// callSignIn executes a call of the tool sign_in: it lists the server's tools with the token of the call's user, and
+// returns a text with their names. If the user has not signed in yet, oauth.ErrConsent is in the chain of the
+// failure.
 func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
-	if err := s.callers.listTools(ctx, call.Principal, true); err != nil {
+	if err := s.userSessions.listTools(ctx, call.Principal, true); err != nil {
 		if f, ok := errors.AsType[*transport.Failure](err); ok {
 			return nil, f
 		}
@@ -121,7 +127,7 @@ func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *t
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 	}
 	var names []string
-	for _, t := range s.c.catalog.Offered() {
+	for _, t := range s.client.catalog.Offered() {
 		if t.Server == s.cfg.Name {
 			names = append(names, t.Name)
 		}
@@ -130,42 +136,41 @@ func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *t
 	return &content.Result{Content: []json.RawMessage{content.TextBlock(text)}}, nil
 }
 
-// callSignInAgain calls the tool sign_in of the server that a user was asked to sign in to. That tool may
-// be gone: the server's own tools replace it as soon as anybody has listed them.
+// callSignInAgain sends a call of the tool sign_in again, after its user was asked to sign in. It finds the server by
+// call.SignIn, because the tool may be gone: the server's own tools replace it as soon as they are listed for any
+// user. The error is a *CallError.
 func (c *Client) callSignInAgain(ctx context.Context, call Call) (*content.Result, error) {
 	s := c.serverByName(call.SignIn.Server)
-	if s == nil || s.consentClient() == nil {
+	if s == nil || s.signInClient() == nil {
 		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
 	}
-	res, f := s.callWithConsent(ctx, call)
-	if f != nil {
-		return nil, callError(f, call.Tool, s.cfg.Name)
+	res, failure := s.callWithConsent(ctx, call)
+	if failure != nil {
+		return nil, callError(failure, call.Tool, s.cfg.Name)
 	}
 	return res, nil
 }
 
-// callUnlisted handles a call of a tool that is unknown, perhaps because nobody has signed in to its server
-// in this process. Then it lists the tools with the token of the user, who may have to sign in. Without
-// a result and an error, the tool may be known now.
+// callUnlisted handles a call of a tool that is not in the catalog. If users sign in to the server call.Server, and
+// its tools have not been listed in this process, callUnlisted lists them with the token of the user. It returns
+//   - nil and nil if that succeeded: the caller looks the tool up again;
+//   - a result with SignIn if the user must sign in first;
+//   - a *CallError otherwise, UnknownTool if the tool cannot be on an unlisted server.
 func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, error) {
 	srv := c.serverByName(call.Server)
-	if srv == nil || srv.consentClient() == nil || srv.callers.isKnown() {
+	if srv == nil || srv.signInClient() == nil || srv.userSessions.wasListed() {
 		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
 	}
-	err := srv.callers.listTools(ctx, call.Principal, false)
+	err := srv.userSessions.listTools(ctx, call.Principal, false)
 	failure, failed := errors.AsType[*transport.Failure](err)
 	switch {
 	case err == nil:
 		return nil, nil
 	case ctx.Err() != nil:
 		return nil, callError(contextFailure(ctx), call.Tool, srv.cfg.Name)
-	case !failed:
-		return nil, callError(&transport.Failure{
-			Kind:   Cancelled,
-			Public: "answerd is shutting down",
-			NotRun: true,
-			Err:    err,
-		}, call.Tool, srv.cfg.Name)
+	case !failed: // the server's life has ended
+		shutdown := &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
+		return nil, callError(shutdown, call.Tool, srv.cfg.Name)
 	}
 	res, failure := srv.askForConsent(ctx, call, failure, false)
 	if failure != nil {
@@ -174,45 +179,50 @@ func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, 
 	return res, nil
 }
 
-// Callback handles the query with which an authorization server redirected a browser to the
-// redirect URL (RFC 6749, section 4.1.2), wherever the sign-in was started. found is false if the state
-// parameter is unknown, expired or already used; then nothing happens. waiters are those of the calls
-// that wait for the sign-in: they can be sent again, or fail if err is not nil. An error with found
-// false is that of Options.SignIns, and the same query may be handled later. Callback waits up to 20 s
-// for the token.
+// Callback handles the query with which an authorization server redirected a browser to the redirect URL (RFC 6749,
+// section 4.1.2), also if another process started the sign-in. It may take 35 s: 20 s for the token, and the rest for
+// Options.SignIns. The end of ctx does not shorten that.
+//
+// found is false if the state parameter is unknown, expired or already used; then nothing happens. An error with
+// found false is that of Options.SignIns, and the same query may be handled later. waiters are the Waiters of the
+// calls that wait for the sign-in: these calls can be sent again if err is nil, and fail otherwise.
 func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []string, found bool, err error) {
 	for _, s := range c.allServers() {
-		if o := s.consentClient(); o != nil {
-			if waiters, found, err = o.Callback(ctx, query); found || err != nil {
-				return waiters, found, err
-			}
+		client := s.signInClient()
+		if client == nil {
+			continue
+		}
+		if waiters, found, err = client.Callback(ctx, query); found || err != nil {
+			return waiters, found, err
 		}
 	}
 	return nil, false, nil
 }
 
-// SignOut removes the tokens that a user has granted for a server of AuthAuthorizationCode, and has
-// them revoked where the authorization server can do that. It reports whether the user had signed in.
+// SignOut removes the tokens that a user has granted for a server of AuthAuthorizationCode, and asks the
+// authorization server to revoke them if it has an endpoint for that. It reports whether the user had signed in. The
+// error is ErrUnknownServer, also for a server that needs no sign-in, or an *oauth.Error.
 func (c *Client) SignOut(ctx context.Context, user auth.Identity, name string) (bool, error) {
 	s := c.serverByName(name)
-	if s == nil || s.consentClient() == nil {
+	if s == nil || s.signInClient() == nil {
 		return false, fmt.Errorf("sign out of %.64q: %w", name, ErrUnknownServer)
 	}
-	return s.consentClient().SignOut(ctx, user)
+	return s.signInClient().SignOut(ctx, user)
 }
 
-// SignInAt returns the host at which users sign in to a server of AuthAuthorizationCode, from the
-// server's present metadata. It does not register a client.
+// SignInAt requests the metadata of a server of AuthAuthorizationCode and returns the host at which users sign in to
+// it. It does not register a client. The error is ErrUnknownServer, also for a server that needs no sign-in, or an
+// *oauth.Error.
 func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
 	s := c.serverByName(name)
-	if s == nil || s.consentClient() == nil {
+	if s == nil || s.signInClient() == nil {
 		return "", fmt.Errorf("sign in to %.64q: %w", name, ErrUnknownServer)
 	}
-	return s.consentClient().SignInHost(ctx, auth.Identity{})
+	return s.signInClient().SignInHost(ctx, auth.Identity{})
 }
 
-// elicitAll asks the person to visit each of the pages in turn, and reports whether they accepted
-// all.
+// elicitAll asks the person to visit the pages, one after the other, and reports whether they accepted all of them.
+// It ends with false at the first page that they decline, and when ctx or the server's life ends.
 func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) bool {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

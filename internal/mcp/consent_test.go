@@ -414,7 +414,7 @@ func TestServiceTokenIsRequestedWhereTheServerSays(t *testing.T) {
 func TestReloadKeepsConsent(t *testing.T) {
 	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
-	cfg := c.servers[0].given
+	cfg := c.servers[0].configured
 	for n, change := range []func(){func() { cfg.Timeout = time.Second * 7 }, func() { cfg.Grant.Scope = "basic" }} {
 		change()
 		if err := c.Reload([]config.Server{cfg}); err != nil {

@@ -14,13 +14,14 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// tlsSources has the certificates of all servers, by the names of their files. A server whose
-// configuration changes keeps them. The lock Client.reload protects it.
+// tlsSources has the certificates of all servers. Servers with the same files share a source, and a server that is
+// reconfigured keeps its source while its files are the same. Client.reload protects it.
 type tlsSources struct {
-	all map[tlsconfig.Files]*tlsconfig.Source
+	byFiles map[tlsconfig.Files]*tlsconfig.Source
 }
 
-// load reads the files that are new with servers, and forgets those that servers do not have.
+// load makes t the sources for servers: it reads the files that t does not have yet, and removes the sources that no
+// enabled server needs. If a file cannot be used, load returns an error that names the setting, and changes nothing.
 func (t *tlsSources) load(servers []config.Server) error {
 	next := map[tlsconfig.Files]*tlsconfig.Source{}
 	for i := range servers {
@@ -28,7 +29,7 @@ func (t *tlsSources) load(servers []config.Server) error {
 		if s.Disabled || next[s.TLS] != nil {
 			continue
 		}
-		source := t.all[s.TLS]
+		source := t.byFiles[s.TLS]
 		if source == nil {
 			var err error
 			if source, err = tlsconfig.Load(s.TLS); err != nil {
@@ -41,39 +42,37 @@ func (t *tlsSources) load(servers []config.Server) error {
 		}
 		next[s.TLS] = source
 	}
-	t.all = next
+	t.byFiles = next
 	return nil
 }
 
-// credentials are the source of the tokens for one server.
+// credentials send the requests to one server with its tokens.
 type credentials struct {
-	source     transport.Sender // nil: requests carry no token
+	sender     transport.Sender // of requests without a caller of their own; nil: they carry no token
 	delegation *delegation      // nil unless each caller has tokens of their own
-	close      func()
+	close      func()           // to be called after the server's last request; never nil
 }
 
 // delegation describes how a server is used on behalf of its callers.
 type delegation struct {
-	of func(auth.Identity) transport.Sender
-	// takesToken says that the caller must have sent a token.
-	takesToken bool
-	// consents is the client at which users sign in; nil if they need not.
-	consents *oauth.Client
+	senderFor        func(auth.Identity) transport.Sender // sends requests with the user's tokens
+	needsCallerToken bool                                 // a caller without a Token cannot use the server
+	signInClient     *oauth.Client                        // with which users sign in; nil if they need not
 }
 
-// newCredentials returns the credentials for cfg, which has been checked. It fetches nothing. Call
+// newCredentials returns the credentials for cfg, which has been checked. It sends no request. The caller must call
 // close after the server's last request, which is the DELETE of its session and needs a token too.
 func newCredentials(cfg config.Server, opts Options) (credentials, error) {
 	c := credentials{close: func() {}}
 	switch {
 	case !cfg.BearerToken.IsZero():
-		c.source = transport.Bearer{Source: token.Static(cfg.BearerToken)}
+		c.sender = transport.Bearer{Source: token.Static(cfg.BearerToken)}
 	case cfg.Auth == config.AuthJWT && opts.Service != nil:
-		c.source = transport.Bearer{Source: opts.Service}
+		c.sender = transport.Bearer{Source: opts.Service}
 	case cfg.Auth == config.AuthExchange:
 		return newExchangeCredentials(cfg, opts)
 	case cfg.Auth.HasAuthorizationServer():
-		return opts.grants.credentialsFor(cfg, opts)
+		return opts.oauthClients.credentialsFor(cfg, opts)
 	}
 	return c, nil
 }
@@ -91,24 +90,25 @@ func newExchangeCredentials(cfg config.Server, opts Options) (credentials, error
 		return credentials{close: func() {}}, err
 	}
 	return credentials{
-		source: noUserSender{},
+		sender: noUserSender{},
 		close: func() {
 			exchange.Close()
 			closeIdle()
 		},
 		delegation: &delegation{
-			of:         func(caller auth.Identity) transport.Sender { return transport.Bearer{Source: exchange.For(caller)} },
-			takesToken: true,
+			senderFor:        func(caller auth.Identity) transport.Sender { return transport.Bearer{Source: exchange.For(caller)} },
+			needsCallerToken: true,
 		},
 	}, nil
 }
 
-// tokenClient returns the client for the token endpoint of a server with AuthExchange, with the TLS
-// files of the server or else those of the IAM; nil without either.
+// tokenClient returns the client for the token endpoint of a server with AuthExchange. It uses the TLS files of the
+// server, or else Options.TokenTLS. Without either, client is nil: the default client is used. closeIdle closes the
+// client's idle connections and is never nil.
 func (o *Options) tokenClient(cfg config.Server) (client *http.Client, closeIdle func()) {
 	source := o.TokenTLS
 	if cfg.TLS != (tlsconfig.Files{}) {
-		source = o.tls.all[cfg.TLS]
+		source = o.tls.byFiles[cfg.TLS]
 	}
 	if source == nil {
 		return nil, func() {}
@@ -117,61 +117,65 @@ func (o *Options) tokenClient(cfg config.Server) (client *http.Client, closeIdle
 	return client, client.CloseIdleConnections
 }
 
-// sharedGrants holds the clients of authorization servers by what their tokens depend on. When
-// Reload changes anything else about a server, such as a timeout, the server keeps its client, so
-// that users need not sign in again.
-type sharedGrants struct {
-	mu  sync.Mutex // protects all
-	all map[grantKey]*sharedGrant
+// sharedClients holds the OAuth clients of the servers. When Reload changes a setting of a server on which its tokens
+// do not depend, such as a timeout, the new server gets the client of the old one, so that users need not sign in
+// again.
+type sharedClients struct {
+	mu    sync.Mutex // protects byKey and the fields of its values
+	byKey map[clientKey]*sharedClient
 }
 
-// grantKey holds everything that a client's tokens depend on.
-type grantKey struct {
+// clientKey holds all settings on which the tokens of an OAuth client depend.
+type clientKey struct {
 	name, url, redirect string
 	kind                config.AuthType
 	grant               config.Grant
 	tls                 tlsconfig.Files
 }
 
-type sharedGrant struct {
-	client *oauth.Client
-	users  int
+// sharedClient is an OAuth client, with the number of servers that use it.
+type sharedClient struct {
+	client  *oauth.Client
+	servers int
 }
 
-// acquireClient returns the client for a server and creates it if needed. Call the returned
-// function after the server's last request.
-func (g *sharedGrants) acquireClient(cfg config.Server, o Options) (*oauth.Client, func(), error) {
-	key := grantKey{cfg.Name, cfg.HTTPURL(), o.RedirectURL, cfg.Auth, cfg.Grant, cfg.TLS}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := g.all[key]
-	if s == nil {
+// acquireClient returns the OAuth client for a server and creates it if needed. The caller must call release after
+// the server's last request.
+func (c *sharedClients) acquireClient(cfg config.Server, o Options) (_ *oauth.Client, release func(), _ error) {
+	key := clientKey{
+		name: cfg.Name, url: cfg.HTTPURL(), redirect: o.RedirectURL, kind: cfg.Auth, grant: cfg.Grant, tls: cfg.TLS,
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	shared := c.byKey[key]
+	if shared == nil {
 		client, err := oauth.New(oauthConfig(&cfg, o))
 		if err != nil {
 			return nil, nil, err
 		}
-		s = &sharedGrant{client: client}
-		g.all[key] = s
+		shared = &sharedClient{client: client}
+		c.byKey[key] = shared
 	}
-	s.users++
-	return s.client, func() { g.releaseClient(key, s) }, nil
+	shared.servers++
+	return shared.client, func() { c.releaseClient(key, shared) }, nil
 }
 
-// releaseClient closes the client of a grant when its last user has released it.
-func (g *sharedGrants) releaseClient(key grantKey, s *sharedGrant) {
-	g.mu.Lock()
-	s.users--
-	last := s.users == 0
-	if last {
-		delete(g.all, key)
+// releaseClient ends the use of a client by one server. It closes the client after the last one.
+func (c *sharedClients) releaseClient(key clientKey, shared *sharedClient) {
+	c.mu.Lock()
+	shared.servers--
+	isUnused := shared.servers == 0
+	if isUnused {
+		delete(c.byKey, key)
 	}
-	g.mu.Unlock()
-	if last {
-		s.client.Close()
+	c.mu.Unlock()
+	if isUnused {
+		shared.client.Close()
 	}
 }
 
-// oauthConfig returns the configuration of the client for the authorization server of s.
+// oauthConfig returns the configuration of the OAuth client for the server s. A redirect URL of s wins over that of
+// opts.
 func oauthConfig(s *config.Server, opts Options) oauth.Config {
 	g := s.Grant
 	c := oauth.Config{
@@ -180,7 +184,7 @@ func oauthConfig(s *config.Server, opts Options) oauth.Config {
 		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
 		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
 		IdP:  oauth.IdP{TokenURL: g.IdPTokenURL, ClientID: g.IdPClientID, ClientSecret: g.IdPClientSecret, SubjectTokenType: g.SubjectTokenType},
-		DPoP: g.DPoP, TLS: opts.tls.all[s.TLS], Store: opts.SignIns, Logger: opts.Logger.With("mcp_server", s.Name),
+		DPoP: g.DPoP, TLS: opts.tls.byFiles[s.TLS], Store: opts.SignIns, Logger: opts.Logger.With("mcp_server", s.Name),
 	}
 	if c.RedirectURL == "" {
 		c.RedirectURL = opts.RedirectURL
@@ -188,38 +192,39 @@ func oauthConfig(s *config.Server, opts Options) oauth.Config {
 	return c
 }
 
-// credentialsFor returns the credentials of a server that has an authorization server.
-func (g *sharedGrants) credentialsFor(cfg config.Server, o Options) (credentials, error) {
-	client, release, err := g.acquireClient(cfg, o)
+// credentialsFor returns credentials that get their tokens from the server's authorization server with a shared OAuth
+// client: one token for all requests, or with delegation those of each caller.
+func (c *sharedClients) credentialsFor(cfg config.Server, o Options) (credentials, error) {
+	client, release, err := c.acquireClient(cfg, o)
 	if err != nil {
 		return credentials{}, err
 	}
-	c := credentials{source: grantSender{client.For(auth.Identity{})}, close: release}
-	if cfg.Auth.IsDelegated() {
-		c.source = noUserSender{}
-		c.delegation = &delegation{of: func(who auth.Identity) transport.Sender { return grantSender{client.For(who)} }, takesToken: cfg.Auth.NeedsCallerToken()}
+	senderFor := func(user auth.Identity) transport.Sender { return oauthSender{client.For(user)} }
+	if !cfg.Auth.IsDelegated() {
+		return credentials{sender: senderFor(auth.Identity{}), close: release}, nil
 	}
+	d := &delegation{senderFor: senderFor, needsCallerToken: cfg.Auth.NeedsCallerToken()}
 	if cfg.Auth == config.AuthAuthorizationCode {
-		c.delegation.consents = client
+		d.signInClient = client
 	}
-	return c, nil
+	return credentials{sender: noUserSender{}, delegation: d, close: release}, nil
 }
 
-// grantSender sends requests with tokens of the server's authorization server.
-type grantSender struct{ source *oauth.Source }
+// oauthSender sends requests with tokens of the server's authorization server.
+type oauthSender struct{ source *oauth.Source }
 
-// Send implements transport.Sender.
-func (g grantSender) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-	resp, err := g.source.Send(next, r)
+// Send implements transport.Sender. An *oauth.Error becomes a failure that says that nothing was executed.
+func (s oauthSender) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	resp, err := s.source.Send(next, r)
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
-		transport.RoundTripOf(r.Context()).SetNotSent() // if a request was sent, the server refused it and ran nothing
+		transport.RoundTripOf(r.Context()).SetNotSent() // if the request was sent, the server refused it and ran nothing
 		return nil, &transport.Failure{Kind: Unavailable, Public: e.Public, NotRun: true, Err: transport.CredentialsError(e)}
 	}
 	return resp, err
 }
 
-// noUserSender refuses every request. It serves requests without a caller to a server that is used
-// on behalf of its callers; no such request should exist.
+// noUserSender refuses every request. It is the sender of requests without a caller to a server that is used on
+// behalf of its callers. No such request should exist.
 type noUserSender struct{}
 
 var errNoCaller = errors.New("the request has no caller")

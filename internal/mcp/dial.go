@@ -28,8 +28,8 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 	config.TypeSSE:       dialLegacySSE,
 }
 
-// dialHTTP returns the dialer of a server over Streamable HTTP, or over HTTP+SSE if the server refuses
-// Streamable HTTP. The TCP connections of the endpoint outlive sessions.
+// dialHTTP returns the dialer of a server over Streamable HTTP, which changes to HTTP+SSE if the server refuses
+// Streamable HTTP. All sessions use the same TCP connections. dialHTTP connects to nothing.
 func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -49,10 +49,16 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	d := dialEndpoint(cfg, opts, endpoint, roundTripper.close)
 	d.delegation = roundTripper.delegation
 	d.tls = roundTripper.tls
-	if d.delegation == nil { // a server with delegation has one session for each caller, and no fallback
-		legacy := dialEndpoint(legacySSE(cfg), opts, newLegacySSE(cfg, opts, base, roundTripper), func() {})
-		d.connect = legacyFallback(d.connect, legacy, &d)
+	if d.delegation != nil {
+		return d, nil // one fallback cannot serve the sessions of many users
 	}
+	legacy := dialLegacyEndpoint(cfg, opts, base, roundTripper, func() {})
+	closeStreamable := d.close
+	d.close = func() {
+		legacy.close()
+		closeStreamable()
+	}
+	d.connect = legacyFallback(d.connect, legacy.connect)
 	return d, nil
 }
 
@@ -62,82 +68,78 @@ func dialLegacySSE(cfg config.Server, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	out, err := newRoundTripper(cfg, o, base)
+	roundTripper, err := newRoundTripper(cfg, o, base)
 	if err != nil {
 		return dialer{}, err
 	}
-	d := dialEndpoint(legacySSE(cfg), o, newLegacySSE(cfg, o, base, out), out.close)
-	d.tls = out.tls
+	d := dialLegacyEndpoint(cfg, o, base, roundTripper, roundTripper.close)
+	d.tls = roundTripper.tls
 	return d, nil
 }
 
-func newLegacySSE(cfg config.Server, o Options, base *url.URL, out *roundTripper) transport.Endpoint {
-	return transport.NewLegacySSE(transport.LegacySSEConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, o)})
-}
-
-// legacySSE returns cfg with a protocol version that begins with initialize: servers over HTTP+SSE
-// do not know server/discover.
-func legacySSE(cfg config.Server) config.Server {
+// dialLegacyEndpoint returns the dialer of an HTTP+SSE endpoint that sends its requests with roundTripper. Its
+// sessions begin with initialize unless cfg has another version: servers over HTTP+SSE do not know server/discover.
+func dialLegacyEndpoint(cfg config.Server, o Options, base *url.URL, roundTripper *roundTripper, closeShared func()) dialer {
 	if cfg.ProtocolVersion == "" {
 		cfg.ProtocolVersion = session.LastInitialize
 	}
-	return cfg
+	return dialEndpoint(cfg, o, transport.NewLegacySSE(transport.LegacySSEConfig{
+		URL: base, RoundTripper: roundTripper, Logger: serverLogger(cfg, o),
+	}), closeShared)
 }
+
+// connectFunc makes a session.
+type connectFunc = func(context.Context) (*sdk.ClientSession, error)
 
 // legacyRetry is how long a server that refused both transports is not asked for HTTP+SSE again.
 const legacyRetry = 10 * time.Minute
 
-// legacyFallback returns a connect that makes a session by streamable, or by legacy if the server
-// refuses that (2025-11-25 basic/transports, "Backwards Compatibility"). It keeps to
-// the transport that worked. d closes both.
-func legacyFallback(streamable func(context.Context) (*sdk.ClientSession, error), legacy dialer, d *dialer) func(context.Context) (*sdk.ClientSession, error) {
-	closeStreamable := d.close
-	d.close = func() {
-		legacy.close()
-		closeStreamable()
-	}
-
-	var mu sync.Mutex // protects what follows
-	var useLegacy, useStreamable bool
-	var refused time.Time // when both were refused last
+// legacyFallback returns a function that makes a session with streamable, or with legacy if the server refuses
+// Streamable HTTP (2025-11-25 basic/transports, "Backwards Compatibility"). Once streamable has succeeded, legacy is
+// never tried again. Once legacy has succeeded, it is used until the server refuses it. The returned function makes
+// one session at a time; its error is that of streamable unless legacy is in use.
+func legacyFallback(streamable, legacy connectFunc) connectFunc {
+	var mu sync.Mutex // protects the variables below, and is held while a session is made
+	var legacyWorks, streamableWorked bool
+	var bothFailedAt time.Time // zero: never
 	return func(ctx context.Context) (*sdk.ClientSession, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if useLegacy {
-			cs, err := legacy.connect(ctx)
+		if legacyWorks {
+			cs, err := legacy(ctx)
 			if !refusesTransport(err) {
 				return cs, err
 			}
-			useLegacy = false // the server may have been upgraded
+			legacyWorks = false // the server may have been upgraded
 		}
 		cs, err := streamable(ctx)
 		if err == nil {
-			useStreamable = true
+			streamableWorked = true
 			return cs, nil
 		}
-		refusedRecently := !refused.IsZero() && time.Since(refused) < legacyRetry
-		if useStreamable || refusedRecently || !refusesTransport(err) {
+		failedRecently := !bothFailedAt.IsZero() && time.Since(bothFailedAt) < legacyRetry
+		if streamableWorked || failedRecently || !refusesTransport(err) {
 			return nil, err
 		}
-		cs, legacyErr := legacy.connect(ctx)
+		cs, legacyErr := legacy(ctx)
 		if legacyErr != nil {
-			refused = time.Now()
+			bothFailedAt = time.Now()
 			return nil, err
 		}
-		useLegacy = true
+		legacyWorks = true
 		return cs, nil
 	}
 }
 
-// refusesTransport reports whether err is a refusal with one of the HTTP statuses that mean an older
-// transport: 404 and 405, and 400, with which the SSE server of the go-sdk answers.
+// refusesTransport reports whether err is a refusal with one of the HTTP statuses that servers of another transport
+// answer with: 404 and 405, and 400 as the SSE server of the go-sdk does. It returns false for nil.
 func refusesTransport(err error) bool {
 	f, ok := errors.AsType[*transport.Failure](err)
 	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed}, f.Status)
 }
 
-// startTimeout bounds the handshake with a child process, which has to start first: npx and uvx
-// download a package on first use, and would start over if they were killed meanwhile.
+// startTimeout bounds the handshake with a child process, including the start of the process: npx and uvx download a
+// package on first use, and would begin the download again if they were killed during it.
 const startTimeout = time.Minute
 
 // dialStdio returns the dialer of a server that is a child process. The process gets exactly the
@@ -150,7 +152,7 @@ func dialStdio(cfg config.Server, o Options) (dialer, error) {
 	d := dialEndpoint(cfg, o, transport.NewStdio(transport.StdioConfig{
 		Command: cfg.Command, Args: cfg.Args, Dir: cfg.WorkDir, Env: env, Query: len(cfg.Query) > 0, Logger: serverLogger(cfg, o),
 	}), func() {})
-	d.time = startTimeout
+	d.handshakeTimeout = startTimeout
 	return d, nil
 }
 
@@ -162,16 +164,16 @@ func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
 		return dialer{}, err
 	}
 	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
-	out, err := newRoundTripper(cfg, opts, base)
+	roundTripper, err := newRoundTripper(cfg, opts, base)
 	if err != nil {
 		return dialer{}, err
 	}
 	d := dialEndpoint(cfg, opts, transport.NewWebSocket(transport.WebSocketConfig{
 		URL:          base,
-		RoundTripper: out,
+		RoundTripper: roundTripper,
 		Logger:       serverLogger(cfg, opts),
-	}), out.close)
-	d.tls = out.tls
+	}), roundTripper.close)
+	d.tls = roundTripper.tls
 	return d, nil
 }
 
@@ -179,14 +181,14 @@ func serverLogger(cfg config.Server, o Options) *slog.Logger {
 	return o.Logger.With("mcp_server", cfg.Name)
 }
 
-// dialEndpoint returns the dialer of a server behind an endpoint. closeShared is called after the
-// endpoint was closed.
-func dialEndpoint(cfg config.Server, o Options, e transport.Endpoint, closeShared func()) dialer {
+// dialEndpoint returns a dialer that makes sessions at the endpoint. The dialer's close closes the endpoint and then
+// calls closeShared, which closes what the caller has made for the endpoint. The caller sets delegation and tls.
+func dialEndpoint(cfg config.Server, o Options, endpoint transport.Endpoint, closeShared func()) dialer {
 	c := session.NewConnector(session.ConnectorOptions{
-		Endpoint: e, Protocol: cfg.ProtocolVersion, ClientVersion: o.Version, Sampling: cfg.Sampling, Logger: o.Logger,
+		Endpoint: endpoint, Protocol: cfg.ProtocolVersion, ClientVersion: o.Version, Sampling: cfg.Sampling, Logger: o.Logger,
 	})
 	return dialer{connect: c.Connect, useInitialize: c.UseInitialize, close: func() {
-		e.Close()
+		endpoint.Close()
 		closeShared()
 	}}
 }
@@ -197,20 +199,21 @@ const maxResponseHeader = 64 << 10
 // roundTripper sends requests to one server over HTTP, with the configured headers and a token.
 type roundTripper struct {
 	transport.HeaderTransport
-	delegation *delegation          // of servers that are used on behalf of their callers
-	tls        *tlsconfig.Transport // below it
+	delegation *delegation          // nil unless the server is used on behalf of its callers
+	tls        *tlsconfig.Transport // sends what HeaderTransport has completed
 	close      func()               // to be called after the last request
 }
 
-// newRoundTripper returns the roundTripper of a server, with TCP connections of its own.
+// newRoundTripper returns the roundTripper of a server, with TCP connections of its own. It sends no request. base is
+// the endpoint's URL with the scheme http or https.
 func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTripper, error) {
-	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment
-	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
-	// Twice the calls: a call may begin while the stream of the one before is read to its end.
+	pooled := http.DefaultTransport.(*http.Transport).Clone() // uses proxies from the environment
+	pooled.MaxIdleConns = 0                                   // no limit besides MaxIdleConnsPerHost: there is one host
+	// Two per call: a call may begin while the stream of the call before it is still read to its end.
 	pooled.MaxIdleConnsPerHost = max(64, 2*orElse(cfg.MaxConcurrentCalls, limiter.Max))
 	pooled.MaxResponseHeaderBytes = maxResponseHeader
 	pooled.WriteBufferSize = 8 << 10 // a call's header and body are sent in one write
-	secured := opts.tls.all[cfg.TLS].Transport(pooled)
+	secured := opts.tls.byFiles[cfg.TLS].Transport(pooled)
 	var next http.RoundTripper = secured
 	if opts.Transport != nil {
 		next = opts.Transport(secured)
@@ -220,7 +223,7 @@ func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTrip
 		return nil, err
 	}
 	return &roundTripper{
-		HeaderTransport: transport.HeaderTransport{Next: next, Base: base, Headers: cfg.Headers, Query: cfg.Query, Tokens: creds.source},
+		HeaderTransport: transport.HeaderTransport{Next: next, Base: base, Headers: cfg.Headers, Query: cfg.Query, Tokens: creds.sender},
 		delegation:      creds.delegation,
 		tls:             secured,
 		close: func() {

@@ -20,10 +20,11 @@ type Instructions struct {
 	Text string
 }
 
-// InstructionsFor returns the instructions of the servers that isUsed selects by name and whose
-// configuration gives them to the model, in the configuration's order. They are those of the session
-// whose tools were listed last. For a server that is used on behalf of its callers they are those of
-// a session of the user, which InstructionsFor makes if there is none, as ToolsFor does.
+// InstructionsFor returns the instructions that servers have sent, in the configuration's order. It includes the
+// servers for which isUsed returns true, and whose configuration gives their instructions to the model. For a server
+// that is used on behalf of its callers, the instructions are those of a session of the user. InstructionsFor makes
+// that session if there is none, and waits for it under ctx, for Options.StartWait at most. A failure leaves the
+// server out.
 func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed func(server string) bool) []Instructions {
 	var out []Instructions
 	for _, s := range c.allServers() {
@@ -37,43 +38,45 @@ func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed
 	return out
 }
 
-// instructionsFor returns the instructions as the server sent them, or "".
+// instructionsFor returns the instructions as the server sent them, of the session that was listed last or of one of
+// the user; "" if there is no such session. It may wait for a session of the user.
 func (s *server) instructionsFor(ctx context.Context, user auth.Identity) string {
-	if s.callers == nil {
+	if s.userSessions == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.instructions
 	}
-	// Callers do not share sessions, and the text may be about the caller.
-	t, failure := s.callers.acquireSession(user)
+	// Do not use the session of another user: the text may be about that user.
+	acquired, failure := s.userSessions.acquireSession(user)
 	if failure != nil {
 		return ""
 	}
-	defer s.callers.releaseSession(t)
-	ctx, stop := context.WithTimeout(ctx, s.c.opts.StartWait)
+	defer s.userSessions.releaseSession(acquired)
+	ctx, stop := context.WithTimeout(ctx, s.client.opts.StartWait)
 	defer stop()
-	used, failure := t.pool.GetSession(ctx)
+	used, failure := acquired.pool.GetSession(ctx)
 	if failure != nil {
-		return "" // calls will report the failure
+		return "" // the user's calls will report the failure
 	}
 	return used.Instructions()
 }
 
-// cleanInstructions returns at most maxInstructions bytes of the text. It escapes control and format
-// characters, which include those that reorder text (Unicode Bidirectional Algorithm) and those
-// that are not visible.
+// cleanInstructions returns the text for a prompt, without white space around it and cut to maxInstructions bytes. It
+// escapes control and format characters except line feeds and tabs. That includes characters that reorder text
+// (Unicode Bidirectional Algorithm) and characters that are not visible.
 func cleanInstructions(text string) string {
-	text = strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\r\n", "\n"))
-	var b strings.Builder
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n"))
+	var cleaned strings.Builder
 	for _, r := range text {
-		c := string(r)
+		char := string(r)
 		if r != '\n' && r != '\t' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
-			c = strings.Trim(strconv.QuoteRuneToASCII(r), "'")
+			char = strings.Trim(strconv.QuoteRuneToASCII(r), "'")
 		}
-		if b.Len()+len(c) > maxInstructions {
+		if cleaned.Len()+len(char) > maxInstructions {
 			break
 		}
-		b.WriteString(c)
+		cleaned.WriteString(char)
 	}
-	return b.String()
+	return cleaned.String()
 }

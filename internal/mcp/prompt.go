@@ -46,38 +46,39 @@ var ErrBadPrompt = errors.New("no such prompt, or not with these arguments")
 
 // Bounds of prompts.
 const (
-	maxPrompts        = 256 // of a server; further ones are left out
-	maxPromptArgs     = 64
-	maxPromptMessages = 64
-	maxPromptText     = 256 << 10 // bytes of all messages
+	maxPrompts        = 256       // of a server; further ones are left out
+	maxPromptArgs     = 64        // a prompt with more is left out
+	maxPromptMessages = 64        // a prompt with more is an error
+	maxPromptText     = 256 << 10 // bytes of all messages; more are an error
 )
 
-// Prompts asks a server for its prompts, on behalf of the user. The error is ErrUnknownServer or a
-// *ServerError.
+// Prompts requests the prompts of a server on behalf of the user. Prompts that are not valid are left out and logged.
+// The result is not nil without an error. The error is ErrUnknownServer or a *ServerError.
 func (c *Client) Prompts(ctx context.Context, user auth.Identity, server string) ([]Prompt, error) {
 	srv := c.serverByName(server)
 	if srv == nil {
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
-	list, f := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
+	list, failure := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
 		return srv.doWithRetry(ctx, user, session.ListPrompts(cursor))
 	})
-	if f != nil {
-		return nil, &ServerError{Server: server, Reason: f.Public, Err: f}
+	if failure != nil {
+		return nil, &ServerError{Server: server, Reason: failure.Public, Err: failure}
 	}
-	out := []Prompt{} // a list in JSON, even when it is empty
+	prompts := []Prompt{} // not nil, so that JSON has an array
 	for _, raw := range list {
-		p, err := decodePrompt(raw)
+		prompt, err := decodePrompt(raw)
 		if err != nil {
-			srv.log.Warn("MCP prompt left out", "prompt", wire.Printable(p.Name, 80), "reason", err.Error())
+			srv.log.Warn("MCP prompt left out", "prompt", wire.Printable(prompt.Name, 80), "reason", err.Error())
 			continue
 		}
-		out = append(out, p)
+		prompts = append(prompts, prompt)
 	}
-	return out, nil
+	return prompts, nil
 }
 
-// decodePrompt reads one element of a prompts/list result.
+// decodePrompt decodes one element of a prompts/list result, and cuts texts that are too long. With an error, the
+// prompt may have its Name, for the log.
 func decodePrompt(raw json.RawMessage) (Prompt, error) {
 	var prompt Prompt
 	if err := json.Unmarshal(raw, &prompt); err != nil {
@@ -89,44 +90,46 @@ func decodePrompt(raw json.RawMessage) (Prompt, error) {
 	if len(prompt.Arguments) > maxPromptArgs {
 		return prompt, fmt.Errorf("it has more than %d arguments", maxPromptArgs)
 	}
-	prompt.Title, prompt.Description = wire.Truncate(prompt.Title, catalog.MaxTitle), wire.Truncate(prompt.Description, catalog.MaxDescription)
+	prompt.Title = wire.Truncate(prompt.Title, catalog.MaxTitle)
+	prompt.Description = wire.Truncate(prompt.Description, catalog.MaxDescription)
 	for i := range prompt.Arguments {
 		prompt.Arguments[i].Description = wire.Truncate(prompt.Arguments[i].Description, catalog.MaxDescription)
 	}
 	return prompt, nil
 }
 
-// Prompt asks a server for a prompt, filled in, on behalf of the user. The error is ErrUnknownServer,
-// ErrBadPrompt or a *ServerError.
+// Prompt requests the messages of a server's prompt on behalf of the user; args are the values of the prompt's
+// arguments by name. The error is ErrUnknownServer, ErrBadPrompt or a *ServerError.
 func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name string, args map[string]string) ([]PromptMessage, error) {
 	s := c.serverByName(server)
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
 	raw, failure := s.doWithRetry(ctx, user, session.GetPrompt(name, args))
-	var out []PromptMessage
+	var messages []PromptMessage
 	if failure == nil {
-		out, failure = decodeMessages(raw)
+		messages, failure = decodeMessages(raw)
 	}
 	switch {
 	case failure == nil:
-		return out, nil
-	case failure.Kind == InvalidArguments, failure.Kind == UnknownTool, isBadPrompt(failure):
+		return messages, nil
+	case failure.Kind == InvalidArguments, failure.Kind == UnknownTool, isBadPrompt(failure): // servers use these codes for prompts too
 		return nil, fmt.Errorf("%w: %s", ErrBadPrompt, failure.Public)
 	}
 	return nil, &ServerError{Server: server, Reason: failure.Public, Err: failure}
 }
 
-// badPrompt is how the Python SDKs and FastMCP say that there is no such prompt, or that arguments are missing.
+// badPrompt matches the messages with which the Python SDKs and FastMCP say that there is no such prompt, or that
+// arguments are missing.
 var badPrompt = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
 
 // isBadPrompt reports whether the server refused the name or the arguments of a prompt with a code that does not say so.
 func isBadPrompt(f *transport.Failure) bool {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
-	return ok && badPrompt.MatchString(strings.ToLower(wire.Printable(e.Message, maxRejection)))
+	return ok && badPrompt.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText)))
 }
 
-// decodeMessages reads a prompts/get result.
+// decodeMessages decodes a prompts/get result. A single message that is not valid makes the whole result a failure.
 func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	var decoded struct {
 		Messages []struct {
@@ -137,8 +140,8 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	if err := json.Unmarshal(raw, &decoded); err != nil {
 		return nil, transport.BadReply("its prompt does not decode", err)
 	}
-	var out []PromptMessage
-	size := 0
+	var messages []PromptMessage
+	size := 0 // bytes
 	for _, m := range decoded.Messages {
 		text, err := content.BlockText(m.Content)
 		hasRole := m.Role == "user" || m.Role == "assistant"
@@ -146,16 +149,18 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 			return nil, transport.BadReply("a message of its prompt has no role or no content", nil)
 		}
 		size += len(text)
-		out = append(out, PromptMessage{Role: m.Role, Text: text})
+		messages = append(messages, PromptMessage{Role: m.Role, Text: text})
 	}
-	if len(out) > maxPromptMessages || size > maxPromptText {
+	if len(messages) > maxPromptMessages || size > maxPromptText {
 		return nil, transport.AnswerTooLarge(maxPromptText)
 	}
-	return out, nil
+	return messages, nil
 }
 
-// doWithRetry sends a request on behalf of the user, and once more if its session turns out to be
-// lost.
+// doWithRetry sends a request that is not a tool call on behalf of the user, and returns its result as received. If
+// the session is lost, it sends the request once more, whether or not the server may have received it: the request
+// must change nothing. It waits for the server's configured timeout at most. While the breaker is open it fails at
+// once, but it needs no permit and is not counted in the breaker.
 func (s *server) doWithRetry(ctx context.Context, user auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
 	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
@@ -163,15 +168,15 @@ func (s *server) doWithRetry(ctx context.Context, user auth.Identity, send sessi
 	if f := s.breaker.openFailure(); f != nil {
 		return nil, f
 	}
-	if !s.drain.beginCall() { // keeps the session open until the answer
+	if !s.drain.beginCall() { // a Reload then keeps the session open until endCall
 		return nil, errReconfigured
 	}
 	defer s.drain.endCall()
-	route, leave, f := s.routeFor(user)
+	route, release, f := s.routeFor(user)
 	if f != nil {
 		return nil, f
 	}
-	defer leave()
+	defer release()
 	deadline := time.Now().Add(s.cfg.Timeout)
 	for try := 0; ; try++ {
 		handshakeCtx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)

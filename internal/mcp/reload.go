@@ -16,10 +16,10 @@ import (
 // tool definitions again. It does not wait for any server. If the configuration is not valid,
 // Reload returns the error and changes nothing.
 //
-// A server with an unchanged configuration keeps its session, its state and its calls. A server
-// that was removed or changed gets no new calls; when the calls in flight have ended, its session
-// ends. A new server is connected. If it replaces one of the same name at the same endpoint, it
-// offers that one's tools until it has listed its own.
+// A server with an unchanged configuration keeps its session, its state and its calls. A server that was removed or
+// changed gets no new calls; when the calls in flight have ended, its session ends. A new server is connected. If it
+// replaces a server of the same name at the same endpoint, it offers the tools of the replaced server until it has
+// listed its own.
 func (c *Client) Reload(servers []config.Server) error {
 	if err := config.Check(servers, c.opts.Service != nil); err != nil {
 		return err
@@ -36,88 +36,87 @@ func (c *Client) Reload(servers []config.Server) error {
 		return err
 	}
 	for _, s := range c.applyServers(servers) {
-		c.drains.Go(s.drainAndClose)
+		c.removals.Go(s.drainAndClose)
 	}
 	return nil
 }
 
-// ReloadTLS reads the TLS files of all servers again. Sessions continue: their next requests use the
-// new certificates. A file that cannot be used is logged, and the certificates in use stay.
+// ReloadTLS reads the TLS files of all servers again. Sessions continue, and their next requests use the new
+// certificates. If a file cannot be used, ReloadTLS logs that and the server keeps its present certificates.
 func (c *Client) ReloadTLS() {
 	c.reload.Lock()
 	defer c.reload.Unlock()
-	for _, source := range c.opts.tls.all {
+	for _, source := range c.opts.tls.byFiles {
 		if err := source.Reload(); err != nil {
 			c.log.Error("TLS files of an MCP server refused; those in use stay", "error", err, help.SecretFiles.Attr())
 		}
 	}
 }
 
-// applyServers makes servers the configuration, starts the new ones, and returns the replaced and
-// removed ones. The caller holds c.reload.
-func (c *Client) applyServers(servers []config.Server) (left []*server) {
+// applyServers makes servers the configuration, and starts those that are new or have changed. It returns the servers
+// that were removed or replaced, which the caller must drain. It reads the accepted definitions and the stored tool
+// names, but waits for no server. The caller holds c.reload and has checked servers.
+func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	c.expectToolNames(servers)
 
-	before := map[string]*server{}
+	existing := map[string]*server{} // by name: the present servers that the loop has not seen
 	for _, s := range c.allServers() {
-		before[s.cfg.Name] = s
+		existing[s.cfg.Name] = s
 	}
 
 	next := make([]*server, len(servers))
 	order := make([]int, len(servers))
-	byID := map[int]*server{}
-	replaced := map[int]int{} // id of a new server → id of the server that it replaces
+	configs := map[int]*config.Server{}
+	var added []*server
+	replacements := map[int]int{} // id of a new server → id of the server that it replaces
 	for i, cfg := range servers {
-		srv := before[cfg.Name]
-		if srv == nil || !reflect.DeepEqual(srv.given, cfg) {
+		present := existing[cfg.Name]
+		delete(existing, cfg.Name)
+		if present != nil && reflect.DeepEqual(present.configured, cfg) {
+			next[i] = present
+		} else {
 			c.lastID++
 			next[i] = newServer(c, c.lastID, cfg)
-			if srv != nil && next[i].isLive() && catalog.Endpoint(&srv.cfg) == catalog.Endpoint(&cfg) {
-				replaced[c.lastID] = srv.id
+			added = append(added, next[i])
+			if present != nil {
+				removed = append(removed, present)
+				if next[i].isLive() && catalog.Endpoint(&present.cfg) == catalog.Endpoint(&cfg) {
+					replacements[c.lastID] = present.id
+				}
 			}
-			if srv != nil {
-				left = append(left, srv)
-			}
-			byID[c.lastID] = next[i]
-		} else {
-			next[i] = srv
 		}
-		delete(before, cfg.Name)
 		order[i] = next[i].id
+		configs[next[i].id] = &next[i].cfg
+	}
+	for _, s := range existing {
+		removed = append(removed, s)
 	}
 
-	for _, s := range before {
-		left = append(left, s)
-	}
-
-	// Set the catalog first: a call whose server is being removed looks its tool up again.
-	configs := map[int]*config.Server{}
-	for _, s := range next {
-		configs[s.id] = &s.cfg
-	}
-
-	c.catalog.SetServers(order, replaced, func(id int) *config.Server { return configs[id] })
+	// Set the catalog before the caller drains the removed servers: their waiting calls then look their tools up
+	// again.
+	c.catalog.SetServers(order, replacements, func(id int) *config.Server { return configs[id] })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.servers = next
-	c.startServersLocked(byID)
-	return left
+	c.startServersLocked(added)
+	return removed
 }
 
-// startServersLocked starts the supervisors of new servers. Tools then waits for them.
-func (c *Client) startServersLocked(added map[int]*server) {
-	c.untried++ // keep allTried open until all have been started
+// startServersLocked starts the supervisors of the enabled ones of added, and makes Tools wait for their first
+// attempts to connect.
+func (c *Client) startServersLocked(added []*server) {
+	c.untriedServers++ // so that allTried is not closed before all have been started
 	if c.allTried == nil || isClosed(c.allTried) {
 		c.allTried = make(chan struct{})
 	}
 	c.waitUntil = time.Now().Add(max(session.HandshakeTimeout, c.opts.StartWait))
 	for _, s := range added {
 		if s.isLive() {
-			c.untried++
+			c.untriedServers++
 			go s.superviseLoop()
 		}
 	}
-	c.untried--
+	c.untriedServers--
 	c.signalTriedLocked()
 }

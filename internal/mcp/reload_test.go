@@ -142,7 +142,7 @@ func TestRemovedServerDrains(t *testing.T) {
 			}
 		}
 
-		c.drains.Wait()
+		c.removals.Wait()
 		if n := len(s.deletes); n != 2 {
 			t.Errorf("%d sessions were ended, want 2", n)
 		}
@@ -260,7 +260,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	}
 
 	mustReload(t, c, keep)
-	c.drains.Wait()
+	c.removals.Wait()
 	goleak.VerifyNone(t, before) // which waits for the servers that were left to see their connections end
 }
 

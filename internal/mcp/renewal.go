@@ -2,40 +2,40 @@ package mcp
 
 import "time"
 
-// Bounds of how long a list of tools holds.
+// When a list of tools is requested again.
 const (
-	minListLife = 5 * time.Second // package session bounds what a server says from above
-	// pinnedListLife is how long a list holds whose tools are pinned: a definition
-	// that changes unannounced is to be noticed (F22).
+	minListLife = 5 * time.Second // even if the server gave a shorter ttl; package session bounds the ttl from above
+	// pinnedListLife is for lists whose tools are pinned, even if the server gave none or a longer ttl: a definition
+	// may change without a notification, and must be blocked then.
 	pinnedListLife = time.Minute
 	// renewalGap is the minimum time between two lists that the server's notifications cause. A
 	// server that announces changes continuously gets one request per second.
 	renewalGap = time.Second
 )
 
-// recordList records a new list that is valid for ttl; 0 if the server gave none. changes is the
-// number of change notifications when the list was requested. A change announced since then may be
-// missing from the list, so the list is requested again.
-func (r *listExpiry) recordList(ttl time.Duration, pinned bool, changes int) {
-	changed := r.changes != changes
-	*r = listExpiry{listed: time.Now(), changes: r.changes}
+// schedule records that a list has arrived, and sets r.dueAt. ttl is the time to live that the server gave; 0 if it
+// gave none. changes is what isRenewalDue returned when the list was requested. A change that was announced after
+// that may be missing from the list, so the list is requested again after renewalGap.
+func (r *listExpiry) schedule(ttl time.Duration, pinned bool, changes int) {
+	isOutdated := r.changes != changes
+	r.listedAt = time.Now()
+	r.dueAt = time.Time{}
 	switch {
-	case changed:
+	case isOutdated:
 		ttl = renewalGap
 	case ttl > 0:
 		ttl = max(ttl, minListLife)
 	case !pinned:
 		return
 	}
-	isLong := ttl == 0 || ttl > pinnedListLife
-	if pinned && isLong {
+	if pinned && (ttl == 0 || ttl > pinnedListLife) {
 		ttl = pinnedListLife
 	}
-	r.due = r.listed.Add(ttl)
+	r.dueAt = r.listedAt.Add(ttl)
 }
 
-// handleListChanged has the tools listed again after a notification that they have changed. A
-// change of the resources counts too, because the read tool's description names them.
+// handleListChanged handles a notification of the server with that method: it has the tools listed again if they may
+// have changed. A change of the resources counts too, because the description of the tool that reads them names them.
 func (s *server) handleListChanged(method string) {
 	switch method {
 	case "notifications/tools/list_changed":
@@ -47,38 +47,39 @@ func (s *server) handleListChanged(method string) {
 	}
 }
 
-// markOutdated makes the supervisor list the tools again.
+// markOutdated records that the known tools may be out of date. The supervisor lists them again, at once or when
+// renewalGap has passed since the latest list; without a supervisor, the next caller does.
 func (s *server) markOutdated() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.renewal
 	r.changes++
-	due := r.listed.Add(renewalGap)
-	if now := time.Now(); due.Before(now) {
-		due = now
+	dueAt := r.listedAt.Add(renewalGap)
+	if now := time.Now(); dueAt.Before(now) {
+		dueAt = now
 	}
-	if r.due.IsZero() || due.Before(r.due) {
-		r.due = due
+	if r.dueAt.IsZero() || dueAt.Before(r.dueAt) {
+		r.dueAt = dueAt
 		s.wakeSupervisor()
 	}
 }
 
-// isRenewalDue reports whether the tools are to be listed again, and how many changes the
-// server has announced so far.
+// isRenewalDue reports whether the tools are to be listed again now. changes is the number of changes that the server
+// has announced so far, for listExpiry.schedule.
 func (s *server) isRenewalDue() (due bool, changes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due = !s.renewal.due.IsZero() && !time.Now().Before(s.renewal.due)
+	due = !s.renewal.dueAt.IsZero() && !time.Now().Before(s.renewal.dueAt)
 	return due, s.renewal.changes
 }
 
-// nextRenewal returns how long the list of tools is still valid. ever is true if it does not
-// expire.
-func (s *server) nextRenewal() (wait time.Duration, ever bool) {
+// timeToRenewal returns how long to wait until the tools are to be listed again, negative if that time has passed.
+// notScheduled is true, and wait is 0, if the list is valid until something changes.
+func (s *server) timeToRenewal() (wait time.Duration, notScheduled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.renewal.due.IsZero() {
+	if s.renewal.dueAt.IsZero() {
 		return 0, true
 	}
-	return time.Until(s.renewal.due), false
+	return time.Until(s.renewal.dueAt), false
 }

@@ -17,46 +17,46 @@ import (
 // Bounds of the description of a server's read tool.
 const (
 	maxResourceDoc = 200 // bytes of the text about one resource
-	// maxEnum bounds the enum of URIs in the tool's schema. With more resources, only the
-	// description names them.
-	maxEnum = 100
+	maxEnum        = 100 // URIs in the enum of the schema; with more resources, only the description names them
 )
 
 // readTool is the original name of the tool that reads a server's resources.
 const readTool = "read_resource"
 
-// withResources returns tools and, if the server has resources that the configuration names,
-// one more tool that reads them. If the resources cannot be listed the tools are still
-// returned, except after a failure of the connection: then the whole list is asked for again,
-// because otherwise the tool that reads would be missing until the next list.
+// withResources returns tools and, if the server has resources that the configuration allows, one more tool that
+// reads them. It lists the resources in the session used. If the server refuses to list them, it logs that and
+// returns tools alone. If the connection failed, it returns a failure, so that the caller lists tools and resources
+// again: otherwise the tool that reads would be missing until the next list.
 func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]catalog.Tool, *transport.Failure) {
 	if len(s.cfg.Resources) == 0 {
 		return tools, nil
 	}
-	offered, f := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
+	resources, failure := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
 	switch {
-	case f != nil && (f.Lost || f.Kind == Unavailable || f.Kind == UnknownOutcome):
-		return nil, f
-	case f != nil:
-		s.log.Warn("MCP resources could not be listed", "reason", f.StateReason(), help.Servers.Attr())
+	case failure != nil && (failure.Lost || failure.Kind == Unavailable || failure.Kind == UnknownOutcome):
+		return nil, failure
+	case failure != nil:
+		s.log.Warn("MCP resources could not be listed", "reason", failure.StateReason(), help.Servers.Attr())
 		return tools, nil
-	case len(offered) == 0:
+	case len(resources) == 0:
 		return tools, nil
 	}
 	name := readTool
 	for slices.ContainsFunc(tools, func(t catalog.Tool) bool { return t.Original == name }) {
-		name += "_" // the server has one of its own
+		name += "_" // the server itself has a tool of that name
 	}
-	return append(tools, newReadTool(s.cfg.Name, name, offered)), nil
+	return append(tools, newReadTool(s.cfg.Name, name, resources)), nil
 }
 
-// newReadTool returns the tool that reads resources.
+// newReadTool returns the tool that reads the resources of a server, with the original name name. Its description
+// names the resources as far as they fit. Its schema has an enum of their URIs, unless there are more than maxEnum or
+// some are templates.
 func newReadTool(server, name string, resources []session.Resource) catalog.Tool {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Replace the parts of a URI in braces. The resources are:\n", server)
 	uri := map[string]any{"type": "string", "description": "The URI of the resource."}
 	var enum []string
-	listable := len(resources) <= maxEnum // in the schema
+	fitsEnum := len(resources) <= maxEnum
 	for _, r := range resources {
 		label := r.Title
 		if label == "" {
@@ -66,13 +66,13 @@ func newReadTool(server, name string, resources []session.Resource) catalog.Tool
 			label += ": " + r.Description
 		}
 		fmt.Fprintf(&text, "- %s (%s)\n", r.Address(), wire.Printable(label, maxResourceDoc))
-		listable = listable && r.Template == ""
+		fitsEnum = fitsEnum && r.Template == ""
 		enum = append(enum, r.URI)
 	}
-	if listable {
+	if fitsEnum {
 		uri["enum"] = enum
 	}
-	schema, _ := json.Marshal(map[string]any{ // texts always marshal
+	schema, _ := json.Marshal(map[string]any{ // cannot fail: the values are strings and a bool
 		"type": "object", "properties": map[string]any{"uri": uri}, "required": []string{"uri"}, "additionalProperties": false,
 	})
 	return catalog.Tool{
@@ -81,16 +81,17 @@ func newReadTool(server, name string, resources []session.Resource) catalog.Tool
 	}
 }
 
-// readURI returns the URI that a call of the read tool names.
+// readURI returns the URI in the arguments of the tool that reads resources. It returns a failure if there is no URI,
+// or if the configuration does not allow the resource: the model may write a URI that was not listed.
 func (s *server) readURI(args json.RawMessage) (string, *transport.Failure) {
-	var in struct {
+	var decoded struct {
 		URI string `json:"uri"`
 	}
-	if json.Unmarshal(args, &in) != nil || in.URI == "" {
+	if json.Unmarshal(args, &decoded) != nil || decoded.URI == "" {
 		return "", &transport.Failure{Kind: InvalidArguments, Public: "missing required field: uri", NotRun: true}
 	}
-	if !s.cfg.AllowsResource(in.URI) {
+	if !s.cfg.AllowsResource(decoded.URI) {
 		return "", &transport.Failure{Kind: InvalidArguments, Public: "no resource with that URI may be read", NotRun: true}
 	}
-	return in.URI, nil
+	return decoded.URI, nil
 }

@@ -72,21 +72,21 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
 		for range maxStreak {
-			reportOutcome(t, &b, fails)
+			reportOutcome(t, &b, outcomeFailure)
 		}
 
-		passTime(breakerTime)
+		passTime(openTime)
 		asking, _ := b.admitCall()
-		b.withdrawCall(asking)
+		b.withdrawTrial(asking)
 		second, f := b.admitCall()
 		if f != nil {
 			t.Fatalf("failure %v, want nil", f)
 		}
-		b.recordOutcome(asking, fails, 0)
+		b.recordOutcome(asking, outcomeFailure, 0)
 		if since, _, _ := b.currentState(); since.IsZero() || b.trial != second.trial {
 			t.Error("the call that asks ended the trial of another, want that trial to go on")
 		}
-		b.recordOutcome(second, works, 0)
+		b.recordOutcome(second, outcomeSuccess, 0)
 		if b.openFailure() != nil {
 			t.Errorf("openFailure() = %v after the trial worked, want nil", b.openFailure())
 		}
@@ -97,7 +97,7 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	c.Tools(t.Context())
 	b := &c.serverByName("a").breaker
 	b.mu.Lock()
-	b.opened, b.retry = time.Now().Add(-time.Minute), time.Now()
+	b.openedAt, b.retryAt = time.Now().Add(-time.Minute), time.Now()
 	b.mu.Unlock()
 
 	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
@@ -141,7 +141,7 @@ func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 	if since, reason, _ := server.breaker.currentState(); !since.IsZero() || server.breaker.streak != 0 {
 		t.Errorf("breaker: %q, %d failures, want it closed with none", reason, server.breaker.streak)
 	}
-	server.breaker.opened, server.breaker.retry = time.Now(), time.Now().Add(time.Hour)
+	server.breaker.openedAt, server.breaker.retryAt = time.Now(), time.Now().Add(time.Hour)
 	_, err := callAs(t, c, "a_t", auth.Identity{Issuer: "https://login.example", Subject: "eve"})
 	if e := mustFail(t, err); !strings.Contains(e.Message, "the caller sent none") {
 		t.Errorf(`message %q, want it to contain "the caller sent none"`, e.Message)

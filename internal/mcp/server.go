@@ -19,26 +19,29 @@ import (
 // tooLargeDelay is the time after which tools are listed again if their list was too large.
 const tooLargeDelay = 10 * time.Minute
 
-// newServer returns a server with the defaults filled in. If it is disabled or cannot be used, it
-// has no session pool (isLive is false) and only its status is reported.
+// newServer returns a server with the defaults filled in. It connects to nothing; superviseLoop does. A server that is
+// disabled or cannot be used has no session pool: isLive is false, and only its status is reported.
 func newServer(client *Client, id int, cfg config.Server) *server {
-	given := cfg
+	configured := cfg
 	cfg.Type = cfg.TransportType()
 	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, client.opts.MaxConcurrentCalls) // 0: adaptive
 	cfg.Timeout = orElse(cfg.Timeout, client.opts.Timeout)
 	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, config.MaxTimeout))
 
 	srv := &server{
-		c: client, id: id, given: given, cfg: cfg,
-		log:   client.log.With("mcp_server", cfg.Name),
-		calls: limiter.New(cfg.MaxConcurrentCalls),
-		wake:  make(chan struct{}, 1),
-		gone:  make(chan struct{}),
-		drain: newCallDrain(),
-		state: Connecting,
-		since: time.Now(),
+		client:         client,
+		id:             id,
+		configured:     configured,
+		cfg:            cfg,
+		log:            client.log.With("mcp_server", cfg.Name),
+		callLimiter:    limiter.New(cfg.MaxConcurrentCalls),
+		wake:           make(chan struct{}, 1),
+		supervisorDone: make(chan struct{}),
+		drain:          newCallDrain(),
+		state:          Connecting,
+		since:          time.Now(),
 	}
-	srv.life, srv.end = context.WithCancelCause(client.life)
+	srv.life, srv.endLife = context.WithCancelCause(client.life)
 
 	dial := dialers[cfg.Type]
 	switch {
@@ -46,27 +49,36 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 		srv.state = Disabled
 		return srv
 	case dial == nil:
-		srv.state, srv.reason = Failed, "type "+cfg.Type+" is not supported by this build"
+		srv.state = Failed
+		srv.reason = "type " + cfg.Type + " is not supported by this build"
 		srv.log.Warn("MCP server cannot be used", "reason", srv.reason, help.Servers.Attr())
 		return srv
 	}
 
 	var err error
 	if srv.dialer, err = dial(cfg, client.opts); err != nil {
-		srv.state, srv.reason = Failed, "its configuration cannot be used"
+		srv.state = Failed
+		srv.reason = "its configuration cannot be used"
 		return srv
 	}
 
 	srv.pool = session.New(session.Options{
-		Life: srv.life, Logger: srv.log, Connect: srv.dialer.connect, HandshakeTimeout: orElse(srv.dialer.time, session.HandshakeTimeout),
-		CacheResources: len(cfg.Resources) > 0, Subscribe: true, OverHTTP: cfg.Type == config.TypeHTTP,
-		OnConnected: srv.wakeSupervisor, OnLost: func(f *transport.Failure) { srv.setFailed(f) }, OnNotification: srv.handleListChanged,
+		Life:             srv.life,
+		Logger:           srv.log,
+		Connect:          srv.dialer.connect,
+		HandshakeTimeout: orElse(srv.dialer.handshakeTimeout, session.HandshakeTimeout),
+		CacheResources:   len(cfg.Resources) > 0,
+		Subscribe:        true,
+		OverHTTP:         cfg.Type == config.TypeHTTP,
+		OnConnected:      srv.wakeSupervisor,
+		OnLost:           func(f *transport.Failure) { srv.markFailed(f) },
+		OnNotification:   srv.handleListChanged,
 	})
 
 	if srv.dialer.delegation != nil {
-		srv.callers = newUserSessions(srv, *srv.dialer.delegation)
+		srv.userSessions = newUserSessions(srv, *srv.dialer.delegation)
 		srv.reason = awaitCaller
-		if srv.callers.consents != nil {
+		if srv.userSessions.signInClient != nil {
 			srv.reason = awaitConsent
 		}
 	}
@@ -76,29 +88,31 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 // isLive reports whether the server is enabled and its type supported.
 func (s *server) isLive() bool { return s.pool != nil }
 
-// superviseLoop connects the server and keeps its list of tools fresh. It returns when the
-// server's life ends.
+// superviseLoop is the supervisor. It connects the server, lists its tools, and repeats that whenever the list may be
+// out of date, the connection was lost, or refreshWaiters ask for it. For a server with user sessions it only closes
+// idle sessions. It returns when the server's life ends.
 func (s *server) superviseLoop() {
-	defer close(s.gone)
-	defer transport.Recover(s.log, func(f *transport.Failure) { s.setFailed(f) }) // calls still work without the supervisor
+	defer close(s.supervisorDone)
+	defer transport.Recover(s.log, func(f *transport.Failure) { s.markFailed(f) }) // calls still work without the supervisor
 
-	if s.callers != nil {
-		s.c.markTried() // no caller has come yet
-		s.callers.expireLoop()
+	if s.userSessions != nil {
+		s.client.markTried() // nothing is attempted before the first caller
+		s.userSessions.expireLoop()
 		return
 	}
 
 	// The first round connects, so that the tools are known before the first question.
 	first := true
-	for failures := 0; ; {
+	failures := 0 // rounds in a row that failed
+	for {
 		waiters, fresh := s.takeWaiters()
 		err := s.refreshTools(fresh)
 		s.answerWaiters(waiters, err)
 		if first {
-			s.c.markTried()
+			s.client.markTried()
 			first = false
 		}
-		wait, untilWoken := s.nextRenewal()
+		wait, untilWoken := s.timeToRenewal()
 		remaining, delayed := s.pool.ReconnectDelay()
 		switch {
 		case err != nil:
@@ -120,32 +134,32 @@ func (s *server) superviseLoop() {
 // waitForWork returns after wait, or when the supervisor is woken or the server's life ends. With
 // untilWoken it ignores wait: a connected server whose list does not expire is not polled.
 func (s *server) waitForWork(wait time.Duration, untilWoken bool) {
-	var over <-chan time.Time
+	var timeout <-chan time.Time // nil blocks
 	if !untilWoken {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
-		over = timer.C
+		timeout = timer.C
 	}
 	select {
 	case <-s.life.Done():
 	case <-s.wake:
-	case <-over:
+	case <-timeout:
 	}
 }
 
-// refreshTools lists the tools and sets the state; it connects first if needed. Without fresh it
-// does nothing if the list is up to date.
+// refreshTools lists the tools, which connects the server if needed, and sets the server's state. Without fresh it
+// does nothing while the known list is up to date, or while the pool delays connecting again. The error is a
+// *ServerError with the *transport.Failure in its chain, or the cause of the end of the server's life. A panic
+// becomes an error.
 func (s *server) refreshTools(fresh bool) (err error) {
 	defer transport.Recover(s.log, func(f *transport.Failure) {
-		s.listFailed(f)
+		s.recordFailedListing(f)
 		err = &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	})
 	due, changes := s.isRenewalDue()
-	// The wake-up came from a handshake whose session has been listed already, or from the loss of
-	// a session that is too young to be replaced yet.
-	_, delayed := s.pool.ReconnectDelay()
-	hasList := !due && s.isUpToDate()
-	if !fresh && (hasList || delayed) {
+	isCurrent := !due && s.isUpToDate()   // the supervisor was woken by the handshake of a session that is listed
+	_, delayed := s.pool.ReconnectDelay() // it was woken by the loss of a session that is too young to be replaced
+	if !fresh && (isCurrent || delayed) {
 		return nil
 	}
 	list, used, f := s.listTools(s.pool)
@@ -153,22 +167,23 @@ func (s *server) refreshTools(fresh bool) (err error) {
 		return context.Cause(s.life)
 	}
 	if f != nil {
-		s.listFailed(f)
+		s.recordFailedListing(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	}
-	s.setConnected(list, used.Protocol(), used, changes)
+	s.recordList(list, used.Protocol(), used, changes)
 	return nil
 }
 
-// setConnected records the list of tools from the session listed (nil if each user has sessions of
-// their own). changes is the number of change notifications when the list was requested.
-func (s *server) setConnected(list toolList, version string, listed *session.Session, changes int) {
-	n := s.c.catalog.SetTools(s.id, &s.cfg, list.tools)
-	defer s.storeToolNames(list.tools) // after the state has changed
+// recordList puts a list of tools into the catalog, makes the server Connected, and stores the names of the tools.
+// listed is the session that the list came from, or nil if each user has sessions of their own. protocol is that
+// session's protocol version. changes is what isRenewalDue returned when the list was requested.
+func (s *server) recordList(list toolList, protocol string, listed *session.Session, changes int) {
+	usable := s.client.catalog.SetTools(s.id, &s.cfg, list.tools)
+	defer s.storeToolNames(list.tools) // deferred until s.mu is unlocked, because it waits for the store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {
-		s.log.Info("MCP server connected", "protocol", version, "tools", n)
+		s.log.Info("MCP server connected", "protocol", protocol, "tools", usable)
 		s.state = Connected
 		s.reason = ""
 		s.since = time.Now()
@@ -176,40 +191,42 @@ func (s *server) setConnected(list toolList, version string, listed *session.Ses
 	if listed != nil {
 		s.instructions = listed.Instructions()
 	}
-	s.omitted, s.cut = list.omitted, list.cut
-	s.version = version
-	s.listed = listed
-	s.away = false
-	s.tooLarge = false
-	s.down = false
-	s.renewal.recordList(list.ttl, s.cfg.Pin, changes)
+	s.omittedTools = list.omitted
+	s.truncated = list.truncated
+	s.protocol = protocol
+	s.listedSession = listed
+	s.unreachable = false
+	s.listTooLarge = false
+	s.listingFailed = false
+	s.renewal.schedule(list.ttl, s.cfg.Pin, changes)
 }
 
-// listFailed records that the tools could not be listed. If the list was too large, calls of the
-// known tools still work, so listing is retried only after tooLargeDelay. An earlier retry would
-// get the same list, and over stdio or WebSocket an oversized message costs the connection.
-func (s *server) listFailed(f *transport.Failure) {
-	s.setDown(f)
+// recordFailedListing records that the supervisor could not list the tools. If the list was too large, calls of the
+// known tools still work, so the supervisor tries again only after tooLargeDelay. An earlier attempt would get the
+// same list, and over stdio or WebSocket an oversized message costs the connection.
+func (s *server) recordFailedListing(f *transport.Failure) {
+	s.recordFailedAttempt(f)
 	if f.Kind == TooLarge {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.tooLarge = true
-		s.renewal.due = time.Now().Add(tooLargeDelay)
+		s.listTooLarge = true
+		s.renewal.dueAt = time.Now().Add(tooLargeDelay)
 	}
 }
 
-// setDown records that an attempt to connect and to list the tools failed. A lost session alone
-// does not make a server unavailable, since the next call replaces it.
-func (s *server) setDown(f *transport.Failure) {
-	s.setFailed(f)
+// recordFailedAttempt records that an attempt to connect and to list the tools failed. The server is then unavailable
+// (isUnavailable), unless its list was too large. markFailed alone does not make it unavailable: after a lost
+// session, the next call makes a new one.
+func (s *server) recordFailedAttempt(f *transport.Failure) {
+	s.markFailed(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.down = f.Kind != TooLarge
+	s.listingFailed = f.Kind != TooLarge
 }
 
-// isUnavailable reports whether questions cannot use the server at present. With waited, a server
-// that has never been connected is unavailable; one that is used on behalf of its callers is not,
-// since its tools come with the first caller.
+// isUnavailable reports whether the server is enabled but runs cannot use it at present. waited says that the caller
+// has waited for first connections. Then a server that has never been connected is unavailable too, except for one
+// that is used on behalf of its callers: its tools are listed with the first caller's token.
 func (s *server) isUnavailable(waited bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,52 +234,58 @@ func (s *server) isUnavailable(waited bool) bool {
 	case Disabled:
 		return false
 	case Connecting:
-		return s.callers == nil && waited
+		return s.userSessions == nil && waited
 	}
-	return s.down || !s.isLive()
+	return s.listingFailed || !s.isLive()
 }
 
-// isUpToDate reports whether the tools of the current session are known, or cannot be.
+// isUpToDate reports whether the tools of the current session are known. It also returns true if the list was too
+// large: to list the tools again would not help. With Pin that does not count, because no tool may be called that the
+// current session has not listed.
 func (s *server) isUpToDate() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tooLarge && !s.cfg.Pin {
+	if s.listTooLarge && !s.cfg.Pin {
 		return true
 	}
-	return s.state == Connected && s.listed == s.pool.CurrentSession()
+	return s.state == Connected && s.listedSession == s.pool.CurrentSession()
 }
 
-// setFailed records that the server cannot be used now. It reports whether the state changed.
-func (s *server) setFailed(failure *transport.Failure) bool {
+// markFailed sets the state to Degraded if the tools were listed before, or else to Failed, and logs a new state or
+// reason. The tools count as not listed from then on (isUpToDate), but stay in the catalog. markFailed reports
+// whether the state, and not only its reason, has changed.
+func (s *server) markFailed(failure *transport.Failure) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listed, s.away = nil, failure.Kind == Unavailable
+	s.listedSession = nil
+	s.unreachable = failure.Kind == Unavailable
 	state := Failed
-	if s.version != "" {
+	if s.protocol != "" {
 		state = Degraded
 	}
 	reason := failure.StateReason()
 	if s.state == state && s.reason == reason {
 		return false
 	}
-	news := s.state != state
-	if news {
+	stateChanged := s.state != state
+	if stateChanged {
 		s.since = time.Now()
 	}
-	s.state, s.reason = state, reason
+	s.state = state
+	s.reason = reason
 	s.log.Warn("MCP server is down", "state", state, "reason", reason, help.Servers.Attr())
-	return news
+	return stateChanged
 }
 
-// isUnreachable reports whether the latest attempt could not reach the server. If a call succeeds
-// nevertheless, the server is back and the supervisor can be woken early.
+// isUnreachable reports whether the latest failure was that the server could not be reached, and its tools have not
+// been listed since.
 func (s *server) isUnreachable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.away
+	return s.unreachable
 }
 
-// wakeSupervisor makes superviseLoop start its next round now.
+// wakeSupervisor makes superviseLoop start its next round now, or right after the present one. It does not block.
 func (s *server) wakeSupervisor() {
 	select {
 	case s.wake <- struct{}{}:
@@ -270,42 +293,43 @@ func (s *server) wakeSupervisor() {
 	}
 }
 
-// takeWaiters returns the waiters that the round starting now answers, and whether one of them
-// wants a new list. Later waiters are left to the next round, because they must not get a list that
-// was requested before they asked.
-func (s *server) takeWaiters() (w []refreshWaiter, fresh bool) {
+// takeWaiters removes and returns the present waiters, which the supervisor's round that starts now answers. fresh
+// says that at least one of them wants a new list. Waiters that come during the round are left to the next one,
+// because they must not get a list that was requested before they asked.
+func (s *server) takeWaiters() (waiters []refreshWaiter, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w, s.waiters = s.waiters, nil
-	return w, slices.ContainsFunc(w, func(w refreshWaiter) bool { return w.fresh })
+	waiters, s.waiters = s.waiters, nil
+	return waiters, slices.ContainsFunc(waiters, func(w refreshWaiter) bool { return w.fresh })
 }
 
-// answerWaiters sends err to the waiters. Their channels hold one value, so it never blocks.
+// answerWaiters sends the outcome of a round to its waiters. It never blocks, because their channels hold one value.
 func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
 	for _, w := range waiters {
 		w.done <- err
 	}
 }
 
-// refreshNow asks the supervisor for a new list and waits for it. For a server that is used on
-// behalf of its callers, it lists the tools with the token of the user.
+// refreshNow lists the tools again, even if the list is up to date, and waits for that under ctx. The supervisor
+// lists them, or for a server that is used on behalf of its callers, refreshNow with the token of the user. The error
+// is a *ServerError, or the cause of the end of ctx or of the server's life.
 func (s *server) refreshNow(ctx context.Context, user auth.Identity) error {
 	if !s.isLive() {
-		st := s.currentStatus()
-		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(st.State)}
+		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(s.currentStatus().State)}
 	}
-	if s.callers != nil {
-		return s.callers.listTools(ctx, user, true)
+	if s.userSessions != nil {
+		return s.userSessions.listTools(ctx, user, true)
 	}
 	return s.waitForRefresh(ctx, true)
 }
 
-// waitForRefresh waits for the next round of the supervisor. With fresh, that round lists the tools
-// even if they are up to date.
+// waitForRefresh starts the next round of the supervisor and returns its error, that of refreshTools. With fresh,
+// that round lists the tools even if they are up to date. If ctx or the server's life ends first, the error is its
+// cause.
 func (s *server) waitForRefresh(ctx context.Context, fresh bool) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	s.waiters = append(s.waiters, refreshWaiter{done, fresh})
+	s.waiters = append(s.waiters, refreshWaiter{done: done, fresh: fresh})
 	s.mu.Unlock()
 	s.wakeSupervisor()
 	select {
@@ -320,41 +344,56 @@ func (s *server) waitForRefresh(ctx context.Context, fresh bool) error {
 
 // currentStatus returns the status for GET /servers.
 func (s *server) currentStatus() ServerStatus {
-	tools, disabled := s.c.catalog.ToolCounts(s.id)
+	tools, disabled := s.client.catalog.ToolCounts(s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := ServerStatus{
 		Name: s.cfg.Name, Type: s.cfg.Type, State: s.state, Reason: s.reason,
-		Since: s.since, Protocol: s.version, Tools: tools, DisabledTools: disabled, ConcurrencyLimit: s.calls.Limit(),
-		OmittedTools: s.omitted,
+		Since: s.since, Protocol: s.protocol, Tools: tools, DisabledTools: disabled, ConcurrencyLimit: s.callLimiter.Limit(),
+		OmittedTools: s.omittedTools,
 	}
-	// A half-open breaker does not make the server degraded if its tools were listed after the
-	// breaker opened, since that shows that the server works again.
-	opened, reason, halfOpen := s.breaker.currentState()
-	if known := halfOpen && s.renewal.listed.After(opened); s.state == Connected && !opened.IsZero() && !known {
+	if s.state != Connected {
+		return st
+	}
+	// An open breaker makes the server degraded. A half-open one does not if the tools were listed after the breaker
+	// opened, since that shows that the server works again.
+	openedAt, reason, halfOpen := s.breaker.currentState()
+	worksAgain := halfOpen && s.renewal.listedAt.After(openedAt)
+	if !openedAt.IsZero() && !worksAgain {
 		st.State = Degraded
-		st.Since = opened
+		st.Since = openedAt
 		st.Reason = reason
+		return st
 	}
-	if n := len(disabled); n > 0 && st.State == Connected {
-		st.Reason = fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", n)
-	}
-	if st.State == Connected && (s.omitted > 0 || s.cut) {
-		omitted := fmt.Sprintf("tools left out, because they are not valid or the list is too large: %d", s.omitted)
-		if s.cut {
-			st.OmittedTools = max(s.omitted, 1)
-			omitted = fmt.Sprintf("the list of tools is too large; left out: %d or more", st.OmittedTools)
-		}
-		st.Reason = strings.Join(slices.DeleteFunc([]string{st.Reason, omitted}, func(s string) bool { return s == "" }), "; ")
+	st.Reason = s.missingToolsLocked(len(disabled))
+	if s.truncated {
+		st.OmittedTools = max(s.omittedTools, 1)
 	}
 	return st
 }
 
-// closeServer waits for the supervisor, then ends the sessions. The server's life must have ended.
+// missingToolsLocked returns how many tools of a connected server cannot be called and why; "" if all can. disabled
+// is how many are disabled by a pin.
+func (s *server) missingToolsLocked(disabled int) string {
+	var reasons []string
+	if disabled > 0 {
+		reasons = append(reasons, fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", disabled))
+	}
+	switch {
+	case s.truncated:
+		reasons = append(reasons, fmt.Sprintf("the list of tools is too large; left out: %d or more", max(s.omittedTools, 1)))
+	case s.omittedTools > 0:
+		reasons = append(reasons, fmt.Sprintf("tools left out, because they are not valid or the list is too large: %d", s.omittedTools))
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// closeServer waits for the supervisor, then ends the sessions and closes the connections. The server's life must
+// have ended, and the server must be live.
 func (s *server) closeServer() {
-	<-s.gone
-	if s.callers != nil {
-		s.callers.closeAll()
+	<-s.supervisorDone
+	if s.userSessions != nil {
+		s.userSessions.closeAll()
 	}
 	recoverFunc(s.log, func() {
 		if err := s.pool.Close(); err != nil {
@@ -364,13 +403,13 @@ func (s *server) closeServer() {
 	s.dialer.close()
 }
 
-// listOutdated is the failure of a call that was not sent because the session is newer than the
-// list of tools.
+// listOutdated is the failure of an attempt that was not sent, because the tools are pinned and the session is newer
+// than the list of tools. It is Lost and NotRun, so that callWithRetry makes another attempt.
 var listOutdated = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
 
-// waitForPinnedTools waits until the tools of the current session are known if they are pinned. A
-// server that was restarted may have changed its tools, so the accepted definitions must be
-// compared with the new list.
+// waitForPinnedTools waits until the current session has listed the tools, if the server has Pin. A server that was
+// restarted may have changed its tools, so the accepted definitions must be compared with the new list before a call.
+// It waits under ctx and until deadline.
 func (s *server) waitForPinnedTools(ctx context.Context, deadline time.Time) *transport.Failure {
 	if !s.cfg.Pin || s.isUpToDate() {
 		return nil
@@ -390,9 +429,9 @@ func (s *server) waitForPinnedTools(ctx context.Context, deadline time.Time) *tr
 	return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 }
 
-// isListedFrom reports whether the known tools were listed in this session.
+// isListedFrom reports whether the known tools were listed in the session used.
 func (s *server) isListedFrom(used *session.Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.listed == used
+	return s.listedSession == used
 }

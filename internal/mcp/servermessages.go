@@ -44,8 +44,8 @@ const (
 // budget of the run.
 var ErrRefused = session.ErrRefused
 
-// Elicitations returns what a suspended call asks the person, by the key of the request. The error
-// is of a result that no Call returned.
+// Elicitations returns what a suspended call asks the person, by the key of the request. It returns an error only if
+// in does not come from a Result of Call.
 func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 	return session.Elicitations(in)
 }

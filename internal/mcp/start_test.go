@@ -20,8 +20,8 @@ import (
 // another protocol either, because a server of the Python SDK 2 refuses initialize once it was asked to discover.
 // Questions do not wait for it. The test uses fake time.
 func TestProcessHasTimeToStart(t *testing.T) {
-	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTimeout {
-		t.Fatalf("ready after %s, %v, want %v and no error", d.time, err, startTimeout)
+	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.handshakeTimeout != startTimeout {
+		t.Fatalf("ready after %s, %v, want %v and no error", d.handshakeTimeout, err, startTimeout)
 	}
 	const up = 25 * time.Second
 	synctest.Test(t, func(t *testing.T) {

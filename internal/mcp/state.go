@@ -41,8 +41,7 @@ type Options struct {
 	// MaxToolBytes bounds the definitions of one server's tools together, as received; 0: 64 MiB. Tools
 	// beyond that are left out.
 	MaxToolBytes int
-	// StartWait bounds how long Tools waits for servers that have not been connected before; 0: 3
-	// s.
+	// StartWait bounds how long Tools waits for servers that have not been connected before; 0: 3 s.
 	StartWait time.Duration
 	// Version is the version in the client info that servers receive; "": "dev".
 	Version string
@@ -63,12 +62,14 @@ type Options struct {
 	// AuthExchange that have no TLS of their own; nil means the system's roots alone.
 	TokenTLS *tlsconfig.Source
 
-	grants   *sharedGrants // shared by all servers; New sets it
-	inMemory bool          // SignIns ends with the Client
-	tls      *tlsSources   // the same
+	// New sets the following.
+	oauthClients *sharedClients // of the authorization servers of all servers
+	inMemory     bool           // the caller gave no SignIns: they end with the Client
+	tls          *tlsSources    // the certificates of all servers
 }
 
-// ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
+// ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured, and by SignOut and
+// SignInAt also for a server that needs no sign-in.
 var ErrUnknownServer = errors.New("no such MCP server")
 
 // Client connects to many MCP servers and calls their tools. New makes one.
@@ -80,19 +81,19 @@ type Client struct {
 
 	life      context.Context // ends with Close
 	cancel    context.CancelCauseFunc
-	ready     chan struct{} // closed when the servers of New have been tried
+	ready     chan struct{} // closed when the first attempts to connect to the servers of New have ended
 	createdAt time.Time
-	drains    sync.WaitGroup // removed servers
+	removals  sync.WaitGroup // goroutines that wait for the last calls of removed servers
 
-	reload sync.Mutex // held by Reload and Close; protects closed and lastID
+	reload sync.Mutex // held by New, Reload, ReloadTLS and Close; protects closed and lastID
 	closed bool
-	lastID int
+	lastID int // the id of the newest server
 
-	mu        sync.Mutex    // protects what follows
-	servers   []*server     // in the configuration's order
-	untried   int           // servers whose first attempt has not ended
-	allTried  chan struct{} // closed when untried is 0
-	waitUntil time.Time     // callers wait for them no longer than this
+	mu             sync.Mutex    // protects the fields below
+	servers        []*server     // in the configuration's order; replaced, never changed
+	untriedServers int           // servers whose first attempt to connect has not ended
+	allTried       chan struct{} // closed when untriedServers is 0; a Reload replaces a closed one
+	waitUntil      time.Time     // callers wait for first attempts no longer than this
 }
 
 // State is the state of a server's connection.
@@ -142,40 +143,39 @@ func (e *ServerError) Unwrap() error { return e.Err }
 // goroutine. The supervisor connects, lists the tools, and retries with backoff while the server is
 // down.
 type server struct {
-	c       *Client
-	id      int           // in the catalog; never reused
-	given   config.Server // as configured
-	cfg     config.Server // with the defaults filled in
-	log     *slog.Logger
-	pool    *session.Pool // the sessions of the service itself
-	callers *userSessions // nil unless each caller has sessions of their own
-	dialer  dialer
-	breaker breaker
-	calls   *limiter.Limiter
-	wake    chan struct{} // of capacity 1: wakes the supervisor
-	gone    chan struct{} // closed when the supervisor has ended
-	drain   *callDrain
+	client         *Client
+	id             int           // in the catalog; never reused
+	configured     config.Server // as configured: Reload compares it with the new configuration
+	cfg            config.Server // with the defaults filled in
+	log            *slog.Logger
+	pool           *session.Pool // the sessions that all callers share; nil if the server is not used (isLive)
+	userSessions   *userSessions // nil unless each caller has sessions of their own
+	dialer         dialer
+	breaker        breaker
+	callLimiter    *limiter.Limiter
+	wake           chan struct{} // of capacity 1: wakes the supervisor
+	supervisorDone chan struct{} // closed when the supervisor has ended
+	drain          *callDrain
 
-	life context.Context // ends with the Client's, or when a removed server's calls have ended
-	end  context.CancelCauseFunc
+	life    context.Context // ends with the Client's, or when a removed server's calls have ended
+	endLife context.CancelCauseFunc
 
-	mu      sync.Mutex // protects what follows
-	state   State
-	reason  string
-	since   time.Time
-	version string           // protocol version of the session listed last
-	listed  *session.Session // the session listed last; nil while down
-	renewal listExpiry       // when its tools are listed again
-	// instructions are those of the session listed last; they stay while the server is down, as its
-	// tools do.
+	mu            sync.Mutex // protects the fields below
+	state         State
+	reason        string           // for the state; may be shown to the caller
+	since         time.Time        // when the state began
+	protocol      string           // version in the session that was listed last; "" if the tools were never listed
+	listedSession *session.Session // the shared session whose tools are known; nil after a failure
+	renewal       listExpiry       // when its tools are listed again
+	// instructions are those of the session listed last. They stay while the server is down, as its tools do.
 	instructions string
-	omitted      int             // tools that the latest list left out
-	cut          bool            // the server has more tools, which were not requested
+	omittedTools int             // tools that the latest list left out
+	truncated    bool            // the server has more tools, which were not requested
 	waiters      []refreshWaiter // answered by the supervisor's next round
 
-	away     bool // the latest attempt could not reach it
-	tooLarge bool // the latest list of its tools was too large
-	down     bool // the latest attempt to list its tools failed, and what was listed before may not work
+	unreachable   bool // the latest failure was that the server could not be reached
+	listTooLarge  bool // the latest list of its tools was too large
+	listingFailed bool // the latest attempt to list the tools failed, but not because the list was too large
 }
 
 // refreshWaiter waits for the supervisor to list the tools.
@@ -194,16 +194,16 @@ type refreshWaiter struct {
 // happens without a caller: neither listing nor reconnecting is retried in the background.
 type userSessions struct {
 	delegation
-	s        *server
-	turn     chan struct{} // of capacity 1: held while the tools are listed
+	server   *server
+	listLock chan struct{} // a lock, of capacity 1: whoever has sent to it may list the tools
 	sessions *lru.Cache[userKey, *userSession]
 
-	mu       sync.Mutex // protects what follows, and the identities in sessions
-	work     sync.WaitGroup
-	closed   bool
-	known    bool      // the tools have been listed at least once
-	failures int       // consecutive lists that failed because of the server
-	next     time.Time // earliest time of the next attempt, except for Refresh
+	mu          sync.Mutex     // protects the fields below, and userSession.latest
+	listings    sync.WaitGroup // goroutines that list the tools
+	closed      bool
+	everListed  bool      // the tools have been listed at least once
+	failures    int       // consecutive lists that failed because of the server
+	nextAttempt time.Time // earliest time to list the tools again, except for Refresh
 }
 
 // userKey identifies a user with sessions of their own.
@@ -211,67 +211,68 @@ type userKey struct{ issuer, subject string }
 
 // userSession holds the sessions of one user at one server.
 type userSession struct {
-	pool *session.Pool
-	who  userKey
-	now  auth.Identity // the latest identity; its token is for requests outside of calls
+	pool   *session.Pool
+	key    userKey       // in userSessions.sessions
+	latest auth.Identity // as of the user's latest call; its token is for requests outside of calls
 }
 
 // dialer opens sessions with one server. dialers has a constructor for each transport type.
 type dialer struct {
 	connect func(context.Context) (*sdk.ClientSession, error)
-	// useInitialize has later sessions begin with the last version that has requests of the server.
-	useInitialize func()
-	close         func()               // frees what sessions shared, after the last one
-	time          time.Duration        // limit of one handshake; 0: session.HandshakeTimeout
-	delegation    *delegation          // of servers that are used on behalf of their callers
-	tls           *tlsconfig.Transport // of servers over HTTP and WebSocket, otherwise nil
+	// useInitialize makes later sessions begin with 2025-11-25, the last version in which a server sends requests.
+	useInitialize    func()
+	close            func()               // closes the connections; called after the last session has ended
+	handshakeTimeout time.Duration        // 0: session.HandshakeTimeout
+	delegation       *delegation          // nil unless the server is used on behalf of its callers
+	tls              *tlsconfig.Transport // of servers over HTTP, HTTP+SSE and WebSocket, otherwise nil
 }
 
 // listExpiry says when a server's tools are listed again: when the server announces a change, when
 // the list's time to live is over, and for pinned tools after a minute. Any other list is valid
 // until Refresh is called or the session is replaced. It is protected by its server's mutex.
 type listExpiry struct {
-	listed  time.Time // time of the last list
-	due     time.Time // zero: no expiry
-	changes int       // change notifications so far
+	listedAt time.Time // when the latest list arrived
+	dueAt    time.Time // when the tools are to be listed again; zero: not before something changes
+	changes  int       // change notifications so far
 }
 
-// storedNames has what is stored of the tools of the servers. The zero value works.
+// storedNames has the names of tools that this process has written to Options.ToolNames, so that equal lists are not
+// written again. The zero value works.
 type storedNames struct {
-	mu   sync.Mutex // protects what follows
-	last map[string][]string
+	mu   sync.Mutex          // protects last
+	last map[string][]string // by server: its tools' own names, sorted
 }
 
 // callDrain counts the calls of a server. After the server has been removed from the configuration,
 // calls in flight may finish, and no new one starts.
 type callDrain struct {
-	leaving chan struct{} // closed when no more calls may start
-	empty   chan struct{} // closed when leaving is closed and no call is in flight
+	started chan struct{} // closed when no more calls may start
+	ended   chan struct{} // closed when, after that, no call is in flight
 
-	mu    sync.Mutex // protects what follows
-	calls int
-	left  bool
+	mu       sync.Mutex // protects the fields below
+	inFlight int        // calls between beginCall and endCall
+	draining bool       // started is closed
 }
 
 func newCallDrain() *callDrain {
-	return &callDrain{leaving: make(chan struct{}), empty: make(chan struct{})}
+	return &callDrain{started: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// markTried records that one server's first attempt to connect is over.
+// markTried records that the first attempt to connect to one server has ended. Each server must call it once.
 func (c *Client) markTried() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.untried--
+	c.untriedServers--
 	c.signalTriedLocked()
 }
 
-// signalTriedLocked wakes those who wait for first attempts if all are over.
+// signalTriedLocked closes ready and allTried if the first attempts to connect to all servers have ended.
 func (c *Client) signalTriedLocked() {
-	if c.untried > 0 {
+	if c.untriedServers > 0 {
 		return
 	}
 	if !isClosed(c.ready) {
-		close(c.ready) // first: those who wait for allTried may check ready next
+		close(c.ready) // before allTried: who waits for that may call Ready next
 	}
 	close(c.allTried)
 }
@@ -293,7 +294,7 @@ func (c *Client) allServers() []*server {
 	return c.servers
 }
 
-// serverByID returns the server with that id, or nil if it was removed.
+// serverByID returns the server with that id, or nil if a Reload has removed or replaced it.
 func (c *Client) serverByID(id int) *server {
 	for _, s := range c.allServers() {
 		if s.id == id {

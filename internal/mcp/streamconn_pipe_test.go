@@ -61,7 +61,7 @@ func dialPeers(time time.Duration) func(config.Server, Options) (dialer, error) 
 			return &pipeConn{ours, bufio.NewReader(ours)}, nil
 		}
 		d := dialEndpoint(cfg, o, transport.NewStream(open, all.Wait, o.Logger), func() {})
-		d.time = time
+		d.handshakeTimeout = time
 		return d, nil
 	}
 }

@@ -16,18 +16,16 @@ import (
 // listTime bounds the time for all pages of a server's list of tools.
 const listTime = 15 * time.Second
 
-// toolList holds a server's tools and their time to live; 0 if the server gave none.
+// toolList is what a server's list of tools gave.
 type toolList struct {
-	tools []catalog.Tool
-	ttl   time.Duration
-	// omitted counts the tools that were left out. With cut, the server has even more, which were not
-	// requested.
-	omitted int
-	cut     bool
+	tools     []catalog.Tool
+	ttl       time.Duration // the time to live that the server gave; 0 if it gave none
+	omitted   int           // tools that were received and left out
+	truncated bool          // the server has more tools, which were not requested
 }
 
-// listTools requests the server's tools in a session of pool, and once more if the session is lost
-// meanwhile. It also returns the session that answered.
+// listTools requests the server's tools in a session of pool, which connects if needed, and once more if that session
+// is lost. It also returns the session that answered. It ends with the server's life.
 func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *transport.Failure) {
 	deadline := time.Now().Add(pool.HandshakeTimeout + listTime)
 	for try := 0; ; try++ {
@@ -53,21 +51,21 @@ func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *tra
 	}
 }
 
-// collectTools returns the tools of all pages. It leaves out tools that are not valid, and those from
-// which on the definitions have more than Options.MaxToolBytes, and keeps the others.
+// collectTools returns the tools of all pages. It leaves out and logs tools that are not valid, and second tools of
+// the same name. When the definitions received have more than Options.MaxToolBytes, it leaves out all further tools.
+// A list that was shortened is no failure.
 func (s *server) collectTools(used *session.Session, deadline time.Time) (toolList, *transport.Failure) {
 	var list toolList
-	listed := map[string]bool{}
-	left := s.c.opts.MaxToolBytes
-	pages, failure := used.ListTools(deadline, left, func(raw json.RawMessage) bool {
-		left -= len(raw)
-		if left < 0 {
+	listed := map[string]bool{} // by the tool's own name
+	remaining := s.client.opts.MaxToolBytes
+	pages, failure := used.ListTools(deadline, remaining, func(raw json.RawMessage) bool {
+		remaining -= len(raw)
+		if remaining < 0 {
 			list.omitted++
 			return false
 		}
 		tool, err := catalog.Decode(raw)
-		switch {
-		case err == nil && listed[tool.Original]:
+		if err == nil && listed[tool.Original] {
 			err = errors.New("an earlier tool has the same name")
 		}
 		if err != nil {
@@ -80,10 +78,10 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 		list.tools = append(list.tools, tool)
 		return true
 	})
-	list.ttl, list.cut = pages.TTL, pages.Cut
-	if left < 0 || list.cut {
-		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.cut,
-			"max_bytes", s.c.opts.MaxToolBytes, help.ToolLists.Attr())
+	list.ttl, list.truncated = pages.TTL, pages.Cut
+	if remaining < 0 || list.truncated {
+		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.truncated,
+			"max_bytes", s.client.opts.MaxToolBytes, help.ToolLists.Attr())
 	}
 	return list, failure
 }

@@ -16,239 +16,248 @@ import (
 )
 
 const (
-	maxUserSessions = 256              // principals with sessions at one server
-	userSessionIdle = 10 * time.Minute // after which a principal's sessions are closed
+	maxUserSessions = 256              // users with sessions at one server
+	userSessionIdle = 10 * time.Minute // after which an unused session of a user is closed
 )
 
 // awaitCaller is the reason that a server's status gives until the first caller's token has
 // arrived.
 const awaitCaller = "its tools are listed with the first caller's token"
 
-// newUserSessions returns the sessions of a server that needs a token of each user, which the delegation gets.
+// newUserSessions returns the sessions of a server whose requests d sends with the tokens of each user. There are
+// none yet.
 func newUserSessions(s *server, d delegation) *userSessions {
-	c := &userSessions{s: s, delegation: d, turn: make(chan struct{}, 1)}
-	c.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, c.closeSession)
-	return c
+	u := &userSessions{server: s, delegation: d, listLock: make(chan struct{}, 1)}
+	u.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, u.closeSession)
+	return u
 }
 
-// expireLoop closes idle sessions. It returns when the Client is closed.
-func (c *userSessions) expireLoop() {
+// expireLoop closes idle sessions. It returns when the server's life ends.
+func (u *userSessions) expireLoop() {
 	tick := time.NewTicker(userSessionIdle / 10)
 	defer tick.Stop()
 	for {
 		select {
-		case <-c.s.life.Done():
+		case <-u.server.life.Done():
 			return
 		case <-tick.C:
-			c.sessions.Sweep()
+			u.sessions.Sweep()
 		}
 	}
 }
 
-// acceptsUser reports whether the user has the token that the server's grant needs.
-func (c *userSessions) acceptsUser(user auth.Identity) bool {
-	return !c.takesToken || !user.Token.IsZero()
+// acceptsUser reports whether the user has sent a token, if the server's tokens are exchanged for those of its
+// callers.
+func (u *userSessions) acceptsUser(user auth.Identity) bool {
+	return !u.needsCallerToken || !user.Token.IsZero()
 }
 
-// acquireSession returns the pool of a user's sessions, which it makes if there is none. The pool stays open at least
-// until releaseSession. It remembers the user's latest identity, whose token its requests send.
-func (c *userSessions) acquireSession(user auth.Identity) (*userSession, *transport.Failure) {
-	if !c.acceptsUser(user) {
+// acquireSession returns the userSession of a user, with a pool without a session if it is new. It connects to
+// nothing. The pool stays open at least until the caller calls releaseSession. user becomes its latest identity. It
+// fails without a token that the server needs, for more than maxUserSessions users at a time, and after closeAll.
+func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transport.Failure) {
+	if !u.acceptsUser(user) {
 		return nil, &transport.Failure{Kind: Unavailable, NotRun: true, Err: transport.ErrCredentials,
 			Public: "it needs the caller's token, and the caller sent none"}
 	}
 	key := userKey{user.Issuer, user.Subject}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
-	acquired, err := c.sessions.Acquire(key, func() *userSession {
-		created := &userSession{who: key}
-		// OnLost does nothing: one user's lost session tells nothing about the server, and is
-		// replaced at the user's next request.
+	acquired, err := u.sessions.Acquire(key, func() *userSession {
+		created := &userSession{key: key}
+		// OnConnected and OnLost do nothing, because no supervisor keeps the session. If it is lost, the user's next
+		// request makes a new one.
 		created.pool = session.New(session.Options{
-			Life:             c.s.life,
-			Logger:           c.s.log,
-			Connect:          c.s.dialer.connect,
+			Life:             u.server.life,
+			Logger:           u.server.log,
+			Connect:          u.server.dialer.connect,
 			HandshakeTimeout: session.HandshakeTimeout,
-			Tokens:           userSessionTokens{c, created},
+			Tokens:           userSessionTokens{u, created},
 			OverHTTP:         true,
 			OnConnected:      func() {},
 			OnLost:           func(*transport.Failure) {},
-			OnNotification:   c.s.handleListChanged,
+			OnNotification:   u.server.handleListChanged,
 		})
 		return created
 	})
 	if err != nil {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "too many users use it at a time", NotRun: true}
 	}
-	acquired.now = user
+	acquired.latest = user
 	return acquired, nil
 }
 
-// isUserFailure reports whether f is caused by its caller's credentials, so that it tells nothing
-// about the server and does not count for the breaker.
+// isUserFailure reports whether f is caused by the credentials of one user. Such a failure is no evidence of the
+// server's state and does not count for the breaker. It is always false for a server whose credentials all callers
+// share.
 func (s *server) isUserFailure(f *transport.Failure) bool {
-	return s.callers != nil && f != nil && errors.Is(f, transport.ErrCredentials)
+	return s.userSessions != nil && f != nil && errors.Is(f, transport.ErrCredentials)
 }
 
-func (c *userSessions) releaseSession(t *userSession) { c.sessions.Release(t.who) }
+// releaseSession ends the use of a userSession that acquireSession has begun.
+func (u *userSessions) releaseSession(user *userSession) { u.sessions.Release(user.key) }
 
-// closeSession ends a user's session at the server, if there is one.
-func (c *userSessions) closeSession(t *userSession) {
-	defer transport.Recover(c.s.log, func(*transport.Failure) {})
-	if err := t.pool.Close(); err != nil {
-		c.s.log.Debug("end MCP session", "error", err)
-	}
+// closeSession ends a user's session at the server, if there is one. An error or a panic is only logged.
+func (u *userSessions) closeSession(user *userSession) {
+	recoverFunc(u.server.log, func() {
+		if err := user.pool.Close(); err != nil {
+			u.server.log.Debug("end MCP session", "error", err)
+		}
+	})
 }
 
-// closeAll ends all sessions and waits for the goroutines that list tools. The Client's life must
-// have ended.
-func (c *userSessions) closeAll() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.sessions.Close()
-	c.work.Wait()
+// closeAll ends all sessions and waits for the goroutines that list tools. The server's life must have ended.
+func (u *userSessions) closeAll() {
+	u.mu.Lock()
+	u.closed = true
+	u.mu.Unlock()
+	u.sessions.Close()
+	u.listings.Wait()
 }
 
-// userSessionTokens sends those requests of a user's session that are not part of a call, such as
-// DELETE.
+// userSessionTokens sends those requests of a user's sessions that are not part of a call, such as DELETE, with the
+// token of the user's latest identity.
 type userSessionTokens struct {
-	c *userSessions
-	t *userSession
+	sessions *userSessions
+	user     *userSession
 }
 
 // Send implements transport.Sender.
 func (s userSessionTokens) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-	s.c.mu.Lock()
-	now := s.t.now
-	s.c.mu.Unlock()
-	return s.c.of(now).Send(next, r)
+	s.sessions.mu.Lock()
+	user := s.user.latest
+	s.sessions.mu.Unlock()
+	return s.sessions.senderFor(user).Send(next, r)
 }
 
-// needsListing reports whether the tools should be listed with the next caller's token: they never
-// were, the list is out of date, or the latest attempt failed.
-func (c *userSessions) needsListing() bool {
-	due, _ := c.s.isRenewalDue()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return (!c.known || due || c.failures > 0) && !c.closed && !time.Now().Before(c.next)
+// needsListing reports whether the tools should be listed with the token of the next caller now. They should if they
+// were never listed, the list is out of date, or the latest attempt failed; but not within the pause after a failure.
+func (u *userSessions) needsListing() bool {
+	isDue, _ := u.server.isRenewalDue()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	isMissing := !u.everListed || isDue || u.failures > 0
+	return isMissing && !u.closed && !time.Now().Before(u.nextAttempt)
 }
 
-// isKnown reports whether the tools have been listed.
-func (c *userSessions) isKnown() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.known
+// wasListed reports whether the tools have ever been listed.
+func (u *userSessions) wasListed() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.everListed
 }
 
-// listForNewUser lists the tools with the token of user if needsListing. It waits under ctx only for
-// the first list. If an older list exists or the server failed last time, it lists in the
-// background, because waiting would delay every question.
-func (c *userSessions) listForNewUser(ctx context.Context, user auth.Identity) {
-	c.mu.Lock()
-	inBackground := c.known || c.failures > 0
-	c.mu.Unlock()
+// listForNewUser lists the tools with the token of user, after needsListing returned true. It waits under ctx only
+// for the first list. If an older list exists or the latest attempt failed, it lists in the background, because
+// waiting would delay every question.
+func (u *userSessions) listForNewUser(ctx context.Context, user auth.Identity) {
+	u.mu.Lock()
+	inBackground := u.everListed || u.failures > 0
+	u.mu.Unlock()
 	if !inBackground {
-		// The error is in the server's status already, or concerns only user.
-		_ = c.listTools(ctx, user, false)
+		// The error is ignored: refreshList has put it into the server's status, or it concerns only this user.
+		_ = u.listTools(ctx, user, false)
 		return
 	}
 	select {
-	case c.turn <- struct{}{}:
-		c.startListing(user, c.needsListing())
+	case u.listLock <- struct{}{}:
+		u.startListing(user, u.needsListing())
 	default: // the tools are being listed already
 	}
 }
 
-// listTools lists the tools with the token of user and waits for that under ctx. If they are known,
-// it lists them again only with fresh. The error is a *ServerError, or the cause of the ended
-// context.
-func (c *userSessions) listTools(ctx context.Context, user auth.Identity, fresh bool) error {
+// listTools lists the tools with the token of user and waits for that under ctx. If they have been listed before, it
+// lists them again only with fresh. The end of ctx ends the wait, but not the listing. The error is a *ServerError,
+// or the cause of the end of ctx or of the server's life.
+func (u *userSessions) listTools(ctx context.Context, user auth.Identity, fresh bool) error {
 	select {
-	case c.turn <- struct{}{}:
+	case u.listLock <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-c.s.life.Done():
-		return context.Cause(c.s.life)
+	case <-u.server.life.Done():
+		return context.Cause(u.server.life)
 	}
 	select {
-	case err := <-c.startListing(user, fresh):
+	case err := <-u.startListing(user, fresh):
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// startListing starts a goroutine that lists the tools, sends the result to the returned channel
-// and releases c.turn. The goroutine does not end with the caller. The caller must hold c.turn.
-func (c *userSessions) startListing(user auth.Identity, fresh bool) <-chan error {
+// startListing starts a goroutine that lists the tools, unless the server is closed, or the tools have been listed
+// and fresh is false. The returned channel gets one value: the error of refreshList, nil if nothing had to be listed,
+// or the cause of the end of the server's life. The caller must hold listLock, which is released when the tools are
+// listed. The goroutine does not end with the caller; closeAll waits for it.
+func (u *userSessions) startListing(user auth.Identity, fresh bool) <-chan error {
 	done := make(chan error, 1)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	switch {
-	case c.closed:
-		<-c.turn
-		done <- context.Cause(c.s.life)
-	case c.known && !fresh:
-		<-c.turn
+	case u.closed:
+		<-u.listLock
+		done <- context.Cause(u.server.life)
+	case u.everListed && !fresh:
+		<-u.listLock
 		done <- nil
 	default:
-		c.work.Go(func() {
-			err := c.refreshList(user)
-			<-c.turn
+		u.listings.Go(func() {
+			err := u.refreshList(user)
+			<-u.listLock
 			done <- err
 		})
 	}
 	return done
 }
 
-// refreshList lists the tools and sets the server's state. A refused token does not change the
-// state, since it tells nothing about the server.
-func (c *userSessions) refreshList(user auth.Identity) (err error) {
-	defer transport.Recover(c.s.log, func(f *transport.Failure) {
-		c.s.setDown(f)
-		c.noteFailure(f)
-		err = &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
+// refreshList lists the tools with the token of user, records them, and sets the server's state. If the user's token
+// is refused, it leaves the state as it is, and offers the tool sign_in if a sign-in can help. The error is a
+// *ServerError with the *transport.Failure in its chain, or the cause of the end of the server's life.
+func (u *userSessions) refreshList(user auth.Identity) (err error) {
+	defer transport.Recover(u.server.log, func(f *transport.Failure) {
+		u.server.recordFailedAttempt(f)
+		u.recordAttempt(f)
+		err = &ServerError{Server: u.server.cfg.Name, Reason: f.Public, Err: f}
 	})
-	t, failure := c.acquireSession(user)
+	acquired, failure := u.acquireSession(user)
 	if failure != nil {
-		return &ServerError{Server: c.s.cfg.Name, Reason: failure.Public, Err: failure}
+		return &ServerError{Server: u.server.cfg.Name, Reason: failure.Public, Err: failure}
 	}
-	defer c.releaseSession(t)
-	_, changes := c.s.isRenewalDue()
-	l, used, failure := c.s.listTools(t.pool)
+	defer u.releaseSession(acquired)
+	_, changes := u.server.isRenewalDue()
+	list, used, failure := u.server.listTools(acquired.pool)
 	switch {
-	case c.s.life.Err() != nil:
-		return context.Cause(c.s.life)
+	case u.server.life.Err() != nil:
+		return context.Cause(u.server.life)
 	case failure == nil:
-		c.s.setConnected(l, used.Protocol(), nil, changes)
-		c.noteFailure(nil)
+		u.server.recordList(list, used.Protocol(), nil, changes)
+		u.recordAttempt(nil)
 		return nil
-	case !c.s.isUserFailure(failure):
-		c.s.setDown(failure)
-		c.noteFailure(failure)
+	case !u.server.isUserFailure(failure):
+		u.server.recordFailedAttempt(failure)
+		u.recordAttempt(failure)
 	default:
-		c.offerSignIn(failure)
+		u.offerSignIn(failure)
 	}
-	return &ServerError{Server: c.s.cfg.Name, Reason: failure.Public, Err: failure}
+	return &ServerError{Server: u.server.cfg.Name, Reason: failure.Public, Err: failure}
 }
 
-// noteFailure records the result of listing; nil is success. After each failure the next attempt is
-// delayed further.
-func (c *userSessions) noteFailure(failure *transport.Failure) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// recordAttempt records that the tools were listed, or could not be because of failure. After each failure in a row,
+// the next attempt is delayed longer, and at least as long as the server's Retry-After asks.
+func (u *userSessions) recordAttempt(failure *transport.Failure) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if failure == nil {
-		c.known = true
-		c.failures = 0
-		c.next = time.Time{}
+		u.everListed = true
+		u.failures = 0
+		u.nextAttempt = time.Time{}
 		return
 	}
-	c.next = time.Now().Add(max(transport.Backoff(c.failures), failure.RetryAfter()))
-	c.failures++
+	u.nextAttempt = time.Now().Add(max(transport.Backoff(u.failures), failure.RetryAfter()))
+	u.failures++
 }
 
 // awaitConsent is the reason that a server's status gives until the first user has signed in.
@@ -257,19 +266,17 @@ const awaitConsent = "its tools are listed after the first user has signed in"
 // signInTool names the only tool of a server before its first user has signed in.
 const signInTool = "sign_in"
 
-// offerSignIn offers one tool that asks the user to sign in. The server's own tools cannot be
-// listed before that, and without any tool the model would have no reason to call the server.
-func (c *userSessions) offerSignIn(f *transport.Failure) {
-	c.mu.Lock()
-	known := c.known
-	c.mu.Unlock()
-	if known || c.consents == nil || !errors.Is(f, oauth.ErrConsent) {
+// offerSignIn handles the failure of a listing for a user who has not signed in. If the server's own tools were never
+// listed, it puts one tool into the catalog that asks the user to sign in: without any tool, the model could not call
+// the server.
+func (u *userSessions) offerSignIn(f *transport.Failure) {
+	if u.wasListed() || u.signInClient == nil || !errors.Is(f, oauth.ErrConsent) {
 		return
 	}
-	c.s.c.catalog.SetTools(c.s.id, &c.s.cfg, []catalog.Tool{{
-		Server: c.s.cfg.Name, Original: signInTool, SignsIn: true,
-		Title:       "Sign in to " + c.s.cfg.Name,
-		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on their behalf. Call it when the question needs that server.",
+	u.server.client.catalog.SetTools(u.server.id, &u.server.cfg, []catalog.Tool{{
+		Server: u.server.cfg.Name, Original: signInTool, SignsIn: true,
+		Title:       "Sign in to " + u.server.cfg.Name,
+		Description: "Asks the user to sign in to the MCP server " + u.server.cfg.Name + ", so that its tools can be used on their behalf. Call it when the question needs that server.",
 		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
 		Annotations: &catalog.Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
 	}})

@@ -48,7 +48,7 @@ func newTestSessions(t *testing.T) *userSessions {
 	t.Helper()
 	ex := newTestExchange(t)
 	t.Cleanup(ex.Close)
-	return newUserSessions(&server{life: t.Context(), log: quietLog()}, delegation{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true})
+	return newUserSessions(&server{life: t.Context(), log: quietLog()}, delegation{senderFor: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, needsCallerToken: true})
 }
 
 // The number of principals is bounded: the one that has been idle for longest is removed, and one
@@ -121,7 +121,7 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 
 		c := newClient(t, Options{Transport: newTransport, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
 			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
-		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
+		c.servers[0].userSessions.senderFor = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 		c.ToolsFor(t.Context(), callerNamed("ann"))
 		if got, err := callAs(t, c, "t", callerNamed("ann")); err != nil || got != "ok" {
 			t.Fatalf("call as %q, %v, want ok and no error", got, err)
@@ -161,7 +161,7 @@ func TestFailedListForCallersIsRepeated(t *testing.T) {
 		}
 		c := newClient(t, Options{Transport: w, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
 			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
-		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
+		c.servers[0].userSessions.senderFor = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 		c.ToolsFor(t.Context(), callerNamed("ann"))
 		down.Store(true)
 		if err := c.RefreshFor(t.Context(), callerNamed("ann"), "a"); err == nil || len(c.Unavailable(true)) != 1 {
@@ -186,7 +186,7 @@ func TestServerThatHangsDelaysOnlyTheFirstCallers(t *testing.T) {
 		source := newTestExchange(t)
 		c := newClient(t, Options{Transport: hangingTransport, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
 			Auth: config.AuthExchange, Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
-		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
+		c.servers[0].userSessions.senderFor = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 
 		timeRequest := func() time.Duration {
 			begin := time.Now()

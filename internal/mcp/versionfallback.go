@@ -13,17 +13,18 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// cannotAsk is how servers say that a tool wanted to send us a request during its call, which 2026-07-28
-// replaced by results of the type input_required: FastMCP 4 (server/context.py) and the Python SDK 2
-// (shared/exceptions.py).
-var cannotAsk = regexp.MustCompile(`(?i)server-initiated requests is unavailable on 2026-07-28|no back-channel for server-initiated requests`)
+// cannotAskText matches the errors of servers whose tool wanted to send the client a request during its call.
+// 2026-07-28 replaced these requests by results of the type input_required. The texts are from FastMCP 4
+// (server/context.py) and the Python SDK 2 (shared/exceptions.py).
+var cannotAskText = regexp.MustCompile(`(?i)server-initiated requests is unavailable on 2026-07-28|no back-channel for server-initiated requests`)
 
-// checkCannotAsk returns nil unless a call in the session used failed only because its tool asks in a
-// way that the negotiated version does not have. Then the server's later sessions begin with 2025-11-25,
-// unless the version is configured. The failure is one that callWithRetry repeats if the tool may run
-// twice: what it did before it asked is not known.
+// checkCannotAsk returns a failure if a call failed only because its tool asks the user in a way that protocol
+// version 2026-07-28 does not have, and nil otherwise. used is the session of the call; its outcome is the result res
+// or the failure f, the other of which is nil. After that failure the server's later sessions begin with 2025-11-25,
+// unless the version is configured. If the tool may run twice, the failure is one after which callWithRetry sends the
+// call again: the tool may have done something before it asked.
 func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, route callRoute, res *content.Result, f *transport.Failure) *transport.Failure {
-	if used.Protocol() < transport.StatelessVersion || !cannotAsk.MatchString(failureText(res, f)) {
+	if used.Protocol() < transport.StatelessVersion || !cannotAskText.MatchString(failureText(res, f)) {
 		return nil
 	}
 	failed := &transport.Failure{Kind: Execution, Public: `the tool cannot ask the user with protocol version 2026-07-28: ` +
@@ -37,21 +38,22 @@ func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, ro
 	}
 	failed.Public += ". answerd uses that version from the next call on"
 	a := tool.Annotations
-	isHarmless := a != nil && (a.ReadOnly || a.Idempotent)
-	if isHarmless || s.isRepeatable(tool) {
-		failed.NotRun, failed.Lost = true, true
+	saysRepeatable := a != nil && (a.ReadOnly || a.Idempotent)
+	if saysRepeatable || s.isRepeatable(tool) {
+		failed.NotRun, failed.Lost = true, true // so that callWithRetry sends the call again
 	}
 	return failed
 }
 
-// failureText returns the text of a result that is an error, or of a JSON-RPC error; else "".
+// failureText returns the first maxErrorText bytes of the text of the result res if it is an error, or of the message
+// of the failure f if it is a JSON-RPC error; otherwise "".
 func failureText(res *content.Result, f *transport.Failure) string {
 	if res != nil && res.IsError {
-		return wire.Truncate(res.Text(), maxRejection)
+		return wire.Truncate(res.Text(), maxErrorText)
 	}
 	if f != nil {
 		if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok {
-			return wire.Truncate(e.Message, maxRejection)
+			return wire.Truncate(e.Message, maxErrorText)
 		}
 	}
 	return ""
