@@ -22,24 +22,24 @@ import (
 
 const (
 	signInTimeout = 10 * time.Minute // for a user to sign in
-	// outcomeTTL is how long an authorization is stored: those who wait for it may find out later what
-	// became of it.
-	outcomeTTL  = 2 * signInTimeout
-	awaitPoll   = 500 * time.Millisecond // between two looks at an authorization
-	maxWaiters  = 64                     // of one authorization; then another one starts
-	maxCode     = 4 << 10                // bytes of an authorization code
-	maxURL      = 8 << 10                // bytes of the address that a person is sent to
-	statePrefix = 16                     // bytes of a state that say which Client it belongs to
-	maxState    = 256                    // bytes of a state that is looked up
+	// outcomeTTL is how long an authorization is stored. It is longer than signInTimeout, so that Await finds the
+	// outcome of an authorization that ended late.
+	outcomeTTL     = 2 * signInTimeout
+	awaitPoll      = 500 * time.Millisecond // pause of Await before it reads an authorization again
+	maxWaiters     = 64                     // of one authorization; for more, another one starts
+	maxCode        = 4 << 10                // bytes of an authorization code
+	maxURL         = 8 << 10                // bytes of Authorization.URL
+	statePrefixLen = 16                     // bytes at the beginning of a state that identify its Client's configuration
+	maxState       = 256                    // bytes of a state; a longer one is unknown
 )
 
 // Authorization is a sign-in of a user that has not ended yet. It is in the store, so any process can
 // wait for it, and complete it.
 type Authorization struct {
-	// URL is the page that the user's browser opens. It is a URL of an authorization server
-	// that the MCP server may have named.
+	// URL is the page that the user's browser opens. It is at the authorization server, which the MCP server, and not
+	// the operator, may have named: show its Host to the user.
 	URL     string
-	State   string    // identifies it
+	State   string    // identifies the authorization, for Await
 	Expires time.Time // by this process's clock
 }
 
@@ -52,9 +52,10 @@ func (a *Authorization) Host() string {
 	return u.Host
 }
 
-// Authorize starts, or joins, the authorization that the latest refusal of the user's requests
-// requires. Callback returns the waiters of an authorization, which may be any short text; ""
-// adds none. It waits under ctx. Errors are *Error.
+// Authorize starts the authorization that the latest refusal of the user's requests requires, or joins a pending one
+// of the same user. It finds the authorization server and registers a client if needed, which it waits for under ctx.
+// waiter is a short text that identifies who waits for the outcome: Callback returns the waiters of an authorization;
+// "" adds none. Errors are *Error.
 func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string) (*Authorization, error) {
 	id = c.principalOf(id)
 	ctx, stop := context.WithCancel(ctx)
@@ -67,8 +68,8 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	defer c.releaseUser(tokens)
 
 	select {
-	case tokens.turn <- struct{}{}:
-		defer func() { <-tokens.turn }()
+	case tokens.authorizeLock <- struct{}{}:
+		defer func() { <-tokens.authorizeLock }()
 	case <-ctx.Done():
 		return nil, asError(context.Cause(ctx))
 	}
@@ -91,24 +92,25 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	if waiter != "" {
 		fresh.Waiters = []string{waiter}
 	}
-	a, err := c.joinOrStart(ctx, fresh)
+	authorization, err := c.joinOrStart(ctx, fresh)
 	if err != nil {
 		return nil, asError(err)
 	}
-	return a, nil
+	return authorization, nil
 }
 
-// SignInHost returns the host of the authorization server where users sign in, which is the
-// one that the latest refusal of id's requests leads to. Errors are *Error.
+// SignInHost returns the host of the page where the user id would sign in now. It always requests the metadata again,
+// from where the configuration or the latest refusal of the user's requests says. It starts and stores nothing.
+// Errors are *Error.
 func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, error) {
-	u, err := c.acquireUser(c.principalOf(id))
+	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
 		return "", asError(err)
 	}
-	defer c.releaseUser(u)
-	u.mu.Lock()
-	ch := u.challenge
-	u.mu.Unlock()
+	defer c.releaseUser(tokens)
+	tokens.mu.Lock()
+	ch := tokens.challenge
+	tokens.mu.Unlock()
 	server, err := c.discovery.lookUp(ctx, ch)
 	if err != nil {
 		return "", asError(err)
@@ -120,21 +122,22 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 	return page.Host, nil
 }
 
-// authorizationURL returns the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC
-// 7636) and a resource (RFC 8707). Each of its parameters prevents an attack:
+// authorizationURL returns the URL of the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC 7636) and a
+// resource (RFC 8707). It returns an error if the URL is longer than maxURL. These parameters prevent attacks:
 //
 //   - The code comes back through a browser, whose history, extensions and proxies may leak it.
-//     Without the verifier, which stays in the store, nobody can exchange it (RFC 7636 section 1).
+//     Without the verifier, which stays in the store, an attacker cannot exchange it (RFC 7636 section 1).
 //   - A token without a resource may be valid at every server that trusts the authorization server.
-//     The MCP server that gets it could then use it at the others (RFC 8707 section 3).
-//   - The state cannot be guessed, so nobody can invent a response for a sign-in that a user has
-//     started and make their calls use an account of the attacker (RFC 6749 section 10.12).
+//     The MCP server that gets the token could use it at those servers (RFC 8707 section 3).
+//   - An attacker cannot guess the state, and so cannot invent a response for a sign-in that a user has
+//     started and make the user's calls use an account of the attacker (RFC 6749 section 10.12).
 func (c *Client) authorizationURL(a *storedAuthorization, state string) (string, error) {
 	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.Verifier)}
 	if a.Server.Resource != "" {
 		options = append(options, oauth2.SetAuthURLParam("resource", a.Server.Resource))
 	}
-	if slices.Contains(a.Scopes, offlineAccess) { // OpenID Connect Core section 11: else the scope is ignored or refused
+	if slices.Contains(a.Scopes, offlineAccess) {
+		// Without this parameter, the scope may be ignored (OpenID Connect Core section 11).
 		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
 	}
 	client := c.restoreClient(a.Client, a.Server.restore())
@@ -147,31 +150,31 @@ func (c *Client) authorizationURL(a *storedAuthorization, state string) (string,
 	return "", fetchErrorf("the URL of the authorization request is too long")
 }
 
-// joinOrStart makes an authorization known to all processes, or joins the pending one of the same user
-// with the same scopes: however many of their calls wait, in however many processes, a user signs in
-// once.
+// joinOrStart adds the waiters of fresh to the pending authorization of the same user, if that one gives what fresh
+// would give. Otherwise it stores fresh and makes it the pending one for all processes. So a user signs in once,
+// however many of their calls wait, in however many processes.
 func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*Authorization, error) {
-	latest := c.storedName(kindPending, fresh.Issuer, fresh.Subject)
-	state := c.stateStart() + rand.Text() + rand.Text()
-	started, err := c.describe(fresh, state)
+	pendingName := c.storedName(kindPending, fresh.Issuer, fresh.Subject)
+	state := c.statePrefix() + rand.Text() + rand.Text()
+	started, err := c.toAuthorization(fresh, state)
 	if err != nil {
 		return nil, err
 	}
 	for try := range maxStoreTries {
-		data, revision, err := c.store.Load(ctx, latest...)
+		pendingState, revision, err := c.store.Load(ctx, pendingName...)
 		if err != nil {
 			return nil, c.storeError(ctx, err)
 		}
-		if a, err := c.join(ctx, string(data), fresh); a != nil || err != nil {
-			return a, err
+		if joined, err := c.join(ctx, string(pendingState), fresh); joined != nil || err != nil {
+			return joined, err
 		}
-		// The authorization comes first: another process may read its state as soon as that is stored.
+		// Store the authorization before its state: another process may load it as soon as the state is stored.
 		if try == 0 {
 			if _, err := c.saveAuthorization(ctx, fresh, 0, state); err != nil {
 				return nil, err
 			}
 		}
-		next, err := c.store.Save(ctx, []byte(state), revision, outcomeTTL, latest...)
+		next, err := c.store.Save(ctx, []byte(state), revision, outcomeTTL, pendingName...)
 		if err != nil {
 			return nil, c.storeError(ctx, err)
 		}
@@ -182,13 +185,14 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 	return nil, fetchErrorf("other processes keep starting authorizations of the same user")
 }
 
-// join adds the waiters of fresh to the authorization with that state, if it may serve for fresh. It
-// returns nil if it may not.
+// join adds the waiters of fresh to the stored authorization with that state and returns it. It returns nil without
+// an error if there is none, if it does not give what fresh would give (canReuse), or if other processes keep
+// changing it.
 func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorization) (*Authorization, error) {
+	if state == "" {
+		return nil, nil
+	}
 	for range maxStoreTries {
-		if state == "" {
-			return nil, nil
-		}
 		stored, revision, err := c.loadAuthorization(ctx, state)
 		if err != nil || stored == nil || !c.canReuse(stored, fresh) {
 			return nil, err
@@ -201,25 +205,26 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 			}
 		}
 		if revision > 0 {
-			return c.describe(stored, state)
+			return c.toAuthorization(stored, state)
 		}
 	}
 	return nil, nil
 }
 
-// canReuse reports whether a stored authorization gives what fresh asks for, and leaves the user time: at
-// least half of signInTimeout.
+// canReuse reports whether the stored authorization a gives what fresh would give: it is pending at the same issuer
+// with all the scopes, it leaves the user at least half of signInTimeout, and its waiters do not exceed maxWaiters.
 func (c *Client) canReuse(a, fresh *storedAuthorization) bool {
 	now := c.store.Now()
 	givesAll := a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes)
 	leavesTime := now.Add(signInTimeout / 2).Before(a.Expires)
 	hasRoom := len(a.Waiters)+len(fresh.Waiters) <= maxWaiters
-	hasClient := a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires) // another process may have registered another client
+	// The client may be one that another process has registered.
+	hasClient := a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires)
 	return a.Status == statusPending && givesAll && leavesTime && hasRoom && hasClient
 }
 
-// describe returns what those who asked for a stored authorization need to know of it.
-func (c *Client) describe(a *storedAuthorization, state string) (*Authorization, error) {
+// toAuthorization returns a stored authorization for the caller of Authorize.
+func (c *Client) toAuthorization(a *storedAuthorization, state string) (*Authorization, error) {
 	page, err := c.authorizationURL(a, state)
 	if err != nil {
 		return nil, err
@@ -227,13 +232,14 @@ func (c *Client) describe(a *storedAuthorization, state string) (*Authorization,
 	return &Authorization{URL: page, State: state, Expires: c.localTime(a.Expires)}, nil
 }
 
-// stateStart returns how the states of this Client, and of those in other processes that have the same
-// configuration, begin. The states of others need not be looked up.
-func (c *Client) stateStart() string {
-	return values.NewKey(c.storedName("state")...).String()[:statePrefix]
+// statePrefix returns the first statePrefixLen bytes of all states of this Client. They are the same for a Client
+// with the same configuration in another process. A Client need not look up a state that begins with other bytes.
+func (c *Client) statePrefix() string {
+	return values.NewKey(c.storedName("state")...).String()[:statePrefixLen]
 }
 
-// loadAuthorization returns the authorization with that state and its revision; nil if there is none.
+// loadAuthorization returns the stored authorization with that state and its revision; nil without an error if there
+// is none, or if it cannot be decoded.
 func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	data, revision, err := c.store.Load(ctx, c.storedName(kindAuthorization, state)...)
 	if err != nil {
@@ -246,7 +252,8 @@ func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAu
 	return &a, revision, nil
 }
 
-// saveAuthorization stores an authorization. It returns 0 if the store has another revision.
+// saveAuthorization stores an authorization under its state, in place of the one at revision; 0 if there is none. It
+// returns the new revision, or 0 if the store has another one than revision: then nothing was stored.
 func (c *Client) saveAuthorization(ctx context.Context, a *storedAuthorization, revision uint64, state string) (uint64, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
@@ -259,10 +266,11 @@ func (c *Client) saveAuthorization(ctx context.Context, a *storedAuthorization, 
 	return next, nil
 }
 
-// Await returns nil if the user has granted access at the authorization with that state, so that their
-// requests now have a token, or if nothing is known of it any more. It returns ErrConsent if the user
-// has not come back; with wait, Await first waits until they have, or the authorization has expired, or
-// ctx has ended. Errors are *Error.
+// Await returns nil if the user has granted access in the authorization with that state, so that their requests now
+// have a token, or if the authorization is not stored any more. With wait, Await first waits until the user's browser
+// has come back, the authorization has expired, or ctx has ended. The error has ErrConsent in its chain if the
+// browser has not come back, and another cause if the user has refused or the authorization failed. Errors are
+// *Error.
 func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 	tick := time.NewTicker(awaitPoll)
 	defer tick.Stop()
@@ -271,12 +279,12 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 		switch {
 		case err != nil && !wait:
 			return asError(err)
-		case err != nil: // the store may be back before the user is
+		case err != nil: // keep waiting: the store may work again before the user comes back
 		case stored == nil || stored.Status == statusGranted:
 			return nil
 		case stored.Status == statusFailed:
-			return asFailed(errors.New("the authorization ended without access"))
-		case !wait || c.store.Now().After(stored.Expires.Add(fetchTimeout)): // redeeming may go beyond the expiry
+			return asSignInError(errors.New("the authorization ended without access"))
+		case !wait || c.store.Now().After(stored.Expires.Add(fetchTimeout)): // the code may be exchanged after the expiry
 			return asError(ErrConsent)
 		}
 		select {
@@ -289,13 +297,14 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 	}
 }
 
-// Callback handles the authorization response that a browser brought back (OAuth 2.1 section
-// 4.1.2), wherever the authorization was started. found is false if the state is not ours, was used
-// before, or has expired; then nothing happened. An error with found false is the store's: the same
-// query may be handled later. A nil error means that the user's requests now have a token; any other is
-// an *Error. waiters are those who wait for the outcome, whatever it is. Callback
-// waits for the token even when ctx ends: a user who closes the browser early has granted access all
-// the same.
+// Callback handles the authorization response that a browser brought back in query (OAuth 2.1 section 4.1.2), also if
+// another process started the authorization. It exchanges the code for a token, and stores the token and the outcome.
+// It does so even when ctx ends: a user who closes the browser early has granted access all the same.
+//
+// found is false if the state is not one of this Client, was used before, or has expired; then Callback did nothing.
+// An error with found false is one of the store, and the same query may be handled later. With found true, a nil
+// error means that the user's requests now have a token. Errors are *Error. waiters are the waiters of the
+// authorization, also after an error.
 //
 // The grant goes to the user who started the authorization (storedAuthorization), because the request
 // of the browser is not authenticated and says nothing about its user. docs/rough-edges.md describes
@@ -311,7 +320,7 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 	state := query.Get("state")
 	stored, revision, err := c.takeAuthorization(ctx, state)
 	if err != nil {
-		return nil, false, asFailed(err)
+		return nil, false, asSignInError(err)
 	}
 	if stored == nil {
 		return nil, false, nil
@@ -328,16 +337,16 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 		c.log.WarnContext(ctx, "the outcome of an authorization is not stored; calls that wait for it end when it expires")
 	}
 	if err != nil {
-		return stored.Waiters, true, asFailed(err)
+		return stored.Waiters, true, asSignInError(err)
 	}
 	return stored.Waiters, true, nil
 }
 
-// beginCallback reports whether a callback may belong to this Client. If so, callbacks.Done must be
-// called.
+// beginCallback reports whether a callback with the query q may belong to this Client, by the form of its state, and
+// the Client is not closed. If it returns true, the caller must call callbacks.Done, which Close waits for.
 func (c *Client) beginCallback(q url.Values) bool {
 	state := q.Get("state")
-	if len(q["state"]) != 1 || len(state) > maxState || !strings.HasPrefix(state, c.stateStart()) {
+	if len(q["state"]) != 1 || len(state) > maxState || !strings.HasPrefix(state, c.statePrefix()) {
 		return false
 	}
 	c.mu.Lock()
@@ -349,12 +358,14 @@ func (c *Client) beginCallback(q url.Values) bool {
 	return true
 }
 
-// takeAuthorization takes the authorization with that state for the one process that may exchange its
-// code; nil if there is none, or another callback took it. Whatever its outcome, a state is valid
-// once. An authorization server may revoke the tokens of a code that is sent twice (RFC 6749 section
-// 4.1.2), and browsers do send a callback twice, when a page is reloaded for example. A process that
-// dies after it took the authorization leaves it as statusRedeeming: those who wait for it get
-// ErrConsent once it has expired.
+// takeAuthorization sets the authorization with that state to statusRedeeming and returns it with its new revision:
+// the caller alone may exchange its code. It returns nil without an error if there is none, it has expired, or
+// another callback has taken it.
+//
+// A state is valid once, whatever the outcome. An authorization server may revoke the tokens of a code that is sent
+// twice (RFC 6749 section 4.1.2), and browsers do send a callback twice, when a page is reloaded for example. A
+// process that dies after it took the authorization leaves it as statusRedeeming; Await then returns ErrConsent after
+// the expiry.
 func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	for range maxStoreTries {
 		a, revision, err := c.loadAuthorization(ctx, state)
@@ -372,33 +383,15 @@ func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAu
 	return nil, 0, nil
 }
 
-// redeemCode checks an authorization response, exchanges its code for a token, and stores that. The
-// issuer is checked before the code is used, and before an error is believed. Everything about the
-// authorization server comes from the stored authorization and nothing from a new discovery: if the
-// MCP server named another one meanwhile, that one must not get the code.
+// redeemCode checks an authorization response, exchanges its code for a token, and stores the token as the grant of
+// the user who started the authorization. Everything about the authorization server comes from the stored
+// authorization and nothing from a new discovery: if the MCP server has named another one since then, that one must
+// not get the code.
 func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, query url.Values) error {
-	for _, name := range []string{"code", "iss", "error"} {
-		if len(query[name]) > 1 { // RFC 6749 section 3.1; of two, a proxy may have checked the other one
-			return errors.New("the response has a parameter twice")
-		}
+	code, err := checkResponse(stored, query)
+	if err != nil {
+		return err
 	}
-
-	// RFC 9207 section 2.4: the issuer must be identical. Otherwise a hostile authorization
-	// server could make us send it the code of an honest one (mix-up, RFC 9700 section 4.4).
-	iss := query.Get("iss")
-	mayBeMissing := iss == "" && !stored.Server.ReturnsIssuer
-	if iss != stored.Server.Issuer && !mayBeMissing {
-		return errors.New("the response is from another authorization server than the request was sent to")
-	}
-
-	code := query.Get("code")
-	switch {
-	case query.Has("error"):
-		return refusal(query.Get("error"))
-	case code == "" || len(code) > maxCode:
-		return errors.New("the response has no code")
-	}
-
 	tokens, err := c.acquireUser(auth.Identity{Issuer: stored.Issuer, Subject: stored.Subject})
 	if err != nil {
 		return err
@@ -434,6 +427,34 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	return tokens.replaceGrant(ctx, g)
 }
 
+// checkResponse returns the code of an authorization response, or an error if the response is not valid or is an
+// error. It checks the issuer first: an error of another authorization server is not believed.
+func checkResponse(stored *storedAuthorization, query url.Values) (code string, err error) {
+	for _, name := range []string{"code", "iss", "error"} {
+		// RFC 6749 section 3.1. A proxy may have checked the second value, and we would use the first.
+		if len(query[name]) > 1 {
+			return "", errors.New("the response has a parameter twice")
+		}
+	}
+
+	// RFC 9207 section 2.4: the issuer must be identical. Otherwise a hostile authorization server could make us send
+	// it the code of an honest one (mix-up, RFC 9700 section 4.4).
+	iss := query.Get("iss")
+	mayBeMissing := iss == "" && !stored.Server.ReturnsIssuer
+	if iss != stored.Server.Issuer && !mayBeMissing {
+		return "", errors.New("the response is from another authorization server than the request was sent to")
+	}
+
+	code = query.Get("code")
+	switch {
+	case query.Has("error"):
+		return "", responseError(query.Get("error"))
+	case code == "" || len(code) > maxCode:
+		return "", errors.New("the response has no code")
+	}
+	return code, nil
+}
+
 // responseErrors are the codes of an authorization response that is an error (RFC 6749 section 4.1.2.1, RFC 8707
 // section 2, OpenID Connect Core section 3.1.2.6).
 var responseErrors = []string{
@@ -441,19 +462,19 @@ var responseErrors = []string{
 	"invalid_target", "interaction_required", "login_required", "account_selection_required", "consent_required",
 }
 
-// refusal returns the error of an authorization response with that code. It does not quote another code, which is
-// text of the page that sent the browser here.
-func refusal(code string) error {
+// responseError returns the error for an authorization response with that error code. It quotes only the codes in
+// responseErrors: any other code is a text that whoever sent the browser here has chosen.
+func responseError(code string) error {
 	if !slices.Contains(responseErrors, code) {
 		return errors.New("the authorization server refused the request")
 	}
 	return errors.New("the authorization server refused the request: " + code)
 }
 
-// lifetimeWithoutRefresh returns how long a token is used that nothing renews: until it expires, for as long
-// as a sign-in is stored. The shorter times that token.ParseReply assumes are for tokens that are requested
-// again without a person, who would otherwise have to sign in again each minute (RFC 6749 section 5.1 lets an
-// authorization server leave out expires_in) or each day. If the token ends earlier, the server answers 401.
+// lifetimeWithoutRefresh returns how long to use a token of a sign-in that came without a refresh token: as long as
+// the reply states (RFC 6749 section 5.1 lets it state nothing), but not longer than a sign-in is stored. It does not
+// use the shorter lifetimes of token.ParseReply, because then the person would have to sign in again each minute or
+// each day. If the token ends earlier, the server answers 401.
 func lifetimeWithoutRefresh(t token.Token) time.Duration {
 	return min(cmp.Or(t.Stated, signInIdleTimeout), signInIdleTimeout)
 }

@@ -157,7 +157,7 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 	a := w.startAuthorization(userNamed("ann"))
 	q := oauthtest.Browse(t, a.URL)
 	for name, stranger := range map[string]url.Values{
-		"no state": {"code": q["code"]}, "another state": {"code": q["code"], "state": {"made-up"}}, "a state of this client": {"code": q["code"], "state": {w.stateStart() + strings.Repeat("A", 52)}}, "two states": {"code": q["code"], "state": {a.State, a.State}},
+		"no state": {"code": q["code"]}, "another state": {"code": q["code"], "state": {"made-up"}}, "a state of this client": {"code": q["code"], "state": {w.statePrefix() + strings.Repeat("A", 52)}}, "two states": {"code": q["code"], "state": {a.State, a.State}},
 	} {
 		if _, found, err := w.Callback(t.Context(), stranger); found || err != nil {
 			t.Errorf("%s: %v, %v, want false and no error", name, found, err)

@@ -10,22 +10,24 @@ import (
 
 const issuerMetadata = "the authorization server's metadata"
 
-// fetchAuthServer reads the metadata of an issuer.
-func (c *Client) fetchAuthServer(ctx context.Context, issuer string, trusted bool) (*authServer, error) {
-	body, err := fetch.Metadata(ctx, c.egress.clientFor(issuer, trusted), issuer, issuerMetadata)
+// fetchAuthServer requests the metadata of an issuer and returns what it describes. configured says that the
+// configuration names the issuer, and not the MCP server. Errors are *fetch.Error.
+func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured bool) (*authServer, error) {
+	body, err := fetch.Metadata(ctx, c.egress.clientFor(issuer, configured), issuer, issuerMetadata)
 	if err != nil {
 		return nil, err
 	}
-	return c.parseAuthServer(body, issuer, trusted)
+	return c.parseAuthServer(body, issuer, configured)
 }
 
-// parseAuthServer checks metadata. RFC 8414 section 3.3: it must name exactly the
-// issuer that was asked for, or it is another issuer's. Otherwise a document could pass as that of an
-// honest issuer and name endpoints of an attacker, which would get our credentials, codes and refresh
-// tokens (section 6.2). Only an issuer at the MCP server's own origin may have a slash at its end that was not asked
-// for: servers of before 2025-06-18 write it, and only we have derived the issuer then. Errors are *fetch.Error and
-// quote nothing of the document.
-func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*authServer, error) {
+// parseAuthServer decodes and checks the metadata of an issuer. Errors are *fetch.Error and quote nothing of it.
+//
+// The document must name exactly the issuer that was requested (RFC 8414 section 3.3). Otherwise a document could
+// pass as that of an honest issuer and name endpoints of an attacker, which would get our credentials, codes and
+// refresh tokens (section 6.2). There is one exception: an issuer at the MCP server's own origin may have an
+// additional slash at its end. Servers from before 2025-06-18 write it, and their issuer is not from a document but
+// derived by us.
+func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*authServer, error) {
 	var decoded struct {
 		Issuer    string   `json:"issuer"`
 		Token     string   `json:"token_endpoint"`
@@ -49,32 +51,38 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
 	}
 
-	personal := c.cfg.Kind == AuthorizationCode
-	for _, e := range []struct {
+	needsSignIn := c.cfg.Kind == AuthorizationCode
+	for _, endpoint := range []struct {
 		name, url string
 		required  bool
-	}{{"token", decoded.Token, true}, {"authorization", decoded.Authorize, personal}, {"registration", decoded.Register, false}, {"revocation", decoded.Revoke, false}} {
-		if e.url == "" && !e.required {
+	}{
+		{"token", decoded.Token, true},
+		{"authorization", decoded.Authorize, needsSignIn},
+		{"registration", decoded.Register, false},
+		{"revocation", decoded.Revoke, false},
+	} {
+		if endpoint.url == "" && !endpoint.required {
 			continue
 		}
-		// An issuer elsewhere must not point at a port of this machine either.
-		if fetch.CheckEndpoint("", e.url) != nil || !fetch.EndpointAllowed(issuer, e.url) {
-			return nil, fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, e.name)
+		// EndpointAllowed refuses a port of this machine if the issuer is elsewhere.
+		if fetch.CheckEndpoint("", endpoint.url) != nil || !fetch.EndpointAllowed(issuer, endpoint.url) {
+			return nil, fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, endpoint.name)
 		}
 	}
 
 	// MCP basic/authorization: clients must refuse an authorization server that does not
 	// state S256, because it may accept a stolen code.
-	if personal && !slices.Contains(decoded.PKCE, "S256") {
+	if needsSignIn && !slices.Contains(decoded.PKCE, "S256") {
 		return nil, fetchErrorf("%s offers no PKCE with S256", issuerMetadata)
 	}
+	// A server that does not state its algorithms may still support DPoP.
 	if c.cfg.DPoP && decoded.DPoP != nil && !slices.Contains(decoded.DPoP, proofAlgorithm) {
 		return nil, fetchErrorf("%s offers no DPoP with %s", issuerMetadata, proofAlgorithm)
 	}
 
 	return &authServer{
 		issuer:          issuer,
-		trusted:         trusted,
+		configured:      configured,
 		tokenURL:        decoded.Token,
 		authorizeURL:    decoded.Authorize,
 		registerURL:     decoded.Register,

@@ -10,57 +10,57 @@ import (
 
 const (
 	maxChallenge = 8 << 10 // bytes of one WWW-Authenticate header; a longer one is ignored
-	maxScopes    = 64      // of a challenge, or of metadata; the others are left out
-	maxScope     = 256     // bytes of one; a longer one is left out
+	maxScopes    = 64      // of a challenge, or of metadata; further scopes are left out
+	maxScope     = 256     // bytes of one scope; a longer one is left out
 )
 
-// challenge has what a server says in WWW-Authenticate with a refusal (RFC 6750 section 3,
-// RFC 9728 section 5.1, RFC 9449 section 7.1).
+// challenge is what a server requires, from the WWW-Authenticate header of a refusal (RFC 6750 section 3, RFC 9728
+// section 5.1, RFC 9449 section 7.1).
 type challenge struct {
-	metadata string // the URL of the server's metadata; "": its well-known URL
-	scopes   []string
-	code     string // such as insufficient_scope
+	metadata string   // resource_metadata, the URL of the server's metadata; "": it is at its well-known URL
+	scopes   []string // that a token needs; nil: not stated
+	code     string   // error, such as insufficient_scope; "": not stated
 }
 
-// parseChallenge reads the challenges of the schemes Bearer and DPoP. It ignores malformed
-// ones.
+// parseChallenge combines the challenges of the schemes Bearer and DPoP in a header: of each parameter, the first one
+// that is not empty. It ignores header lines that are malformed or too long.
 func parseChallenge(h http.Header) challenge {
-	var out challenge
+	var combined challenge
 	for _, line := range h.Values("WWW-Authenticate") {
 		if len(line) > maxChallenge {
 			continue
 		}
-		all, err := oauthex.ParseWWWAuthenticate([]string{fillEmptyStrings(line)})
+		challenges, err := oauthex.ParseWWWAuthenticate([]string{fillEmptyStrings(line)})
 		if err != nil {
 			continue
 		}
-		for _, c := range all {
+		for _, c := range challenges {
 			if c.Scheme != "bearer" && c.Scheme != "dpop" {
 				continue
 			}
-			if out.metadata == "" {
-				out.metadata = strings.TrimSpace(c.Params["resource_metadata"])
+			if combined.metadata == "" {
+				combined.metadata = strings.TrimSpace(c.Params["resource_metadata"])
 			}
-			if out.scopes == nil {
-				out.scopes = validScopes(strings.Fields(c.Params["scope"]))
+			if combined.scopes == nil {
+				combined.scopes = validScopes(strings.Fields(c.Params["scope"]))
 			}
-			if out.code == "" {
-				out.code = strings.TrimSpace(c.Params["error"])
+			if combined.code == "" {
+				combined.code = strings.TrimSpace(c.Params["error"])
 			}
 		}
 	}
-	return out
+	return combined
 }
 
-// fillEmptyStrings returns a header line with a space in each empty quoted string. RFC 9110 section 5.6.4
-// allows them, as in realm="", and oauthex refuses the whole line because of one.
+// fillEmptyStrings returns a header line with a space in each empty quoted string, as in realm="". RFC 9110 section
+// 5.6.4 allows empty strings, but oauthex refuses a whole line that has one.
 func fillEmptyStrings(line string) string {
 	var out strings.Builder
 	quoted := false
 	for i := 0; i < len(line); i++ {
 		out.WriteByte(line[i])
 		switch {
-		case line[i] == '\\' && quoted && i+1 < len(line):
+		case line[i] == '\\' && quoted && i+1 < len(line): // the next byte is escaped, and may be a quote
 			i++
 			out.WriteByte(line[i])
 		case line[i] == '"':
@@ -73,7 +73,8 @@ func fillEmptyStrings(line string) string {
 	return out.String()
 }
 
-// validScopes returns the valid ones of scopes (RFC 6749 section 3.3), each once.
+// validScopes returns the first maxScopes scopes that are valid (RFC 6749 section 3.3), each once. It returns nil if
+// there are none.
 func validScopes(scopes []string) []string {
 	var out []string
 	for _, s := range scopes {
@@ -86,7 +87,7 @@ func validScopes(scopes []string) []string {
 	return out
 }
 
-// mergeScopes returns the scopes of a, then those of b that are not in a.
+// mergeScopes returns the scopes of a, then those of b that are not in a, without those that validScopes leaves out.
 func mergeScopes(a, b []string) []string { return validScopes(slices.Concat(a, b)) }
 
 // isSubset reports whether all of a are in b.

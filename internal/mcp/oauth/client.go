@@ -18,11 +18,11 @@ import (
 type Client struct {
 	cfg       Config
 	log       *slog.Logger
-	server    *url.URL // without query, with a canonical host
+	server    *url.URL // the MCP server, without query and with a canonical host
 	egress    *egress
-	key       *proofKey // of tokens that need no sign-in; nil without DPoP
+	key       *proofKey // of all tokens that need no sign-in; nil without DPoP
 	nonces    proofNonces
-	store     *sealed.Store
+	store     *sealed.Store // Config.Store, or one in memory
 	discovery *discovery
 
 	ctx    context.Context // ends with Close
@@ -30,21 +30,21 @@ type Client struct {
 
 	users *lru.Cache[userKey, *userTokens]
 
-	mu           sync.Mutex // protects what follows
+	mu           sync.Mutex // protects the fields below
 	closed       bool
 	callbacks    sync.WaitGroup // running calls of Callback
 	storeErrorAt time.Time      // when an error of the store was logged last
 }
 
-// authServer is an authorization server as its metadata (RFC 8414) describes it, and what
-// tokens are requested for. It is not changed once discovery has returned it.
+// authServer is an authorization server as its metadata (RFC 8414) describes it, with the resource that tokens are
+// requested for. It is not changed once discovery has returned it.
 type authServer struct {
-	issuer   string   // "" where only the token endpoint is configured
-	trusted  bool     // the configuration names it
-	resource string   // the server that tokens are for (RFC 8707)
-	wanted   []string // scopes_supported of that server (RFC 9728)
+	issuer         string   // "" if only the token endpoint is configured
+	configured     bool     // the configuration names the issuer or the token endpoint, and not the MCP server
+	resource       string   // the resource of the tokens (RFC 8707): the MCP server
+	resourceScopes []string // scopes_supported in the metadata of the resource (RFC 9728)
 
-	tokenURL, authorizeURL, registerURL, revokeURL string // all but the first may be ""
+	tokenURL, authorizeURL, registerURL, revokeURL string // all but tokenURL may be ""
 
 	authMethods     []string // token_endpoint_auth_methods_supported; nil: not stated
 	scopes          []string // scopes_supported
@@ -52,34 +52,34 @@ type authServer struct {
 	acceptsMetadata bool     // the client id may be the URL of our metadata document
 }
 
-// clientIdentity is our client at one authorization server. It is sent to that one only.
+// clientIdentity is our client at one authorization server. It is sent to no other authorization server.
 type clientIdentity struct {
 	id      string      // "" for a grant that needs no client, such as an assertion alone
 	secret  auth.Secret // zero for a public client, and for one with a private key
 	method  string      // of client authentication: methodBasic and so on
-	expires time.Time   // from then on it is registered again; zero: it is configured
-	scopes  []string    // that it was registered for by this process
+	expires time.Time   // when a registered client must be registered again; zero: the client was not registered
+	scopes  []string    // that this process has registered it for
 }
 
 // resource has what we use of a server's protected resource metadata (RFC 9728 section 2).
 type resource struct {
-	name   string // the resource of tokens (RFC 8707), exactly as published
-	issuer string
+	name   string   // the resource of tokens (RFC 8707), exactly as published
+	issuer string   // the first of authorization_servers
 	scopes []string // scopes_supported
 }
 
-// discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and our
-// client there. It stores both for all users, and runs one search at a time. Its lock is a channel
-// and not a mutex, because a search takes seconds and those who wait must be able to give up.
+// discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and our client there. It stores
+// both for all users, and runs one search at a time. Its lock is a channel and not a mutex, because a search takes
+// seconds, and a caller that waits must return when its context ends.
 type discovery struct {
 	c    *Client
-	turn chan struct{} // semaphore of one; its owner may use what follows
+	lock chan struct{} // of capacity 1: whoever has sent to it may use the fields below
 
 	metadataURL string                    // the resource_metadata of the challenge that led to server
-	server      *authServer               // the outcome of the last search
-	err         error                     // why the last search failed
+	server      *authServer               // the outcome of the last search; nil if it failed
+	err         error                     // why the last search failed; nil if it succeeded
 	searchedAt  time.Time                 // when the last search began
-	boundIssuer string                    // the issuer that the configured credentials belong to
+	boundIssuer string                    // the issuer that the configured credentials belong to; "" if not known
 	registered  map[string]clientIdentity // by issuer
 }
 
@@ -94,27 +94,28 @@ type userKey struct {
 // userTokens has the tokens of one user, and what the next token is requested with. It is an entry of
 // Client.users: acquireUser and releaseUser count who uses it, and an entry in use is not dropped.
 type userTokens struct {
-	c      *Client
-	id     auth.Identity
-	key    userKey
-	source *token.CachedSource
-	turn   chan struct{} // semaphore of one: an authorization is being started
+	c             *Client
+	id            auth.Identity // as principalOf returns it
+	key           userKey       // in Client.users
+	source        *token.CachedSource
+	authorizeLock chan struct{} // of capacity 1: whoever has sent to it may start an authorization
 
-	mu           sync.Mutex // protects everything below
-	challenge    challenge  // the latest one
-	challengedAt time.Time  // when it came; zero: never
-	grant        grant      // of a sign-in: a copy of the stored one
-	revision     uint64     // of the stored grant that it is a copy of
-	unsaved      bool       // it is newer than the stored grant of that revision
-	comparedAt   time.Time  // when it was compared with the store; zero: never
+	mu           sync.Mutex // protects the fields below
+	challenge    challenge  // the MCP server's latest one
+	challengedAt time.Time  // when challenge arrived; zero: there is none
+	// grant is the latest grant. For AuthorizationCode it is a copy of the grant in the store, as of revision.
+	grant        grant
+	revision     uint64
+	grantUnsaved bool      // grant is newer than the store at revision, because it could not be stored
+	syncedAt     time.Time // when grant was last compared with the store; zero: never
 }
 
 // grant is the latest token of a user, and how it was requested.
 type grant struct {
-	server  *authServer // nil: none yet
-	client  clientIdentity
-	scopes  []string    // that were requested
-	refresh auth.Secret // the refresh token, valid at that server for that client; zero: none
+	server  *authServer    // that has issued the tokens; nil: no token was ever issued
+	client  clientIdentity // that the tokens were issued to
+	scopes  []string       // that were requested
+	refresh auth.Secret    // the refresh token; zero: none
 	token   token.Token
 	key     *proofKey // that the tokens are bound to; nil for bearer tokens
 }

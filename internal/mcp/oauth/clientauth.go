@@ -27,7 +27,8 @@ const (
 	methodKey   = "private_key_jwt"
 )
 
-// configuredClient returns the client that the configuration names.
+// configuredClient returns the client that the configuration names, with the authentication method that fits its
+// credentials and the authorization server.
 func (c *Client) configuredClient(server *authServer) clientIdentity {
 	client := clientIdentity{id: c.cfg.ClientID, secret: c.cfg.ClientSecret}
 	switch {
@@ -41,24 +42,26 @@ func (c *Client) configuredClient(server *authServer) clientIdentity {
 	return client
 }
 
-// secretAuthMethod returns how a client secret is sent: in the Authorization header unless a
-// accepts it only in the form (RFC 8414 section 2: basic if a does not say).
-func secretAuthMethod(a *authServer) string {
-	if slices.Contains(a.authMethods, methodPost) && !slices.Contains(a.authMethods, methodBasic) {
+// secretAuthMethod returns the method with which a client secret is sent: methodPost if the server accepts it in the
+// form only, otherwise methodBasic, which is also the default of a server that states no methods (RFC 8414 section
+// 2).
+func secretAuthMethod(server *authServer) string {
+	if slices.Contains(server.authMethods, methodPost) && !slices.Contains(server.authMethods, methodBasic) {
 		return methodPost
 	}
 	return methodBasic
 }
 
-// addClientAuth adds to a token request what authenticates the client in the form. The secret
-// of client_secret_basic is added to the header later; client_id is in the form as well, which RFC 6749 section 3.2.1
-// permits, because the authorization servers of the Python SDK and FastMCP refuse a request without it.
-func (c *Client) addClientAuth(form url.Values, a *authServer, client clientIdentity) error {
+// addClientAuth adds the parameters that identify and authenticate the client to the form of a request to the server.
+// For methodBasic it adds nothing: newClientRequest sends the id and the secret in the Authorization header.
+func (c *Client) addClientAuth(form url.Values, server *authServer, client clientIdentity) error {
 	switch client.method {
+	case methodBasic:
+		return nil
 	case methodPost:
 		form.Set("client_secret", client.secret.Reveal())
 	case methodKey:
-		assertion, err := c.clientAssertion(a, client)
+		assertion, err := c.clientAssertion(server, client)
 		if err != nil {
 			return err
 		}
@@ -76,9 +79,9 @@ const (
 	assertionLifetime = time.Minute
 )
 
-// clientAssertion returns a JWT that authenticates the client (RFC 7523 section 2.2). Its
-// audience is the issuer and nothing else (draft-ietf-oauth-rfc7523bis), so no other server
-// can use it.
+// clientAssertion returns a JWT that authenticates the client (RFC 7523 section 2.2). Its audience is the issuer
+// alone (draft-ietf-oauth-rfc7523bis), or the token endpoint if no issuer is configured, so that no other server can
+// use it. It reads the private key anew for each assertion, since its file may be replaced.
 func (c *Client) clientAssertion(server *authServer, client clientIdentity) (string, error) {
 	text, err := c.cfg.PrivateKey.readText("the private key")
 	if err != nil {
@@ -103,9 +106,8 @@ func (c *Client) clientAssertion(server *authServer, client clientIdentity) (str
 	return signed, nil
 }
 
-// ParsePrivateKey reads a key in PEM: PKCS #8, SEC 1 or PKCS #1, of RSA with 2048 bits or
-// more, ECDSA over P-256, P-384 or P-521, or Ed25519. It also returns the algorithm to sign
-// with. The error does not quote the key.
+// ParsePrivateKey decodes a private key in PEM: PKCS #8, SEC 1 or PKCS #1, of RSA with 2048 bits or more, ECDSA over
+// P-256, P-384 or P-521, or Ed25519. It also returns the algorithm to sign with. The error does not quote the key.
 //
 // Other blocks before the key are skipped, as crypto/tls does: openssl ecparam -genkey writes the
 // parameters of the curve first, and a file may begin with the certificate.

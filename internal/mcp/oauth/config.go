@@ -39,13 +39,13 @@ type Config struct {
 	// Resource is the URI of the server that tokens are for (RFC 8707); "" means the
 	// resource that the server's own metadata names.
 	Resource string
-	// Issuer or TokenURL, if set, says where to request tokens; then what the server says
-	// about that is ignored.
+	// Issuer or TokenURL, if set, says where to request tokens. The MCP server's metadata and challenges then do not
+	// decide it. At most one may be set.
 	Issuer, TokenURL string
 
-	// ClientID is our client at the authorization server. Without it, it is
-	// ClientMetadataURL if the authorization server accepts that, else the authorization
-	// server registers a client (RFC 7591).
+	// ClientID is our client at the authorization server. If it is "", AuthorizationCode uses ClientMetadataURL as
+	// the client id if the authorization server accepts that, or else registers a client (RFC 7591). The other kinds
+	// then send no client id.
 	ClientID          string
 	ClientMetadataURL string
 	ClientSecret      auth.Secret
@@ -57,8 +57,8 @@ type Config struct {
 	RedirectURL string
 	// IdP is the identity provider that gives the assertions of Enterprise.
 	IdP IdP
-	// DPoP binds tokens to a key (RFC 9449): each sign-in has one of its own, and other tokens one
-	// that ends with the process.
+	// DPoP binds tokens to a key (RFC 9449): each sign-in to a key of its own, and all other tokens to one key that
+	// ends with the Client.
 	DPoP bool
 	// Store keeps sign-ins of users, pending and granted, for all processes that share it. nil means
 	// that they end with the Client.
@@ -84,14 +84,15 @@ const maxText = 64 << 10
 // Text is a secret in the configuration or in a file. The file is read for each use, because
 // such files are replaced: a Kubernetes projected token, for example.
 type Text struct {
-	Value auth.Secret
-	File  string
+	Value auth.Secret // used if File is ""
+	File  string      // the path
 }
 
-// IsZero reports whether neither is set.
+// IsZero reports whether neither Value nor File is set.
 func (t Text) IsZero() bool { return t == Text{} }
 
-// readText returns the secret without the line feeds at its end. what names it in errors.
+// readText returns the secret. From a file of at most maxText bytes it removes the line ends at the end. what names
+// the secret in errors, which are *fetch.Error.
 func (t Text) readText(what string) (string, error) {
 	if t.File == "" {
 		return t.Value.Reveal(), nil

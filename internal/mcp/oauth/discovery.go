@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -10,24 +11,25 @@ import (
 )
 
 const (
-	discoveryTimeout    = 15 * time.Second // for all requests of one search
+	discoveryTimeout    = 15 * time.Second // for all requests of one search and one registration
 	discoveryMaxAge     = time.Hour        // after which endpoints are looked up again
 	discoveryRetryAfter = time.Second      // after which a failed search is repeated
 	maxIssuers          = 8                // whose registrations are stored at a time
 )
 
-// newDiscovery sends nothing yet.
+// newDiscovery returns a discovery that has found nothing and sends nothing yet.
 func newDiscovery(c *Client) *discovery {
-	return &discovery{c: c, turn: make(chan struct{}, 1), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}
+	return &discovery{c: c, lock: make(chan struct{}, 1), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}
 }
 
-// discover returns the authorization server that a challenge leads to, our client there, and the scopes to
-// request for a user with the grant previous. It uses the last search unless the challenge came after that:
-// a server may have moved to another authorization server (SEP-2352). Errors are *fetch.Error, or the context's.
+// discover returns the authorization server that a challenge leads to, our client there, and the scopes to request
+// for a user whose grant so far is previous. It registers a client if needed. It uses the result of the last search
+// unless the challenge, which arrived at challengedAt, is newer (isCurrent): a server may have moved to another
+// authorization server (SEP-2352). Errors are *fetch.Error, or the cause of the end of ctx.
 func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt time.Time, previous grant) (*authServer, clientIdentity, []string, error) {
 	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
+	case d.lock <- struct{}{}:
+		defer func() { <-d.lock }()
 	case <-ctx.Done():
 		return nil, clientIdentity{}, nil, context.Cause(ctx)
 	}
@@ -37,7 +39,7 @@ func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt tim
 		started := time.Now()
 		server, err := d.search(ctx, ch)
 		if errors.Is(ctx.Err(), context.Canceled) {
-			return nil, clientIdentity{}, nil, ctx.Err() // this caller gave up; for others the search may succeed
+			return nil, clientIdentity{}, nil, ctx.Err() // only this caller gave up: do not record a failed search
 		}
 		d.server = server
 		d.err = err
@@ -51,16 +53,16 @@ func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt tim
 		return nil, clientIdentity{}, nil, d.err
 	}
 	scopes := d.c.selectScopes(d.server, ch, previous.scopesAt(d.server))
-	client, err := d.clientAt(ctx, d.server, scopes)
+	client, err := d.clientFor(ctx, d.server, scopes)
 	return d.server, client, scopes, err
 }
 
-// lookUp returns the authorization server that a challenge leads to. It stores nothing and
-// registers no client.
+// lookUp searches for the authorization server that a challenge leads to, whatever the last search found. It records
+// nothing and registers no client. Errors are those of discover.
 func (d *discovery) lookUp(ctx context.Context, ch challenge) (*authServer, error) {
 	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
+	case d.lock <- struct{}{}:
+		defer func() { <-d.lock }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -69,10 +71,13 @@ func (d *discovery) lookUp(ctx context.Context, ch challenge) (*authServer, erro
 	return d.search(ctx, ch)
 }
 
-// isCurrent reports whether the outcome of the last search also applies to this challenge. A failure
-// applies for a second, so that the requests of many users that wait do not repeat it one after the
-// other. What the configuration names applies whatever a server says. What a server named applies only
-// to challenges that are older than the search and name the same metadata. d.turn must be held.
+// isCurrent reports whether the outcome of the last search also applies to a challenge that arrived at challengedAt:
+//   - a failure applies for discoveryRetryAfter, so that the waiting requests of many users do not repeat the search;
+//   - an authorization server that the configuration names applies for discoveryMaxAge, whatever the challenge is;
+//   - one that the MCP server has named applies for discoveryMaxAge to challenges that are older than the search and
+//     name the same metadata.
+//
+// The caller must hold d.lock.
 func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 	age := time.Since(d.searchedAt)
 	switch {
@@ -80,68 +85,68 @@ func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 		return false
 	case d.err != nil:
 		return age < discoveryRetryAfter
-	case d.server.trusted:
+	case d.server.configured:
 		return age < discoveryMaxAge
 	}
 	return age < discoveryMaxAge && d.searchedAt.After(challengedAt) && d.metadataURL == ch.metadata
 }
 
-// search returns the authorization server that the configuration names, or else the one that
-// the MCP server names. d.turn must be held.
+// search requests the metadata of the authorization server that the configuration names, or else of the one that the
+// MCP server names, and returns what they describe. It records nothing. The caller must hold d.lock.
 //
-// boundIssuer protects the credentials of the configuration where that names no issuer. The first
-// issuer that the server names gets them, because there is nothing to compare it with. If the server
-// names another one later, it may have been taken over, and the next token request would send the
-// client secret to whoever did that.
+// boundIssuer protects the credentials of the configuration if the configuration names no issuer. The first issuer
+// that the MCP server names gets the credentials, because there is nothing to compare it with. If the server names
+// another issuer later, an attacker may have taken it over, and the next token request would send the client secret
+// to the attacker. So that is an error.
 func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, error) {
 	cfg := &d.c.cfg
 	if cfg.TokenURL != "" {
-		return d.withTarget(&authServer{trusted: true, tokenURL: cfg.TokenURL}, resource{name: d.c.server.String()}), nil
+		return d.setResource(&authServer{configured: true, tokenURL: cfg.TokenURL}, resource{name: d.c.server.String()}), nil
 	}
 	if cfg.Issuer != "" {
 		a, err := d.c.fetchAuthServer(ctx, cfg.Issuer, true)
 		if err != nil {
 			return nil, err
 		}
-		return d.withTarget(a, resource{name: d.c.server.String()}), nil
+		return d.setResource(a, resource{name: d.c.server.String()}), nil
 	}
 	r, err := d.c.fetchResource(ctx, ch)
 	if err != nil {
 		return nil, err
 	}
-	if d.hasBoundCredentials() && d.boundIssuer != "" && strings.TrimSuffix(d.boundIssuer, "/") != strings.TrimSuffix(r.issuer, "/") {
+	isSameIssuer := strings.TrimSuffix(d.boundIssuer, "/") == strings.TrimSuffix(r.issuer, "/")
+	if d.hasBoundCredentials() && d.boundIssuer != "" && !isSameIssuer {
 		return nil, fetchErrorf("the server names another authorization server than before, which the configured credentials are not for; set the issuer in the configuration")
 	}
 	a, err := d.c.fetchAuthServer(ctx, r.issuer, false)
 	if err != nil {
 		return nil, err
 	}
-	return d.withTarget(a, r), nil
+	return d.setResource(a, r), nil
 }
 
-// isConfigured reports whether the configuration says where tokens come from.
+// isConfigured reports whether the configuration names the authorization server.
 func (d *discovery) isConfigured() bool { return d.c.cfg.Issuer != "" || d.c.cfg.TokenURL != "" }
 
-// hasBoundCredentials reports whether the configuration has credentials. They are valid at
-// one issuer: the first one that is found.
+// hasBoundCredentials reports whether the configuration has credentials, which must be sent to one issuer only. Only
+// AuthorizationCode works without: it can register a client at each issuer.
 func (d *discovery) hasBoundCredentials() bool {
 	return d.c.cfg.ClientID != "" || d.c.cfg.Kind != AuthorizationCode
 }
 
-// withTarget sets the resource that tokens of a are for, and its scopes.
-func (d *discovery) withTarget(a *authServer, r resource) *authServer {
-	a.resource, a.wanted = r.name, r.scopes
-	if d.c.cfg.Resource != "" {
-		a.resource = d.c.cfg.Resource
-	}
-	return a
+// setResource sets the resource of the tokens of server to r, but with the configured name if there is one, and
+// returns server.
+func (d *discovery) setResource(server *authServer, r resource) *authServer {
+	server.resource = cmp.Or(d.c.cfg.Resource, r.name)
+	server.resourceScopes = r.scopes
+	return server
 }
 
-// clientAt returns our client at a: the configured one, the URL of our metadata document, or
-// the one that a registers now (RFC 7591), for all scopes that have been requested there so far: some
-// authorization servers refuse others. d.turn must be held. Registrations are forgotten all at once
-// when there are maxIssuers: only a server that keeps naming other issuers gets that far.
-func (d *discovery) clientAt(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
+// clientFor returns our client at the server. That is the configured client, or with AuthorizationCode the URL of our
+// metadata document, or a client that clientFor registers (RFC 7591). A registration is used again until it expires.
+// It is for all scopes that were requested at the server so far, because some authorization servers refuse scopes
+// that a client was not registered for. The caller must hold d.lock.
+func (d *discovery) clientFor(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
 	cfg := &d.c.cfg
 	switch {
 	case cfg.ClientID != "":
@@ -162,18 +167,19 @@ func (d *discovery) clientAt(ctx context.Context, server *authServer, scopes []s
 	if err != nil {
 		return clientIdentity{}, err
 	}
-	if len(d.registered) >= maxIssuers {
+	if len(d.registered) >= maxIssuers { // only a server that keeps naming other issuers gets this far
 		clear(d.registered)
 	}
 	d.registered[server.issuer] = client
 	return client, nil
 }
 
-// forgetClient drops a registration that its issuer no longer knows.
+// forgetClient drops the registration client, which its issuer no longer knows, so that the next discover registers
+// another one. It waits for a search in progress, and does nothing if ctx ends first.
 func (d *discovery) forgetClient(ctx context.Context, server *authServer, client clientIdentity) {
 	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
+	case d.lock <- struct{}{}:
+		defer func() { <-d.lock }()
 	case <-ctx.Done():
 		return
 	}
@@ -182,8 +188,8 @@ func (d *discovery) forgetClient(ctx context.Context, server *authServer, client
 	}
 }
 
-// isClientUnknown reports whether an authorization server does not know our client (RFC 6749
-// section 5.2).
+// isClientUnknown reports whether err is a refusal that means that the authorization server does not know our client
+// or does not accept its authentication (RFC 6749 section 5.2).
 func isClientUnknown(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
 	return ok && refusal.Code == "invalid_client"

@@ -16,69 +16,71 @@ import (
 const (
 	requestTimeout = 5 * time.Second // of one request, from dialing to the last byte
 	maxHeader      = 64 << 10        // bytes of a reply's header
+	maxIdleConns   = 4               // to one host, in each of the two clients
 )
 
 // egress has the two http.Clients for authorization servers. They follow no redirects, which
 // would carry a secret to whatever host a reply names.
 //
-// An MCP server on the internet chooses which URLs we request: of its metadata, of the issuer, and
-// through that of every endpoint. Without a limit it could make us send requests into the operator's
-// network, to a cloud's metadata service for example (server-side request forgery, RFC 9728 section
-// 7.7). So an address that it names may not be more private than its own. To check the URL would not be
-// enough: its host name may resolve to something else when it is dialed.
+// An MCP server on the internet chooses which URLs we request: the URL of its metadata, the issuer, and through the
+// issuer every endpoint. Without a limit it could make us send requests into the operator's network, to a cloud's
+// metadata service for example (server-side request forgery, RFC 9728 section 7.7). So a URL that the server names
+// must not lead to an address that is more private than the server's own. To check the URL is not enough: its host
+// name may resolve to another address when it is dialed.
 type egress struct {
-	server *url.URL
-	// trusted is for URLs of the configuration, the MCP server's own origin included. They
-	// may be anywhere, and proxies from the environment are used.
-	trusted *http.Client
-	// named is for URLs that a server named. The address is checked at dial time, when DNS
-	// has resolved it; therefore no proxy is used.
-	named *http.Client
+	server *url.URL // the MCP server
+	// configured is for URLs that the configuration names, or an issuer that it names, and for the origin of the MCP
+	// server. Their addresses are not restricted, and proxies from the environment are used.
+	configured *http.Client
+	// discovered is for URLs that the MCP server names, or an issuer that it names. The address is checked when it is
+	// dialed, after DNS has resolved it. It uses no proxy, because then the proxy would resolve it.
+	discovered *http.Client
 }
 
-// newEgress returns the clients for the authorization servers of one MCP server. certificates may be
-// nil.
+// newEgress returns the clients for the authorization servers of one MCP server. certificates may be nil, which means
+// the system's roots and no client certificate.
 func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
-	pooled := func() *http.Transport {
+	newTransport := func() *http.Transport {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.MaxIdleConnsPerHost, t.MaxResponseHeaderBytes = 4, maxHeader
+		t.MaxIdleConnsPerHost = maxIdleConns
+		t.MaxResponseHeaderBytes = maxHeader
 		return t
 	}
-	guarded := pooled()
-	guarded.Proxy = nil
+	restricted := newTransport()
+	restricted.Proxy = nil
 	limit := fetch.ClassifyHost(server.Hostname())
-	guarded.DialContext = (&net.Dialer{Timeout: requestTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+	restricted.DialContext = (&net.Dialer{Timeout: requestTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		return checkAddress(address, limit)
 	}}).DialContext
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	client := func(t *http.Transport) *http.Client {
-		c := &http.Client{Transport: t, CheckRedirect: stay, Timeout: requestTimeout}
+	newClient := func(t *http.Transport) *http.Client {
+		c := &http.Client{Transport: t, Timeout: requestTimeout}
+		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		if certificates != nil {
 			c.Transport = certificates.Transport(t)
 		}
 		return c
 	}
-	return &egress{server: server, trusted: client(pooled()), named: client(guarded)}
+	return &egress{server: server, configured: newClient(newTransport()), discovered: newClient(restricted)}
 }
 
-// clientFor returns the client for a URL. trusted means that the configuration names the
-// server which the URL comes from.
-func (e *egress) clientFor(raw string, trusted bool) *http.Client {
+// clientFor returns the client for a URL. configured means that the configuration names the URL, or the authorization
+// server in whose metadata it is. A URL at the MCP server's own origin needs no flag.
+func (e *egress) clientFor(raw string, configured bool) *http.Client {
 	u, err := url.Parse(raw)
 	isOfServer := err == nil && origin(u) == origin(e.server)
-	if trusted || isOfServer {
-		return e.trusted
+	if configured || isOfServer {
+		return e.configured
 	}
-	return e.named
+	return e.discovered
 }
 
 // close closes the idle connections. Requests in flight must have ended.
 func (e *egress) close() {
-	e.trusted.CloseIdleConnections()
-	e.named.CloseIdleConnections()
+	e.configured.CloseIdleConnections()
+	e.discovered.CloseIdleConnections()
 }
 
-// origin returns scheme, host and port of u.
+// origin returns the origin of u (RFC 6454), with a canonical host.
 func origin(u *url.URL) string { return u.Scheme + "://" + canonicalHost(u) }
 
 // canonicalHost returns host and port of u in lower case and without the default port (RFC 3986 sections
@@ -86,7 +88,7 @@ func origin(u *url.URL) string { return u.Scheme + "://" + canonicalHost(u) }
 func canonicalHost(u *url.URL) string {
 	host := strings.ToLower(u.Host)
 	switch u.Scheme + ":" + u.Port() {
-	case "https:443", "http:80", "https:", "http:":
+	case "https:443", "http:80", "https:", "http:": // an empty port may have its colon
 		return strings.TrimSuffix(host, ":"+u.Port())
 	}
 	return host

@@ -7,8 +7,8 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// ErrConsent is in the chain of an error that Authorize can resolve: the user must sign in
-// with a browser, for the first time or for more scopes.
+// ErrConsent is in the chain of an error that means that the user must sign in with a browser (Authorize), for the
+// first time or for more scopes.
 var ErrConsent = errors.New("the user has not authorized access")
 
 // errClosed is returned after Close.
@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, so that errors.Is finds ErrConsent and the errors of a context.
 func (e *Error) Unwrap() error { return e.Err }
 
-// asError returns err as an Error with a text for the caller.
+// asError returns an Error with the cause err, and with a text that does not quote err.
 func asError(err error) *Error {
 	if errors.Is(err, ErrConsent) {
 		return &Error{Public: "sign-in required: the user has not authorized access to this server", Err: err}
@@ -40,11 +40,11 @@ func asError(err error) *Error {
 	return &Error{Public: "no token could be obtained for this server", Err: err}
 }
 
-// fetchErrorf returns a fetch.Error with our own text. It must not quote what the other side
-// sent.
+// fetchErrorf returns a fetch.Error with a formatted text. The text is logged and may be shown, so it must not quote
+// what the other side sent.
 func fetchErrorf(format string, args ...any) error {
 	return &fetch.Error{Public: fmt.Sprintf(format, args...)}
 }
 
-// asFailed returns the error of an authorization that gave no access.
-func asFailed(err error) *Error { return &Error{Public: "signing in failed", Err: err} }
+// asSignInError returns the Error for an authorization that ended without access, with the cause err.
+func asSignInError(err error) *Error { return &Error{Public: "signing in failed", Err: err} }

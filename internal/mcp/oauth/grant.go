@@ -26,26 +26,25 @@ const (
 	idpEndpoint   = "the identity provider's token endpoint"
 )
 
-// grantForm returns the form of a token request by a grant that needs no sign-in, for a user.
+// grantForm returns the parameters of a token request to server for the user id with the scopes, for all kinds of
+// grants but AuthorizationCode. For JWTBearer it reads the assertion, and for Enterprise it requests one from the
+// identity provider.
 func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Identity, scopes []string) (url.Values, error) {
 	form := url.Values{}
 	if len(scopes) > 0 {
 		form.Set("scope", strings.Join(scopes, " "))
 	}
+	var assertion string
+	var err error
 	switch c.cfg.Kind {
 	case ClientCredentials:
 		form.Set("grant_type", "client_credentials")
 		return form, nil
 	case JWTBearer:
-		assertion, err := c.cfg.Assertion.readText("the assertion")
-		if err != nil {
-			return nil, err
-		}
-		form.Set("grant_type", grantJWTBearer)
-		form.Set("assertion", assertion)
-		return form, nil
+		assertion, err = c.cfg.Assertion.readText("the assertion")
+	default: // Enterprise
+		assertion, err = c.requestIDJAG(ctx, server, id, scopes)
 	}
-	assertion, err := c.requestIDJAG(ctx, server, id, scopes)
 	if err != nil {
 		return nil, err
 	}
@@ -54,14 +53,14 @@ func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Iden
 	return form, nil
 }
 
-// requestIDJAG exchanges the token that a user sent for an ID-JAG (RFC 8693 section 2.1): the
-// identity provider's assertion, for that one authorization server, that this client may act
-// for the user at that one resource. oauthex.ExchangeToken does not fit: it sends the secret in
-// the form, which an identity provider need not accept, and an empty code.
-func (c *Client) requestIDJAG(ctx context.Context, a *authServer, id auth.Identity, scopes []string) (string, error) {
+// requestIDJAG exchanges the token that the user id sent for an ID-JAG at the identity provider (RFC 8693 section
+// 2.1). An ID-JAG is an assertion for one authorization server that this client may act for the user at one resource.
+// Errors quote nothing of the reply. oauthex.ExchangeToken does not fit: it sends the secret in the form, which an
+// identity provider need not accept, and an empty code.
+func (c *Client) requestIDJAG(ctx context.Context, server *authServer, id auth.Identity, scopes []string) (string, error) {
 	idp := c.cfg.IdP
 	form := url.Values{
-		"grant_type": {grantExchange}, "requested_token_type": {typeIDJAG}, "audience": {a.issuer}, "resource": {a.resource},
+		"grant_type": {grantExchange}, "requested_token_type": {typeIDJAG}, "audience": {server.issuer}, "resource": {server.resource},
 		"subject_token": {id.Token.Reveal()}, "subject_token_type": {idp.SubjectTokenType},
 	}
 	if idp.SubjectTokenType == "" {
@@ -77,42 +76,42 @@ func (c *Client) requestIDJAG(ctx context.Context, a *authServer, id auth.Identi
 	if err != nil {
 		return "", err
 	}
-	got, err := fetch.Do(c.egress.trusted, req, idpEndpoint, maxTokenReply)
+	reply, err := fetch.Do(c.egress.configured, req, idpEndpoint, maxTokenReply)
 	if err != nil {
 		return "", err
 	}
-	if got.Status != http.StatusOK {
-		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
+	if reply.Status != http.StatusOK {
+		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: reply.Status, Code: token.ErrorCode(reply.Body)}
 	}
 
-	var w struct {
-		Assertion string `json:"access_token"` // RFC 8693 section 2.2.1 names every issued token so
+	var decoded struct {
+		Assertion string `json:"access_token"` // the name of every issued token (RFC 8693 section 2.2.1)
 		Type      string `json:"issued_token_type"`
 	}
-	if json.Unmarshal(got.Body, &w) != nil || w.Assertion == "" || w.Type != typeIDJAG {
+	if json.Unmarshal(reply.Body, &decoded) != nil || decoded.Assertion == "" || decoded.Type != typeIDJAG {
 		return "", fetchErrorf("%s returned no identity assertion", idpEndpoint)
 	}
-	return w.Assertion, nil
+	return decoded.Assertion, nil
 }
 
-// selectScopes returns the scopes to request: those of the configuration, or else those of the
-// challenge, or else those of the server's metadata (MCP basic/authorization, scope
-// selection), with those requested before for the same user at the same place (SEP-2350).
+// selectScopes returns the scopes to request: those of the configuration alone, or else those of the challenge, or
+// else those of the MCP server's metadata (MCP basic/authorization, scope selection). To the latter two it adds
+// previous, the scopes requested before for the same user at the same server (SEP-2350). For a sign-in it also adds
+// offline_access, if the authorization server states that it supports that (SEP-2207).
 func (c *Client) selectScopes(server *authServer, ch challenge, previous []string) []string {
-	want := validScopes(strings.Fields(c.cfg.Scope))
+	scopes := validScopes(strings.Fields(c.cfg.Scope))
 	if c.cfg.Scope == "" {
-		want = ch.scopes
-		if len(want) == 0 {
-			want = server.wanted
+		required := ch.scopes
+		if len(required) == 0 {
+			required = server.resourceScopes
 		}
-		want = mergeScopes(previous, want)
+		scopes = mergeScopes(previous, required)
 	}
-	// SEP-2207: only if the authorization server states that it supports the scope.
 	if c.cfg.Kind == AuthorizationCode && slices.Contains(server.scopes, offlineAccess) {
-		want = mergeScopes(want, []string{offlineAccess})
+		scopes = mergeScopes(scopes, []string{offlineAccess})
 	}
-	return want
+	return scopes
 }
 
-// fetchTimeout bounds the requests for one token, with those that must come before it.
+// fetchTimeout bounds the requests for one token, including discovery and the requests to an identity provider.
 const fetchTimeout = 20 * time.Second

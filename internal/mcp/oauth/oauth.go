@@ -49,7 +49,7 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// New checks cfg and sends nothing. Close must be called in the end.
+// New returns a Client for cfg, or an error if cfg is not valid. It sends nothing. The caller must Close the Client.
 func New(cfg Config) (*Client, error) {
 	server, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -85,12 +85,12 @@ func New(cfg Config) (*Client, error) {
 	return client, nil
 }
 
-// For returns the Source of id's requests. For ClientCredentials and JWTBearer it uses the
-// service's own tokens, whoever id is. It need not be closed.
-func (c *Client) For(id auth.Identity) *Source { return &Source{c, c.principalOf(id)} }
+// For returns a Source that sends the requests of the user id with their tokens. For ClientCredentials and JWTBearer,
+// all users have the service's own tokens, and id may be empty. The Source need not be closed.
+func (c *Client) For(id auth.Identity) *Source { return &Source{c: c, id: c.principalOf(id)} }
 
-// principalOf returns the part of id that the cache stores. It drops the caller's token unless
-// the grant needs it.
+// principalOf returns the part of id on which the user's tokens depend: without the caller's token unless the grant
+// exchanges that, and nothing for a grant whose tokens all users share.
 func (c *Client) principalOf(id auth.Identity) auth.Identity {
 	switch c.cfg.Kind {
 	case Enterprise:
@@ -101,8 +101,8 @@ func (c *Client) principalOf(id auth.Identity) auth.Identity {
 	return auth.Identity{}
 }
 
-// Close cancels the requests in flight, except the use of a refresh token, waits for them, and lets no other
-// start. No call of Send may be running any more. What is in Config.Store stays there.
+// Close cancels the requests in flight, except for those that use a refresh token, and waits for all of them. Later
+// requests fail. No call of Send may be running any more. Sign-ins in Config.Store stay there.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -18,27 +18,30 @@ import (
 const (
 	registration    = "the registration endpoint"
 	maxRegistration = 64 << 10 // bytes of its reply
-	maxClientID     = 2 << 10  // bytes
-	// registrationMaxAge is how long a registration is used for new authorizations. An
-	// authorization server that has dropped it tells the user and not us, so it is short.
+	maxClientID     = 2 << 10  // bytes of a client id, and of a client secret
+	// registrationMaxAge is how long a registration is used for new authorizations. It is short, because an
+	// authorization server that has dropped a registration shows that to the user and does not tell us.
 	registrationMaxAge = 24 * time.Hour
 )
 
-// registerClient registers a client at a (RFC 7591) for these scopes, as a web application or as a native one
-// (SEP-837). oauthex.RegisterClient does not fit: it cannot request
-// dpop_bound_access_tokens (RFC 9449 section 5.2), and its errors quote the reply without its
-// status.
+// registerClient registers a new client at the server (RFC 7591) for the scopes. The client has a secret if the
+// server accepts one. It is a native application if its redirect URL is http, and otherwise a web application
+// (SEP-837). Errors quote nothing of the reply.
+//
+// oauthex.RegisterClient does not fit: it cannot request dpop_bound_access_tokens (RFC 9449 section 5.2), and its
+// errors quote the reply without its status.
 func (c *Client) registerClient(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
 	method := methodNone
-	if server.authMethods == nil || slices.Contains(server.authMethods, methodBasic) || slices.Contains(server.authMethods, methodPost) {
+	acceptsBasic := server.authMethods == nil || slices.Contains(server.authMethods, methodBasic)
+	if acceptsBasic || slices.Contains(server.authMethods, methodPost) {
 		method = secretAuthMethod(server)
 	}
-	kind := "web"
+	applicationType := "web"
 	if u, err := url.Parse(c.cfg.RedirectURL); err == nil && u.Scheme == "http" {
-		kind = "native" // http is for the loopback address only (OpenID Connect Registration section 2)
+		applicationType = "native" // http is for the loopback address only (OpenID Connect Registration section 2)
 	}
 	metadata := map[string]any{
-		"client_name": "answerd", "application_type": kind, "redirect_uris": []string{c.cfg.RedirectURL},
+		"client_name": "answerd", "application_type": applicationType, "redirect_uris": []string{c.cfg.RedirectURL},
 		"grant_types": []string{"authorization_code", "refresh_token"}, "response_types": []string{"code"},
 		"token_endpoint_auth_method": method, "dpop_bound_access_tokens": c.cfg.DPoP,
 	}
@@ -55,7 +58,7 @@ func (c *Client) registerClient(ctx context.Context, server *authServer, scopes 
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	got, err := fetch.Do(c.egress.clientFor(server.registerURL, server.trusted), req, registration, maxRegistration)
+	got, err := fetch.Do(c.egress.clientFor(server.registerURL, server.configured), req, registration, maxRegistration)
 	if err != nil {
 		return clientIdentity{}, err
 	}
@@ -67,9 +70,9 @@ func (c *Client) registerClient(ctx context.Context, server *authServer, scopes 
 	return client, err
 }
 
-// parseRegistration reads the registered client (RFC 7591 section 3.2.1). requested is the
-// authentication method that we asked for, which the server may change. The registration is used for
-// registrationMaxAge, or until its secret expires if that is earlier.
+// parseRegistration decodes the reply to a registration and returns the client without its scopes (RFC 7591 section
+// 3.2.1). requested is the authentication method in the request; the server may choose another one. The client
+// expires after registrationMaxAge, or when its secret expires if that is earlier.
 func parseRegistration(body []byte, requested string) (clientIdentity, error) {
 	var decoded struct {
 		ID      string  `json:"client_id"`
@@ -92,8 +95,13 @@ func parseRegistration(body []byte, requested string) (clientIdentity, error) {
 	if !isKnown || lacksSecret {
 		return clientIdentity{}, fetchErrorf("%s requires an unsupported client authentication method", registration)
 	}
-	if end := time.Unix(int64(min(decoded.Expires, 1e11)), 0); decoded.Expires > 0 && end.Before(client.expires) {
-		client.expires = end
+	if decoded.Expires > 0 { // 0: the secret does not expire
+		secretExpires := time.Unix(int64(min(decoded.Expires, maxUnixTime)), 0)
+		if secretExpires.Before(client.expires) {
+			client.expires = secretExpires
+		}
 	}
 	return client, nil
 }
+
+const maxUnixTime = 1e11 // the year 5138; a float64 may be too large for an int64

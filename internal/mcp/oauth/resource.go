@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"answerd/internal/auth/fetch"
@@ -17,61 +18,66 @@ const (
 	wellKnown        = "/.well-known/oauth-protected-resource"
 )
 
-// metadataLocation is a URL where metadata may be, and the resources that it may describe.
+// metadataLocation is a URL where metadata may be, and the resources that the metadata there may describe.
 type metadataLocation struct {
 	url       string
 	resources []string
 }
 
-// fetchResource reads the server's metadata: at the URL in the challenge and nowhere else, if
-// there is one; otherwise at the well-known URL of the endpoint's path, then of the root (RFC
-// 9728 section 3.1). A server without any is its own authorization server, as the MCP
-// specification said before 2025-06-18. Only a 4xx that does not ask to try again later means that
-// there is no metadata: after another error, to take the next location or the server itself could send
-// users to a different authorization server for as long as the error lasts.
+// fetchResource requests the MCP server's metadata and returns what they describe. It uses the URL in the challenge
+// if there is one; otherwise the well-known URL of the endpoint's path, and then that of the root (RFC 9728 section
+// 3.1). If there is no metadata at the well-known URLs, the server is its own authorization server, as the MCP
+// specification said before 2025-06-18.
 //
-// oauthex.GetProtectedResourceMetadata does not fit: it refuses every server in a private
-// network that has no name (10.0.0.7), takes one spelling of the resource only, and does not
-// say whether there is no metadata or none now.
+// Only a 4xx that does not ask to try again later means that there is no metadata. Any other status is an error: to
+// use the next location instead could send users to a different authorization server while the error lasts.
+//
+// oauthex.GetProtectedResourceMetadata does not fit: it refuses every server in a private network that has no name
+// (10.0.0.7), takes one spelling of the resource only, and does not say whether there is no metadata or whether the
+// metadata cannot be read now.
 func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, error) {
-	for _, p := range c.metadataLocations(ch.metadata) {
-		if err := fetch.CheckEndpoint(resourceMetadata, p.url); err != nil {
+	for _, location := range c.metadataLocations(ch.metadata) {
+		if err := fetch.CheckEndpoint(resourceMetadata, location.url); err != nil {
 			return resource{}, &fetch.Error{Public: err.Error()}
 		}
-		got, err := fetch.Get(ctx, c.egress.clientFor(p.url, false), p.url, resourceMetadata, maxMetadata)
+		client := c.egress.clientFor(location.url, false)
+		reply, err := fetch.Get(ctx, client, location.url, resourceMetadata, maxMetadata)
 		switch {
 		case err != nil:
 			return resource{}, err
-		case got.Status == http.StatusOK:
-			return parseResource(got.Body, p.resources)
-		case ch.metadata != "" || !fetch.IsAbsent(got.Status):
-			return resource{}, &fetch.Error{Public: resourceMetadata + " cannot be read", Status: got.Status}
+		case reply.Status == http.StatusOK:
+			return parseResource(reply.Body, location.resources)
+		case ch.metadata != "" || !fetch.IsAbsent(reply.Status):
+			return resource{}, &fetch.Error{Public: resourceMetadata + " cannot be read", Status: reply.Status}
 		}
 	}
 	return resource{name: c.server.String(), issuer: origin(c.server)}, nil
 }
 
-// metadataLocations returns where the server's metadata may be; given is the URL in the
-// challenge. What is published for the endpoint may describe only the endpoint. Only the
-// document at the root of the origin may describe the whole origin: otherwise an endpoint
-// that shares its host with others could make us send a token that is valid for those.
-func (c *Client) metadataLocations(given string) []metadataLocation {
-	self, root := c.server.String(), origin(c.server)
-	atRoot := metadataLocation{root + wellKnown, []string{self, root}}
-	if given != "" {
-		if canonicalResource(given) == atRoot.url {
-			return []metadataLocation{{given, atRoot.resources}}
+// metadataLocations returns where to look for the MCP server's metadata, in order. challenged is the URL in the
+// challenge; "" if it has none.
+//
+// A document for the endpoint may describe only the endpoint. Only the document at the root of the origin may
+// describe the whole origin. Otherwise an endpoint that shares its host with other services could make us send it a
+// token that is valid for all of them.
+func (c *Client) metadataLocations(challenged string) []metadataLocation {
+	endpoint, root := c.server.String(), origin(c.server)
+	atRoot := metadataLocation{url: root + wellKnown, resources: []string{endpoint, root}}
+	if challenged != "" {
+		if canonicalResource(challenged) == atRoot.url {
+			return []metadataLocation{{url: challenged, resources: atRoot.resources}}
 		}
-		return []metadataLocation{{given, []string{self}}}
+		return []metadataLocation{{url: challenged, resources: []string{endpoint}}}
 	}
 	path := strings.TrimSuffix(c.server.EscapedPath(), "/")
 	if path == "" {
 		return []metadataLocation{atRoot}
 	}
-	return []metadataLocation{{root + wellKnown + path, []string{self}}, atRoot}
+	return []metadataLocation{{url: root + wellKnown + path, resources: []string{endpoint}}, atRoot}
 }
 
-// canonicalResource returns a resource for comparisons: with a canonical host, and without a trailing slash.
+// canonicalResource returns the URI of a resource for comparisons: with a canonical host, and without a trailing
+// slash.
 func canonicalResource(name string) string {
 	if u, err := url.Parse(name); err == nil {
 		u.Host = canonicalHost(u)
@@ -80,12 +86,13 @@ func canonicalResource(name string) string {
 	return strings.TrimSuffix(name, "/")
 }
 
-// parseResource reads metadata that must describe one of resources. RFC 9728 section 3.3 requires
-// identical strings. MCP asks clients to accept capitals in scheme and host too (basic/authorization,
-// canonical server URI), and URL libraries add and remove the default port and a trailing slash. The
-// check prevents that a server names the resource of another one, and gets a token that it can use there
-// (section 7.3). Of several authorization servers the first is used: section 7.6 leaves the choice to the
-// client.
+// parseResource decodes protected resource metadata. Of several authorization servers it returns the first: RFC 9728
+// section 7.6 leaves the choice to the client. Errors quote nothing of the document.
+//
+// The metadata must describe one of resources. Otherwise a server could name the resource of another server, and get
+// a token that it can use there (section 7.3). Section 3.3 requires identical strings, but parseResource compares
+// canonical ones: MCP asks clients to accept capitals in scheme and host (basic/authorization, canonical server URI),
+// and URL libraries add and remove the default port and a trailing slash.
 func parseResource(body []byte, resources []string) (resource, error) {
 	var decoded struct {
 		Resource string   `json:"resource"`
@@ -95,10 +102,8 @@ func parseResource(body []byte, resources []string) (resource, error) {
 	if json.Unmarshal(body, &decoded) != nil {
 		return resource{}, fetchErrorf("%s is not the JSON of RFC 9728", resourceMetadata)
 	}
-	matches := false
-	for _, n := range resources {
-		matches = matches || canonicalResource(n) == canonicalResource(decoded.Resource)
-	}
+	named := canonicalResource(decoded.Resource)
+	matches := slices.ContainsFunc(resources, func(r string) bool { return canonicalResource(r) == named })
 	switch {
 	case !matches:
 		return resource{}, fetchErrorf("%s names another resource", resourceMetadata)

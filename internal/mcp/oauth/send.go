@@ -9,23 +9,24 @@ import (
 	"answerd/internal/auth"
 )
 
-// maxSends bounds how often one request is sent: without a token, with one, with a nonce,
-// with a renewed token, and with one of more scopes. A server that always refuses gets no
-// more requests than that.
+// maxSends bounds how often one request is sent to a server that refuses it every time: without a token, with a
+// token, with a nonce, with a renewed token, and with a token of more scopes.
 const maxSends = 5
 
-// Source sends requests with the tokens of one user. It may be used concurrently. It holds no tokens
-// itself: Send looks them up, so a Source stays valid however long it is kept.
+// Source sends requests with the tokens of one user. It may be used concurrently. It holds no tokens itself: Send
+// looks them up in the Client, so a Source stays valid as long as the Client.
 type Source struct {
 	c  *Client
-	id auth.Identity // what principalOf leaves of the caller
+	id auth.Identity // as principalOf returns it
 }
 
-// Send sends the request through next with a token of the user, if there is one or one can be got
-// without a sign-in. After a refusal it sends the request again if a token, a renewed token or one of
-// more scopes may help. Send changes the request, which must have GetBody or no body. It returns the
-// server's last response. Errors are *Error, for a request that was not carried out, or
-// those of next.
+// Send sends the request r through next with a token of the user. It requests a token if there is none and that needs
+// no sign-in; a first request to learn where to request one has no token. After a refusal with 401 or 403, Send sends
+// the request again, maxSends times in all, if a new token, a renewed token or a token of more scopes may help. Send
+// changes r, which must have GetBody or no body.
+//
+// Send returns the server's last response, which may be a refusal. The error is an *Error if the server did not carry
+// out the request, with ErrConsent in its chain if the user must sign in; or it is an error of next.
 func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	tokens, err := s.c.acquireUser(s.id)
 	if err != nil {
@@ -56,29 +57,30 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
 			return resp, nil
 		}
-		better, err := try.nextToken(r, resp, token)
+		replacement, err := try.nextToken(r, resp, token)
 		if errors.Is(err, errFinal) {
 			return resp, nil
 		}
+		// Read a short body to its end, so that the connection can be used again.
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxChallenge))
 		_ = resp.Body.Close()
 		if err != nil {
 			return nil, err
 		}
-		token = better
+		token = replacement
 		if r, err = cloneForRetry(r); err != nil {
 			return nil, &Error{Public: "the request cannot be sent again", Err: err}
 		}
 	}
 }
 
-// currentToken returns the token to send with. It returns the zero Secret if the request
-// must go without one, to get a challenge from the server. Errors are ErrConsent if only the user can
-// help, those of the token endpoint, or those of the store.
+// currentToken returns the token for the first attempt of a request. It returns the zero Secret if the request must
+// be sent without a token, to get a challenge that says where to request one. It may wait for the token endpoint or
+// the store, under ctx. The error is ErrConsent if the user must sign in, or one of the token endpoint or the store.
 //
-// For a user who signs in: with a refresh token, the CachedSource gives a token and renews it in time.
-// Otherwise it is the token there is. Without one, the server is asked for a challenge, which says
-// where to sign in; once it has said that, the result is ErrConsent.
+// For a user who signs in, there are these cases: with a refresh token, the CachedSource returns a token and renews
+// it before it expires. Without a refresh token, the result is the token of the sign-in until it expires. Without a
+// token, the first request is sent without one; after its challenge, the result is ErrConsent.
 func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	if u.c.cfg.Kind != AuthorizationCode {
 		if _, ok := u.source.Cached(); !ok && u.needsChallenge() {
@@ -86,7 +88,7 @@ func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 		}
 		return u.source.Token(ctx)
 	}
-	if err := u.compareGrant(ctx, false); err != nil {
+	if err := u.syncGrant(ctx, false); err != nil {
 		return auth.Secret{}, err
 	}
 	token, ok := u.source.Cached()
@@ -101,15 +103,16 @@ func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	return auth.Secret{}, ErrConsent
 }
 
-// canRefresh reports whether there is a refresh token.
+// canRefresh reports whether the user's grant has a refresh token.
 func (u *userTokens) canRefresh() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return !u.grant.refresh.IsZero()
 }
 
-// addToken sets the Authorization header of the request (RFC 6750 section 2.1), with a proof of the key that
-// the token is bound to and with the server's nonce, if it is bound to one (RFC 9449 section 7.1).
+// addToken sets the Authorization header of the request r (RFC 6750 section 2.1). If the user's tokens are bound to a
+// key, it also sets the DPoP header to a new proof with the nonce (RFC 9449 section 7.1). Without a token it only
+// removes the DPoP header.
 func (u *userTokens) addToken(r *http.Request, token auth.Secret, nonce string) error {
 	r.Header.Del("DPoP")
 	if token.IsZero() {
@@ -126,7 +129,7 @@ func (u *userTokens) addToken(r *http.Request, token auth.Secret, nonce string) 
 	return key.addProof(r, token, nonce)
 }
 
-// cloneForRetry returns a copy of the request whose body can be sent once more.
+// cloneForRetry returns a copy of the request with a new body from GetBody, since the body of r was read.
 func cloneForRetry(r *http.Request) (*http.Request, error) {
 	out := r.Clone(r.Context())
 	if r.GetBody != nil {
@@ -146,62 +149,61 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// attempt is one request and what was already tried to get it accepted. Each remedy is tried once, so
-// that a server which refuses everything ends the attempt.
+// attempt is the state of one call of Send. Each way to replace a refused token is tried once, so that a server that
+// refuses everything ends the attempt.
 type attempt struct {
 	tokens       *userTokens
-	nonceRetried bool // the same token was sent with the server's new nonce
+	nonceRetried bool // the same token was sent again with a new nonce
 	tokenRenewed bool // the token was replaced after a 401
-	steppedUp    bool // the token was replaced by one of more scopes after a 403
+	steppedUp    bool // the token was replaced by a token of more scopes after a 403
 	newNonce     bool // the latest response had another DPoP nonce than its request
 }
 
-// errFinal means that no token helps, so the caller gets the server's refusal.
+// errFinal means that no other token helps, so the caller of Send gets the server's refusal.
 var errFinal = errors.New("the server's refusal is final")
 
-// nextToken returns the token to send again with after a refusal, or errFinal, or an *Error.
-// A WebSocket handshake may be refused with 403 because of its token: some frameworks have
-// no other way to decline one.
+// nextToken returns the token with which to send the request r again, after the server has refused it with resp. sent
+// is the token that was refused; zero if r had none. nextToken records the server's challenge, and may request a
+// token, for which it waits under the context of r. The error is errFinal or an *Error.
 func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
-	tokens, ch := t.tokens, parseChallenge(resp.Header)
+	ctx, tokens, ch := r.Context(), t.tokens, parseChallenge(resp.Header)
+	// A WebSocket handshake may be refused with 403 because of its token, as with 401: some server frameworks have no
+	// other way to refuse one.
 	isWebSocket := r.Header.Get("Upgrade") != ""
 	isAboutScope := ch.code == errorInsufficientScope || !isWebSocket
 	switch {
 	case resp.StatusCode == http.StatusForbidden && isAboutScope:
-		return t.stepUp(r.Context(), ch, sent)
-	case ch.code == errorUseNonce && !sent.IsZero(): // the token may be valid, the proof was not
+		return t.stepUp(ctx, ch, sent)
+	case ch.code == errorUseNonce && !sent.IsZero(): // the proof was refused, and not the token
 		if !t.newNonce || t.nonceRetried {
 			return auth.Secret{}, errFinal
 		}
 		t.nonceRetried = true
 		return sent, nil
-	case sent.IsZero():
-		tokens.saveChallenge(ch)
-	case t.tokenRenewed:
-		// A new token does not help. The user may have revoked access, or the server has
-		// moved to another authorization server.
-		return t.giveUp(r.Context(), ch, sent)
-	default:
-		tokens.saveChallenge(ch)
+	case t.tokenRenewed && !sent.IsZero():
+		// The renewed token was refused too. The user may have revoked access, or the server has moved to another
+		// authorization server.
+		return t.giveUp(ctx, ch, sent)
+	}
+	tokens.saveChallenge(ch)
+	request := tokens.source.Token
+	if !sent.IsZero() {
 		t.tokenRenewed = true
+		request = func(ctx context.Context) (auth.Secret, error) { return tokens.source.Renew(ctx, sent) }
 	}
 	if tokens.c.cfg.Kind == AuthorizationCode && !tokens.canRefresh() {
-		return t.giveUp(r.Context(), ch, sent)
+		return t.giveUp(ctx, ch, sent)
 	}
-	get := func(ctx context.Context) (auth.Secret, error) { return tokens.source.Renew(ctx, sent) }
-	if sent.IsZero() {
-		get = tokens.source.Token
-	}
-	token, err := get(r.Context())
+	token, err := request(ctx)
 	if err != nil {
 		return auth.Secret{}, asError(err)
 	}
 	return token, nil
 }
 
-// giveUp drops a token that the server does not accept. It returns the token of another
-// request of the same user, if that got a new one meanwhile. Otherwise it returns
-// ErrConsent if a sign-in can help, else errFinal.
+// giveUp handles a refusal after which no token can be requested without a sign-in. sent is the refused token. If the
+// user has another valid token by now, from another request or another process, giveUp returns that. Otherwise it
+// drops the user's grant and returns ErrConsent in an *Error. For a grant without a sign-in it returns errFinal.
 func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if tokens.c.cfg.Kind != AuthorizationCode {
@@ -211,7 +213,7 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	if sent.IsZero() {
 		return auth.Secret{}, asError(ErrConsent)
 	}
-	if err := tokens.compareGrant(ctx, true); err != nil { // the user may have signed in at another process
+	if err := tokens.syncGrant(ctx, true); err != nil { // the user may have signed in at another process
 		return auth.Secret{}, asError(err)
 	}
 	if token, ok := tokens.source.Cached(); ok && token != sent {
@@ -221,24 +223,26 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	return auth.Secret{}, asError(ErrConsent)
 }
 
-// stepUp gets a token of more scopes, once, after a 403 that requires them (MCP
-// basic/authorization, step-up authorization). It fails at once if those scopes were
-// requested before: requesting them again would give the same token, and loop. It fails too if the
-// configuration names the scopes: the operator has decided what the token may do, and a server must
-// not be able to widen that.
+// stepUp returns a token of more scopes after a 403 that requires them (MCP basic/authorization, step-up
+// authorization). sent is the refused token. If the user must sign in for the scopes, the error is ErrConsent in an
+// *Error; if the 403 has another reason, it is errFinal.
+//
+// stepUp returns another *Error if it has replaced the token before, or if those scopes were requested before: to
+// request them again would give the same token, and loop. It does so too if the configuration names the scopes: the
+// operator has decided what the token may do, and a server must not be able to widen that.
 func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
 		return auth.Secret{}, errFinal
 	}
 	if tokens.c.cfg.Kind == AuthorizationCode {
-		if err := tokens.compareGrant(ctx, true); err != nil {
+		if err := tokens.syncGrant(ctx, true); err != nil {
 			return auth.Secret{}, asError(err)
 		}
 	}
 	if token, ok := tokens.source.Cached(); ok && token != sent && !t.steppedUp {
 		t.steppedUp = true
-		return token, nil // another request got it meanwhile
+		return token, nil // another request has replaced the token
 	}
 	tokens.mu.Lock()
 	requested := tokens.grant.scopes

@@ -11,10 +11,10 @@ import (
 
 const revocationEndpoint = "the revocation endpoint"
 
-// SignOut removes the tokens of a user from the store, and asks the authorization server to revoke the
-// refresh token (RFC 7009) if its metadata has an endpoint for that. Processes that share the store use
-// their copy of the access token for at most ten seconds more. It reports whether the user had signed
-// in. Errors are *Error: the user may still be signed in.
+// SignOut removes the tokens of the user id from the store, and asks the authorization server to revoke the refresh
+// token (RFC 7009) if its metadata has an endpoint for that. Other processes that share the store use their copy of
+// the access token for at most ten seconds more. SignOut reports whether the user had signed in. Errors are *Error,
+// after which the user may still be signed in. A failed revocation is only logged.
 func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
@@ -44,8 +44,8 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 	return false, asError(fetchErrorf("other processes keep changing the sign-in"))
 }
 
-// revoke asks the authorization server to revoke a grant (RFC 7009). It only logs an error, because this process does
-// not use the tokens any more.
+// revoke revokes the tokens of a grant, which the store and this process do not use any more, at the authorization
+// server if that has a revocation endpoint. It only logs an error: the user is signed out in any case.
 func (c *Client) revoke(ctx context.Context, g *grant) {
 	if g.server.revokeURL == "" {
 		return
@@ -55,7 +55,8 @@ func (c *Client) revoke(ctx context.Context, g *grant) {
 	}
 }
 
-// requestRevocation sends the request of revoke, with the refresh token of the grant or else its access token.
+// requestRevocation sends a revocation request (RFC 7009 section 2.1) for the refresh token of the grant, or for its
+// access token if it has no refresh token.
 func (c *Client) requestRevocation(ctx context.Context, g *grant) error {
 	form := url.Values{"token": {g.refresh.Reveal()}, "token_type_hint": {"refresh_token"}}
 	if g.refresh.IsZero() {
@@ -65,7 +66,7 @@ func (c *Client) requestRevocation(ctx context.Context, g *grant) error {
 	if err != nil {
 		return err
 	}
-	reply, err := fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.trusted), request, revocationEndpoint, maxTokenReply)
+	reply, err := fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.configured), request, revocationEndpoint, maxTokenReply)
 	if err != nil {
 		return err
 	}

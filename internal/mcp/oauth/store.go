@@ -13,8 +13,8 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// The forms in which sign-ins are in Config.Store, encrypted. A process of another version may read
-// them: members are only added.
+// The types below are the JSON of sign-ins in Config.Store, which encrypts it. A process of another version may read
+// it, so members may be added but not removed or renamed.
 
 // The kinds of secrets in the store: the first part of their names.
 const (
@@ -24,12 +24,12 @@ const (
 	kindPending       = "pending"       // the state of the user's latest authorization
 )
 
-// storedServer is an authServer.
+// storedServer is the JSON of an authServer.
 type storedServer struct {
 	Issuer          string   `json:"issuer,omitempty"`
-	Trusted         bool     `json:"trusted,omitempty"`
+	Configured      bool     `json:"trusted,omitempty"`
 	Resource        string   `json:"resource,omitempty"`
-	Wanted          []string `json:"wanted,omitempty"`
+	ResourceScopes  []string `json:"wanted,omitempty"`
 	TokenURL        string   `json:"token_url"`
 	AuthorizeURL    string   `json:"authorize_url,omitempty"`
 	RegisterURL     string   `json:"register_url,omitempty"`
@@ -43,24 +43,24 @@ type storedServer struct {
 // storeServer returns the stored form of an authServer; restore is the reverse.
 func storeServer(a *authServer) storedServer {
 	return storedServer{
-		Issuer: a.issuer, Trusted: a.trusted, Resource: a.resource, Wanted: a.wanted, TokenURL: a.tokenURL, AuthorizeURL: a.authorizeURL,
+		Issuer: a.issuer, Configured: a.configured, Resource: a.resource, ResourceScopes: a.resourceScopes, TokenURL: a.tokenURL, AuthorizeURL: a.authorizeURL,
 		RegisterURL: a.registerURL, RevokeURL: a.revokeURL, AuthMethods: a.authMethods, Scopes: a.scopes,
 		ReturnsIssuer: a.returnsIssuer, AcceptsMetadata: a.acceptsMetadata,
 	}
 }
 
-// restore returns the authorization server as it was when the sign-in began. It is not looked up again,
-// because a refresh token must go to the endpoint that has issued it, whatever a server names now.
+// restore returns the authorization server as it was when the sign-in began. Its metadata is not requested again,
+// because a refresh token must go to the endpoint that has issued it, whatever the MCP server names now.
 func (s *storedServer) restore() *authServer {
 	return &authServer{
-		issuer: s.Issuer, trusted: s.Trusted, resource: s.Resource, wanted: s.Wanted, tokenURL: s.TokenURL, authorizeURL: s.AuthorizeURL,
+		issuer: s.Issuer, configured: s.Configured, resource: s.Resource, resourceScopes: s.ResourceScopes, tokenURL: s.TokenURL, authorizeURL: s.AuthorizeURL,
 		registerURL: s.RegisterURL, revokeURL: s.RevokeURL, authMethods: s.AuthMethods, scopes: s.Scopes,
 		returnsIssuer: s.ReturnsIssuer, acceptsMetadata: s.AcceptsMetadata,
 	}
 }
 
-// storedClient is a clientIdentity, and empty for the one of the configuration, whose secret may
-// have changed when it is used.
+// storedClient is the JSON of a registered client. It is empty for a configured client, which is taken from the
+// configuration when it is used, because its secret may have changed.
 type storedClient struct {
 	ID      string    `json:"id,omitempty"`
 	Secret  string    `json:"secret,omitempty"`
@@ -68,7 +68,7 @@ type storedClient struct {
 	Expires time.Time `json:"expires,omitzero"`
 }
 
-// storeClient returns the stored form of our client: empty for the one of the configuration.
+// storeClient returns the stored form of our client, empty for a configured one; restoreClient is the reverse.
 func (c *Client) storeClient(client clientIdentity) storedClient {
 	if c.cfg.ClientID != "" {
 		return storedClient{}
@@ -76,27 +76,27 @@ func (c *Client) storeClient(client clientIdentity) storedClient {
 	return storedClient{client.id, client.secret.Reveal(), client.method, c.storedTime(client.expires)}
 }
 
-// restoreClient returns our client at a: the one of the configuration as it is now, or the stored one.
-func (c *Client) restoreClient(s storedClient, a *authServer) clientIdentity {
+// restoreClient returns our client at server: the configured one if there is one, or else the stored one.
+func (c *Client) restoreClient(s storedClient, server *authServer) clientIdentity {
 	if c.cfg.ClientID != "" {
-		return c.configuredClient(a)
+		return c.configuredClient(server)
 	}
 	return clientIdentity{id: s.ID, secret: auth.NewSecret(s.Secret), method: s.Method, expires: c.localTime(s.Expires)}
 }
 
-// storedGrant is a grant of a user.
+// storedGrant is the JSON of a grant.
 type storedGrant struct {
 	Server  storedServer `json:"server"`
 	Client  storedClient `json:"client"`
 	Scopes  []string     `json:"scopes,omitempty"`
 	Refresh string       `json:"refresh,omitempty"`
 	Token   string       `json:"token"`
-	Expires time.Time    `json:"expires"`
+	Expires time.Time    `json:"expires"`       // of Token, by the store's clock
 	Key     []byte       `json:"key,omitempty"` // that the tokens are bound to, in PKCS #8
 }
 
-// encodeGrant returns the stored form of a grant, which Config.Store encrypts. It stores when the token
-// expires and not for how long it is valid, by the store's clock, which all processes can read.
+// encodeGrant returns the stored form of a grant, which Config.Store encrypts. It has the time when the token expires
+// by the store's clock, which is the same for all processes, and not how long the token is valid.
 func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 	key, err := g.key.encode()
 	if err != nil {
@@ -108,21 +108,25 @@ func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 	})
 }
 
-// decodeGrant reads what encodeGrant has written. A token that has expired meanwhile has the Lifetime 0,
-// and only its refresh token is of use. The error quotes nothing of data.
+// decodeGrant decodes what encodeGrant has returned. If the token has expired since then, its Lifetime is 0, and only
+// the refresh token can be used. The error quotes nothing of data.
 func (c *Client) decodeGrant(data []byte) (*grant, error) {
-	var s storedGrant
-	if json.Unmarshal(data, &s) != nil {
-		return nil, errors.New("a stored sign-in cannot be decoded") // the cause would quote it
+	var stored storedGrant
+	if json.Unmarshal(data, &stored) != nil {
+		return nil, errors.New("a stored sign-in cannot be decoded") // the error of json could quote data
 	}
-	server, now := s.Server.restore(), time.Now()
+	now := time.Now()
+	lifetime := c.localTime(stored.Expires).Sub(now)
 	g := &grant{
-		server: server, client: c.restoreClient(s.Client, server), scopes: s.Scopes, refresh: auth.NewSecret(s.Refresh),
-		token: token.Token{Secret: auth.NewSecret(s.Token), Lifetime: max(0, c.localTime(s.Expires).Sub(now)), Requested: now},
+		server:  stored.Server.restore(),
+		scopes:  stored.Scopes,
+		refresh: auth.NewSecret(stored.Refresh),
+		token:   token.Token{Secret: auth.NewSecret(stored.Token), Lifetime: max(0, lifetime), Requested: now},
 	}
-	if len(s.Key) > 0 {
+	g.client = c.restoreClient(stored.Client, g.server)
+	if len(stored.Key) > 0 {
 		var err error
-		if g.key, err = parseProofKey(s.Key); err != nil {
+		if g.key, err = parseProofKey(stored.Key); err != nil {
 			return nil, errors.New("the key of a stored sign-in cannot be used")
 		}
 	}
@@ -137,24 +141,25 @@ const (
 	statusFailed    = "failed"
 )
 
-// storedAuthorization is an authorization that a user was sent to.
+// storedAuthorization is the JSON of an authorization request, and of what became of it.
 type storedAuthorization struct {
-	Status string `json:"status"`
-	// The user who started it: they alone get what it gives, whoever comes back with the state.
+	Status string `json:"status"` // statusPending and so on
+	// Issuer and Subject are the user who started the authorization. Its tokens are theirs, whoever comes back with
+	// the state.
 	Issuer  string `json:"issuer,omitempty"`
 	Subject string `json:"subject,omitempty"`
 
 	Server   storedServer `json:"server"`
 	Client   storedClient `json:"client"`
-	Scopes   []string     `json:"scopes,omitempty"`
-	Verifier string       `json:"verifier,omitempty"` // of PKCE, until it has been used
-	Expires  time.Time    `json:"expires"`
-	Waiters  []string     `json:"waiters,omitempty"`
+	Scopes   []string     `json:"scopes,omitempty"`   // that are requested
+	Verifier string       `json:"verifier,omitempty"` // of PKCE; "" after Callback
+	Expires  time.Time    `json:"expires"`            // when it is too late to sign in, by the store's clock
+	Waiters  []string     `json:"waiters,omitempty"`  // that Callback returns
 }
 
-// storedName returns the name of a secret: its kind, everything in the configuration that it depends
-// on, and what is given. A change of the configuration that leads to other tokens leads to other
-// secrets; a new client secret does not.
+// storedName returns the name of a secret in the store: its kind, all settings on which it depends, and more, such as
+// the user. A change of the configuration that leads to other tokens leads to other names, so that old tokens are not
+// used; a new client secret does not.
 func (c *Client) storedName(kind string, more ...string) []string {
 	cfg := &c.cfg
 	return append([]string{
@@ -162,8 +167,8 @@ func (c *Client) storedName(kind string, more ...string) []string {
 	}, more...)
 }
 
-// storedTime returns a time of this process's clock as one of the store's, which other processes can
-// compare with the present. The zero time stays.
+// storedTime converts a time of this process's clock to the store's clock, which is the same for all processes. It
+// returns the zero time unchanged.
 func (c *Client) storedTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -171,7 +176,7 @@ func (c *Client) storedTime(t time.Time) time.Time {
 	return c.store.Now().Add(time.Until(t)).UTC()
 }
 
-// localTime returns a time of the store's clock as one of this process's.
+// localTime converts a time of the store's clock to this process's clock. It returns the zero time unchanged.
 func (c *Client) localTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -179,12 +184,12 @@ func (c *Client) localTime(t time.Time) time.Time {
 	return time.Now().Add(t.Sub(c.store.Now()))
 }
 
-// storeErrorInterval separates two log lines about errors of the store. Each call of Await polls the
-// store, and there may be many.
+// storeErrorInterval is the minimum time between two log lines about errors of the store. Many calls of Await may
+// poll the store at the same time.
 const storeErrorInterval = 10 * time.Second
 
-// storeError logs an error of the store, unless one was logged within storeErrorInterval, and returns it
-// for a caller.
+// storeError logs an error of the store, unless another one was logged within storeErrorInterval. It returns a
+// *fetch.Error with the cause err, whose text may be shown to the caller.
 func (c *Client) storeError(ctx context.Context, err error) error {
 	now := time.Now()
 	c.mu.Lock()

@@ -12,15 +12,15 @@ import (
 
 // How processes share the grant of a user
 //
-// The grant in the store counts. A process has a copy, which it compares with the store from time to
-// time, and whenever it has no token that is valid.
+// The grant in the store is the valid one. A process has a copy, which it compares with the store every grantMaxAge
+// while it is used, and whenever it has no valid token.
 //
-// An authorization server may rotate refresh tokens, and it may take the second use of one for a
-// theft and revoke all tokens of the user (RFC 9700 section 4.14.2). So a process that uses a refresh
-// token holds a lock: a value with a ttl, which only one process can set (compare-and-set). Having the
-// lock, it reads the grant again, since another process may just have renewed it. It stores the new
-// grant only if the store still has the one that it has read: a sign-in or a sign-out meanwhile wins.
-// The store ends the lock of a process that has died, so that the clocks of processes do not matter.
+// An authorization server may rotate refresh tokens, and it may take the second use of one for a theft and revoke all
+// tokens of the user (RFC 9700 section 4.14.2). So a process that uses a refresh token holds a lock: a value with a
+// ttl in the store, which only one process can set (compare-and-set). Having the lock, the process reads the grant
+// again, since another process may just have renewed it. It stores the new grant only if the store still has the
+// grant that it has read: a sign-in or a sign-out in between wins. The store ends the lock of a process that has
+// died, so the clocks of processes do not matter.
 
 const (
 	storeTimeout = 5 * time.Second // for storing what a token endpoint has given
@@ -29,10 +29,11 @@ const (
 	refreshLease  = fetchTimeout + storeTimeout + 5*time.Second
 	refreshPoll   = 100 * time.Millisecond // between two attempts to get the lock
 	grantMaxAge   = 10 * time.Second       // after which a copy is compared with the store
-	maxStoreTries = 20                     // to change what other processes change too
+	maxStoreTries = 20                     // attempts to change a value that other processes change too
 )
 
-// loadGrant returns the stored grant of the user and its revision; nil if there is none.
+// loadGrant returns the stored grant of the user and its revision, for saveGrant. The grant is nil without an error
+// if there is none, or if it cannot be decoded.
 func (u *userTokens) loadGrant(ctx context.Context) (*grant, uint64, error) {
 	data, revision, err := u.c.store.Load(ctx, u.grantName()...)
 	if err != nil {
@@ -42,15 +43,15 @@ func (u *userTokens) loadGrant(ctx context.Context) (*grant, uint64, error) {
 		return nil, revision, nil
 	}
 	g, err := u.c.decodeGrant(data)
-	if err != nil { // it was written by another version: the user has to sign in again
+	if err != nil { // another version has written it: the user has to sign in again
 		u.c.log.WarnContext(ctx, err.Error(), "subject", u.id.Subject)
 		return nil, revision, nil
 	}
 	return g, revision, nil
 }
 
-// saveGrant stores a grant of the user in place of the one at revision; nil removes it. It returns 0
-// if the store has another revision.
+// saveGrant stores a grant of the user in place of the one at revision; a nil grant removes it. It returns the new
+// revision, or 0 if the store has another one than revision: then nothing was changed. It does not change u.grant.
 func (u *userTokens) saveGrant(ctx context.Context, g *grant, revision uint64) (uint64, error) {
 	var data []byte
 	if g != nil {
@@ -71,7 +72,7 @@ func (u *userTokens) grantName() []string {
 	return u.c.storedName(kindGrant, u.id.Issuer, u.id.Subject)
 }
 
-// replaceGrant stores the grant of a new sign-in, whatever the store has.
+// replaceGrant stores the grant of a new sign-in in place of any other, and makes it the copy of this process.
 func (u *userTokens) replaceGrant(ctx context.Context, g *grant) error {
 	for range maxStoreTries {
 		_, revision, err := u.loadGrant(ctx)
@@ -90,53 +91,60 @@ func (u *userTokens) replaceGrant(ctx context.Context, g *grant) error {
 	return fetchErrorf("other processes keep changing the sign-in")
 }
 
-// adoptGrant makes a grant of the store, at that revision, the copy of this process; nil drops the copy.
+// adoptGrant makes g, which the store has at revision, the copy of this process, and caches its token. If g is nil,
+// the copy has no tokens then.
 func (u *userTokens) adoptGrant(g *grant, revision uint64) {
 	u.mu.Lock()
-	before := u.adoptLocked(g, revision)
+	replaced := u.adoptLocked(g, revision)
 	u.mu.Unlock()
-	u.setToken(g, before)
+	u.cacheToken(g, replaced)
 }
 
-// adoptLocked is adopt without setToken, which must follow. It returns the token before.
-func (u *userTokens) adoptLocked(g *grant, revision uint64) (before auth.Secret) {
-	if g == nil { // the next sign-in asks for these scopes again (SEP-2350)
+// adoptLocked sets the copy of this process to g, which the store has at revision, and returns the token that it had
+// before. The caller holds u.mu, and must unlock it and call cacheToken with the same g and the returned token.
+func (u *userTokens) adoptLocked(g *grant, revision uint64) (replaced auth.Secret) {
+	if g == nil { // keep the scopes: the next sign-in asks for them again (SEP-2350)
 		g = &grant{server: u.grant.server, scopes: u.grant.scopes}
 	}
-	before = u.grant.token.Secret
+	replaced = u.grant.token.Secret
 	u.grant = *g
 	u.revision = revision
-	u.unsaved = false
-	u.comparedAt = time.Now()
-	return before
+	u.grantUnsaved = false
+	u.syncedAt = time.Now()
+	return replaced
 }
 
-// setToken makes the token of the grant the one that requests are sent with, in place of before.
-func (u *userTokens) setToken(g *grant, before auth.Secret) {
+// cacheToken puts the token of the grant g into the CachedSource in place of the token replaced. If g is nil or its
+// token has expired, it only removes replaced.
+func (u *userTokens) cacheToken(g *grant, replaced auth.Secret) {
 	switch {
-	case g != nil && g.token.Secret == before:
+	case g != nil && g.token.Secret == replaced:
 	case g != nil && g.token.Lifetime > 0:
 		u.source.Put(g.token)
 	default:
-		u.source.Forget(before)
+		u.source.Forget(replaced)
 	}
 }
 
-// compareGrant reads the stored grant if the copy may be out of date, or always with now. The user may
-// have signed in or out at another process. u.mu must not be held. It is not held while the store is
-// read, so this process may change the grant in between; what was read is then thrown away.
-func (u *userTokens) compareGrant(ctx context.Context, now bool) error {
-	_, valid := u.source.Cached()
+// syncGrant adopts the stored grant if it differs from the copy of this process: the user may have signed in or out
+// at another process. It does nothing while the copy has a valid token and was compared less than grantMaxAge ago,
+// unless force is set. An error of the store is ignored while the copy has a valid token, unless force is set.
+//
+// u.mu must not be held. It is not held while the store is read, so this process may change the grant in between;
+// then syncGrant ignores what it has read.
+func (u *userTokens) syncGrant(ctx context.Context, force bool) error {
+	_, hasToken := u.source.Cached()
 	u.mu.Lock()
-	known, fresh := u.revision, time.Since(u.comparedAt) < grantMaxAge
+	known := u.revision
+	isRecent := time.Since(u.syncedAt) < grantMaxAge
 	u.mu.Unlock()
-	if valid && fresh && !now {
+	if hasToken && isRecent && !force {
 		return nil
 	}
 	g, revision, err := u.loadGrant(ctx)
 	if err != nil {
-		if valid && !now {
-			return nil // the token can be used without the store
+		if hasToken && !force {
+			return nil
 		}
 		return err
 	}
@@ -146,34 +154,37 @@ func (u *userTokens) compareGrant(ctx context.Context, now bool) error {
 		return nil
 	}
 	if revision == known {
-		u.comparedAt = time.Now()
+		u.syncedAt = time.Now()
 		u.mu.Unlock()
 		return nil
 	}
-	before := u.adoptLocked(g, revision)
+	replaced := u.adoptLocked(g, revision)
 	u.mu.Unlock()
-	u.setToken(g, before)
+	u.cacheToken(g, replaced)
 	return nil
 }
 
-// lockRefresh waits until no other process uses the refresh token of the user. Call unlock when the
-// outcome is stored.
+// lockRefresh waits, under ctx, until no other process uses the refresh token of the user, and sets the lock for this
+// process. The caller must call unlock when the outcome is stored. The lock ends after refreshLease in any case.
 func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error) {
 	name := u.c.storedName(kindRefresh, u.id.Issuer, u.id.Subject)
 	for {
-		held, revision, err := u.c.store.Load(ctx, name...)
-		if err == nil && held == nil {
-			revision, err = u.c.store.Save(ctx, []byte{1}, revision, refreshLease, name...)
-		}
-		switch {
-		case err != nil:
+		holder, revision, err := u.c.store.Load(ctx, name...)
+		if err != nil {
 			return nil, u.c.storeError(ctx, err)
-		case held == nil && revision > 0:
-			return func() {
-				ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-				defer stop()
-				_, _ = u.c.store.Save(ctx, nil, revision, refreshLease, name...) // else the lease ends it
-			}, nil
+		}
+		if holder == nil {
+			locked, err := u.c.store.Save(ctx, []byte{1}, revision, refreshLease, name...)
+			if err != nil {
+				return nil, u.c.storeError(ctx, err)
+			}
+			if locked > 0 {
+				return func() {
+					ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+					defer stop()
+					_, _ = u.c.store.Save(ctx, nil, locked, refreshLease, name...) // after an error, the ttl ends the lock
+				}, nil
+			}
 		}
 		select {
 		case <-time.After(refreshPoll):
@@ -183,11 +194,12 @@ func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error)
 	}
 }
 
-// refreshToken uses the refresh token, at the authorization server and as the client that it was
-// issued to, unless another process has done so meanwhile. Without a valid one it returns ErrConsent:
-// only the user can help. It is called by the CachedSource of the user, once at a time in this
+// redeemRefreshToken returns a new token of the user's sign-in. If another process has just renewed the token, it
+// adopts that grant. Otherwise it uses the refresh token, at the authorization server and as the client that it was
+// issued to, and stores the new grant. If there is no refresh token, or the authorization server has refused it, the
+// error is or wraps ErrConsent: the user must sign in again. The user's CachedSource calls it once at a time in this
 // process; lockRefresh extends that to all processes.
-func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
+func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error) {
 	unlock, err := u.lockRefresh(ctx)
 	if err != nil {
 		return token.Token{}, err
@@ -198,17 +210,18 @@ func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 		return token.Token{}, err
 	}
 	u.mu.Lock()
-	mine, unsaved := u.grant, u.unsaved && u.revision == revision
+	local := u.grant
+	useLocal := u.grantUnsaved && u.revision == revision // the store has the refresh token that local has replaced
 	u.mu.Unlock()
-	if unsaved { // the store still has the refresh token that was used for it
-		current = &mine
+	if useLocal {
+		current = &local
 	}
 
 	switch {
-	case current == nil:
+	case current == nil: // the user has signed out
 		u.adoptGrant(nil, revision)
 		return token.Token{}, ErrConsent
-	case current.token.Secret != mine.token.Secret && current.token.Lifetime > 0:
+	case current.token.Secret != local.token.Secret && current.token.Lifetime > 0: // another process has renewed it
 		u.adoptGrant(current, revision)
 		return current.token, nil
 	case current.refresh.IsZero():
@@ -219,20 +232,24 @@ func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer stop()
 	next := *current
-	reply, err := u.c.requestGrant(ctx, next.server, next.client, next.key, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {next.refresh.Reveal()}})
-	switch {
-	case err != nil:
-		return token.Token{}, u.refreshFailed(ctx, &next, revision, err)
-	case !reply.refresh.IsZero(): // rotated (RFC 9700 section 4.14.2); else the old one stays valid
+	reply, err := u.c.requestGrant(ctx, next.server, next.client, next.key, url.Values{
+		"grant_type": {"refresh_token"}, "refresh_token": {next.refresh.Reveal()},
+	})
+	if err != nil {
+		return token.Token{}, u.handleRefreshError(ctx, &next, revision, err)
+	}
+	if !reply.refresh.IsZero() { // rotated (RFC 9700 section 4.14.2); without a new one, the old one stays valid
 		next.refresh = reply.refresh
 	}
-
 	next.token = reply.Token
 	return u.storeRefreshed(ctx, &next, revision)
 }
 
-// storeRefreshed stores what a refresh token gave in place of the grant at revision, even if ctx has
-// ended: the authorization server may not accept the old refresh token any more.
+// storeRefreshed stores the renewed grant g in place of the grant at revision, adopts it, and returns its token. It
+// does so even if ctx has ended: the authorization server may not accept the old refresh token any more. If the store
+// does not work for storeTimeout, this process alone uses g (grantUnsaved). If the store has another revision, the
+// user has signed in or out in between: storeRefreshed adopts what the store has, and returns that token or
+// ErrConsent.
 func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint64) (token.Token, error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer stop()
@@ -249,7 +266,7 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 			}
 			u.adoptGrant(current, currentRevision)
 			if current == nil {
-				u.c.revoke(ctx, g) // the sign-out has revoked the refresh token before this one
+				u.c.revoke(ctx, g) // the sign-out has revoked only the refresh token that g has replaced
 			}
 			if current == nil || current.token.Lifetime <= 0 {
 				return token.Token{}, ErrConsent
@@ -262,16 +279,17 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 			u.c.log.WarnContext(ctx, "a renewed token could not be stored; only this process has it")
 			u.adoptGrant(g, revision)
 			u.mu.Lock()
-			u.unsaved = true
+			u.grantUnsaved = true
 			u.mu.Unlock()
 			return g.token, nil
 		}
 	}
 }
 
-// refreshFailed returns the error of a refresh. It removes a grant that the authorization server has
-// refused for good.
-func (u *userTokens) refreshFailed(ctx context.Context, g *grant, revision uint64, err error) error {
+// handleRefreshError handles the error err of a token request with the refresh token of g, which the store has at
+// revision. If the authorization server has refused the refresh token for good, it removes the grant here and in the
+// store, and returns an error that wraps ErrConsent; otherwise it returns err.
+func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
 	if isClientUnknown(err) {
 		u.c.discovery.forgetClient(ctx, g.server, g.client)
 	}
@@ -281,14 +299,16 @@ func (u *userTokens) refreshFailed(ctx context.Context, g *grant, revision uint6
 	if next, storeErr := u.saveGrant(ctx, nil, revision); storeErr == nil && next > 0 {
 		u.adoptGrant(nil, next)
 	} else {
-		u.adoptGrant(nil, revision) // another sign-in has replaced it, or the next refresh removes it
+		// A new sign-in has replaced the grant, or the store has failed: then another process removes it when it
+		// refreshes.
+		u.adoptGrant(nil, revision)
 	}
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
 
-// dropGrant removes the grant of a token that the server does not accept, here and in the store. It
-// does nothing if another token has replaced that one. If the store has another revision meanwhile, its
-// grant stays there, and the next compareGrant adopts it.
+// dropGrant removes the grant whose token the MCP server has refused, here and in the store. If the user's grant has
+// another token by now, it only removes the refused token from the cache. If the store has another revision, its
+// grant stays there, and the next syncGrant adopts it. An error of the store is ignored.
 func (u *userTokens) dropGrant(ctx context.Context, refused auth.Secret) {
 	u.mu.Lock()
 	current, revision := u.grant.token.Secret, u.revision

@@ -114,7 +114,7 @@ func (w *fixture) ageGrant(who auth.Identity) {
 	defer w.releaseUser(u)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.comparedAt = time.Time{}
+	u.syncedAt = time.Time{}
 }
 
 // storedGrantOf returns the stored grant of a user; nil if there is none.

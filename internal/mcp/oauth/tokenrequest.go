@@ -27,14 +27,15 @@ type tokenReply struct {
 	scopes  []string    // nil if not stated, which means the requested ones
 }
 
-// requestGrant sends form to the token endpoint of a, as client, for a token of a.resource (RFC
-// 8707 section 2.2) that is bound to key; nil for a bearer token.
-func (c *Client) requestGrant(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (tokenReply, error) {
+// requestGrant requests a token from the token endpoint of server with the parameters in form, as client. It adds the
+// resource to form (RFC 8707 section 2.2). The token is bound to key; with nil it is a bearer token. Errors quote
+// nothing of the reply.
+func (c *Client) requestGrant(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (tokenReply, error) {
 	started := time.Now()
-	if a.resource != "" {
-		form.Set("resource", a.resource)
+	if server.resource != "" {
+		form.Set("resource", server.resource)
 	}
-	reply, err := c.postTokenRequest(ctx, a, client, key, form)
+	reply, err := c.postTokenRequest(ctx, server, client, key, form)
 	if err != nil {
 		return tokenReply{}, err
 	}
@@ -43,13 +44,13 @@ func (c *Client) requestGrant(ctx context.Context, a *authServer, client clientI
 
 // postTokenRequest sends a token request, and once more if the endpoint requires a nonce in the
 // proof (RFC 9449 section 8).
-func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (fetch.Reply, error) {
+func (c *Client) postTokenRequest(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (fetch.Reply, error) {
 	for retried := false; ; retried = true {
-		req, nonce, err := c.newTokenRequest(ctx, a, client, key, form)
+		req, nonce, err := c.newTokenRequest(ctx, server, client, key, form)
 		if err != nil {
 			return fetch.Reply{}, err
 		}
-		got, err := fetch.Do(c.egress.clientFor(a.tokenURL, a.trusted), req, tokenEndpoint, maxTokenReply)
+		got, err := fetch.Do(c.egress.clientFor(server.tokenURL, server.configured), req, tokenEndpoint, maxTokenReply)
 		if err != nil {
 			return fetch.Reply{}, err
 		}
@@ -64,10 +65,10 @@ func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client cli
 	}
 }
 
-// newTokenRequest returns form as an authenticated token request of client, with a proof of its own, and the
-// nonce in that; "" for none.
-func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (_ *http.Request, nonce string, _ error) {
-	req, err := c.newClientRequest(ctx, a.tokenURL, a, client, form)
+// newTokenRequest returns a token request with the parameters in form, authenticated as client. With a key it has a
+// new proof, whose nonce newTokenRequest also returns; "" if the proof has none.
+func (c *Client) newTokenRequest(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (_ *http.Request, nonce string, _ error) {
+	req, err := c.newClientRequest(ctx, server.tokenURL, server, client, form)
 	if err != nil || key == nil {
 		return req, "", err
 	}
@@ -78,10 +79,11 @@ func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clie
 	return req, nonce, nil
 }
 
-// newClientRequest returns form as an authenticated request of client to an endpoint of a.
-func (c *Client) newClientRequest(ctx context.Context, endpoint string, a *authServer, client clientIdentity, form url.Values) (*http.Request, error) {
+// newClientRequest returns a request to an endpoint of server with the parameters in form, authenticated as client.
+// It does not change form.
+func (c *Client) newClientRequest(ctx context.Context, endpoint string, server *authServer, client clientIdentity, form url.Values) (*http.Request, error) {
 	form = maps.Clone(form)
-	if err := c.addClientAuth(form, a, client); err != nil {
+	if err := c.addClientAuth(form, server, client); err != nil {
 		return nil, err
 	}
 	var secret auth.Secret
@@ -91,18 +93,18 @@ func (c *Client) newClientRequest(ctx context.Context, endpoint string, a *authS
 	return token.NewRequest(ctx, endpoint, form, client.id, secret)
 }
 
-// parseTokenReply reads a successful reply to a request that was sent at the time requested, with a
-// proof of key.
+// parseTokenReply decodes a successful reply to a token request that was sent at the time requested. The token must
+// be bound to a key if key is not nil, and a bearer token otherwise.
 func parseTokenReply(reply fetch.Reply, requested time.Time, key *proofKey) (tokenReply, error) {
 	kind := "Bearer"
 	if key != nil {
 		kind = "DPoP"
 	}
-	fresh, err := token.ParseReply(reply, requested, kind)
+	parsed, err := token.ParseReply(reply, requested, kind)
 	if err != nil {
 		return tokenReply{}, err
 	}
-	g := tokenReply{Token: fresh}
+	result := tokenReply{Token: parsed}
 	var decoded struct {
 		Refresh string  `json:"refresh_token"`
 		Scope   *string `json:"scope"`
@@ -110,11 +112,11 @@ func parseTokenReply(reply fetch.Reply, requested time.Time, key *proofKey) (tok
 	// Malformed optional members are ignored, since there is a token.
 	if json.Unmarshal(reply.Body, &decoded) == nil {
 		if len(decoded.Refresh) <= maxRefresh {
-			g.refresh = auth.NewSecret(decoded.Refresh)
+			result.refresh = auth.NewSecret(decoded.Refresh)
 		}
 		if decoded.Scope != nil {
-			g.scopes = validScopes(strings.Fields(*decoded.Scope))
+			result.scopes = validScopes(strings.Fields(*decoded.Scope))
 		}
 	}
-	return g, nil
+	return result, nil
 }

@@ -19,8 +19,8 @@ const (
 	signInIdleTimeout   = 30 * 24 * time.Hour // after which tokens of a sign-in are dropped
 )
 
-// acquireUser returns the tokens of id, and creates an entry for id if there is none. The
-// caller must call releaseUser.
+// acquireUser returns the entry for the tokens of the user id, which it creates if there is none. The entry may have
+// no token yet. Without an error, the caller must call releaseUser. For Enterprise, id must have a Token.
 func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 	key := userKey{issuer: id.Issuer, subject: id.Subject}
 	if c.cfg.Kind == Enterprise {
@@ -30,7 +30,7 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 		key.token = sha256.Sum256([]byte(id.Token.Reveal()))
 	}
 	tokens, err := c.users.Acquire(key, func() *userTokens {
-		u := &userTokens{c: c, id: id, key: key, turn: make(chan struct{}, 1)}
+		u := &userTokens{c: c, id: id, key: key, authorizeLock: make(chan struct{}, 1)}
 		u.source = token.NewCachedSource(u.fetchToken)
 		return u
 	})
@@ -43,36 +43,39 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 	return tokens, nil
 }
 
-// releaseUser ends the use that acquireUser has begun. The tokens stay cached.
+// releaseUser ends the use of an entry that acquireUser has begun. The tokens stay cached.
 func (c *Client) releaseUser(u *userTokens) { c.users.Release(u.key) }
 
-// newUserCache returns the cache of users' tokens, with the idle timeout of c's grant.
+// newUserCache returns the cache of users' tokens, with the idle timeout for the kind of grant.
 func (c *Client) newUserCache() *lru.Cache[userKey, *userTokens] {
 	idle := exchangeIdleTimeout
 	if c.cfg.Kind == AuthorizationCode {
 		idle = signInIdleTimeout
 	}
-	return lru.New[userKey](maxUsers, idle, func(u *userTokens) { u.source.Close() }) // a refresh may be in flight
+	return lru.New[userKey](maxUsers, idle, func(u *userTokens) { u.source.Close() }) // waits for a refresh in flight
 }
 
-// saveChallenge stores a challenge. It says where, and with which scopes, the next token is
-// requested.
+// saveChallenge records a challenge of the MCP server that arrived now. It decides where and with which scopes the
+// next token is requested.
 func (u *userTokens) saveChallenge(ch challenge) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.challenge, u.challengedAt = ch, time.Now()
+	u.challenge = ch
+	u.challengedAt = time.Now()
 }
 
-// clearChallenge drops a challenge that led to no authorization server: the server may say
-// something else now.
+// clearChallenge drops the challenge, after it led to no authorization server. The next request then has no token and
+// gets a new challenge, which may be another one.
 func (u *userTokens) clearChallenge() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.challenge, u.challengedAt = challenge{}, time.Time{}
+	u.challenge = challenge{}
+	u.challengedAt = time.Time{}
 }
 
-// needsChallenge reports whether no token can be requested before the MCP server has sent a
-// challenge, because only that says where, or with which scopes.
+// needsChallenge reports whether a token can be requested only after the MCP server has sent a challenge, and it has
+// sent none. The challenge says where to request a token, unless the configuration does. A sign-in needs one in any
+// case, for the scopes.
 func (u *userTokens) needsChallenge() bool {
 	if u.c.cfg.Kind != AuthorizationCode && u.c.discovery.isConfigured() {
 		return false
@@ -82,18 +85,20 @@ func (u *userTokens) needsChallenge() bool {
 	return u.challengedAt.IsZero()
 }
 
-// fetchToken gets the next token without the user's help, and writes one line to the log.
-// The line contains no value of either side. The cached source calls it, once at a time.
+// fetchToken requests the next token, with the refresh token of a sign-in, or by a grant that needs no sign-in. It
+// logs the outcome in one line without secrets. The user's CachedSource calls it, once at a time. The error is or
+// wraps ErrConsent if the user must sign in.
 func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
-	started, get := time.Now(), u.requestToken
+	started := time.Now()
+	request := u.requestToken
 	if u.c.cfg.Kind == AuthorizationCode {
-		get = u.refreshToken
+		request = u.redeemRefreshToken
 	}
-	fresh, err := get(ctx)
+	fresh, err := request(ctx)
 	switch {
-	case err == ErrConsent: // nothing was sent
+	case err == ErrConsent: // expected, so not logged: the user has not signed in
 	case err != nil:
 		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(u.c.cfg.Kind), "error", err.Error(), help.ServerTokens.Attr())
 	default:
@@ -103,9 +108,9 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	return fresh, err
 }
 
-// requestToken gets a token by a grant that needs no sign-in, and makes it the user's grant, so that
-// the next request asks for the same scopes again. The store is not involved: such a token can be
-// requested again at any time.
+// requestToken requests a token by a grant that needs no sign-in, from the authorization server that discovery finds.
+// It makes the token the user's grant, so that the next request asks for the same scopes again. It does not use the
+// store: such a token can be requested again at any time.
 func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
@@ -129,8 +134,8 @@ func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	return reply.Token, nil
 }
 
-// scopesAt returns the scopes that were requested before, if it was at the same
-// authorization server: the scopes of another one mean something else.
+// scopesAt returns the scopes of the grant if the same authorization server has issued it, and nil otherwise: scopes
+// of another authorization server have another meaning.
 func (g *grant) scopesAt(server *authServer) []string {
 	if g.server == nil || g.server.issuer != server.issuer {
 		return nil
@@ -138,9 +143,9 @@ func (g *grant) scopesAt(server *authServer) []string {
 	return g.scopes
 }
 
-// isGrantRefused reports whether a token endpoint refused a refresh token for good (RFC 6749 section
-// 5.2), as opposed to not having answered. A refusal of the client that the configuration names tells
-// nothing about the user: its secret may be wrong in one process.
+// isGrantRefused reports whether err means that a token endpoint has refused a refresh token for good (RFC 6749
+// section 5.2), so that the user must sign in again. A refusal of a registered client counts too, since the refresh
+// token is of no use without it. A refusal of a configured client does not: its secret may be wrong in one process.
 func (c *Client) isGrantRefused(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
 	if !ok {
