@@ -38,20 +38,21 @@ const maxReservedNames = 8192
 type Resolved struct {
 	Tool
 	ServerID int    // as in SetServers
-	Disabled string // the reason why it cannot be called, for the caller; "" if it can be
+	Disabled string // the reason why the tool cannot be called, for the caller; "" if it can be called
 }
 
-// serverEntry has the tools of the server's latest list.
+// serverEntry has the tools of the server's latest list. The slices and the map are never changed.
 type serverEntry struct {
 	cfg     *config.Server
-	listed  []Tool
+	listed  []Tool            // as SetTools got them, with compiled schemas
 	digests map[string]string // of the tools' definitions, by their own names; nil without Pin
 	usable  []Tool            // the listed tools that may be called
-	blocked []blockedTool     // the listed tools whose definitions the operator has not accepted
+	blocked []blockedTool     // the listed tools that the configuration allows but the operator has not accepted
 }
 
-// isSignInAlone reports whether nobody has signed in to the server yet, so that its own tools are unknown.
-func (e *serverEntry) isSignInAlone() bool { return len(e.listed) == 1 && e.listed[0].SignsIn }
+// hasOnlySignIn reports whether the server's own tools are unknown, because no user has signed in yet: the entry has
+// only the tool that asks users to sign in.
+func (e *serverEntry) hasOnlySignIn() bool { return len(e.listed) == 1 && e.listed[0].SignsIn }
 
 // Catalog holds the tools of all servers under unique names. Create it with New.
 //
@@ -68,15 +69,16 @@ type Catalog struct {
 	configs       map[int]*config.Server // of the servers in order
 	entries       map[int]serverEntry    // of the servers that were listed
 	pins          *acceptedTools
-	expected      map[string][]string // by server: the tools that it listed in an earlier process
-	reservedNames map[string]toolID   // by the name that was offered
-	byName        map[string]Resolved // all names, including aliases and those of blocked tools
+	expected      map[string][]string // by server: the own names of the tools that it listed in an earlier process
+	reservedNames map[string]toolID   // by the name under which the tool was offered
+	byName        map[string]Resolved // by all present names, including aliases and those of blocked tools
 	offered       []Tool              // callers read it without the lock: replaced, never changed
 	isStale       bool                // byName and offered must be rebuilt
-	isReserved    bool                // the names of offered are reserved
+	isReserved    bool                // reservedNames has the names of offered
 }
 
-// LoadPins reads the accepted definitions from the file at path and applies them.
+// LoadPins reads the accepted definitions from the file at path and filters the tools of all servers by them. If the
+// file cannot be read, no definition is accepted, and the reason is that of the blocked tools.
 func (c *Catalog) LoadPins(path string) { c.setPins(readPinsFile(path)) }
 
 // New returns a catalog without servers.
@@ -91,9 +93,9 @@ func New(log *slog.Logger) *Catalog {
 	}
 }
 
-// SetTools replaces the tools of the server with that id. It returns how many can be called: those
-// that the configuration allows and, with Pin, whose definitions are accepted. It ignores the
-// tools of a removed server.
+// SetTools replaces the tools of the server with that id and the configuration cfg. It returns how many of the tools
+// can be called: those that the configuration allows and, with Pin, whose definitions are accepted. For a removed
+// server it does nothing and returns 0. It keeps tools and writes the compiled schemas to its elements.
 func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	c.compileSchemas(id, tools)
 	entry := serverEntry{cfg: cfg, listed: tools}
@@ -109,13 +111,13 @@ func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	return c.storeLocked(id, entry)
 }
 
-// storeLocked filters the tools of entry, stores it, and returns the number of tools that can be
-// called.
+// storeLocked sets the usable and blocked tools of entry from its listed tools, makes it the entry of the server with
+// that id, and returns the number of usable tools. It logs tools that are blocked now, or not any more.
 func (c *Catalog) storeLocked(id int, entry serverEntry) int {
-	// Filter before naming: a tool that is not offered must not take the name of one that is.
+	// Filter before naming: a tool that is not offered must not take the name of a tool that is.
 	entry.usable = slices.DeleteFunc(slices.Clone(entry.listed), func(t Tool) bool {
 		switch {
-		case t.ReadsResources: // a reconfigured server may offer no resources any more
+		case t.ReadsResources: // of the former configuration, which may have had resources
 			return len(entry.cfg.Resources) == 0
 		case t.SignsIn:
 			return entry.cfg.Auth != config.AuthAuthorizationCode
@@ -135,58 +137,60 @@ func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 // maxBlockedLogged bounds the log lines for one list of tools.
 const maxBlockedLogged = 50
 
-// logBlocked logs the tools whose state has changed: those that are blocked for a new reason, and
-// those that are no longer blocked.
+// logBlocked logs the differences between the tools of a server that were blocked before and are blocked now: tools
+// that are blocked for a new reason, with a line each for the first maxBlockedLogged, and tools that are no longer
+// blocked.
 func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
-	lines := 0
-	for _, b := range now {
-		if slices.ContainsFunc(before, b.sameAs) {
+	changed := 0
+	for _, tool := range now {
+		if slices.ContainsFunc(before, tool.isSameAs) {
 			continue
 		}
-		lines++
-		if lines <= maxBlockedLogged {
-			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", wire.Printable(b.Original, 80),
-				"reason", b.reason, "sha256", b.digest, "accepted_sha256", b.accepted, help.Pins.Attr())
+		changed++
+		if changed <= maxBlockedLogged {
+			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", wire.Printable(tool.Original, 80),
+				"reason", tool.reason, "sha256", tool.digest, "accepted_sha256", tool.accepted, help.Pins.Attr())
 		}
 	}
-	if lines > maxBlockedLogged {
-		c.log.Warn("MCP tools disabled", "mcp_server", server, "tools", lines, help.Pins.Attr())
+	if changed > maxBlockedLogged {
+		c.log.Warn("MCP tools disabled", "mcp_server", server, "tools", changed, help.Pins.Attr())
 	}
-	for _, b := range before {
-		if !slices.ContainsFunc(now, func(n blockedTool) bool { return n.Original == b.Original }) {
-			c.log.Info("MCP tool no longer disabled", "mcp_server", server, "tool", wire.Printable(b.Original, 80))
+	for _, tool := range before {
+		if !slices.ContainsFunc(now, func(b blockedTool) bool { return b.Original == tool.Original }) {
+			c.log.Info("MCP tool no longer disabled", "mcp_server", server, "tool", wire.Printable(tool.Original, 80))
 		}
 	}
 }
 
-// SetServers sets the ids of the configured servers, in the configuration's order. replacements
-// maps the new id of a reconfigured server to the id that it had before. Such a server keeps the
-// tools of its latest list, filtered by its new configuration, until it is listed again. cfg
-// returns the configuration of each server.
+// SetServers sets the ids of the configured servers, in the configuration's order, and removes the tools of all other
+// servers. replacements maps the new id of a reconfigured server to the id that it had before. Such a server keeps
+// the tools of its latest list, filtered by its new configuration, until it is listed again. cfg returns the
+// configuration of a server; it may be nil if there are no replacements.
 func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id int) *config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.order, c.configs = order, map[int]*config.Server{}
+	c.order = order
+	c.configs = map[int]*config.Server{}
 	for _, id := range order {
 		if cfg != nil {
 			c.configs[id] = cfg(id)
 		}
 	}
 	for id, before := range replacements {
-		if e, ok := c.entries[before]; ok {
-			e.cfg = c.configs[id]
-			if e.cfg.Pin && e.digests == nil {
-				e.digests = digestsOf(e.cfg, e.listed)
+		if entry, ok := c.entries[before]; ok {
+			entry.cfg = c.configs[id]
+			if entry.cfg.Pin && entry.digests == nil { // the former configuration had no Pin
+				entry.digests = digestsOf(entry.cfg, entry.listed)
 			}
-			c.storeLocked(id, e)
+			c.storeLocked(id, entry)
 		}
 	}
 	maps.DeleteFunc(c.entries, func(id int, _ serverEntry) bool { return !slices.Contains(order, id) })
 	c.isStale = true
 }
 
-// ExpectTools makes the names of the tools that a server listed in an earlier process stay with it until it
-// is listed. originals are their own names.
+// ExpectTools reserves names for a server until it is listed: those of the tools that it listed in an earlier
+// process. originals are the tools' own names. No tool of a later server gets these names.
 func (c *Catalog) ExpectTools(server string, originals []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,20 +216,20 @@ func (c *Catalog) setPins(p *acceptedTools) {
 	}
 }
 
-// ToolCounts returns how many tools of a server can be called, and the sorted names of those whose
-// definitions the operator has not accepted.
+// ToolCounts returns how many tools of the server with that id can be called, and the own names, sorted, of the tools
+// whose definitions the operator has not accepted.
 func (c *Catalog) ToolCounts(id int) (usable int, disabled []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.entries[id]
-	for _, b := range e.blocked {
-		disabled = append(disabled, b.Original)
+	entry := c.entries[id]
+	for _, tool := range entry.blocked {
+		disabled = append(disabled, tool.Original)
 	}
 	slices.Sort(disabled)
-	return len(e.usable), disabled
+	return len(entry.usable), disabled
 }
 
-// pinnedEntries returns the entries of the servers with Pin that have been listed.
+// pinnedEntries returns the entries of the servers with Pin that have been listed, in the configuration's order.
 func (c *Catalog) pinnedEntries() []serverEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,8 +242,8 @@ func (c *Catalog) pinnedEntries() []serverEntry {
 	return out
 }
 
-// isAllowed reports whether a server's allow and deny lists permit calls of a tool. Their patterns
-// are compared with the tool's own name and with the names under which it may be offered.
+// isAllowed reports whether a server's allow and deny lists permit calls of the tool with that own name. Their
+// patterns are compared with its own name, the name with the configured prefix, and the name with the server's name.
 func isAllowed(cfg *config.Server, original string) bool {
 	names := []string{original, prefixedName(cfg, original), nameWithServer(cfg, original)}
 	if MatchAny(cfg.DenyTools, names...) {
@@ -248,8 +252,9 @@ func isAllowed(cfg *config.Server, original string) bool {
 	return len(cfg.AllowTools) == 0 || MatchAny(cfg.AllowTools, names...)
 }
 
-// Offered returns the tools to show to a model, and reserves their names. The slice is shared and
-// must not be changed.
+// Offered returns the tools to show to a model: those that can be called, except for tools of servers with Hidden.
+// They are ordered by server in the configuration's order and then by name. Offered reserves the names of all tools
+// that can be called. The slice is not nil; it is shared and must not be changed.
 func (c *Catalog) Offered() []Tool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,21 +274,22 @@ func (c *Catalog) Offered() []Tool {
 	return c.offered
 }
 
-// Resolve returns the tool that has the name at this time.
+// Resolve returns the tool that has the name at present, which may be an alias or the name of a disabled tool, and
+// whether there is such a tool.
 func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebuildLocked()
-	b, ok := c.byName[name]
-	return b, ok
+	resolved, ok := c.byName[name]
+	return resolved, ok
 }
 
-// rebuildLocked names all tools again if a list has changed. It creates a new slice for Offered,
-// because callers read the old one without the lock.
+// rebuildLocked sets byName and offered, if tools or servers have changed since the last time. It makes a new slice
+// for offered, because callers read the old one without the lock.
 //
-// Servers are named in the configuration's order. The names that a server without a list would
-// take by its configuration are pending, and stay free for it. Blocked tools and aliases come
-// last, so that they never take a name from a tool that can be called.
+// The tools are named server by server, in the configuration's order. The names that a server without a list will
+// probably take are pending: tools of later servers do not get them. Blocked tools and aliases are named last, so
+// that they never take a name from a tool that can be called.
 func (c *Catalog) rebuildLocked() {
 	if !c.isStale {
 		return
@@ -294,153 +300,169 @@ func (c *Catalog) rebuildLocked() {
 
 	pending := map[string]bool{}
 	for _, id := range c.order {
-		entry, ok := c.entries[id]
-		if cfg := c.configs[id]; cfg != nil && !cfg.Disabled && (!ok || entry.isSignInAlone()) {
-			maps.Copy(pending, c.namesBefore(cfg))
+		entry, listed := c.entries[id]
+		if cfg := c.configs[id]; cfg != nil && !cfg.Disabled && (!listed || entry.hasOnlySignIn()) {
+			maps.Copy(pending, c.namesBeforeListing(cfg))
 		}
-		if !ok {
-			continue
+		if listed {
+			c.nameToolsLocked(id, entry, pending)
 		}
-		n := toolNamer{cfg: entry.cfg, isTaken: c.isTakenLocked, pending: pending}
-		var own []Tool
-		for _, tool := range n.sortTools(entry.usable) {
-			name, clash := n.nameTool(tool.Original)
-			if clash != "" && c.reservedNames[name] != (toolID{tool.Server, tool.Original}) { // log it once
-				c.log.Warn("MCP tool renamed", "mcp_server", tool.Server, "tool", wire.Printable(tool.Original, 80),
-					"name", name, "reason", clash, help.ToolLists.Attr())
-			}
-			tool.Name = name
-			tool.cfg = entry.cfg
-			tool.lazyVersion = &lazyDigest{}
-			tool.NeedsApproval = needsApproval(entry.cfg, tool)
-			c.byName[name] = Resolved{Tool: tool, ServerID: id}
-			if !entry.cfg.Hidden {
-				own = append(own, tool)
-			}
-		}
-		slices.SortFunc(own, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
-		c.offered = append(c.offered, own...)
 	}
-
 	c.nameBlockedLocked()
 	c.addAliasesLocked()
 }
 
-// addAliasesLocked adds the alias <server>_<tool> for each tool, so that a name with the server
-// works whatever other servers list.
+// nameToolsLocked names the usable tools of a server, and adds them to byName and, unless they are hidden, to
+// offered. It does not use names in pending. It logs tools that do not get their preferred names.
+func (c *Catalog) nameToolsLocked(id int, entry serverEntry, pending map[string]bool) {
+	namer := toolNamer{cfg: entry.cfg, isTaken: c.isTakenLocked, pending: pending}
+	var visible []Tool
+	for _, tool := range namer.sortTools(entry.usable) {
+		name, reason := namer.nameTool(tool.Original)
+		isLogged := c.reservedNames[name] == tool.id() // it was offered under the same name before
+		if reason != "" && !isLogged {
+			c.log.Warn("MCP tool renamed", "mcp_server", tool.Server, "tool", wire.Printable(tool.Original, 80),
+				"name", name, "reason", reason, help.ToolLists.Attr())
+		}
+		tool.Name = name
+		tool.cfg = entry.cfg
+		tool.lazyVersion = &lazyDigest{}
+		tool.NeedsApproval = needsApproval(entry.cfg, tool)
+		c.byName[name] = Resolved{Tool: tool, ServerID: id}
+		if !entry.cfg.Hidden {
+			visible = append(visible, tool)
+		}
+	}
+	slices.SortFunc(visible, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
+	c.offered = append(c.offered, visible...)
+}
+
+// addAliasesLocked adds the alias <server>_<tool> for each named tool if no other tool has that name, so that a name
+// with the server works whatever other servers list.
 func (c *Catalog) addAliasesLocked() {
 	aliases := map[string]Resolved{}
-	for _, b := range c.byName {
-		if e, ok := c.entries[b.ServerID]; ok {
-			if name := nameWithServer(e.cfg, b.Original); !c.isTakenLocked(name, toolID{b.Server, b.Original}) {
-				aliases[name] = b
+	for _, tool := range c.byName {
+		if entry, ok := c.entries[tool.ServerID]; ok {
+			if name := nameWithServer(entry.cfg, tool.Original); !c.isTakenLocked(name, tool.id()) {
+				aliases[name] = tool
 			}
 		}
 	}
 	maps.Copy(c.byName, aliases)
 }
 
-// nameBlockedLocked names the blocked tools, so that a call of one is refused with the reason and
-// not as an unknown tool.
+// nameBlockedLocked adds the blocked tools to byName, so that a call of one is refused with the reason and not as an
+// unknown tool. A blocked tool gets its preferred name, or else the name with its server's name, and all names under
+// which it was offered, unless other tools have them.
 func (c *Catalog) nameBlockedLocked() {
 	blocked := map[toolID]Resolved{}
 	for _, id := range c.order {
-		e := c.entries[id]
-		for _, b := range e.blocked {
-			me := toolID{b.Server, b.Original}
-			blocked[me] = Resolved{Tool: b.Tool, ServerID: id, Disabled: b.reason}
-			for _, name := range []string{prefixedName(e.cfg, b.Original), nameWithServer(e.cfg, b.Original)} {
-				if !c.isTakenLocked(name, me) {
-					c.byName[name] = blocked[me]
+		entry := c.entries[id]
+		for _, b := range entry.blocked {
+			tool := Resolved{Tool: b.Tool, ServerID: id, Disabled: b.reason}
+			blocked[tool.id()] = tool
+			for _, name := range []string{prefixedName(entry.cfg, b.Original), nameWithServer(entry.cfg, b.Original)} {
+				if !c.isTakenLocked(name, tool.id()) {
+					c.byName[name] = tool
 					break
 				}
 			}
 		}
 	}
-	for name, r := range c.reservedNames { // a run may still use the name that it was offered
-		if b, ok := blocked[r]; ok && !c.isTakenLocked(name, r) {
-			c.byName[name] = b
+	for name, id := range c.reservedNames { // a run may still use the name that it was offered
+		if tool, ok := blocked[id]; ok && !c.isTakenLocked(name, id) {
+			c.byName[name] = tool
 		}
 	}
 }
 
-// NameOf returns the present name of the tool of a server that a run was offered under name. It
-// may differ because other servers were listed since then, or because the run began on another
-// replica. It returns "" if there is no such tool, or if that is uncertain. An empty server stands for any server.
+// NameOf returns the present name of the tool that a run was offered under name. It may be another one because other
+// servers were listed since then, or because the run began on another replica. server is the configured name of the
+// tool's server. With "", or for a server that is not configured, NameOf returns name. It returns "" if the tool is
+// gone, or if it cannot tell which of several tools the run was offered.
 func (c *Catalog) NameOf(server, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebuildLocked()
-	b, ok := c.byName[name]
-	isConfigured := func() bool {
-		return slices.ContainsFunc(slices.Collect(maps.Values(c.configs)), func(cfg *config.Server) bool { return cfg.Name == server })
-	}
+	present, ok := c.byName[name]
 	switch {
-	case server == "", ok && b.Server == server:
+	case server == "", ok && present.Server == server:
 		return name
-	case !ok && !isConfigured():
-		return name // the call fails with the reason that there is no such server
+	case !ok && !c.isConfiguredLocked(server):
+		return name // a call of it fails, because there is no such tool
 	}
-	offered, known := c.reservedNames[name]
-	known = known && offered.server == server
+	// Look for the tools of the server that may have had the name. If this process has offered the name, the tool is
+	// known.
+	offered, isKnown := c.reservedNames[name]
+	isKnown = isKnown && offered.server == server
 	var found []string
-	for now, b := range c.byName {
-		e, ok := c.entries[b.ServerID]
-		isOther := known && b.Original != offered.original
-		if !ok || isOther || b.Server != server || b.Name != now {
+	for presentName, tool := range c.byName {
+		entry, listed := c.entries[tool.ServerID]
+		isAlias := tool.Name != presentName
+		if !listed || isAlias || tool.Server != server || isKnown && tool.Original != offered.original {
 			continue
 		}
-		if slices.Contains(possibleNames(e.cfg, b.Original), name) {
-			found = append(found, now)
+		if slices.Contains(possibleNames(entry.cfg, tool.Original), name) {
+			found = append(found, presentName)
 		}
 	}
-	if len(found) != 1 { // of several tools, the run may have been offered another one
+	if len(found) != 1 {
 		return ""
 	}
 	return found[0]
 }
 
-// isTakenLocked reports whether another tool has the name, or has it reserved. A tool of a later
-// server has no name reserved against a tool of an earlier one.
-func (c *Catalog) isTakenLocked(name string, by toolID) bool {
-	if b, ok := c.byName[name]; ok {
-		return toolID{b.Server, b.Original} != by
-	}
-	r, ok := c.reservedNames[name]
-	return ok && r != by && !c.isLaterLocked(r.server, by.server)
-}
-
-// isLaterLocked reports whether a server comes after another one in the configuration.
-func (c *Catalog) isLaterLocked(server, than string) bool {
-	passed := false
-	for _, id := range c.order {
-		e, ok := c.entries[id]
-		if !ok {
-			continue
-		}
-		if passed && e.cfg.Name == server {
+// isConfiguredLocked reports whether a server with that name is configured.
+func (c *Catalog) isConfiguredLocked(server string) bool {
+	for _, cfg := range c.configs {
+		if cfg.Name == server {
 			return true
 		}
-		passed = passed || e.cfg.Name == than
 	}
 	return false
 }
 
-// compileSchemas compiles the schemas of the tools of the server with that id. It reuses schemas
-// that have not changed, because some servers are listed every minute. It runs without the lock,
-// which calls wait for: compiling a schema takes about 50 µs, and a hundred times as long for a
-// bad one of 64 KiB.
+// isTakenLocked reports whether a tool other than tool has the name, or has it reserved. A reservation for a tool of
+// a later server does not count: its name goes to the tool of the earlier server.
+func (c *Catalog) isTakenLocked(name string, tool toolID) bool {
+	if present, ok := c.byName[name]; ok {
+		return present.id() != tool
+	}
+	reserved, ok := c.reservedNames[name]
+	return ok && reserved != tool && !c.isLaterLocked(reserved.server, tool.server)
+}
+
+// isLaterLocked reports whether the server later comes after the server earlier in the configuration. It returns
+// false if one of them has not been listed.
+func (c *Catalog) isLaterLocked(later, earlier string) bool {
+	passedEarlier := false
+	for _, id := range c.order {
+		entry, listed := c.entries[id]
+		if !listed {
+			continue
+		}
+		if passedEarlier && entry.cfg.Name == later {
+			return true
+		}
+		passedEarlier = passedEarlier || entry.cfg.Name == earlier
+	}
+	return false
+}
+
+// compileSchemas sets the compiled schemas of the tools of the server with that id. It reuses schemas of its latest
+// list that have not changed, because some servers are listed every minute. The caller must not hold the lock, which
+// calls wait for: compiling a schema takes about 50 µs, and a hundred times as long for a bad one of 64 KiB.
 func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	c.mu.Lock()
-	before := c.entries[id].listed // never written
+	before := c.entries[id].listed // never changed, so it can be read without the lock
 	c.mu.Unlock()
-	known := make(map[string]*Tool, len(before))
+	previous := make(map[string]*Tool, len(before)) // by their own names
 	for i := range before {
-		known[before[i].Original] = &before[i]
+		previous[before[i].Original] = &before[i]
 	}
 	for i := range tools {
 		tool := &tools[i]
-		old := known[tool.Original]
+		old := previous[tool.Original]
 		if old != nil && bytes.Equal(old.InputSchema, tool.InputSchema) {
 			tool.inputSchema, tool.Unchecked = old.inputSchema, old.Unchecked
 		} else {
@@ -456,8 +478,9 @@ func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	}
 }
 
-// compileSchema returns a compiled schema, or nil and the reason why it cannot be used, which it
-// also logs. The tool stays usable, because the server checks the arguments too.
+// compileSchema returns a schema of the tool t compiled, or nil and the reason why it cannot be used, which it also
+// logs. The tool stays usable without the schema, because the server checks the arguments too. which is "input" or
+// "output".
 func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*schema.Schema, string) {
 	s, err := schema.Compile(raw)
 	if err == nil {
@@ -468,10 +491,10 @@ func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*sc
 	return nil, reason
 }
 
-// namesBefore returns the names that the tools of a server may get, as far as that is known before the
-// server is listed: with Pin those of the accepted tools, otherwise those of an allow list without
-// wildcards, and those of the tools that it listed in an earlier process (ExpectTools).
-func (c *Catalog) namesBefore(cfg *config.Server) map[string]bool {
+// namesBeforeListing returns the names that the tools of a server may get, as far as they are known before the server
+// is listed. With Pin these are the names of the accepted tools. Otherwise they are the names in the allow list that
+// have no wildcards, and the names of the tools that the server listed in an earlier process (ExpectTools).
+func (c *Catalog) namesBeforeListing(cfg *config.Server) map[string]bool {
 	names := map[string]bool{}
 	if cfg.Pin {
 		for original := range c.pins.servers[cfg.Name] {
@@ -479,9 +502,10 @@ func (c *Catalog) namesBefore(cfg *config.Server) map[string]bool {
 		}
 		return names
 	}
-	for _, name := range cfg.AllowTools { // a tool's own name or one that it may be offered under
+	for _, name := range cfg.AllowTools {
 		if !strings.ContainsAny(name, `*?[\`) {
-			names[name], names[prefixedName(cfg, name)] = true, true
+			names[name] = true // it may be a name under which the tool is offered
+			names[prefixedName(cfg, name)] = true
 		}
 	}
 	for _, original := range c.expected[cfg.Name] {

@@ -12,9 +12,9 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// definition is the part of a tool that the operator of a pinned server accepts: everything that a
-// model sees or that decides about calls, and the server's endpoint. If any of it changes, the
-// tool is blocked until the operator has reviewed it.
+// definition is the part of a tool that the operator of a pinned server accepts: everything that a model sees or that
+// decides about calls, and the server's endpoint. If any of these changes, the tool is blocked until the operator has
+// accepted the new definition.
 type definition struct {
 	Name         string          `json:"name"` // on the server
 	Title        string          `json:"title,omitempty"`
@@ -35,7 +35,7 @@ func newDefinition(cfg *config.Server, t Tool) definition {
 	}
 }
 
-// digest returns the SHA-256 of a definition from newDefinition, in hex.
+// digest returns the SHA-256 of the JSON of a definition from newDefinition, in hex.
 func (d definition) digest() string {
 	data, err := json.Marshal(d)
 	if err != nil {
@@ -45,8 +45,8 @@ func (d definition) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Endpoint returns the address of a server without parts that may be secret or differ after each
-// start: a URL without its query, a command with a digest of its arguments.
+// Endpoint returns the address of a server for the operator and for comparisons: a URL without user and query, which
+// may be secret, or a command with a digest of its arguments, which may be secret too.
 func Endpoint(cfg *config.Server) string {
 	if cfg.Command != "" {
 		if len(cfg.Args) == 0 {
@@ -62,10 +62,10 @@ func Endpoint(cfg *config.Server) string {
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }
 
-// canonicalJSON returns JSON in which the members of objects are sorted by name, there is no white
-// space, and each string has one spelling. Numbers keep their spelling. Duplicate names stay, in
-// order: programs differ about which one counts, so a change of either is a change. raw must be
-// valid. For nil it returns nil.
+// canonicalJSON returns raw in a form that does not depend on the order of members, on white space, or on how strings
+// are escaped. Numbers keep their spelling. Of two members with the same name, both stay, in their order: programs
+// differ in which one they use, so a change of either is a change. raw must be valid, or nil; for nil the result is
+// nil.
 func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	if raw == nil {
 		return nil
@@ -82,38 +82,37 @@ func canonicalValue(dec *json.Decoder) json.RawMessage {
 	if err != nil {
 		return json.RawMessage("null") // cannot happen: the JSON is valid
 	}
-	type member struct{ name, text []byte }
-
-	var out []member
-	delim, _ := tok.(json.Delim)
-	switch delim {
-	case '{':
+	switch tok {
+	case json.Delim('{'):
+		return canonicalObject(dec)
+	case json.Delim('['):
+		var elements [][]byte
 		for dec.More() {
-			name, text := canonicalValue(dec), canonicalValue(dec)
-			out = append(out, member{name, append(append(slices.Clone(name), ':'), text...)})
+			elements = append(elements, canonicalValue(dec))
 		}
-		slices.SortStableFunc(out, func(a, b member) int { return bytes.Compare(a.name, b.name) })
-	case '[':
-		for dec.More() {
-			out = append(out, member{text: canonicalValue(dec)})
-		}
-	default:
-		var text bytes.Buffer // of a string, number, true, false or null
-		enc := json.NewEncoder(&text)
-		enc.SetEscapeHTML(false) // operators read it
-		_ = enc.Encode(tok)
-		return bytes.TrimSpace(text.Bytes())
+		_, _ = dec.Token() // the closing bracket
+		return slices.Concat([]byte("["), bytes.Join(elements, []byte(",")), []byte("]"))
 	}
+	var text bytes.Buffer // of a string, number, true, false or null
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false) // operators read the text
+	_ = enc.Encode(tok)
+	return bytes.TrimSpace(text.Bytes())
+}
 
-	_, _ = dec.Token() // the closing bracket
-	texts := make([][]byte, len(out))
-	for i, m := range out {
-		texts[i] = m.text
+// canonicalObject returns the object whose opening brace dec has just read, with its members sorted by name.
+func canonicalObject(dec *json.Decoder) json.RawMessage {
+	type member struct{ name, value []byte }
+	var members []member
+	for dec.More() {
+		name := canonicalValue(dec)
+		members = append(members, member{name: name, value: canonicalValue(dec)})
 	}
-
-	open, end := byte('{'), byte('}')
-	if delim == '[' {
-		open, end = '[', ']'
+	_, _ = dec.Token() // the closing brace
+	slices.SortStableFunc(members, func(a, b member) int { return bytes.Compare(a.name, b.name) })
+	texts := make([][]byte, len(members))
+	for i, m := range members {
+		texts[i] = slices.Concat(m.name, []byte(":"), m.value)
 	}
-	return append(append([]byte{open}, bytes.Join(texts, []byte(","))...), end)
+	return slices.Concat([]byte("{"), bytes.Join(texts, []byte(",")), []byte("}"))
 }

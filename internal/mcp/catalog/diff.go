@@ -1,26 +1,32 @@
 package catalog
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 const (
-	diffContext = 2       // unchanged lines that are shown around a difference
+	diffContext = 2       // unchanged lines that are shown before and after a difference
 	maxDiff     = 4 << 20 // cells of commonLines' table; larger texts are shown as entirely different
 )
 
-// diffLines returns the difference between two texts line by line, or "" if there is none. Lines
-// begin with "-", "+" or a space; "…" stands for unchanged lines that are left out.
+// diffLine is a line of a diff. Its mark is '-' for a line of the old text only, '+' for one of the new text only,
+// and ' ' for a line of both.
+type diffLine struct {
+	mark byte
+	text string
+}
+
+// diffLines returns the difference between two texts line by line, or "" if there is none. Each line begins with its
+// mark; "…" stands for unchanged lines that are left out.
 func diffLines(old, new []string) string {
-	type line struct {
-		mark byte
-		text string
-	}
-	var all []line
+	var all []diffLine
 	add := func(mark byte, texts []string) {
 		for _, t := range texts {
-			all = append(all, line{mark, t})
+			all = append(all, diffLine{mark: mark, text: t})
 		}
 	}
-	// Most texts begin and end with equal lines. Without them the table is much smaller.
+	// Most texts begin and end with equal lines. Without these lines, the table of commonLines is much smaller.
 	head := 0
 	for head < min(len(old), len(new)) && old[head] == new[head] {
 		head++
@@ -31,48 +37,51 @@ func diffLines(old, new []string) string {
 	}
 	add(' ', old[:head])
 	a, b := old[head:len(old)-tail], new[head:len(new)-tail]
-	for _, s := range commonLines(a, b) {
-		add('-', a[:s.a])
-		add('+', b[:s.b])
-		a, b = a[s.a:], b[s.b:]
-		if len(a) > 0 && len(b) > 0 {
+	for _, step := range commonLines(a, b) {
+		add('-', a[:step.a])
+		add('+', b[:step.b])
+		a, b = a[step.a:], b[step.b:]
+		if len(a) > 0 && len(b) > 0 { // they begin with a common line now; after the last step they are empty
 			add(' ', a[:1])
 			a, b = a[1:], b[1:]
 		}
 	}
 	add(' ', old[len(old)-tail:])
-
-	var out strings.Builder
-	shown := -1 // index of the last line shown
-	for i := range all {
-		isNear := false
-		for j := max(0, i-diffContext); j <= min(len(all)-1, i+diffContext); j++ {
-			isNear = isNear || all[j].mark != ' '
-		}
-		if !isNear {
-			continue
-		}
-		if shown >= 0 && shown != i-1 {
-			out.WriteString("    …\n")
-		}
-		shown = i
-		out.WriteString("  " + string(all[i].mark) + " " + all[i].text + "\n")
-	}
-	return out.String()
+	return formatDiff(all)
 }
 
-// diffStep has the number of lines to skip in each text up to the next common line.
+// formatDiff returns the changed lines of a diff, and the unchanged lines that are at most diffContext lines away
+// from one.
+func formatDiff(lines []diffLine) string {
+	var text strings.Builder
+	lastShown := -1 // index of a line
+	for i, line := range lines {
+		nearby := lines[max(0, i-diffContext):min(len(lines), i+diffContext+1)]
+		if !slices.ContainsFunc(nearby, func(l diffLine) bool { return l.mark != ' ' }) {
+			continue
+		}
+		if lastShown >= 0 && lastShown != i-1 {
+			text.WriteString("    …\n")
+		}
+		lastShown = i
+		text.WriteString("  " + string(line.mark) + " " + line.text + "\n")
+	}
+	return text.String()
+}
+
+// diffStep has the numbers of lines of two texts to skip up to the next common line.
 type diffStep struct{ a, b int }
 
-// commonLines returns the longest common subsequence of a and b: the steps to each of its lines,
-// and a step to the end. It fills a table of the lengths for all pairs of suffixes and then
-// follows the longest path.
+// commonLines returns the longest common subsequence of a and b, as the steps to each of its lines and a step to the
+// end. Each step begins after the common line before. If the texts need a table of more than maxDiff cells, there is
+// only the step to the end. commonLines fills a table with the lengths for all pairs of suffixes, and then follows
+// the longest path.
 func commonLines(a, b []string) []diffStep {
 	if (len(a)+1)*(len(b)+1) > maxDiff {
 		return []diffStep{{len(a), len(b)}}
 	}
 	width := len(b) + 1
-	longest := make([]int32, (len(a)+1)*width) // of a[i:] and b[j:]
+	longest := make([]int32, (len(a)+1)*width) // longest[i*width+j] is for a[i:] and b[j:]
 	for i := len(a) - 1; i >= 0; i-- {
 		for j := len(b) - 1; j >= 0; j-- {
 			if a[i] == b[j] {
@@ -82,19 +91,21 @@ func commonLines(a, b []string) []diffStep {
 			}
 		}
 	}
-	var out []diffStep
-	i, j, from := 0, 0, diffStep{}
+	var steps []diffStep
+	i, j := 0, 0           // the position in a and b
+	startA, startB := 0, 0 // where the present step begins
 	for i < len(a) && j < len(b) {
 		switch {
 		case a[i] == b[j]:
-			out = append(out, diffStep{i - from.a, j - from.b})
-			i, j = i+1, j+1
-			from = diffStep{i, j}
+			steps = append(steps, diffStep{a: i - startA, b: j - startB})
+			i++
+			j++
+			startA, startB = i, j
 		case longest[(i+1)*width+j] >= longest[i*width+j+1]:
 			i++
 		default:
 			j++
 		}
 	}
-	return append(out, diffStep{len(a) - from.a, len(b) - from.b})
+	return append(steps, diffStep{a: len(a) - startA, b: len(b) - startB})
 }

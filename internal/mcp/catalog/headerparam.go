@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,12 +23,13 @@ const (
 
 // HeaderParam is an argument that is also sent as a header.
 type HeaderParam struct {
-	header string
-	path   []string // the names that lead to it in the arguments
+	header string   // its name without headerPrefix
+	path   []string // the names of the members that lead to the argument in the arguments
 }
 
-// HeaderParams returns the annotated arguments of an input schema. After an error, a client must
-// leave the tool out.
+// HeaderParams returns the arguments that an input schema annotates with headerAnnotation, in any order; nil without
+// an error if there are none. An error means that the annotations are not valid: a client must then leave the tool
+// out.
 //
 // The SDK also reads the annotations, from the lists of its own session. It sends no headers if
 // that session has not listed the tools yet, or if a type in the schema is a list of types. The
@@ -52,48 +54,48 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	seen := make(map[string]bool)
 	for _, p := range params {
 		// Header names are case-insensitive (RFC 9110 section 5.1).
-		low := strings.ToLower(p.header)
-		if seen[low] {
+		lower := strings.ToLower(p.header)
+		if seen[lower] {
 			return nil, fmt.Errorf("two properties have the %s %.60q", headerAnnotation, p.header)
 		}
-		seen[low] = true
+		seen[lower] = true
 	}
 	return params, nil
 }
 
-// appendHeaderParams appends the annotated properties of the schema at path, and of the schemas of
-// its properties.
+// appendHeaderParams appends to params the annotated properties of the schema at path, and of the schemas of its
+// properties, and returns the result. path has the names of the properties that lead to schema; it is not changed.
 func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []string) ([]HeaderParam, error) {
-	var s struct {
+	var decoded struct {
 		Properties map[string]json.RawMessage `json:"properties"`
 	}
-	// Other schemas, such as true and false, have no properties.
-	if json.Unmarshal(schema, &s) != nil {
+	// A schema that does not decode, such as true or false, has no properties.
+	if json.Unmarshal(schema, &decoded) != nil {
 		return params, nil
 	}
-	for name, property := range s.Properties {
-		at := append(path[:len(path):len(path)], name)
-		var p map[string]json.RawMessage
-		if json.Unmarshal(property, &p) != nil {
+	for name, property := range decoded.Properties {
+		propertyPath := slices.Concat(path, []string{name})
+		var keywords map[string]json.RawMessage
+		if json.Unmarshal(property, &keywords) != nil {
 			continue
 		}
-		if raw, annotated := p[headerAnnotation]; annotated {
-			header, err := parseHeaderName(raw, p["type"])
+		if annotation, ok := keywords[headerAnnotation]; ok {
+			header, err := parseHeaderName(annotation, keywords["type"])
 			if err != nil {
-				return nil, fmt.Errorf("property %.60q: %w", strings.Join(at, "."), err)
+				return nil, fmt.Errorf("property %.60q: %w", strings.Join(propertyPath, "."), err)
 			}
-			params = append(params, HeaderParam{header, at})
+			params = append(params, HeaderParam{header: header, path: propertyPath})
 		}
 		var err error
-		if params, err = appendHeaderParams(params, property, at); err != nil {
+		if params, err = appendHeaderParams(params, property, propertyPath); err != nil {
 			return nil, err
 		}
 	}
 	return params, nil
 }
 
-// countAnnotations returns how many annotations there are in a schema and in all schemas in it. The schema is
-// decoded once, so that deep ones cost no more.
+// countAnnotations returns how many annotations there are in a schema and in all schemas in it, at any place. schema
+// is decoded JSON: decoding each nested schema again would cost more the deeper it is.
 func countAnnotations(schema any) (n int) {
 	switch schema := schema.(type) {
 	case []any:
@@ -119,10 +121,10 @@ func countAnnotations(schema any) (n int) {
 	return n
 }
 
-// parseHeaderName returns the header name of an annotation. kind is the type of the property,
-// since only some types can be sent.
-func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
-	switch string(kind) {
+// parseHeaderName decodes and checks an annotation, and returns the header name in it. typ is the type of the
+// annotated property: only strings, integers and booleans may be annotated.
+func parseHeaderName(annotation, typ json.RawMessage) (string, error) {
+	switch string(typ) {
 	case `"string"`, `"integer"`, `"boolean"`:
 	default:
 		return "", errors.New(headerAnnotation + " is only for strings, integers and booleans")
@@ -142,20 +144,21 @@ func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
 	return name, nil
 }
 
-// HeaderValues returns the headers of a call with these arguments. An argument that is missing or
-// null has no header.
+// HeaderValues returns the headers of a call with the arguments args, by their full names. An argument that is
+// missing, null or of another type has no header.
 func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string {
-	out := make(map[string]string, len(params))
+	headers := make(map[string]string, len(params))
 	for _, p := range params {
 		if text, ok := p.argumentText(args); ok {
-			out[headerPrefix+p.header] = wire.HeaderValue(text)
+			headers[headerPrefix+p.header] = wire.HeaderValue(text)
 		}
 	}
-	return out
+	return headers
 }
 
-// argumentText returns the argument as text. ok is false if it is missing or its value cannot be
-// sent.
+// argumentText returns the value of the parameter in args as text. ok is false if there is none, or if the value
+// cannot be sent as a header: null, an array, an object, or a number that is not an integer of at most
+// maxSafeInteger.
 func (p HeaderParam) argumentText(args json.RawMessage) (text string, ok bool) {
 	for _, name := range p.path {
 		var object map[string]json.RawMessage
@@ -174,7 +177,8 @@ func (p HeaderParam) argumentText(args json.RawMessage) (text string, ok bool) {
 	case bool:
 		return strconv.FormatBool(v), true
 	case float64:
-		return strconv.FormatInt(int64(v), 10), v == math.Trunc(v) && math.Abs(v) <= maxSafeInteger
+		isSafeInteger := v == math.Trunc(v) && math.Abs(v) <= maxSafeInteger
+		return strconv.FormatInt(int64(v), 10), isSafeInteger
 	}
 	return "", false
 }

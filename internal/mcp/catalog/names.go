@@ -10,7 +10,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// maxName is the greatest length of a tool name that all model providers accept.
+// maxName is the greatest length in bytes of a tool name that all model providers accept.
 const maxName = 64
 
 // sanitizeName replaces characters other than [A-Za-z0-9_-] by "_" and removes "_" from both ends.
@@ -33,7 +33,7 @@ func isUnsafe(r rune) bool {
 	return true
 }
 
-// joinName returns prefix_name, or the name if there is no prefix.
+// joinName returns <prefix>_<original>, or original if there is no prefix.
 func joinName(prefix, original string) string {
 	if prefix == "" {
 		return original
@@ -41,58 +41,58 @@ func joinName(prefix, original string) string {
 	return prefix + "_" + original
 }
 
-// prefixedName returns the preferred name of a tool: its own name with the configured prefix.
+// prefixedName returns the preferred name of a tool: its own name with the configured prefix, made safe.
 func prefixedName(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.ToolPrefix, original), toolID{cfg.Name, original})
 }
 
-// nameWithServer returns the name that a tool gets if another server's tool has its preferred one.
+// nameWithServer returns the name that a tool gets if another server's tool has its preferred name: <server>_<tool>,
+// made safe.
 func nameWithServer(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.Name, original), toolID{cfg.Name, original})
 }
 
-// providerSafe returns s as a name that all model providers accept. It does not change a name that
-// they accept already. A name that must be truncated, or that has no safe character, gets the
-// tool's digest, so that it stays unique.
-func providerSafe(s string, of toolID) string {
-	if s != "" && len(s) <= maxName && strings.IndexFunc(s, isUnsafe) < 0 {
-		return s
+// providerSafe returns name for the tool as a name that all model providers accept. It does not change a name that
+// they accept already. A name that must be truncated, or that has no safe character, gets a digest of the tool, so
+// that it is unique.
+func providerSafe(name string, tool toolID) string {
+	if name != "" && len(name) <= maxName && strings.IndexFunc(name, isUnsafe) < 0 {
+		return name
 	}
-	t := sanitizeName(s)
+	safe := sanitizeName(name)
 	switch {
-	case t == "":
-		return withDigest("tool", of)
-	case len(t) > maxName:
-		return withDigest(t, of)
+	case safe == "":
+		return withDigest("tool", tool)
+	case len(safe) > maxName:
+		return withDigest(safe, tool)
 	default:
-		return t
+		return safe
 	}
 }
 
-// withDigest returns s, truncated as needed, with a digest of the tool. The digest depends only on
-// the server's name and the tool's own name, so it is the same after a restart and on all
-// replicas.
-func withDigest(s string, of toolID) string {
-	sum := sha256.Sum256([]byte(of.server + "\x00" + of.original))
-	tail := "_" + hex.EncodeToString(sum[:4])
-	return s[:min(len(s), maxName-len(tail))] + tail
+// withDigest returns the name, truncated as needed, with a digest of the tool. The digest depends only on the
+// server's name and the tool's own name, so it is the same after a restart and on all replicas.
+func withDigest(name string, tool toolID) string {
+	sum := sha256.Sum256([]byte(tool.server + "\x00" + tool.original))
+	suffix := "_" + hex.EncodeToString(sum[:4])
+	return name[:min(len(name), maxName-len(suffix))] + suffix
 }
 
-// toolNamer chooses the names for the tools of one server.
+// toolNamer chooses the names for the tools of one server. sortTools must be called before nameTool.
 type toolNamer struct {
-	cfg     *config.Server
-	isTaken func(name string, by toolID) bool
-	// pending has the names of tools of earlier servers that have not been listed yet.
-	pending map[string]bool
-	wanted  map[string]int // number of the server's tools that have this preferred name
+	cfg       *config.Server
+	isTaken   func(name string, tool toolID) bool // whether a tool other than tool has the name, or has it reserved
+	pending   map[string]bool                     // names for tools of earlier servers that have not been listed
+	preferred map[string]int                      // by preferred name: how many of the server's tools have it
 }
 
-// sortTools returns a server's tools in an order that does not depend on the order of the list.
-// Tools whose names are safe come first, so that they keep them.
+// sortTools returns the server's tools in the order in which they are to be named, which does not depend on the order
+// of the list. Tools whose preferred names are safe without a change come first, so that they get them. It also
+// counts the preferred names for nameTool.
 func (n *toolNamer) sortTools(tools []Tool) []Tool {
-	n.wanted = map[string]int{}
+	n.preferred = map[string]int{}
 	for _, t := range tools {
-		n.wanted[prefixedName(n.cfg, t.Original)]++
+		n.preferred[prefixedName(n.cfg, t.Original)]++
 	}
 	sorted := slices.Clone(tools)
 	slices.SortFunc(sorted, func(a, b Tool) int {
@@ -108,55 +108,66 @@ func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	return sorted
 }
 
-// isChanged reports whether the preferred name of a tool had to be changed to be safe.
+// isChanged reports whether the name of a tool with the configured prefix is not safe, so that its preferred name
+// differs.
 func (n *toolNamer) isChanged(original string) bool {
 	return prefixedName(n.cfg, original) != joinName(n.cfg.ToolPrefix, original)
 }
 
-// nameTool returns the name of a tool, and the reason if it is not the preferred one. In this
-// order:
+// nameTool returns the name for a tool, and the reason if that is not its preferred name; otherwise "". It returns
+// the first of these that fits:
 //
-//   - the preferred name, with a digest if several tools of the server have it once made safe;
-//   - <server>_<tool>, if another server's tool has the preferred name;
-//   - the preferred name with a digest, if that is taken too.
+//   - the preferred name with a digest, if several tools of the server have that name and this one had to be changed to
+//     be safe;
+//   - the preferred name, if it is free;
+//   - <server>_<tool>, if it is free;
+//   - the preferred name with a digest.
 //
-// A name is also taken if an earlier server's configuration names it, even if that server has not
-// been listed yet.
-func (n *toolNamer) nameTool(original string) (name, clash string) {
-	me := toolID{n.cfg.Name, original}
-	plain := prefixedName(n.cfg, original)
-	if n.wanted[plain] > 1 && n.isChanged(original) {
-		return n.freeName(withDigest(sanitizeName(joinName(n.cfg.ToolPrefix, original)), me), me), "another tool of the server has the same name once made safe"
+// A name is free if no other tool has it or has it reserved, and it is not pending.
+func (n *toolNamer) nameTool(original string) (name, reason string) {
+	tool := toolID{n.cfg.Name, original}
+	preferred := prefixedName(n.cfg, original)
+	if n.preferred[preferred] > 1 && n.isChanged(original) {
+		distinct := withDigest(sanitizeName(joinName(n.cfg.ToolPrefix, original)), tool)
+		return n.freeName(distinct, tool), "another tool of the server has the same name once made safe"
 	}
-	if !n.isTaken(plain, me) && !n.pending[plain] {
-		return plain, ""
+	if !n.isTaken(preferred, tool) && !n.pending[preferred] {
+		return preferred, ""
 	}
-	if s := nameWithServer(n.cfg, original); !n.isTaken(s, me) && !n.pending[s] {
-		return s, "another server's tool has its name"
+	if withServer := nameWithServer(n.cfg, original); !n.isTaken(withServer, tool) && !n.pending[withServer] {
+		return withServer, "another server's tool has its name"
 	}
-	return n.freeName(withDigest(plain, me), me), "other tools have its names"
+	return n.freeName(withDigest(preferred, tool), tool), "other tools have its names"
 }
 
-// possibleNames returns all names that a tool may get, depending on what other servers list.
+// possibleNames returns the names that nameTool may return for a tool, depending on what other servers list, without
+// those that only freeName makes.
 func possibleNames(cfg *config.Server, original string) []string {
-	me, plain := toolID{cfg.Name, original}, prefixedName(cfg, original)
-	return []string{plain, nameWithServer(cfg, original), withDigest(plain, me), withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), me)}
+	tool := toolID{cfg.Name, original}
+	preferred := prefixedName(cfg, original)
+	return []string{
+		preferred,
+		nameWithServer(cfg, original),
+		withDigest(preferred, tool),
+		withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), tool),
+	}
 }
 
-// freeName returns name, or a name made from it that no tool has. The latter is needed only if a
-// server puts such digests into the names of its tools.
-func (n *toolNamer) freeName(name string, me toolID) string {
-	for n.isTaken(name, me) {
-		name = withDigest(name, toolID{me.server, me.original + name})
+// freeName returns name if it is not taken, or else a name with another digest that is not. The latter is needed only
+// if a server lists tools whose own names have the digests of other tools.
+func (n *toolNamer) freeName(name string, tool toolID) string {
+	for n.isTaken(name, tool) {
+		name = withDigest(name, toolID{tool.server, tool.original + name})
 	}
 	return name
 }
 
-// MatchAny reports whether any of the patterns (path.Match) matches any of the names.
-func MatchAny(globs []string, names ...string) bool {
-	for _, g := range globs {
-		for _, n := range names {
-			if ok, err := path.Match(g, n); ok && err == nil {
+// MatchAny reports whether any of the patterns (path.Match) matches any of the names. A malformed pattern matches
+// nothing.
+func MatchAny(patterns []string, names ...string) bool {
+	for _, pattern := range patterns {
+		for _, name := range names {
+			if ok, err := path.Match(pattern, name); ok && err == nil {
 				return true
 			}
 		}
@@ -166,3 +177,6 @@ func MatchAny(globs []string, names ...string) bool {
 
 // toolID identifies a tool by its server's name and its own name on that server.
 type toolID struct{ server, original string }
+
+// id returns the identity of the tool.
+func (t Tool) id() toolID { return toolID{t.Server, t.Original} }

@@ -18,16 +18,16 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// acceptedTools has the tool definitions that the operator has accepted. On a server with Pin, a
-// tool with another definition cannot be called. Otherwise a server could change what the operator
-// has reviewed without the operator noticing (CVE-2025-54136). An acceptedTools is never changed.
+// acceptedTools has the tool definitions that the operator has accepted. On a server with Pin, a tool with another
+// definition cannot be called. Otherwise a server could change a tool that the operator has reviewed without the
+// operator noticing (CVE-2025-54136). An acceptedTools is never changed.
 type acceptedTools struct {
 	servers map[string]map[string]acceptedTool // by the server's name and the tool's own name
-	problem string                             // the reason why the file was not read; "" if it was
+	problem string                             // the reason why the file could not be read; "" if it was read
 }
 
-// acceptedTool is one accepted definition. The digest decides; the definition is there to show the
-// operator the difference.
+// acceptedTool is one accepted definition. A tool is accepted if its digest is SHA256; the definition serves only to
+// show the difference to the operator.
 type acceptedTool struct {
 	SHA256     string     `json:"sha256"`
 	Definition definition `json:"definition"`
@@ -48,35 +48,36 @@ const (
 	pinsComment = "Tool definitions that were accepted with: answerd check -accept"
 )
 
-// readPinsFile reads the file at path. If that fails, it returns the problem: the service then
-// runs without the tools of pinned servers.
+// readPinsFile reads the accepted definitions from the file at path. If that fails, the result has no definitions and
+// a problem, and the service runs without the tools of pinned servers.
 func readPinsFile(path string) *acceptedTools {
-	none := func(problem string) *acceptedTools { return &acceptedTools{problem: problem} }
+	failed := func(problem string) *acceptedTools { return &acceptedTools{problem: problem} }
 	if path == "" {
-		return none("there is no file of accepted definitions")
+		return failed("there is no file of accepted definitions")
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return none(noPinsFile)
+		return failed(noPinsFile)
 	}
 	if err != nil {
-		return none("the file of accepted definitions cannot be read")
+		return failed("the file of accepted definitions cannot be read")
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxPins+1))
 	var file pinsFile
 	switch {
 	case err != nil:
-		return none("the file of accepted definitions cannot be read")
+		return failed("the file of accepted definitions cannot be read")
 	case len(data) > maxPins:
-		return none("the file of accepted definitions is too large")
+		return failed("the file of accepted definitions is too large")
 	case json.Unmarshal(data, &file) != nil, file.Version != pinsVersion:
-		return none("the file of accepted definitions is damaged")
+		return failed("the file of accepted definitions is damaged")
 	}
 	return &acceptedTools{servers: file.Servers}
 }
 
-// writeFile replaces the file at path atomically: a crash leaves the old or the new file.
+// writeFile replaces the file at path by the accepted definitions. It does so atomically: a crash leaves the old or
+// the new file, and perhaps a temporary file beside it.
 func (p *acceptedTools) writeFile(path string) error {
 	data, err := json.MarshalIndent(pinsFile{pinsComment, pinsVersion, p.servers}, "", "  ")
 	if err != nil {
@@ -102,42 +103,45 @@ func (p *acceptedTools) writeFile(path string) error {
 type blockedTool struct {
 	Tool
 	reason   string // for the caller
-	digest   string
-	accepted string // the accepted digest; "" if there is none
+	digest   string // of its definition
+	accepted string // the digest of the accepted definition; "" if there is none
 }
 
-// sameAs reports whether other is the same tool, blocked for the same reason.
-func (b blockedTool) sameAs(other blockedTool) bool {
+// isSameAs reports whether other is the same tool with the same definition, blocked for the same reason.
+func (b blockedTool) isSameAs(other blockedTool) bool {
 	return b.Original == other.Original && b.digest == other.digest && b.reason == other.reason
 }
 
-// digestsOf returns the digests of a server's tools, by the tools' own names.
+// digestsOf returns the digests of the definitions of a server's tools, by the tools' own names.
 func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
-	out := make(map[string]string, len(tools))
+	digests := make(map[string]string, len(tools))
 	for _, t := range tools {
-		out[t.Original] = newDefinition(cfg, t).digest()
+		digests[t.Original] = newDefinition(cfg, t).digest()
 	}
-	return out
+	return digests
 }
 
-// splitAccepted splits a server's tools into those whose definitions are accepted and the others.
+// splitAccepted splits a server's tools into the usable ones, whose definitions are accepted, and the blocked ones.
+// digests has the digests of the tools' definitions, as digestsOf returns them.
 func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests map[string]string) (usable []Tool, blocked []blockedTool) {
 	for _, tool := range tools {
 		digest := digests[tool.Original]
-		known, ok := p.servers[cfg.Name][tool.Original]
+		accepted, ok := p.servers[cfg.Name][tool.Original]
 		reason := ""
 		switch {
 		case p.problem != "":
 			reason = "its definition is not accepted: " + p.problem
 		case !ok:
 			reason = "it is new, and its definition has not been accepted by the operator"
-		case known.SHA256 != digest:
+		case accepted.SHA256 != digest:
 			reason = "its definition has changed since the operator accepted it"
 		default:
 			usable = append(usable, tool)
 			continue
 		}
-		blocked = append(blocked, blockedTool{tool, "the tool is disabled: " + reason, digest, known.SHA256})
+		blocked = append(blocked, blockedTool{
+			Tool: tool, reason: "the tool is disabled: " + reason, digest: digest, accepted: accepted.SHA256,
+		})
 	}
 	return usable, blocked
 }
@@ -145,7 +149,8 @@ func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests 
 // PinKind is the way in which a tool differs from its accepted definition.
 type PinKind string
 
-// The values of PinKind. New and changed tools cannot be called. A removed tool is only in the file.
+// The values of PinKind. New and changed tools cannot be called. The server does not list a removed tool, or the
+// configuration does not allow it any more.
 const (
 	PinNew     PinKind = "new"
 	PinChanged PinKind = "changed"
@@ -158,42 +163,53 @@ type PinChange struct {
 	Tool   string // its name on the server
 	Kind   PinKind
 
-	accepted, offered definition
+	accepted definition // zero for a new tool
+	offered  definition // zero for a removed tool
 }
 
-// PinChanges returns the differences between the file of pins at path and all pinned servers that
-// have been listed, by server in the configuration's order and then by tool.
+// PinChanges returns the differences between the accepted definitions in the file at path and the tools of all pinned
+// servers that have been listed, by server in the configuration's order and then by tool. If the file cannot be read,
+// all tools are new.
 func (c *Catalog) PinChanges(path string) []PinChange {
-	accepted := readPinsFile(path)
-	var out []PinChange
+	file := readPinsFile(path)
+	var all []PinChange
 	for _, entry := range c.pinnedEntries() {
-		known := accepted.servers[entry.cfg.Name]
-		var changes []PinChange
-		listed := map[string]bool{}
-		for _, t := range entry.allTools() {
-			listed[t.Original] = true
-			ch := PinChange{Server: entry.cfg.Name, Tool: t.Original, Kind: PinNew, offered: newDefinition(entry.cfg, t)}
-			if p, ok := known[t.Original]; ok {
-				if p.SHA256 == ch.offered.digest() {
-					continue
-				}
-				ch.Kind, ch.accepted = PinChanged, p.Definition
-			}
-			changes = append(changes, ch)
-		}
-		for name, p := range known {
-			if !listed[name] {
-				changes = append(changes, PinChange{Server: entry.cfg.Name, Tool: name, Kind: PinRemoved, accepted: p.Definition})
-			}
-		}
+		changes := entry.pinChanges(file.servers[entry.cfg.Name])
 		slices.SortFunc(changes, func(a, b PinChange) int { return cmp.Compare(a.Tool, b.Tool) })
-		out = append(out, changes...)
+		all = append(all, changes...)
 	}
-	return out
+	return all
 }
 
-// AcceptPins writes the definitions of all pinned servers that have been listed to the file at
-// path, and enables the tools. The definitions of other servers in the file stay.
+// pinChanges returns the differences between the accepted definitions of a server, by the tools' own names, and its
+// allowed tools, in any order.
+func (e serverEntry) pinChanges(accepted map[string]acceptedTool) []PinChange {
+	var changes []PinChange
+	allowed := map[string]bool{}
+	for _, t := range e.allowedTools() {
+		allowed[t.Original] = true
+		change := PinChange{Server: e.cfg.Name, Tool: t.Original, Kind: PinNew, offered: newDefinition(e.cfg, t)}
+		if a, ok := accepted[t.Original]; ok {
+			if a.SHA256 == change.offered.digest() {
+				continue
+			}
+			change.Kind = PinChanged
+			change.accepted = a.Definition
+		}
+		changes = append(changes, change)
+	}
+	for name, a := range accepted {
+		if !allowed[name] {
+			changes = append(changes, PinChange{Server: e.cfg.Name, Tool: name, Kind: PinRemoved, accepted: a.Definition})
+		}
+	}
+	return changes
+}
+
+// AcceptPins writes the definitions of the tools of all pinned servers that have been listed to the file at path, in
+// place of those that the file has for these servers, and enables the tools. It keeps the definitions of other
+// servers in the file. It returns an error if path is "", or if the file exists and cannot be read. Without pinned
+// servers it does nothing.
 func (c *Catalog) AcceptPins(path string) error {
 	listed := c.pinnedEntries()
 	if len(listed) == 0 {
@@ -203,83 +219,84 @@ func (c *Catalog) AcceptPins(path string) error {
 	if before.problem != "" && before.problem != noPinsFile {
 		return errors.New(before.problem + ": repair or remove it")
 	}
-	now := &acceptedTools{servers: map[string]map[string]acceptedTool{}}
-	maps.Copy(now.servers, before.servers)
-	for _, e := range listed {
+	accepted := &acceptedTools{servers: map[string]map[string]acceptedTool{}}
+	maps.Copy(accepted.servers, before.servers)
+	for _, entry := range listed {
 		tools := map[string]acceptedTool{}
-		for _, t := range e.allTools() {
-			d := newDefinition(e.cfg, t)
-			tools[t.Original] = acceptedTool{d.digest(), d}
+		for _, t := range entry.allowedTools() {
+			d := newDefinition(entry.cfg, t)
+			tools[t.Original] = acceptedTool{SHA256: d.digest(), Definition: d}
 		}
-		now.servers[e.cfg.Name] = tools
+		accepted.servers[entry.cfg.Name] = tools
 	}
-	if err := now.writeFile(path); err != nil {
+	if err := accepted.writeFile(path); err != nil {
 		return err
 	}
-	c.setPins(now)
+	c.setPins(accepted)
 	return nil
 }
 
-// allTools returns the tools that the configuration allows, accepted or not.
-func (e serverEntry) allTools() []Tool {
-	out := slices.Clone(e.usable)
+// allowedTools returns the tools that the configuration allows, usable or blocked.
+func (e serverEntry) allowedTools() []Tool {
+	tools := slices.Clone(e.usable)
 	for _, b := range e.blocked {
-		out = append(out, b.Tool)
+		tools = append(tools, b.Tool)
 	}
-	return out
+	return tools
 }
 
-// Diff returns the difference for an operator's terminal. Lines with "-" were accepted, lines with
-// "+" are offered now, with two unchanged lines around each. Servers choose the texts, so
-// unprintable characters are escaped and no line can look like another one.
+// Diff returns the difference as text for an operator's terminal. Lines with "-" were accepted, lines with "+" are
+// offered now, with up to two unchanged lines before and after them. Servers choose the texts, so unprintable
+// characters are escaped, and no text can imitate another line.
 func (ch PinChange) Diff() string {
-	old, new := ch.accepted.printedLines(), ch.offered.printedLines()
-	switch ch.Kind {
-	case PinNew:
-		old = nil
-	case PinRemoved:
-		new = nil
+	var accepted, offered []string
+	if ch.Kind != PinNew {
+		accepted = ch.accepted.printedLines()
 	}
-	d := diffLines(old, new)
-	if d == "" {
-		return "  (what the file of accepted definitions shows is not what its digest stands for)\n"
+	if ch.Kind != PinRemoved {
+		offered = ch.offered.printedLines()
 	}
-	return d
+	if d := diffLines(accepted, offered); d != "" {
+		return d
+	}
+	// The digests differ, but the definitions do not.
+	return "  (what the file of accepted definitions shows is not what its digest stands for)\n"
 }
 
-// printedLines returns the definition as lines for a terminal.
+// printedLines returns the definition without its name as lines for a terminal, in which unprintable characters are
+// escaped.
 func (d definition) printedLines() []string {
-	out := []string{"endpoint: " + d.Endpoint}
+	lines := []string{"endpoint: " + d.Endpoint}
 	if d.Title != "" {
-		out = append(out, "title: "+d.Title)
+		lines = append(lines, "title: "+d.Title)
 	}
-	out = append(out, "description:")
+	lines = append(lines, "description:")
 	for line := range strings.SplitSeq(d.Description, "\n") {
-		out = append(out, "  "+line)
+		lines = append(lines, "  "+line)
 	}
 	if d.Annotations != nil {
-		text, _ := json.Marshal(d.Annotations) // four booleans
-		out = append(out, fmt.Sprintf("annotations: %s", text))
+		text, _ := json.Marshal(d.Annotations) // cannot fail: they are booleans
+		lines = append(lines, fmt.Sprintf("annotations: %s", text))
 	}
-	for _, raw := range []struct {
-		name string
-		raw  json.RawMessage
+	for _, schema := range []struct {
+		heading string
+		json    json.RawMessage
 	}{{"input schema:", d.InputSchema}, {"output schema:", d.OutputSchema}} {
-		var b bytes.Buffer
-		if raw.raw == nil || json.Indent(&b, canonicalJSON(raw.raw), "  ", "  ") != nil {
+		var indented bytes.Buffer
+		if schema.json == nil || json.Indent(&indented, canonicalJSON(schema.json), "  ", "  ") != nil {
 			continue
 		}
-		out = append(out, raw.name)
-		out = append(out, strings.Split("  "+b.String(), "\n")...)
+		lines = append(lines, schema.heading)
+		lines = append(lines, strings.Split("  "+indented.String(), "\n")...)
 	}
-	for i, line := range out {
-		out[i] = escapeUnprintable(line)
+	for i, line := range lines {
+		lines[i] = escapeUnprintable(line)
 	}
-	return out
+	return lines
 }
 
-// escapeUnprintable replaces unprintable characters by their escapes. Escape sequences could move
-// a terminal's cursor, and tag characters (U+E0000 …) would be visible only to a model.
+// escapeUnprintable returns s with escapes in place of unprintable characters. Escape sequences could move a
+// terminal's cursor, and only a model would see tag characters (U+E0000 …).
 func escapeUnprintable(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -24,21 +24,20 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
-	// NeedsApproval is set if a person must approve each call.
+	// NeedsApproval says that a person must approve each call.
 	NeedsApproval bool `json:"needs_approval,omitempty"`
-	// Unchecked is the reason why the input schema cannot be used to check arguments; "" if it is
-	// used.
+	// Unchecked is the reason why the input schema cannot be used to check arguments; "" if it can be used.
 	Unchecked string `json:"unchecked,omitempty"`
 
-	// ReadsResources marks the tool that answerd adds for reading the server's resources. SignsIn
-	// marks the tool that it adds in place of the tools of a server that the user has not authorized
-	// yet.
+	// ReadsResources marks the tool that answerd adds for reading the server's resources. SignsIn marks the tool that
+	// answerd adds in place of the tools of a server that no user has authorized yet.
 	ReadsResources bool `json:"-"`
 	SignsIn        bool `json:"-"`
-	// The compiled schemas, nil if they cannot be used.
-	inputSchema, outputSchema *schema.Schema
-	cfg                       *config.Server
-	lazyVersion               *lazyDigest
+
+	inputSchema  *schema.Schema // compiled; nil if it cannot be used
+	outputSchema *schema.Schema // compiled; nil if there is none or it cannot be used
+	cfg          *config.Server // of the tool's server
+	lazyVersion  *lazyDigest    // shared by all copies of the Tool; nil before the Catalog has named it
 }
 
 // Annotations are a server's own statements about a tool. They are not trusted, and never allow
@@ -58,9 +57,12 @@ const (
 	MaxDescription = 16 << 10 // bytes; a longer one is truncated
 )
 
-// Decode decodes one element of a tools/list result. The schemas keep the server's bytes without
-// white space, so the model sees the properties in the server's order. A tool without an input
-// schema accepts any object. External references in a schema are never fetched.
+// Decode decodes one element of a tools/list result. It truncates texts that are too long and leaves out an output
+// schema that is not valid. The schemas keep the server's bytes without white space, so the model sees the properties
+// in the server's order. A tool without an input schema accepts any object. External references in a schema are never
+// fetched.
+//
+// An error means that the tool cannot be used. It is a text for the log; the tool may then have its Original name.
 func Decode(raw json.RawMessage) (Tool, error) {
 	var decoded struct {
 		Name         string          `json:"name"`
@@ -90,11 +92,12 @@ func Decode(raw json.RawMessage) (Tool, error) {
 	if requiresTask(decoded.Execution) {
 		return tool, errors.New("it can only be called as a task, which answerd does not do")
 	}
-	// annotations.title is where titles were before 2025-06-18.
 	if a := decoded.Annotations; a != nil {
-		tool.Annotations = &Annotations{a.ReadOnly, a.Idempotent, a.Destructive, a.OpenWorld}
+		tool.Annotations = &Annotations{
+			ReadOnly: a.ReadOnly, Idempotent: a.Idempotent, Destructive: a.Destructive, OpenWorld: a.OpenWorld,
+		}
 		if tool.Title == "" {
-			tool.Title = a.Title
+			tool.Title = a.Title // the place of the title before 2025-06-18
 		}
 	}
 
@@ -122,8 +125,9 @@ func requiresTask(execution json.RawMessage) bool {
 	return json.Unmarshal(execution, &e) == nil && e.TaskSupport == "required"
 }
 
-// CheckName refuses names that are empty, too long or have control characters. Other unsafe
-// characters are replaced later.
+// CheckName returns an error if the name that a server gives to a tool or a prompt is empty, longer than maxNameBytes
+// or has control characters. Other characters that a model provider would refuse are no error: a Catalog replaces
+// them.
 func CheckName(name string) error {
 	switch {
 	case name == "":
@@ -136,13 +140,13 @@ func CheckName(name string) error {
 	return nil
 }
 
-// maxChecked bounds the structured content that is checked, in bytes, because checking takes a
-// multiple of its memory.
+// maxChecked bounds the structured content that is checked, in bytes, because checking takes a multiple of its
+// memory. Larger content counts as valid.
 const maxChecked = 1 << 20
 
-// CheckArgs returns the arguments to send: unchanged if they match the input schema, or with
-// strings replaced by the JSON in them if that makes them match. Otherwise it returns the
-// problems. Without a usable schema it checks nothing.
+// CheckArgs returns the arguments to send, or the problems of args with the input schema. The arguments are args
+// unchanged if they match the schema, or with strings replaced by the JSON in them if that makes them match. Without
+// a usable schema, CheckArgs returns args unchanged.
 func (t *Tool) CheckArgs(args json.RawMessage) (json.RawMessage, []schema.Problem) {
 	if t.inputSchema == nil {
 		return args, nil
@@ -150,8 +154,8 @@ func (t *Tool) CheckArgs(args json.RawMessage) (json.RawMessage, []schema.Proble
 	return t.inputSchema.Check(args)
 }
 
-// ValidateArgs returns the problems of arguments, without repairing them. Without a usable schema
-// it returns none.
+// ValidateArgs returns the problems of args with the input schema, without repairing args as CheckArgs does. It
+// returns nil if args match, or without a usable schema.
 func (t *Tool) ValidateArgs(args json.RawMessage) []schema.Problem {
 	if t.inputSchema == nil {
 		return nil
@@ -159,8 +163,9 @@ func (t *Tool) ValidateArgs(args json.RawMessage) []schema.Problem {
 	return t.inputSchema.Validate(args)
 }
 
-// ResultViolations returns the problems of structured content according to the output schema. The
-// result of a failed tool need not match it.
+// ResultViolations returns the problems of a result's structured content with the output schema. It returns nil if
+// the content matches, if it has more than maxChecked bytes, without a usable schema, and for a result with isError,
+// which need not match. structured is nil for a result without structured content.
 func (t *Tool) ResultViolations(structured json.RawMessage, isError bool) []schema.Problem {
 	switch {
 	case t.outputSchema == nil || isError || len(structured) > maxChecked:
@@ -171,21 +176,22 @@ func (t *Tool) ResultViolations(structured json.RawMessage, isError bool) []sche
 	return t.outputSchema.Validate(structured)
 }
 
-// SchemaExcerpt returns the input schema for a model that must correct its arguments: all of it if
-// it has at most n bytes, or else only the fields with problems, truncated if need be. The text
-// says what is missing.
-func (t Tool) SchemaExcerpt(wrong []schema.Problem, n int) string {
-	if len(t.InputSchema) <= n {
+// SchemaExcerpt returns the input schema for a model that must correct the problems wrong in its arguments. If the
+// schema has more than maxBytes, it returns only the fields with problems, truncated if necessary. The text says what
+// is missing.
+func (t Tool) SchemaExcerpt(wrong []schema.Problem, maxBytes int) string {
+	if len(t.InputSchema) <= maxBytes {
 		return string(t.InputSchema)
 	}
-	return schema.Excerpt(t.InputSchema, wrong, n)
+	return schema.Excerpt(t.InputSchema, wrong, maxBytes)
 }
 
-// needsApproval reports whether a person must approve calls of tool. The server's annotations count
-// only for ApproveDestructive. AutoApprove overrides Approval, but neither overrides ApproveTools.
+// needsApproval reports whether the configuration of the server says that a person must approve calls of tool, which
+// must have its Name. A pattern in ApproveTools decides first, then one in AutoApprove, and then Approval. The
+// server's own annotations count only for ApproveDestructive.
 func needsApproval(server *config.Server, tool Tool) bool {
-	matches := func(globs []string) bool {
-		return MatchAny(globs, tool.Original, prefixedName(server, tool.Original), nameWithServer(server, tool.Original), tool.Name)
+	matches := func(patterns []string) bool {
+		return MatchAny(patterns, tool.Original, prefixedName(server, tool.Original), nameWithServer(server, tool.Original), tool.Name)
 	}
 	switch {
 	case tool.SignsIn: // signing in is itself a consent of the person
@@ -196,7 +202,8 @@ func needsApproval(server *config.Server, tool Tool) bool {
 	return tool.IsSelectedBy(server.Approval) && !matches(server.AutoApprove)
 }
 
-// IsSelectedBy reports whether approval alone makes a person approve the calls of the tool.
+// IsSelectedBy reports whether calls of the tool need approval if only the setting approval decides, and not the
+// lists of tools in the configuration.
 func (t Tool) IsSelectedBy(approval config.Approval) bool {
 	switch {
 	case t.SignsIn:
@@ -227,8 +234,9 @@ type lazyDigest struct {
 	digest string
 }
 
-// Restore returns a tool that was stored with its version, ready to check arguments and results. As for a listed tool,
-// a schema that does not compile checks nothing.
+// Restore returns a copy of a tool that was stored as JSON and has its version stored with it. It compiles the
+// schemas, so that the copy can check arguments and results. As for a listed tool, a schema that does not compile
+// checks nothing.
 func Restore(tool Tool, version string) Tool {
 	tool.inputSchema, tool.outputSchema = nil, nil
 	if compiled, err := schema.Compile(tool.InputSchema); err == nil {
@@ -244,8 +252,9 @@ func Restore(tool Tool, version string) Tool {
 	return tool
 }
 
-// Version returns the SHA-256 of the tool's definition, in hex, as in the file of pins. It returns
-// "" for a Tool that does not come from a Catalog.
+// Version returns the SHA-256 of the tool's definition, in hex, as in the file of pins. The first call computes it,
+// which takes time in proportion to the schemas. It returns "" for a Tool that comes neither from a Catalog nor from
+// Restore.
 func (t Tool) Version() string {
 	if t.lazyVersion == nil {
 		return ""
