@@ -67,3 +67,17 @@ func checkCall(call *Call) *transport.Failure {
 	}
 	return nil
 }
+
+// checkApproval returns a failure if the tool needs an approval that the call does not have, or if the tool has
+// changed since a person approved the call; otherwise nil.
+func checkApproval(tool catalog.Resolved, call Call) *transport.Failure {
+	switch {
+	case call.Approved != "" && call.Approved == tool.Version():
+		return nil
+	case call.Approved == "" && !tool.NeedsApproval:
+		return nil
+	case call.Approved == "":
+		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}
+	}
+	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
+}

@@ -488,34 +488,6 @@ func (s *server) callIDs(call Call) map[string]string {
 	return ids
 }
 
-// readScope returns everything that the server gets with a read besides the URI and on which the content of the
-// resource may depend: the context and the ids of the call, except for its call id. Reads with different scopes do
-// not share a cached result.
-func (s *server) readScope(call Call) map[string]string {
-	scope := make(map[string]string, len(call.Context)+3)
-	maps.Copy(scope, call.Context)
-	for name, value := range s.callIDs(call) {
-		if name != MetaPrefix+config.MetaCallID {
-			scope["_meta."+name] = value // the prefix keeps it apart from an entry of the context with the same name
-		}
-	}
-	return scope
-}
-
-// checkApproval returns a failure if the tool needs an approval that the call does not have, or if the tool has
-// changed since a person approved the call; otherwise nil.
-func checkApproval(tool catalog.Resolved, call Call) *transport.Failure {
-	switch {
-	case call.Approved != "" && call.Approved == tool.Version():
-		return nil
-	case call.Approved == "" && !tool.NeedsApproval:
-		return nil
-	case call.Approved == "":
-		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}
-	}
-	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
-}
-
 // Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: the tool reads
 // resources, or the configuration says that it is idempotent. An unknown tool is not repeatable.
 func (c *Client) Repeatable(tool string) bool {

@@ -22,7 +22,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"answerd/internal/help"
@@ -489,29 +488,4 @@ func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*sc
 	reason := "the " + which + " schema cannot be used: " + err.Error()
 	c.log.Warn("MCP tool not checked", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80), "reason", reason, help.ToolSchemas.Attr())
 	return nil, reason
-}
-
-// namesBeforeListing returns the names that the tools of a server may get, as far as they are known before the server
-// is listed. With Pin these are the names of the accepted tools. Otherwise they are the names in the allow list that
-// have no wildcards, and the names of the tools that the server listed in an earlier process (ExpectTools).
-func (c *Catalog) namesBeforeListing(cfg *config.Server) map[string]bool {
-	names := map[string]bool{}
-	if cfg.Pin {
-		for original := range c.pins.servers[cfg.Name] {
-			names[prefixedName(cfg, original)] = true
-		}
-		return names
-	}
-	for _, name := range cfg.AllowTools {
-		if !strings.ContainsAny(name, `*?[\`) {
-			names[name] = true // it may be a name under which the tool is offered
-			names[prefixedName(cfg, name)] = true
-		}
-	}
-	for _, original := range c.expected[cfg.Name] {
-		if isAllowed(cfg, original) {
-			names[prefixedName(cfg, original)] = true
-		}
-	}
-	return names
 }

@@ -153,6 +153,31 @@ func possibleNames(cfg *config.Server, original string) []string {
 	}
 }
 
+// namesBeforeListing returns the names that the tools of a server may get, as far as they are known before the server
+// is listed. With Pin these are the names of the accepted tools. Otherwise they are the names in the allow list that
+// have no wildcards, and the names of the tools that the server listed in an earlier process (ExpectTools).
+func (c *Catalog) namesBeforeListing(cfg *config.Server) map[string]bool {
+	names := map[string]bool{}
+	if cfg.Pin {
+		for original := range c.pins.servers[cfg.Name] {
+			names[prefixedName(cfg, original)] = true
+		}
+		return names
+	}
+	for _, name := range cfg.AllowTools {
+		if !strings.ContainsAny(name, `*?[\`) {
+			names[name] = true // it may be a name under which the tool is offered
+			names[prefixedName(cfg, name)] = true
+		}
+	}
+	for _, original := range c.expected[cfg.Name] {
+		if isAllowed(cfg, original) {
+			names[prefixedName(cfg, original)] = true
+		}
+	}
+	return names
+}
+
 // freeName returns name if it is not taken, or else a name with another digest that is not. The latter is needed only
 // if a server lists tools whose own names have the digests of other tools.
 func (n *toolNamer) freeName(name string, tool toolID) string {

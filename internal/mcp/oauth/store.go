@@ -59,7 +59,7 @@ func (s *storedServer) restore() *authServer {
 	}
 }
 
-// storedClient is the JSON of a registered client. It is empty for a configured client, which is taken from the
+// storedClient is the JSON of a clientIdentity. It is empty for a configured client, which is taken from the
 // configuration when it is used, because its secret may have changed.
 type storedClient struct {
 	ID      string    `json:"id,omitempty"`
