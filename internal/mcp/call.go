@@ -163,7 +163,7 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	case <-s.drain.started:
 		return nil, errReconfigured
 	case <-s.life.Done():
-		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+		return nil, shutdownFailure(transport.ErrClosed)
 	}
 
 	if !s.drain.beginCall() {

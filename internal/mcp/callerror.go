@@ -155,6 +155,11 @@ func contextFailure(ctx context.Context) *transport.Failure {
 	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
 }
 
+// shutdownFailure returns the failure of a call that was not sent, because the Client was closed. err is the cause.
+func shutdownFailure(err error) *transport.Failure {
+	return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
+}
+
 // isHeaderMismatch reports whether the server refused the headers of a call, because the tool has other annotations
 // x-mcp-header now than in the list (2026-07-28 basic/transports/streamable-http, "Client Behavior").
 func isHeaderMismatch(f *transport.Failure) bool {

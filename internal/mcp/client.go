@@ -13,10 +13,9 @@
 //	for _, t := range c.Tools(ctx) { … }
 //	res, err := c.Call(ctx, mcp.Call{Tool: "crm_get_customer", Args: args})
 //
-// Each enabled server has one long-lived session, which all runs share; a server that is used on
-// behalf of its callers has one per caller. New does not wait: servers are connected in the
-// background. A server that is down is reported and retried with backoff; it does not affect the
-// others.
+// Each enabled server has one long-lived session, which all runs share; a server that is used on behalf of its
+// callers has one per caller. New does not wait: servers are connected in the background. A server that is down is
+// reported and retried with backoff; it does not affect other servers.
 //
 // A call is sent at most once, unless it provably did not run or the tool is repeatable. A bad reply fails its own
 // call only. A server that keeps failing gets no calls for a while. On a pinned server, tools whose definitions the

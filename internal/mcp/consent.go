@@ -88,7 +88,7 @@ func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) erro
 	case ctx.Err() != nil:
 		failure = contextFailure(ctx)
 	case srv.life.Err() != nil:
-		failure = &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+		failure = shutdownFailure(transport.ErrClosed)
 	case errors.Is(err, oauth.ErrConsent):
 		failure = consentFailure(err)
 	default:
@@ -124,7 +124,7 @@ func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *t
 		if ctx.Err() != nil {
 			return nil, contextFailure(ctx)
 		}
-		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
+		return nil, shutdownFailure(err)
 	}
 	var names []string
 	for _, t := range s.client.catalog.Offered() {
@@ -169,8 +169,7 @@ func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, 
 	case ctx.Err() != nil:
 		return nil, callError(contextFailure(ctx), call.Tool, srv.cfg.Name)
 	case !failed: // the server's life has ended
-		shutdown := &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
-		return nil, callError(shutdown, call.Tool, srv.cfg.Name)
+		return nil, callError(shutdownFailure(err), call.Tool, srv.cfg.Name)
 	}
 	res, failure := srv.askForConsent(ctx, call, failure, false)
 	if failure != nil {

@@ -39,7 +39,7 @@ func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed
 }
 
 // instructionsFor returns the instructions as the server sent them, of the session that was listed last or of one of
-// the user; "" if there is no such session. It may wait for a session of the user.
+// the user; "" if there is no session. It may wait for a session of the user.
 func (s *server) instructionsFor(ctx context.Context, user auth.Identity) string {
 	if s.userSessions == nil {
 		s.mu.Lock()

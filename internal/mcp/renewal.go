@@ -5,8 +5,8 @@ import "time"
 // When a list of tools is requested again.
 const (
 	minListLife = 5 * time.Second // even if the server gave a shorter ttl; package session bounds the ttl from above
-	// pinnedListLife is for lists whose tools are pinned, even if the server gave none or a longer ttl: a definition
-	// may change without a notification, and must be blocked then.
+	// pinnedListLife is for lists whose tools are pinned, even if the server gave no ttl or a longer one: a
+	// definition may change without a notification, and must be blocked then.
 	pinnedListLife = time.Minute
 	// renewalGap is the minimum time between two lists that the server's notifications cause. A
 	// server that announces changes continuously gets one request per second.

@@ -62,19 +62,7 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 		return srv
 	}
 
-	srv.pool = session.New(session.Options{
-		Life:             srv.life,
-		Logger:           srv.log,
-		Connect:          srv.dialer.connect,
-		HandshakeTimeout: orElse(srv.dialer.handshakeTimeout, session.HandshakeTimeout),
-		CacheResources:   len(cfg.Resources) > 0,
-		Subscribe:        true,
-		OverHTTP:         cfg.Type == config.TypeHTTP,
-		OnConnected:      srv.wakeSupervisor,
-		OnLost:           func(f *transport.Failure) { srv.markFailed(f) },
-		OnNotification:   srv.handleListChanged,
-	})
-
+	srv.pool = srv.newPool()
 	if srv.dialer.delegation != nil {
 		srv.userSessions = newUserSessions(srv, *srv.dialer.delegation)
 		srv.reason = awaitCaller
@@ -85,7 +73,23 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 	return srv
 }
 
-// isLive reports whether the server is enabled and its type supported.
+// newPool returns the pool of the session that all callers share.
+func (s *server) newPool() *session.Pool {
+	return session.New(session.Options{
+		Life:             s.life,
+		Logger:           s.log,
+		Connect:          s.dialer.connect,
+		HandshakeTimeout: orElse(s.dialer.handshakeTimeout, session.HandshakeTimeout),
+		CacheResources:   len(s.cfg.Resources) > 0,
+		Subscribe:        true,
+		OverHTTP:         s.cfg.Type == config.TypeHTTP,
+		OnConnected:      s.wakeSupervisor,
+		OnLost:           func(f *transport.Failure) { s.markFailed(f) },
+		OnNotification:   s.handleListChanged,
+	})
+}
+
+// isLive reports whether the server is enabled, and its type and its configuration can be used.
 func (s *server) isLive() bool { return s.pool != nil }
 
 // superviseLoop is the supervisor. It connects the server, lists its tools, and repeats that whenever the list may be
@@ -426,7 +430,7 @@ func (s *server) waitForPinnedTools(ctx context.Context, deadline time.Time) *tr
 	case errors.As(err, &down):
 		return &transport.Failure{Kind: Unavailable, Public: down.Reason, NotRun: true, Err: err}
 	}
-	return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
+	return shutdownFailure(err)
 }
 
 // isListedFrom reports whether the known tools were listed in the session used.

@@ -184,14 +184,14 @@ type refreshWaiter struct {
 	fresh bool       // list again even if the list is up to date
 }
 
-// userSessions holds the sessions of a server that is used on behalf of its callers (AuthExchange).
-// Such a server may bind a session to a user and refuse it to others (go-sdk servers do, by
-// TokenInfo.UserID), and may keep a user's data in the session. So each principal has a pool of
-// their own, and every request in it carries a token that was exchanged for the principal's token.
+// userSessions holds the sessions of a server that is used on behalf of its callers (config.AuthType.IsDelegated).
+// The server may bind a session to a user and refuse it to other users (go-sdk servers do, by TokenInfo.UserID), and
+// may keep a user's data in the session. So each user has a pool of their own, and every request in it carries a
+// token of that user.
 //
-// The service itself has no token for such a server. The tools are listed with the first caller's
-// token, and all callers share the list; the server refuses what a principal may not do. Nothing
-// happens without a caller: neither listing nor reconnecting is retried in the background.
+// The service itself has no token for the server. The tools are listed with the token of one user, and all users
+// share the list; the server refuses what a user may not do. Nothing happens without a caller: neither listing nor
+// reconnecting is retried in the background.
 type userSessions struct {
 	delegation
 	server   *server

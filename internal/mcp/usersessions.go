@@ -24,8 +24,8 @@ const (
 // arrived.
 const awaitCaller = "its tools are listed with the first caller's token"
 
-// newUserSessions returns the sessions of a server whose requests d sends with the tokens of each user. There are
-// none yet.
+// newUserSessions returns userSessions without a session, for a server whose requests d sends with the tokens of each
+// user.
 func newUserSessions(s *server, d delegation) *userSessions {
 	u := &userSessions{server: s, delegation: d, listLock: make(chan struct{}, 1)}
 	u.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, u.closeSession)
@@ -64,7 +64,7 @@ func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transp
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
-		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+		return nil, shutdownFailure(transport.ErrClosed)
 	}
 	acquired, err := u.sessions.Acquire(key, func() *userSession {
 		created := &userSession{key: key}

@@ -274,7 +274,7 @@ func (c *Catalog) Offered() []Tool {
 }
 
 // Resolve returns the tool that has the name at present, which may be an alias or the name of a disabled tool, and
-// whether there is such a tool.
+// whether there is one.
 func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -384,11 +384,14 @@ func (c *Catalog) NameOf(server, name string) string {
 	defer c.mu.Unlock()
 	c.rebuildLocked()
 	present, ok := c.byName[name]
+	isConfigured := slices.ContainsFunc(c.order, func(id int) bool {
+		return c.configs[id] != nil && c.configs[id].Name == server
+	})
 	switch {
 	case server == "", ok && present.Server == server:
 		return name
-	case !ok && !c.isConfiguredLocked(server):
-		return name // a call of it fails, because there is no such tool
+	case !ok && !isConfigured:
+		return name // a call of it fails, because no tool has the name
 	}
 	// Look for the tools of the server that may have had the name. If this process has offered the name, the tool is
 	// known.
@@ -409,16 +412,6 @@ func (c *Catalog) NameOf(server, name string) string {
 		return ""
 	}
 	return found[0]
-}
-
-// isConfiguredLocked reports whether a server with that name is configured.
-func (c *Catalog) isConfiguredLocked(server string) bool {
-	for _, cfg := range c.configs {
-		if cfg.Name == server {
-			return true
-		}
-	}
-	return false
 }
 
 // isTakenLocked reports whether a tool other than tool has the name, or has it reserved. A reservation for a tool of

@@ -52,22 +52,13 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 	}
 
 	needsSignIn := c.cfg.Kind == AuthorizationCode
-	for _, endpoint := range []struct {
-		name, url string
-		required  bool
-	}{
+	if err := checkEndpoints(issuer, []namedEndpoint{
 		{"token", decoded.Token, true},
 		{"authorization", decoded.Authorize, needsSignIn},
 		{"registration", decoded.Register, false},
 		{"revocation", decoded.Revoke, false},
-	} {
-		if endpoint.url == "" && !endpoint.required {
-			continue
-		}
-		// EndpointAllowed refuses a port of this machine if the issuer is elsewhere.
-		if fetch.CheckEndpoint("", endpoint.url) != nil || !fetch.EndpointAllowed(issuer, endpoint.url) {
-			return nil, fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, endpoint.name)
-		}
+	}); err != nil {
+		return nil, err
 	}
 
 	// MCP basic/authorization: clients must refuse an authorization server that does not
@@ -92,4 +83,24 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 		returnsIssuer:   decoded.Iss,
 		acceptsMetadata: decoded.CIMD,
 	}, nil
+}
+
+// namedEndpoint is an endpoint in the metadata of an issuer. url is "" if the metadata has none.
+type namedEndpoint struct {
+	name, url string
+	required  bool
+}
+
+// checkEndpoints returns an error if a required endpoint is missing, or if the issuer may not name one of the
+// endpoints: a secret must not be sent to its URL, or the URL is a port of this machine and the issuer is elsewhere.
+func checkEndpoints(issuer string, endpoints []namedEndpoint) error {
+	for _, e := range endpoints {
+		if e.url == "" && !e.required {
+			continue
+		}
+		if fetch.CheckEndpoint("", e.url) != nil || !fetch.EndpointAllowed(issuer, e.url) {
+			return fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, e.name)
+		}
+	}
+	return nil
 }
