@@ -3,9 +3,12 @@ package mcp
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
+	"answerd/internal/mcp/content"
+	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/transport"
 )
 
@@ -65,6 +68,20 @@ func outcomeOf(failure *transport.Failure) callOutcome {
 		return outcomeFailure
 	}
 	return outcomeSuccess
+}
+
+// loadOf returns the evidence that the result or the failure of a call gives about the server's load. The duration of
+// a call that the tool refused, or that waits for a person, is no evidence.
+func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
+	switch {
+	case f == nil && !res.IsError && res.InputRequired == nil:
+		return limiter.Answered
+	case f == nil:
+		return limiter.Unknown
+	case f.Kind == Timeout, f.Status == http.StatusTooManyRequests, f.Status == http.StatusServiceUnavailable, f.Status == http.StatusGatewayTimeout:
+		return limiter.Overload
+	}
+	return limiter.Unknown
 }
 
 // breakerPass is what admitCall gives to an admitted call: the breaker's counters at that time, with which

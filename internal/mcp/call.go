@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"net/http"
 	"strings"
 	"time"
 
@@ -195,20 +194,6 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 		s.wakeSupervisor()
 	}
 	return res, failure
-}
-
-// loadOf returns the evidence that the result or the failure of a call gives about the server's load. The duration of
-// a call that the tool refused, or that waits for a person, is no evidence.
-func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
-	switch {
-	case f == nil && !res.IsError && res.InputRequired == nil:
-		return limiter.Answered
-	case f == nil:
-		return limiter.Unknown
-	case f.Kind == Timeout, f.Status == http.StatusTooManyRequests, f.Status == http.StatusServiceUnavailable, f.Status == http.StatusGatewayTimeout:
-		return limiter.Overload
-	}
-	return limiter.Unknown
 }
 
 // callWithRetry sends the call, and sends it again in these cases only:
@@ -486,6 +471,20 @@ func (s *server) callIDs(call Call) map[string]string {
 		}
 	}
 	return ids
+}
+
+// readScope returns everything that the server gets with a read besides the URI and on which the content of the
+// resource may depend: the context and the ids of the call, except for its call id. Reads with different scopes do
+// not share a cached result.
+func (s *server) readScope(call Call) map[string]string {
+	scope := make(map[string]string, len(call.Context)+3)
+	maps.Copy(scope, call.Context)
+	for name, value := range s.callIDs(call) {
+		if name != MetaPrefix+config.MetaCallID {
+			scope["_meta."+name] = value // the prefix keeps it apart from an entry of the context with the same name
+		}
+	}
+	return scope
 }
 
 // Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: the tool reads

@@ -3,14 +3,12 @@ package mcp
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"answerd/internal/help"
 	"answerd/internal/mcp/catalog"
-	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -96,18 +94,4 @@ func (s *server) readURI(args json.RawMessage) (string, *transport.Failure) {
 		return "", &transport.Failure{Kind: InvalidArguments, Public: "no resource with that URI may be read", NotRun: true}
 	}
 	return decoded.URI, nil
-}
-
-// readScope returns everything that the server gets with a read besides the URI and on which the content of the
-// resource may depend: the context and the ids of the call, except for its call id. Reads with different scopes do
-// not share a cached result.
-func (s *server) readScope(call Call) map[string]string {
-	scope := make(map[string]string, len(call.Context)+3)
-	maps.Copy(scope, call.Context)
-	for name, value := range s.callIDs(call) {
-		if name != MetaPrefix+config.MetaCallID {
-			scope["_meta."+name] = value // the prefix keeps it apart from an entry of the context with the same name
-		}
-	}
-	return scope
 }

@@ -241,16 +241,6 @@ func (c *Catalog) pinnedEntries() []serverEntry {
 	return out
 }
 
-// isAllowed reports whether a server's allow and deny lists permit calls of the tool with that own name. Their
-// patterns are compared with its own name, the name with the configured prefix, and the name with the server's name.
-func isAllowed(cfg *config.Server, original string) bool {
-	names := []string{original, prefixedName(cfg, original), nameWithServer(cfg, original)}
-	if MatchAny(cfg.DenyTools, names...) {
-		return false
-	}
-	return len(cfg.AllowTools) == 0 || MatchAny(cfg.AllowTools, names...)
-}
-
 // Offered returns the tools to show to a model: those that can be called, except for tools of servers with Hidden.
 // They are ordered by server in the configuration's order and then by name. Offered reserves the names of all tools
 // that can be called. The slice is not nil; it is shared and must not be changed.
@@ -301,7 +291,8 @@ func (c *Catalog) rebuildLocked() {
 	for _, id := range c.order {
 		entry, listed := c.entries[id]
 		if cfg := c.configs[id]; cfg != nil && !cfg.Disabled && (!listed || entry.hasOnlySignIn()) {
-			maps.Copy(pending, c.namesBeforeListing(cfg))
+			accepted := slices.Collect(maps.Keys(c.pins.servers[cfg.Name]))
+			maps.Copy(pending, namesBeforeListing(cfg, accepted, c.expected[cfg.Name]))
 		}
 		if listed {
 			c.nameToolsLocked(id, entry, pending)

@@ -154,12 +154,12 @@ func possibleNames(cfg *config.Server, original string) []string {
 }
 
 // namesBeforeListing returns the names that the tools of a server may get, as far as they are known before the server
-// is listed. With Pin these are the names of the accepted tools. Otherwise they are the names in the allow list that
-// have no wildcards, and the names of the tools that the server listed in an earlier process (ExpectTools).
-func (c *Catalog) namesBeforeListing(cfg *config.Server) map[string]bool {
+// is listed. With Pin these are the names of the tools whose own names are in accepted. Otherwise they are the names in
+// the allow list that have no wildcards, and the names of the allowed tools whose own names are in expected.
+func namesBeforeListing(cfg *config.Server, accepted, expected []string) map[string]bool {
 	names := map[string]bool{}
 	if cfg.Pin {
-		for original := range c.pins.servers[cfg.Name] {
+		for _, original := range accepted {
 			names[prefixedName(cfg, original)] = true
 		}
 		return names
@@ -170,7 +170,7 @@ func (c *Catalog) namesBeforeListing(cfg *config.Server) map[string]bool {
 			names[prefixedName(cfg, name)] = true
 		}
 	}
-	for _, original := range c.expected[cfg.Name] {
+	for _, original := range expected {
 		if isAllowed(cfg, original) {
 			names[prefixedName(cfg, original)] = true
 		}
@@ -185,6 +185,16 @@ func (n *toolNamer) freeName(name string, tool toolID) string {
 		name = withDigest(name, toolID{tool.server, tool.original + name})
 	}
 	return name
+}
+
+// isAllowed reports whether a server's allow and deny lists permit calls of the tool with that own name. Their
+// patterns are compared with its own name, the name with the configured prefix, and the name with the server's name.
+func isAllowed(cfg *config.Server, original string) bool {
+	names := []string{original, prefixedName(cfg, original), nameWithServer(cfg, original)}
+	if MatchAny(cfg.DenyTools, names...) {
+		return false
+	}
+	return len(cfg.AllowTools) == 0 || MatchAny(cfg.AllowTools, names...)
 }
 
 // MatchAny reports whether any of the patterns (path.Match) matches any of the names. A malformed pattern matches
