@@ -24,8 +24,7 @@ const (
 // timeout, and the server gets time to recover. After openTime, one call is let through as a trial. If it succeeds,
 // the breaker closes; otherwise it stays open for another openTime.
 //
-// A breaker has neither a timer nor a goroutine: it decides everything when a call asks. The zero
-// value is closed.
+// A breaker has neither a timer nor a goroutine: it decides everything when a call asks. The zero value is closed.
 type breaker struct {
 	mu          sync.Mutex // protects the fields below
 	streak      int        // failures since the last success

@@ -35,8 +35,7 @@ type Call struct {
 	// Context goes to the server with this call: as query parameters over HTTP, and in _meta. At
 	// most 64 entries and 8 KiB.
 	Context map[string]string
-	// Meta is merged into the request's _meta, such as traceparent. It wins over
-	// Context.
+	// Meta is merged into the request's _meta, such as traceparent. It wins over Context.
 	Meta map[string]any
 	// CallID, RunID and ThreadID go into _meta, if they are not empty and the server's configuration names them, and
 	// so does the subject of Principal. They are the same in all attempts of a call.
@@ -57,10 +56,9 @@ type Call struct {
 	// the call on whose stream it arrives. On a connection that all calls share, a message belongs to a call only
 	// while no other call is in flight.
 	Log func(LogMessage)
-	// Elicit, if set, answers the server's elicitation requests during this call; nil declines
-	// them. It may be called concurrently. It must return when its context ends, because Call waits
-	// for it; the context ends with the call at the latest. An error means Cancel. The time it
-	// takes does not count towards the call's timeout.
+	// Elicit, if set, answers the server's elicitation requests during this call; nil declines them. It may be called
+	// concurrently. It must return when its context ends, because Call waits for it; the context ends with the call
+	// at the latest. An error means Cancel. The time it takes does not count towards the call's timeout.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
 	// Suspend ends the call when its server answers with input_required and asks the person (2026-07-28). The Result
 	// then has InputRequired and nothing else, and Elicit is not called. Client keeps nothing of the call: any

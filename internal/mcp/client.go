@@ -22,10 +22,9 @@
 // operator has not accepted are disabled. Reload changes the configuration while calls run. Everything may be used
 // concurrently; Close waits for every goroutine of the package and ends the sessions.
 //
-// How the parts fit: a Client has a server for each configured server, and the catalog of all tools
-// (package catalog). A server has a supervisor goroutine, which lists its tools and connects it
-// again, a session pool (package session), which uses one connection (package transport), and a
-// breaker. The tokens come from package oauth.
+// How the parts fit: a Client has a server for each configured server, and the catalog of all tools (package
+// catalog). A server has a supervisor goroutine, which lists its tools and connects it again, a session pool (package
+// session), which uses one connection (package transport), and a breaker. The tokens come from package oauth.
 package mcp
 
 import (

@@ -142,8 +142,7 @@ func refusesTransport(err error) bool {
 // package on first use, and would begin the download again if they were killed during it.
 const startTimeout = time.Minute
 
-// dialStdio returns the dialer of a server that is a child process. The process gets exactly the
-// environment of cfg.
+// dialStdio returns the dialer of a server that is a child process. The process gets exactly the environment of cfg.
 func dialStdio(cfg config.Server, o Options) (dialer, error) {
 	env := make([]string, 0, len(cfg.Env))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Env)) {

@@ -40,8 +40,7 @@ type PromptMessage struct {
 	Text string // other content is replaced by a placeholder that names it
 }
 
-// ErrBadPrompt is returned by Client.Prompt if the server has no such prompt, or refuses the
-// arguments.
+// ErrBadPrompt is returned by Client.Prompt if the server has no such prompt, or refuses the arguments.
 var ErrBadPrompt = errors.New("no such prompt, or not with these arguments")
 
 // Bounds of prompts.

@@ -5,8 +5,7 @@ import (
 	"answerd/internal/mcp/session"
 )
 
-// The notifications and requests that a server sends during a call, as the fields of Call receive
-// them.
+// The notifications and requests that a server sends during a call, as the fields of Call receive them.
 type (
 	// Progress is one progress notification.
 	Progress = session.Progress
@@ -40,8 +39,7 @@ const (
 	Cancel  = session.Cancel // dismissed, or not answered in time
 )
 
-// ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond the
-// budget of the run.
+// ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond the budget of the run.
 var ErrRefused = session.ErrRefused
 
 // Elicitations returns what a suspended call asks the person, by the key of the request. It returns an error only if

@@ -28,8 +28,7 @@ type Options struct {
 	// Service is the source of the token for servers with auth type jwt. With nil, requests to
 	// those servers carry no token.
 	Service token.Source
-	// Transport, if set, wraps the http.Transport of every server, such as with
-	// otelhttp. Redirects are not followed.
+	// Transport, if set, wraps the http.Transport of every server, such as with otelhttp. Redirects are not followed.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Logger    *slog.Logger // nil: slog.Default()
 	// Timeout bounds how long a server may be silent during a call, counted from the moment when
@@ -139,9 +138,8 @@ func (e *ServerError) Error() string { return fmt.Sprintf("MCP server %s: %s", e
 
 func (e *ServerError) Unwrap() error { return e.Err }
 
-// server is one configured server: its sessions, the limit on its calls, its state, and the supervisor
-// goroutine. The supervisor connects, lists the tools, and retries with backoff while the server is
-// down.
+// server is one configured server: its sessions, the limit on its calls, its state, and the supervisor goroutine. The
+// supervisor connects, lists the tools, and retries with backoff while the server is down.
 type server struct {
 	client         *Client
 	id             int           // in the catalog; never reused

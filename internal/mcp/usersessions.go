@@ -20,8 +20,7 @@ const (
 	userSessionIdle = 10 * time.Minute // after which an unused session of a user is closed
 )
 
-// awaitCaller is the reason that a server's status gives until the first caller's token has
-// arrived.
+// awaitCaller is the reason that a server's status gives until the first caller's token has arrived.
 const awaitCaller = "its tools are listed with the first caller's token"
 
 // newUserSessions returns userSessions without a session, for a server whose requests d sends with the tokens of each

@@ -55,11 +55,10 @@ func (e *serverEntry) hasOnlySignIn() bool { return len(e.listed) == 1 && e.list
 
 // Catalog holds the tools of all servers under unique names. Create it with New.
 //
-// Which tool gets a name depends only on the configuration's order and the lists, so that all replicas
-// use the same names. A name that was offered once is never given to a tool of a later server, or to
-// another tool of the same server, while the process runs: a run would call another tool than the
-// model saw. A tool of an earlier server that connects late does get the name. NameOf then leads a run
-// to the tool that it was offered.
+// Which tool gets a name depends only on the configuration's order and the lists, so that all replicas use the same
+// names. While the process runs, a name that was offered once is never given to a tool of a later server, or to another
+// tool of the same server: a run would call another tool than the model saw. A tool of an earlier server that
+// is listed later does get the name. NameOf then returns the new name of the tool that the run was offered.
 type Catalog struct {
 	log *slog.Logger
 

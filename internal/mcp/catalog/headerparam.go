@@ -13,8 +13,7 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// A server may require some arguments of a tool in headers as well, so that proxies can route by them
-// (SEP-2243).
+// A server may require some arguments of a tool in headers as well, so that proxies can route by them (SEP-2243).
 const (
 	headerAnnotation = "x-mcp-header"
 	headerPrefix     = "Mcp-Param-"
@@ -31,9 +30,8 @@ type HeaderParam struct {
 // an error if there are none. An error means that the annotations are not valid: a client must then leave the tool
 // out.
 //
-// The SDK also reads the annotations, from the lists of its own session. It sends no headers if
-// that session has not listed the tools yet, or if a type in the schema is a list of types. The
-// server then refuses the call.
+// The SDK also reads the annotations, from the lists of its own session. It sends no headers if that session has not
+// listed the tools yet, or if a type in the schema is a list of types. The server then refuses the call.
 func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if !bytes.Contains(schema, []byte(headerAnnotation)) {
 		return nil, nil

@@ -40,9 +40,8 @@ type Tool struct {
 	lazyVersion  *lazyDigest    // shared by all copies of the Tool; nil before the Catalog has named it
 }
 
-// Annotations are a server's own statements about a tool. They are not trusted, and never allow
-// anything that the configuration does not allow (MCP, server/tools: clients must treat them as
-// untrusted).
+// Annotations are a server's own statements about a tool. They are not trusted, and never allow anything that the
+// configuration does not allow (MCP, server/tools: clients must treat them as untrusted).
 type Annotations struct {
 	ReadOnly    bool  `json:"read_only,omitempty"`
 	Idempotent  bool  `json:"idempotent,omitempty"`

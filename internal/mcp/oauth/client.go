@@ -83,9 +83,8 @@ type discovery struct {
 	registered  map[string]clientIdentity // by issuer
 }
 
-// userKey identifies the user of cached tokens. Where the user's own token is exchanged, the
-// key includes the hash of that whole token: one person may come with tokens of different
-// rights (CVE-2026-35030).
+// userKey identifies the user of cached tokens. Where the user's own token is exchanged, the key includes the hash of
+// that whole token: one person may come with tokens of different rights (CVE-2026-35030).
 type userKey struct {
 	issuer, subject string
 	token           [sha256.Size]byte

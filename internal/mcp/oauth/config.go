@@ -23,8 +23,7 @@ const (
 	// JWTBearer gets the service's own token for an assertion: workload identity federation
 	// (RFC 7523 section 2.1, SEP-1933).
 	JWTBearer Kind = "jwt_bearer"
-	// AuthorizationCode gets a token per user, who signs in with a browser (OAuth 2.1
-	// section 4.1).
+	// AuthorizationCode gets a token per user, who signs in with a browser (OAuth 2.1 section 4.1).
 	AuthorizationCode Kind = "authorization_code"
 	// Enterprise exchanges the user's own token: at the identity provider for an assertion
 	// (ID-JAG, RFC 8693), and that at the server's authorization server (RFC 7523, SEP-990).

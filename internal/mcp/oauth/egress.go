@@ -97,8 +97,7 @@ func canonicalHost(u *url.URL) string {
 // errMorePrivate is returned for an address that a server must not make us connect to.
 var errMorePrivate = errors.New("refusing to connect: the authorization server resolves to a more private address than the MCP server")
 
-// checkAddress returns an error if the address that is about to be dialed is more private
-// than limit.
+// checkAddress returns an error if the address that is about to be dialed is more private than limit.
 func checkAddress(address string, limit fetch.AddressClass) error {
 	if fetch.CheckAddress(address, limit) != nil {
 		return errMorePrivate

@@ -14,8 +14,7 @@ var ErrConsent = errors.New("the user has not authorized access")
 // errClosed is returned after Close.
 var errClosed = errors.New("the service is shutting down")
 
-// Error says why a request was not sent, or was refused for good. The server did not carry
-// it out.
+// Error says why a request was not sent, or was refused for good. The server did not carry it out.
 type Error struct {
 	Public string // may be shown to the caller: contains neither hosts nor values
 	Err    error  // the cause, for the log; may be nil

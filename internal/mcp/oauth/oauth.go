@@ -10,28 +10,25 @@
 //	}
 //	waiters, found, err := c.Callback(ctx, query)     // what the browser came back with, here or at another replica
 //
-// The first request has no token: the server's refusal says where to request one, and with
-// which scopes (RFC 9728). If the configuration names the issuer, only authorization_code
-// waits for that refusal. Every user has their own tokens. However many requests of a user
-// wait, one token request is in flight.
+// The first request has no token: the server's refusal says where to request one, and with which scopes (RFC 9728).
+// If the configuration names the issuer, only authorization_code waits for that refusal. Every user has their own
+// tokens. However many requests of a user wait, one token request is in flight.
 //
 // Sign-ins are in Config.Store, which processes may share: where they started, and what they gave.
 // What a Client has of them in memory is a copy. So a browser may come back to any process, and only
 // one process at a time uses a refresh token (storedgrant.go).
 //
-// What a server says is checked before it is used. Its metadata must describe itself, and
-// the authorization server's metadata must name the issuer that was asked for (RFC 8414).
-// Every URL is https beyond loopback. Replies are bounded, redirects are not followed, and no
-// address may be more private than the MCP server's own (egress.go). Credentials are sent
-// only to their own issuer: those of the configuration to the issuer that it names, or else
-// to the first one that the server named.
+// What a server says is checked before it is used. Its metadata must describe itself, and the authorization server's
+// metadata must name the issuer that was asked for (RFC 8414). Every URL is https beyond loopback. Replies are
+// bounded, redirects are not followed, and no address may be more private than the MCP server's own (egress.go).
+// Credentials are sent only to their own issuer: those of the configuration to the issuer that it names, or else to
+// the first one that the server named.
 //
-// A Client belongs to one MCP server. Its discovery finds the authorization server (discovery.go,
-// resource.go, authserver.go) and our client there (registration.go). A userTokens has what one user
-// was granted, and a token.CachedSource that calls back into this package for the next token. A
-// Source sends requests with these tokens and reacts to refusals: send.go is the place to begin
-// reading. Authorize and Callback are the two halves of a sign-in (authorization.go), between which
-// a person uses a browser, for minutes, and perhaps a process ends.
+// A Client belongs to one MCP server. Its discovery finds the authorization server (discovery.go, resource.go,
+// authserver.go) and our client there (registration.go). A userTokens has what one user was granted, and a
+// token.CachedSource that calls back into this package for the next token. A Source sends requests with these tokens
+// and reacts to refusals: send.go is the place to begin reading. Authorize and Callback are the two halves of a
+// sign-in (authorization.go), between which a person uses a browser, for minutes, and perhaps a process ends.
 //
 // The go-sdk's handlers do the same for one user. They have data races, connect to any
 // address that a server names, and support neither private_key_jwt, jwt-bearer nor DPoP.
