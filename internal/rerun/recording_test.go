@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/rerun"
 )

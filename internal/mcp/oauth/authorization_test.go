@@ -45,13 +45,16 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 	}
 }
 
-// Authorization servers that are made with the Python SDK, such as those of FastMCP, look for the client in the form,
-// also where it authenticates in the header.
+// Authorization servers that are made with the Python SDK, such as those of FastMCP, look for the client in the form
+// alone. Their metadata lists both methods.
 func TestAuthorizationServerThatNeedsTheClientInTheForm(t *testing.T) {
-	for _, method := range []string{"client_secret_basic", "client_secret_post"} {
-		w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) {
+	for name, cfg := range map[string]Config{
+		"registered": {Kind: AuthorizationCode},
+		"configured": {Kind: AuthorizationCode, ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")},
+	} {
+		w := newFixture(t, cfg, func(w *fixture) {
 			w.as.NeedsClientID = true
-			w.as.Metadata["token_endpoint_auth_methods_supported"] = []string{method}
+			w.as.Metadata["token_endpoint_auth_methods_supported"] = []string{"client_secret_basic", "client_secret_post"}
 			w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke"
 		})
 		w.signIn(userNamed("ann"))
@@ -59,11 +62,11 @@ func TestAuthorizationServerThatNeedsTheClientInTheForm(t *testing.T) {
 		w.as.Revoke(false) // so that the token is refreshed
 		w.mustSend(userNamed("ann"), "ann hello")
 		if had, err := w.SignOut(t.Context(), userNamed("ann")); !had || err != nil || len(w.as.Revoked) != 1 {
-			t.Errorf("%s: SignOut = %v, %v with %d revocations, want true with 1", method, had, err, len(w.as.Revoked))
+			t.Errorf("%s: SignOut = %v, %v with %d revocations, want true with 1", name, had, err, len(w.as.Revoked))
 		}
 		for _, r := range w.as.Requests {
-			if r.Method != method {
-				t.Errorf("authenticated by %s, want %s", r.Method, method)
+			if r.Method != "client_secret_post" {
+				t.Errorf("%s: authenticated by %s, want client_secret_post", name, r.Method)
 			}
 		}
 	}

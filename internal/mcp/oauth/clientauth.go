@@ -17,6 +17,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 )
 
 // The methods of client authentication (RFC 7591 section 2, OpenID Connect Core section 9).
@@ -42,14 +43,34 @@ func (c *Client) configuredClient(server *authServer) clientIdentity {
 	return client
 }
 
-// secretAuthMethod returns the method with which a client secret is sent: methodPost if the server accepts it in the
-// form only, otherwise methodBasic, which is also the default of a server that states no methods (RFC 8414 section
-// 2).
+// secretAuthMethod returns the method with which a configured client secret is sent first: methodPost if the server
+// accepts it in the form only, otherwise methodBasic, which is also the default of a server that states no methods
+// (RFC 8414 section 2).
 func secretAuthMethod(server *authServer) string {
 	if slices.Contains(server.authMethods, methodPost) && !slices.Contains(server.authMethods, methodBasic) {
 		return methodPost
 	}
 	return methodBasic
+}
+
+// registeredAuthMethod returns the method that a new client is registered for. methodPost is preferred, because servers
+// that are made with the Python SDK, such as those of FastMCP, look for the client in the form alone.
+func registeredAuthMethod(server *authServer) string {
+	switch {
+	case slices.Contains(server.authMethods, methodPost):
+		return methodPost
+	case server.authMethods == nil, slices.Contains(server.authMethods, methodBasic):
+		return methodBasic
+	}
+	return methodNone
+}
+
+// mayUsePost reports whether a request that the server refused with reply can be repeated with methodPost: the server
+// did not accept the client, which had used methodBasic, and its metadata lists both methods. Some servers accept a
+// client by only one of them. Sending the client's id in the form in addition to the header is no way out: some
+// servers refuse that.
+func (c clientIdentity) mayUsePost(server *authServer, reply fetch.Reply) bool {
+	return c.method == methodBasic && token.ErrorCode(reply.Body) == "invalid_client" && slices.Contains(server.authMethods, methodPost)
 }
 
 // addClientAuth adds the parameters that identify and authenticate the client to the form of a request to the server.

@@ -31,11 +31,7 @@ const (
 // oauthex.RegisterClient does not fit: it cannot request dpop_bound_access_tokens (RFC 9449 section 5.2), and its
 // errors quote the reply without its status.
 func (c *Client) registerClient(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
-	method := methodNone
-	acceptsBasic := server.authMethods == nil || slices.Contains(server.authMethods, methodBasic)
-	if acceptsBasic || slices.Contains(server.authMethods, methodPost) {
-		method = secretAuthMethod(server)
-	}
+	method := registeredAuthMethod(server)
 	applicationType := "web"
 	if u, err := url.Parse(c.cfg.RedirectURL); err == nil && u.Scheme == "http" {
 		applicationType = "native" // http is for the loopback address only (OpenID Connect Registration section 2)

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -42,8 +43,9 @@ func testEveryKind(t *testing.T, test func(t *testing.T, w *fixture, next, subje
 				if got := r.Form.Get("resource"); got != w.mcp.URL+"/mcp" { // RFC 8707
 					t.Errorf("resource %q, want %q", got, w.mcp.URL+"/mcp")
 				}
-				if r.Method != "none" && r.Method != "client_secret_basic" {
-					t.Errorf("authenticated by %s, want none or client_secret_basic", r.Method)
+				want := map[Kind]string{JWTBearer: "none", AuthorizationCode: "client_secret_post"} // the others: their default
+				if method := cmp.Or(want[kind], "client_secret_basic"); r.Method != method {
+					t.Errorf("authenticated by %s, want %s", r.Method, method)
 				}
 			}
 			test(t, w, is.next, is.subject)

@@ -62,16 +62,20 @@ func (c *Client) requestRevocation(ctx context.Context, g *grant) error {
 	if g.refresh.IsZero() {
 		form = url.Values{"token": {g.token.Secret.Reveal()}, "token_type_hint": {"access_token"}}
 	}
-	request, err := c.newClientRequest(ctx, g.server.revokeURL, g.server, g.client, form)
-	if err != nil {
-		return err
+	for client := g.client; ; client.method = methodPost {
+		request, err := c.newClientRequest(ctx, g.server.revokeURL, g.server, client, form)
+		if err != nil {
+			return err
+		}
+		reply, err := fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.configured), request, revocationEndpoint, maxTokenReply)
+		if err != nil {
+			return err
+		}
+		if reply.Status/100 == 2 {
+			return nil
+		}
+		if !client.mayUsePost(g.server, reply) {
+			return &fetch.Error{Public: revocationEndpoint + " refused the request", Status: reply.Status}
+		}
 	}
-	reply, err := fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.configured), request, revocationEndpoint, maxTokenReply)
-	if err != nil {
-		return err
-	}
-	if reply.Status/100 != 2 {
-		return &fetch.Error{Public: revocationEndpoint + " refused the request", Status: reply.Status}
-	}
-	return nil
 }

@@ -42,10 +42,11 @@ func (c *Client) requestGrant(ctx context.Context, server *authServer, client cl
 	return parseTokenReply(reply, started, key)
 }
 
-// postTokenRequest sends a token request, and once more if the endpoint requires a nonce in the
-// proof (RFC 9449 section 8).
+// postTokenRequest sends a token request. It sends it once more if the endpoint requires a nonce in the proof (RFC 9449
+// section 8), and once more if the client may be accepted by another method (mayUsePost).
 func (c *Client) postTokenRequest(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (fetch.Reply, error) {
-	for retried := false; ; retried = true {
+	sentNonce := false
+	for {
 		req, nonce, err := c.newTokenRequest(ctx, server, client, key, form)
 		if err != nil {
 			return fetch.Reply{}, err
@@ -58,7 +59,11 @@ func (c *Client) postTokenRequest(ctx context.Context, server *authServer, clien
 		switch {
 		case got.Status == http.StatusOK:
 			return got, nil
-		case !retried && newNonce && requiresNonce(got):
+		case !sentNonce && newNonce && requiresNonce(got):
+			sentNonce = true
+			continue
+		case client.mayUsePost(server, got):
+			client.method = methodPost
 			continue
 		}
 		return fetch.Reply{}, &fetch.Error{Public: tokenEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
