@@ -379,6 +379,14 @@ func (l *loop) cost() *float64 {
 	return event.Spent{Cost: own}.Plus(children).Cost
 }
 
+// costOfUsage returns the cost of a usage, or 0 if no tokens were used: that has no cost although the price is unknown.
+func costOfUsage(usage event.Usage, cost *float64) *float64 {
+	if cost == nil && usage == (event.Usage{}) {
+		return new(float64)
+	}
+	return cost
+}
+
 // ToolsFor returns the tools that the rules let a caller use. It waits for servers that are being connected. The
 // slice is shared: do not change it.
 func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {

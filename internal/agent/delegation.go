@@ -473,14 +473,6 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 	return spent.Plus(children)
 }
 
-// costOfUsage returns the cost of a usage, or 0 if no tokens were used: that has no cost although the price is unknown.
-func costOfUsage(usage event.Usage, cost *float64) *float64 {
-	if cost == nil && usage == (event.Usage{}) {
-		return new(float64)
-	}
-	return cost
-}
-
 // resultOf returns the result of the call for the child's terminal event: the child's answer, or the failure with which
 // the child ended.
 func (c *childRun) resultOf(end event.Event) (*content.Result, error) {
