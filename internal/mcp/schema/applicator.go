@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// checkApplicators applies the keywords whose schemas apply to the same value (draft 2020-12 core,
-// 10.2).
+// checkApplicators applies the keywords whose schemas apply to v itself, and not to its items or members (draft 2020-12
+// core, 10.2). It adds the problems, and what the schemas evaluated, to r.
 func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result) {
 	for _, s := range n.allOf {
 		r.addSameValue(w.validate(s, v, loc))
@@ -20,10 +20,10 @@ func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result
 		w.report(r, loc, violation{}, func() string { return "must not match the schema in not, got " + describeValue(v) })
 	}
 	if n.ifSchema != nil {
-		ifSchema := w.validate(n.ifSchema, v, loc)
+		condition := w.validate(n.ifSchema, v, loc) // its problems are not problems of v
 		branch := n.elseSchema
-		if ifSchema.isValid() {
-			r.evaluated.merge(&ifSchema.evaluated)
+		if condition.isValid() {
+			r.evaluated.merge(&condition.evaluated)
 			branch = n.then
 		}
 		if branch != nil {
@@ -38,36 +38,34 @@ func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result
 // checkAnyOf applies anyOf. It checks all alternatives even after a valid one, because each may
 // add to the evaluated items and properties.
 func (w *validator) checkAnyOf(n *node, v *value, loc *location, r *result) {
-	var wrong []result
-	anyValid := false
+	var invalid []result
 	for _, s := range n.anyOf {
-		if one := w.validate(s, v, loc); one.isValid() {
-			anyValid = true
-			r.evaluated.merge(&one.evaluated)
+		if alternative := w.validate(s, v, loc); alternative.isValid() {
+			r.evaluated.merge(&alternative.evaluated)
 		} else {
-			wrong = append(wrong, one)
+			invalid = append(invalid, alternative)
 		}
 	}
-	if !anyValid {
-		w.reportClosest(wrong, v, loc, r)
+	if len(invalid) == len(n.anyOf) {
+		w.reportClosest(invalid, v, loc, r)
 	}
 }
 
 // checkOneOf applies oneOf. It checks all alternatives, because a second valid one is a problem.
 func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
-	var wrong []result
-	var valid []int
+	var invalid []result
+	var valid []int // numbers of the alternatives, from 1
 	for i, s := range n.oneOf {
-		if one := w.validate(s, v, loc); one.isValid() {
+		if alternative := w.validate(s, v, loc); alternative.isValid() {
 			valid = append(valid, i+1)
-			r.evaluated.merge(&one.evaluated)
+			r.evaluated.merge(&alternative.evaluated)
 		} else {
-			wrong = append(wrong, one)
+			invalid = append(invalid, alternative)
 		}
 	}
 	switch {
 	case len(valid) == 0:
-		w.reportClosest(wrong, v, loc, r)
+		w.reportClosest(invalid, v, loc, r)
 	case len(valid) > 1:
 		w.report(r, loc, violation{}, func() string {
 			return fmt.Sprintf("matches alternatives %d and %d of %d (oneOf), must match exactly one", valid[0], valid[1], len(n.oneOf))
@@ -76,14 +74,14 @@ func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
 }
 
 // checkDependencies applies dependentRequired and dependentSchemas, or dependencies of draft-07,
-// which combined both (draft-07, 6.5.7).
+// which has the purpose of both (draft-07, 6.5.7), to the object v.
 func (w *validator) checkDependencies(n *node, v *value, loc *location, r *result) {
 	for _, dep := range n.dependencies {
 		if v.member(dep.name) == nil {
 			continue
 		}
 		for _, name := range dep.required {
-			if !w.spend(1) {
+			if !w.countSteps(1) {
 				return
 			}
 			if v.member(name) == nil {
@@ -96,56 +94,61 @@ func (w *validator) checkDependencies(n *node, v *value, loc *location, r *resul
 	}
 }
 
-// reportClosest reports why a value matches none of the alternatives. To list the problems of all
-// alternatives would help neither a person nor a model. So it reports what all alternatives have
-// in common, such as the type, or else the problems of the alternative that was probably meant.
+// reportClosest reports why v is valid against none of the alternatives of anyOf or oneOf. alternatives has the
+// results, at least one, each with problems. A list of the problems of all alternatives would be too long for a person
+// or a model, so reportClosest adds the first of these to r that applies:
+//   - the expected types, if v has the wrong type for every alternative,
+//   - the missing fields, if each alternative lacks exactly one field and has no further problem,
+//   - the problems of the alternative for which v was probably meant.
 func (w *validator) reportClosest(alternatives []result, v *value, loc *location, r *result) {
-	var kinds kind
-	var names []string
-	here, ofKind, nearest := loc.depth(), 0, 0
-	for i, a := range alternatives {
+	depth := loc.depth()
+	var expected kind
+	wrongType := 0 // number of alternatives that expect a type other than v's
+	var missing []string
+	closest := alternatives[0]
+	for _, a := range alternatives {
 		first := a.problems[0]
 		switch {
-		case first.category == typeMismatch && first.depth == here:
-			kinds |= first.kinds
-			ofKind++
-		case first.category == missingField && first.depth == here+1 && len(a.problems) == 1:
-			names = append(names, first.name)
+		case first.category == typeMismatch && first.depth == depth:
+			expected |= first.kinds
+			wrongType++
+		case first.category == missingField && first.depth == depth+1 && len(a.problems) == 1:
+			missing = append(missing, first.name)
 		}
-		if a.isCloser(alternatives[nearest], here) {
-			nearest = i
+		if a.isCloser(closest, depth) {
+			closest = a
 		}
 	}
-	switch len(alternatives) {
-	case ofKind: // all have the wrong type, or there are no alternatives, so nothing is valid
-		w.reportType(r, loc, kinds, v)
-	case len(names):
-		w.reportMissingOneOf(r, loc, names)
+	switch {
+	case wrongType == len(alternatives):
+		w.reportType(r, loc, expected, v)
+	case len(missing) == len(alternatives):
+		w.reportMissingOneOf(r, loc, missing)
 	default:
-		r.add(alternatives[nearest])
+		r.add(closest)
 	}
 }
 
-// isCloser reports whether a value at depth here was more likely meant for the alternative of r
-// than for that of other.
-func (r result) isCloser(other result, here int) bool {
-	mine, theirs := r.penalty(here), other.penalty(here)
-	if mine != theirs {
-		return mine < theirs
+// isCloser reports whether r, rather than other, is the result of the alternative for which the value was probably
+// meant. depth is the depth of the value.
+func (r result) isCloser(other result, depth int) bool {
+	penalty, otherPenalty := r.penalty(depth), other.penalty(depth)
+	if penalty != otherPenalty {
+		return penalty < otherPenalty
 	}
 	return len(r.problems) < len(other.problems)
 }
 
-// penalty returns how unlikely it is that the value was meant for the alternative of r. A wrong
-// type, or a wrong value of the field that distinguishes alternatives, makes it most unlikely.
+// penalty returns how unlikely it is that a value was meant for the alternative whose result is r. depth is the depth
+// of the value. A wrong type, or a wrong value of the field that distinguishes alternatives, makes it most unlikely.
 // Problems further down mean little. Only the order of the weights matters, not their distances, and
 // the worst problem decides: a value with the right type field and five missing fields is closer than
-// one with a wrong type field and nothing missing.
-func (r result) penalty(here int) int {
-	most := 0
+// a value with a wrong type field and nothing missing.
+func (r result) penalty(depth int) int {
+	worst := 0
 	for _, p := range r.problems {
 		weight := 0
-		deeper := p.depth - here
+		deeper := p.depth - depth
 		switch {
 		case p.category == typeMismatch && deeper == 0:
 			weight = 5
@@ -158,7 +161,7 @@ func (r result) penalty(here int) int {
 		case p.category == missingField && deeper == 1:
 			weight = 1
 		}
-		most = max(most, weight)
+		worst = max(worst, weight)
 	}
-	return most
+	return worst
 }

@@ -7,22 +7,22 @@ import (
 	"math"
 )
 
-// checkArray applies the keywords for arrays (draft 2020-12 core, 10.3.1; validation, 6.4).
-// unevaluatedItems comes last, because it applies to the items that no other keyword has evaluated
-// (core, 11.2).
+// checkArray applies the keywords for arrays to v (draft 2020-12 core, 10.3.1; validation, 6.4). It adds the problems,
+// and the evaluated items, to r. unevaluatedItems comes last, because it applies to the items that no other keyword has
+// evaluated (core, 11.2).
 func (w *validator) checkArray(n *node, v *value, loc *location, r *result) {
 	w.checkCount(n.minItems, n.maxItems, len(v.items), "item", loc, r)
 	for i, item := range v.items {
-		s := n.items
+		itemSchema := n.items
 		if i < len(n.prefix) {
-			s = n.prefix[i]
+			itemSchema = n.prefix[i]
 		}
-		if s != nil {
-			r.add(w.validate(s, item, &location{up: loc, index: i, item: true}))
+		if itemSchema != nil {
+			r.add(w.validate(itemSchema, item, loc.item(i)))
 		}
 	}
 	if w.schema.tracksEvaluated {
-		r.evaluated.items = max(r.evaluated.items, min(len(n.prefix), len(v.items)))
+		r.evaluated.firstItems = max(r.evaluated.firstItems, min(len(n.prefix), len(v.items)))
 		r.evaluated.allItems = r.evaluated.allItems || n.items != nil
 	}
 	if n.contains != nil {
@@ -34,16 +34,16 @@ func (w *validator) checkArray(n *node, v *value, loc *location, r *result) {
 	if n.unevaluatedItems == nil || r.evaluated.allItems {
 		return
 	}
-	for i := r.evaluated.items; i < len(v.items); i++ {
-		if !r.evaluated.item[i] {
-			r.add(w.validate(n.unevaluatedItems, v.items[i], &location{up: loc, index: i, item: true}))
+	for i := r.evaluated.firstItems; i < len(v.items); i++ {
+		if !r.evaluated.furtherItems[i] {
+			r.add(w.validate(n.unevaluatedItems, v.items[i], loc.item(i)))
 		}
 	}
 	r.evaluated.allItems = true
 }
 
-// checkContains counts the items that are valid against contains. Without contains, neither
-// minContains nor maxContains applies (draft 2020-12 validation, 6.4.4).
+// checkContains applies contains, minContains and maxContains. The schema n must have contains: without it, the
+// keywords minContains and maxContains have no effect (draft 2020-12 validation, 6.4.4 and 6.4.5).
 func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 	found := 0
 	for i, item := range v.items {
@@ -54,29 +54,29 @@ func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 			}
 		}
 	}
-	low := 1
+	minContains := 1 // the default (6.4.5)
 	if n.minContains != nil {
-		low = *n.minContains
+		minContains = *n.minContains
 	}
-	w.checkCount(&low, n.maxContains, found, "matching item", loc, r)
+	w.checkCount(&minContains, n.maxContains, found, "matching item", loc, r)
 }
 
-// checkUnique applies uniqueItems. It compares only items with the same hash, because comparing
-// all pairs is quadratic. The seed is random, so that nobody can predict hashes. Numbers of more digits
-// than a float has can still be chosen to have equal hashes. So each comparison counts as steps, which
-// bounds the time in that case too.
+// checkUnique applies uniqueItems, and reports the first pair of equal items. It compares only items with the same
+// hash, because comparing all pairs is quadratic. The seed is random, so that the sender of a value cannot predict
+// hashes. But the hash of a number is that of its float, so numbers with more digits can be chosen to have equal
+// hashes. Each comparison therefore counts as steps.
 func (w *validator) checkUnique(v *value, loc *location, r *result) {
 	seed := maphash.MakeSeed()
-	first := make(map[uint64][]int, len(v.items))
+	indexes := make(map[uint64][]int, len(v.items)) // of the items so far, by hash
 	for i, item := range v.items {
 		var h maphash.Hash
 		h.SetSeed(seed)
-		if !w.spend(item.hashInto(&h)) {
+		if !w.countSteps(item.hashInto(&h)) {
 			return
 		}
 		sum := h.Sum64()
-		for _, j := range first[sum] {
-			if !w.spend(1 + len(item.items)) {
+		for _, j := range indexes[sum] {
+			if !w.countSteps(1 + len(item.items)) {
 				return
 			}
 			if equalValues(v.items[j], item) {
@@ -84,13 +84,13 @@ func (w *validator) checkUnique(v *value, loc *location, r *result) {
 				return
 			}
 		}
-		first[sum] = append(first[sum], i)
+		indexes[sum] = append(indexes[sum], i)
 	}
 }
 
 // hashInto writes v to hash such that equal values have equal hashes. It returns the number of values
-// that it visited. What is of variable length follows its length. Otherwise ["ab","c"] and ["a","bc"] would be
-// the same bytes, and have equal hashes whatever the seed is.
+// in v, itself included. It writes the length of each string, array and object first: otherwise ["ab","c"] and
+// ["a","bc"] would be the same bytes, and have equal hashes with every seed.
 func (v *value) hashInto(hash *maphash.Hash) int {
 	steps := 1
 	_ = hash.WriteByte(byte(v.kind))
@@ -104,8 +104,8 @@ func (v *value) hashInto(hash *maphash.Hash) int {
 		for _, item := range v.items {
 			steps += item.hashInto(hash)
 		}
-	case object: // the order of members is irrelevant, so their hashes are added
-		var sum uint64
+	case object:
+		var sum uint64 // of the members' hashes: it does not depend on their order
 		for i, name := range v.names {
 			var member maphash.Hash
 			member.SetSeed(hash.Seed())

@@ -9,16 +9,16 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Bounds of a schema that a server sends, with a tool or a form. They are below those of Compile,
+// Bounds of a schema that a server sends with a tool or an elicitation. They are below those of Compile,
 // because the schema of a tool is also sent to the model, with each request.
 const (
 	MaxSize  = 64 << 10 // bytes
 	MaxDepth = 32       // levels of nesting
 )
 
-// Bounded returns a server's schema without spaces, or nil if raw is empty or null. The error says
-// that raw is not a JSON object within MaxSize and MaxDepth. It continues a sentence whose subject
-// is the schema.
+// Bounded returns a server's schema without white space between its parts, or nil if raw is empty or null. The error
+// says that raw is not a JSON object within MaxSize and MaxDepth, such as "is not an object": callers write the name of
+// the schema before it.
 func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -39,8 +39,9 @@ func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// BoundedObject returns a bounded schema of type "object", for tool arguments and forms, which are
-// always objects. It adds the type if there is none, because model providers require it.
+// BoundedObject is Bounded for the schema of tool arguments or of a form, which are always objects. The result has the
+// type "object", which model providers require: BoundedObject adds it if raw has no type or is empty or null, and
+// returns an error if raw has another type. Errors read like those of Bounded.
 func BoundedObject(raw json.RawMessage) (json.RawMessage, error) {
 	s, err := Bounded(raw)
 	if err != nil {

@@ -14,16 +14,16 @@ const maxQuoted = 60
 // String returns the types in words: "integer or null".
 func (k kind) String() string {
 	var names []string
-	for _, one := range []struct {
+	for _, named := range []struct {
 		kind kind
 		name string
 	}{
-		{text, "string"}, {number, "number"}, {integer, "integer"}, {boolean, "boolean"},
+		{text, "string"}, {number, "number"}, {integer, "integer"}, {boolean, "boolean"}, // number includes integer
 		{array, "array"}, {object, "object"}, {null, "null"},
 	} {
-		if k&one.kind == one.kind {
-			names = append(names, one.name)
-			k &^= one.kind
+		if k&named.kind == named.kind {
+			names = append(names, named.name)
+			k &^= named.kind
 		}
 	}
 	if n := len(names); n > 1 {
@@ -49,7 +49,7 @@ func describeValue(v *value) string {
 	return "null"
 }
 
-// literalOf returns a value as JSON, truncated if it is long.
+// literalOf returns a value as JSON on one line, of which it shows at most maxQuoted bytes.
 func literalOf(v *value) string {
 	if v.kind == text {
 		return literalText(v.text)
@@ -57,11 +57,12 @@ func literalOf(v *value) string {
 	return printable(string(v.raw), maxQuoted)
 }
 
-// literalText returns a string as JSON, truncated if it is long.
+// literalText returns a string as JSON. Of a string of more than maxQuoted bytes it shows the beginning, and the number
+// of bytes.
 func literalText(s string) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // models read it, not browsers
+	enc.SetEscapeHTML(false) // a model reads the text, not a browser
 	_ = enc.Encode(truncate(s, maxQuoted))
 	quoted := strings.TrimSpace(b.String())
 	if len(s) > maxQuoted {
@@ -70,7 +71,7 @@ func literalText(s string) string {
 	return quoted
 }
 
-// countOf returns n with what: "1 item" or "2 items".
+// countOf returns n with the noun what, whose plural it forms with "s": "1 item" or "2 items".
 func countOf(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -78,8 +79,8 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// printable returns at most about n bytes of s on one line, because values and schemas are
-// untrusted text that ends up in logs and prompts.
+// printable returns s for a log or a prompt, because s comes from an untrusted value or schema: at most n bytes, and
+// "…" if there are more, as valid UTF-8, with a space in place of each control character.
 func printable(s string, n int) string {
 	short := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -93,7 +94,7 @@ func printable(s string, n int) string {
 	return short
 }
 
-// truncate returns at most n bytes of s, cut between characters.
+// truncate returns the first n bytes of s, or some fewer, so that no character is cut.
 func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -7,40 +7,34 @@ import (
 	"strings"
 )
 
-// Excerpt returns a schema in at most about n bytes, for a model that must repair a value with
-// those problems. It returns only the fields that the problems concern, or the beginning of the
-// schema if that is too long. The text says what was left out.
+// Excerpt returns n bytes of a schema at most, and a note that says what is left out, for a model that must correct a
+// value with the given problems. Of the schema's properties, the excerpt has only those that the problems concern. If
+// it is longer than n, or the problems concern no property, the text is the beginning of the schema. Excerpt returns ""
+// if raw is not JSON within the bounds of Compile.
 func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
-	v, wrong := parseJSON(raw, lastDuplicateWins)
+	tree, wrong := parseJSON(raw, lastDuplicateWins)
 	if wrong != nil {
 		return ""
 	}
-	fields, all := v.keyword("properties"), 0
-	if fields != nil && fields.kind == object {
-		all = len(fields.names)
+	if properties := tree.keyword("properties"); properties != nil && properties.kind == object {
+		selected, _ := parseJSON(properties.selectMembers(func(name string) bool {
+			return slices.ContainsFunc(problems, func(p Problem) bool {
+				first, _, _ := strings.Cut(strings.TrimPrefix(p.Pointer, "/"), "/")
+				return first == pointerEscaper.Replace(name)
+			})
+		}), lastDuplicateWins)
+		tree = tree.withItems(slices.Clone(tree.items))
+		tree.items[slices.Index(tree.names, "properties")] = selected.withPositionOf(properties)
+		excerpt := tree.appendJSON(nil)
+		if len(selected.names) > 0 && len(excerpt) <= n {
+			return fmt.Sprintf("%s [%d of %d fields are shown]", excerpt, len(selected.names), len(properties.names))
+		}
 	}
-	about := func(name string) bool {
-		return slices.ContainsFunc(problems, func(p Problem) bool {
-			first, _, _ := strings.Cut(strings.TrimPrefix(p.Pointer, "/"), "/")
-			return first == pointerEscaper.Replace(name)
-		})
-	}
-	shown := 0
-	if all > 0 {
-		kept := fields.selectMembers(about)
-		part, _ := parseJSON(kept, lastDuplicateWins)
-		shown = len(part.names)
-		v = v.withItems(slices.Clone(v.items))
-		v.items[slices.Index(v.names, "properties")] = part.withPositionOf(fields)
-	}
-	s := string(v.appendJSON(nil))
-	if shown > 0 && len(s) <= n {
-		return fmt.Sprintf("%s [%d of %d fields are shown]", s, shown, all)
-	}
-	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", truncate(string(raw), n), len(truncate(string(raw), n)), len(raw))
+	beginning := truncate(string(raw), n)
+	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", beginning, len(beginning), len(raw))
 }
 
-// selectMembers returns an object as JSON with only the members whose names are selected.
+// selectMembers returns an object as JSON with only those members of v for whose names selected is true.
 func (v *value) selectMembers(selected func(string) bool) []byte {
 	out := []byte{'{'}
 	for i, name := range v.names {

@@ -48,7 +48,8 @@ var keywords = map[string]keywordType{
 const maxCount = 1 << 53
 
 var (
-	// typesOf has the types that a JSON value of a kind can have as a keyword's value.
+	// typesOf has, for each kind of JSON value, the keyword types that accept it. None accepts null; checkKeywords
+	// skips keywords whose value is null.
 	typesOf = map[kind]keywordType{
 		boolean: boolValue | oneSchema, text: stringValue, fraction: numberValue, integer: numberValue | countValue,
 		array: schemaList | stringList | anyList, object: oneSchema | schemaMap | stringListMap,
@@ -61,8 +62,8 @@ var (
 	}
 )
 
-// findMismatch returns the first value that does not have one of the types: v, or a value in it.
-// It returns nil if there is none. It does not look into a schema, which collectSchemas checks later.
+// findMismatch returns the first value that has none of the types in s: v itself, or a value in the list or object v.
+// It returns nil if all values match. It does not look into a schema, which collectSchemas checks later.
 func (s keywordType) findMismatch(v *value) *value {
 	s &= typesOf[v.kind] // the types that remain possible
 	isTooLarge := s == countValue && math.Abs(v.float) > maxCount
@@ -72,20 +73,21 @@ func (s keywordType) findMismatch(v *value) *value {
 	if s&oneSchema != 0 {
 		return nil
 	}
-	within := s.elementTypes()
-	if within == 0 {
+	elementTypes := s.elementTypes()
+	if elementTypes == 0 {
 		return nil
 	}
 	for _, item := range v.items {
-		if wrong := within.findMismatch(item); wrong != nil {
+		if wrong := elementTypes.findMismatch(item); wrong != nil {
 			return wrong
 		}
 	}
 	return nil
 }
 
-// elementTypes returns the types that the items of a list or object of one of the types can have; 0 if it may
-// have any items. There can be several: the items of dependencies in draft-07 are schemas or lists of strings.
+// elementTypes returns the types that the items of a list, or the members of an object, of a type in s may have. 0
+// means any type, or that s has no type with items. Several types are possible: the members of dependencies in
+// draft-07 are schemas or lists of strings.
 func (s keywordType) elementTypes() (types keywordType) {
 	for outer, inner := range elementType {
 		if s&outer != 0 {
@@ -99,34 +101,37 @@ func (s keywordType) elementTypes() (types keywordType) {
 func (c *compiler) checkKeywords(v *value) error {
 	for i, name := range v.names {
 		given := v.items[i]
-		s, known := keywords[name]
-		if c.draft4 && (name == "exclusiveMinimum" || name == "exclusiveMaximum") {
-			s |= boolValue
-		}
-		if !known || given.kind == null || given != v.member(name) {
+		allowed, known := keywords[name]
+		isOverridden := given != v.member(name) // by a later member with the same name
+		if !known || given.kind == null || isOverridden {
 			continue
 		}
-		if wrong := s.findMismatch(given); wrong != nil {
+		if c.draft4 && (name == "exclusiveMinimum" || name == "exclusiveMaximum") {
+			allowed |= boolValue // see bounds
+		}
+		if wrong := allowed.findMismatch(given); wrong != nil {
 			return fmt.Errorf("%q in it cannot be a %s", name, typeName[wrong.kind])
 		}
 	}
 	return nil
 }
 
-// eachSubschema calls yield for each direct subschema of the schema v.
+// eachSubschema calls yield for each schema that is the value of a keyword of v, or in the list or object that is the
+// value of a keyword. It does not look further into these schemas. It stops at the first error of yield and returns it.
 func eachSubschema(v *value, yield func(*value) error) error {
 	for i, name := range v.names {
-		within, where := v.items[i], keywords[name]
-		if v.member(name) != within { // a duplicate: only the last one counts
+		given, allowed := v.items[i], keywords[name]
+		isOverridden := given != v.member(name) // by a later member with the same name
+		if isOverridden {
 			continue
 		}
 		switch {
-		case where&oneSchema != 0 && within.isSchema():
-			if err := yield(within); err != nil {
+		case allowed&oneSchema != 0 && given.isSchema():
+			if err := yield(given); err != nil {
 				return err
 			}
-		case where&schemaList != 0 && within.kind == array, where&schemaMap != 0 && within.kind == object:
-			for _, s := range within.items {
+		case allowed&schemaList != 0 && given.kind == array, allowed&schemaMap != 0 && given.kind == object:
+			for _, s := range given.items {
 				if s.isSchema() { // otherwise it is a list of names in dependencies
 					if err := yield(s); err != nil {
 						return err
@@ -141,8 +146,11 @@ func eachSubschema(v *value, yield func(*value) error) error {
 // isSchema reports whether v can be a schema: an object, true or false (draft 2020-12 core, 4.3).
 func (v *value) isSchema() bool { return v.kind == object || v.kind == boolean }
 
-// keyword returns the value of a keyword, or nil if there is none. A null counts as none, because
-// generators of schemas write it for absent values.
+// isTrue reports whether v is the boolean true.
+func (v *value) isTrue() bool { return v.kind == boolean && v.raw[0] == 't' }
+
+// keyword returns the value of the keyword name, or nil if v lacks the keyword or its value is null: generators of
+// schemas write null for absent values. (const, for which null is a value, is read with member.)
 func (v *value) keyword(name string) *value {
 	if k := v.member(name); k != nil && k.kind != null {
 		return k
@@ -150,7 +158,7 @@ func (v *value) keyword(name string) *value {
 	return nil
 }
 
-// keywordString returns the string value of a keyword, or "" if there is none.
+// keywordString returns the string value of the keyword name, or "" if v lacks the keyword or it is not a string.
 func (v *value) keywordString(name string) string {
 	if k := v.keyword(name); k != nil {
 		return k.text

@@ -5,31 +5,37 @@ import (
 	"strings"
 )
 
-// location is the place of a value within the checked value: a member or an item of the value at
-// up. nil is the checked value itself. Its pointer is computed only if there is a problem.
+// location is the place of a value within the checked value. nil is the checked value itself; any other location
+// is a member or an item of the value at parent.
 type location struct {
-	up    *location
-	name  string // of a member
-	index int    // of an item
-	item  bool
+	parent *location
+	isItem bool
+	index  int    // of an item
+	name   string // of a member
 }
+
+// item returns the place of the item i of the array at l.
+func (l *location) item(i int) *location { return &location{parent: l, isItem: true, index: i} }
+
+// member returns the place of the member called name of the object at l.
+func (l *location) member(name string) *location { return &location{parent: l, name: name} }
 
 // maxPointer bounds the bytes of a pointer in a Problem.
 const maxPointer = 512
 
 // depth returns the number of levels below the checked value.
-func (s *location) depth() int {
+func (l *location) depth() int {
 	n := 0
-	for ; s != nil; s = s.up {
+	for ; l != nil; l = l.parent {
 		n++
 	}
 	return n
 }
 
-// pointer returns the JSON pointer (RFC 6901) of the location.
-func (s *location) pointer() string {
+// pointer returns the JSON pointer (RFC 6901) of the location, truncated to maxPointer bytes.
+func (l *location) pointer() string {
 	var b strings.Builder
-	s.writePointer(&b)
+	l.writePointer(&b)
 	return truncate(b.String(), maxPointer)
 }
 
@@ -37,15 +43,15 @@ func (s *location) pointer() string {
 var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
 // writePointer writes the pointer of the location, from the root down.
-func (s *location) writePointer(b *strings.Builder) {
-	if s == nil {
+func (l *location) writePointer(b *strings.Builder) {
+	if l == nil {
 		return
 	}
-	s.up.writePointer(b)
+	l.parent.writePointer(b)
 	b.WriteByte('/')
-	if s.item {
-		b.WriteString(strconv.Itoa(s.index))
+	if l.isItem {
+		b.WriteString(strconv.Itoa(l.index))
 		return
 	}
-	_, _ = pointerEscaper.WriteString(b, s.name)
+	_, _ = pointerEscaper.WriteString(b, l.name)
 }

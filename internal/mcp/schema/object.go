@@ -1,12 +1,12 @@
 package schema
 
-// checkObject applies the keywords for objects (draft 2020-12 core, 10.3.2; validation, 6.5). The
-// problems are in the order of the schema for missing fields, and then in that of the value.
-// unevaluatedProperties comes last, because it applies to the properties that no other keyword has
-// evaluated (core, 11.3).
+// checkObject applies the keywords for objects to v (draft 2020-12 core, 10.3.2; validation, 6.5). It adds the
+// evaluated properties to r, and the problems: first missing fields, in the order of required, and then those of the
+// members, in the order of the value. unevaluatedProperties comes last, because it applies to the properties that no
+// other keyword has evaluated (core, 11.3).
 func (w *validator) checkObject(n *node, v *value, loc *location, r *result) {
 	for _, name := range n.required {
-		if !w.spend(1) {
+		if !w.countSteps(1) {
 			return
 		}
 		if v.member(name) == nil {
@@ -14,8 +14,8 @@ func (w *validator) checkObject(n *node, v *value, loc *location, r *result) {
 		}
 	}
 	w.checkCount(n.minProperties, n.maxProperties, len(v.items), "field", loc, r)
-	for i, name := range v.names {
-		w.checkMember(n, v, i, &location{up: loc, name: name}, r)
+	for i := range v.names {
+		w.checkMember(n, v, i, loc, r)
 	}
 	if w.schema.tracksEvaluated && n.additionalProperties != nil {
 		r.evaluated.allProperties = true
@@ -24,46 +24,49 @@ func (w *validator) checkObject(n *node, v *value, loc *location, r *result) {
 		return
 	}
 	for i, name := range v.names {
-		if !r.evaluated.members[name] {
-			here := &location{up: loc, name: name}
-			if n.unevaluatedProperties.alwaysFalse {
-				w.reportUnexpected(r, here, name, n, v)
-			} else {
-				r.add(w.validate(n.unevaluatedProperties, v.items[i], here))
-			}
+		switch {
+		case r.evaluated.properties[name]:
+		case n.unevaluatedProperties.alwaysFalse:
+			w.reportUnexpected(r, loc, name, n, v)
+		default:
+			r.add(w.validate(n.unevaluatedProperties, v.items[i], loc.member(name)))
 		}
 	}
 	r.evaluated.allProperties = true
 }
 
-// checkMember checks the member i of v against n. additionalProperties applies only if no schema
-// in properties and patternProperties does.
-func (w *validator) checkMember(n *node, v *value, i int, here *location, r *result) {
+// checkMember checks the member i of v, the object at loc, against n. additionalProperties applies only to members to
+// which no schema in properties and patternProperties applies.
+func (w *validator) checkMember(n *node, v *value, i int, loc *location, r *result) {
 	name, member := v.names[i], v.items[i]
+	memberLoc := loc.member(name)
 	if n.propertyNames != nil {
-		if named := w.validate(n.propertyNames, &value{kind: text, text: name}, here); !named.isValid() {
-			w.report(r, here, violation{category: unexpectedField}, func() string { return "the name of the field is invalid: " + named.problems[0].detail })
+		checkedName := w.validate(n.propertyNames, &value{kind: text, text: name}, memberLoc)
+		if !checkedName.isValid() {
+			w.report(r, memberLoc, violation{category: unexpectedField}, func() string {
+				return "the name of the field is invalid: " + checkedName.problems[0].detail
+			})
 		}
 	}
 	known := false
 	w.eachPropertySchema(n, name, func(s *node) {
 		known = true
-		r.add(w.validate(s, member, here))
+		r.add(w.validate(s, member, memberLoc))
 	})
 	switch {
 	case known:
 	case n.additionalProperties != nil && n.additionalProperties.alwaysFalse:
-		w.reportUnexpected(r, here, name, n, v)
+		w.reportUnexpected(r, loc, name, n, v)
 	case n.additionalProperties != nil:
-		r.add(w.validate(n.additionalProperties, member, here))
+		r.add(w.validate(n.additionalProperties, member, memberLoc))
 	}
 	if known && w.schema.tracksEvaluated {
 		r.evaluated.addProperty(name)
 	}
 }
 
-// eachPropertySchema calls yield for the schemas in properties and patternProperties that apply to
-// a member with that name.
+// eachPropertySchema calls yield for each schema in n's properties and patternProperties that applies to
+// a member called name.
 func (w *validator) eachPropertySchema(n *node, name string, yield func(*node)) {
 	if s := n.properties[name]; s != nil {
 		yield(s)

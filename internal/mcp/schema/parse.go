@@ -13,20 +13,24 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// How parseJSON treats an object that has two members with the same name: schemas may have them, and
-// values may not.
+// duplicatePolicy says how parseJSON treats an object that has two members with the same name.
+type duplicatePolicy bool
+
 const (
-	lastDuplicateWins = false
-	refuseDuplicates  = true // programs differ about which one counts (RFC 8259 section 4)
+	lastDuplicateWins duplicatePolicy = false // for schemas
+	refuseDuplicates  duplicatePolicy = true  // for values: programs differ about which member counts (RFC 8259 section 4)
 )
 
-// parseJSON decodes JSON, or returns the first problem.
-func parseJSON(raw []byte, strict bool) (*value, *Problem) {
+// parseJSON decodes one JSON text within maxValues and maxDepth, or returns the first problem. The value refers to raw,
+// which must not change.
+func parseJSON(raw []byte, duplicates duplicatePolicy) (*value, *Problem) {
 	if !utf8.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid UTF-8"}
 	}
-	p := parser{src: raw, in: jsontext.NewDecoder(bytes.NewBuffer(raw),
-		jsontext.AllowDuplicateNames(!strict), jsontext.AllowInvalidUTF8(true))} // half of a surrogate pair, written "\ud800"
+	in := jsontext.NewDecoder(bytes.NewBuffer(raw),
+		jsontext.AllowDuplicateNames(duplicates == lastDuplicateWins),
+		jsontext.AllowInvalidUTF8(true)) // for an escaped half of a surrogate pair, such as "\ud800"
+	p := parser{src: raw, in: in}
 	v, wrong := p.readValue(0)
 	if wrong != nil {
 		return nil, wrong
@@ -37,14 +41,15 @@ func parseJSON(raw []byte, strict bool) (*value, *Problem) {
 	return v, nil
 }
 
-// parser decodes one JSON text within the bounds.
+// parser decodes one JSON text.
 type parser struct {
-	src   []byte
-	in    *jsontext.Decoder
-	count int // values so far
+	src   []byte            // the whole text
+	in    *jsontext.Decoder // of src
+	count int               // values so far, for maxValues
 }
 
-// decoderProblem converts an error of the decoder.
+// decoderProblem returns the problem for an error of the decoder. nil stands for a second value after the end of the
+// first.
 func decoderProblem(err error) *Problem {
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && e.Err == jsontext.ErrDuplicateName {
 		return &Problem{truncate(string(e.JSONPointer), maxPointer), "is written twice"}
@@ -52,8 +57,8 @@ func decoderProblem(err error) *Problem {
 	return &Problem{Detail: "is not valid JSON"}
 }
 
-// readValue reads one value. base is the offset of the enclosing value, so that the value knows
-// its position in that.
+// readValue reads the next value, with all values in it. base is the offset in p.src of the enclosing value, from which
+// the value's own offset is counted.
 func (p *parser) readValue(base int) (*value, *Problem) {
 	p.count++
 	if p.count > maxValues {
@@ -94,7 +99,8 @@ func (p *parser) readValue(base int) (*value, *Problem) {
 	return v, nil
 }
 
-// readItems reads the items or members of v. Objects with many members get an index by name.
+// readItems reads an array or an object into v, which is empty, and returns v. first is its opening bracket. base is
+// the offset of the enclosing value, as for readValue. An object of more than linearSearchMax members gets an index.
 func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Problem) {
 	v.kind = array
 	if first == '{' {
@@ -134,14 +140,17 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 	return v, nil
 }
 
-// setRaw sets the original bytes of v, from start to the decoder's position.
+// setRaw sets the original bytes of v, from the offset start to the decoder's position, and the place of v in the
+// enclosing value, which begins at the offset base.
 func (p *parser) setRaw(v *value, base, start int) {
 	v.raw = p.src[start:p.in.InputOffset()]
-	v.at, v.len = start-base, len(v.raw)
+	v.offset = start - base
+	v.length = len(v.raw)
 }
 
 // isInteger reports whether a number is an integer: 3, and also 3.0 and 3e2 (draft 2020-12
-// validation, 6.1.1).
+// validation, 6.1.1). f is the approximate value of the literal; it decides if the literal is too long for exact
+// arithmetic.
 func isInteger(literal string, f float64) bool {
 	if !strings.ContainsAny(literal, ".eE") {
 		return true

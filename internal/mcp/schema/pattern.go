@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	maxPattern     = 20_000 // states of all patterns of a schema, about 40 bytes each
-	bytesPerStep   = 16     // states times bytes of text that count as one step of the validator
-	maxPatternText = 4 << 10
+	maxPattern     = 20_000  // states of all patterns of a schema, about 40 bytes each
+	bytesPerStep   = 16      // states times bytes of text that count as one step of the validator
+	maxPatternText = 4 << 10 // bytes of one expression
 )
 
-// compilePattern compiles a regular expression. Schemas use those of ECMA-262 (draft 2020-12 core,
-// 6.4). Package regexp supports nearly all of them, and matches in linear time, so that a pattern
-// cannot block. Unsupported ones are left to the server. The error means that the expression needs
-// too many states, such as (a{1000}){1000}.
+// compilePattern compiles the regular expression x into c.patterns[x]. Schemas have expressions of ECMA-262 (draft
+// 2020-12 core, 6.4). Package regexp supports nearly all of them, and matches in linear time, so that a pattern
+// cannot block. For an unsupported expression c.patterns[x] is nil: the server has to check it. The error means that
+// the expression is too long, or needs too many states, as (a{1000}){1000} does.
 func (c *compiler) compilePattern(x string) error {
 	if _, known := c.patterns[x]; known {
 		return nil
@@ -30,8 +30,8 @@ func (c *compiler) compilePattern(x string) error {
 		return nil
 	}
 	size := countStates(tree)
-	c.size += size
-	if c.size > maxPattern {
+	c.patternStates += size
+	if c.patternStates > maxPattern {
 		return fmt.Errorf("its patterns have more than %d states", maxPattern)
 	}
 	if compiled, err := regexp.Compile(x); err == nil {
@@ -40,9 +40,9 @@ func (c *compiler) compilePattern(x string) error {
 	return nil
 }
 
-// countStates returns approximately the number of states of an expression after its repetitions
-// are expanded, as compiling does. It counts before compiling, so that a small pattern cannot
-// allocate much memory.
+// countStates returns about the number of states that an expression has once it is compiled, with its repetitions
+// expanded. The count is made before compiling, because a short expression can take much memory. It ends at
+// maxPattern+1, so that nested repetitions do not overflow it.
 func countStates(x *syntax.Regexp) int {
 	n := 1 + len(x.Rune)
 	for _, sub := range x.Sub {

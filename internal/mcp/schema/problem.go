@@ -10,25 +10,28 @@ import (
 type category uint8
 
 const (
-	valueMismatch category = iota
+	valueMismatch category = iota // of any keyword without a category of its own
 	typeMismatch
 	enumMismatch // of enum or const
 	unexpectedField
 	missingField
 )
 
-// violation is a problem with the properties by which reportClosest ranks alternatives.
+// violation is a problem with the fields by which reportClosest ranks alternatives. pointer, detail and depth are
+// empty if the validator was quiet (see validator).
 type violation struct {
-	at, detail string
-	category   category
-	depth      int    // levels of the location below the checked value
-	kinds      kind   // of a typeMismatch: the expected types
-	name       string // of a missingField: the name
+	pointer  string
+	detail   string
+	category category
+	depth    int    // levels of the location below the checked value
+	kinds    kind   // of a typeMismatch: the expected types
+	name     string // of a missingField: the name of the field, or "" if one of several fields is required
 }
 
-// reportType reports a value of the wrong type. No type at all means that the schema is false.
-func (w *validator) reportType(r *result, at *location, want kind, got *value) {
-	w.report(r, at, violation{category: typeMismatch, kinds: want}, func() string {
+// reportType adds to r that got, the value at loc, has the wrong type. want has the expected types; 0 means that the
+// schema allows no value.
+func (w *validator) reportType(r *result, loc *location, want kind, got *value) {
+	w.report(r, loc, violation{category: typeMismatch, kinds: want}, func() string {
 		if want == 0 {
 			return "nothing is allowed here, got " + describeValue(got)
 		}
@@ -36,45 +39,46 @@ func (w *validator) reportType(r *result, at *location, want kind, got *value) {
 	})
 }
 
-// reportMissing reports that the object at at lacks a field. why is added to the text.
-func (w *validator) reportMissing(r *result, at *location, name, why string) {
-	here := location{up: at, name: name}
-	w.report(r, &here, violation{category: missingField, name: printable(name, 80)}, func() string {
-		return "missing required field: " + printable(name, 80) + why
+// reportMissing adds to r that the object at loc lacks the field name. The text ends with reason, which begins with a
+// space or is empty.
+func (w *validator) reportMissing(r *result, loc *location, name, reason string) {
+	w.report(r, loc.member(name), violation{category: missingField, name: printable(name, 80)}, func() string {
+		return "missing required field: " + printable(name, 80) + reason
 	})
 }
 
-// reportMissingOneOf reports an object that has none of several fields, of which each alternative
-// requires one.
-func (w *validator) reportMissingOneOf(r *result, at *location, names []string) {
-	w.report(r, at, violation{category: missingField}, func() string {
+// reportMissingOneOf adds to r that the object at loc has none of the fields in names. Each alternative requires one
+// of them. It sorts names.
+func (w *validator) reportMissingOneOf(r *result, loc *location, names []string) {
+	w.report(r, loc, violation{category: missingField}, func() string {
 		slices.Sort(names)
 		return "missing required field: one of " + printable(strings.Join(slices.Compact(names), ", "), 200)
 	})
 }
 
-// reportUnexpected reports a field that the schema does not allow, and suggests a similar field that
-// the object does not have yet.
-func (w *validator) reportUnexpected(r *result, here *location, name string, n *node, in *value) {
-	w.report(r, here, violation{category: unexpectedField}, func() string {
+// reportUnexpected adds to r that v, the object at loc, has a field that the schema n does not allow. The text suggests
+// a similar name among n's properties, except those that v has.
+func (w *validator) reportUnexpected(r *result, loc *location, name string, n *node, v *value) {
+	w.report(r, loc.member(name), violation{category: unexpectedField}, func() string {
 		detail := "unexpected field: " + printable(name, 80)
-		taken := func(other string) bool { return in.member(other) != nil }
-		if meant := w.similarName(name, n.names, taken); meant != "" {
-			detail += "; did you mean " + literalText(meant) + "?"
+		isPresent := func(property string) bool { return v.member(property) != nil }
+		if similar := w.similarName(name, n.names, isPresent); similar != "" {
+			detail += "; did you mean " + literalText(similar) + "?"
 		}
 		return detail
 	})
 }
 
-// problemsOf returns the problems of the whole value, or nil if it is valid.
+// problemsOf returns the problems in r, the result for the whole value, without duplicates, or nil if the value is
+// valid. If the steps have run out, the only problem is that the value cannot be checked.
 func (w *validator) problemsOf(r result) []Problem {
 	if w.outOfSteps {
 		return []Problem{{"", "cannot be checked: the schema has too many alternatives for a value of this size"}}
 	}
 	var out []Problem
-	for _, f := range r.problems {
-		// Two schemas of an allOf may report the same problem.
-		if p := (Problem{f.at, f.detail}); !slices.Contains(out, p) {
+	for _, found := range r.problems {
+		// Several schemas of an allOf may report the same problem.
+		if p := (Problem{found.pointer, found.detail}); !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
@@ -84,10 +88,12 @@ func (w *validator) problemsOf(r result) []Problem {
 	return out
 }
 
-// Problem is one reason why a value is invalid. Pointer (RFC 6901) is the place; for a missing
-// field, the place where it should be. Detail says what was expected and what was found. It is
-// valid UTF-8 on one line, about 400 bytes at most, and may quote the value.
+// Problem is one reason why a value is invalid.
 type Problem struct {
+	// Pointer is the JSON pointer (RFC 6901) of the invalid value, or of a missing field as if the object had it.
+	// It is "" for the whole value, and truncated to 512 bytes.
 	Pointer string `json:"pointer"`
-	Detail  string `json:"detail"`
+	// Detail says what was expected and what was found. It is valid UTF-8 on one line, about 400 bytes at most, and
+	// may quote the value.
+	Detail string `json:"detail"`
 }

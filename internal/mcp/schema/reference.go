@@ -8,68 +8,68 @@ import (
 	"strings"
 )
 
-// reference is a $ref or a $dynamicRef in the schema of the node from. base is the URI that it is
-// relative to.
+// reference is a $ref or a $dynamicRef.
 type reference struct {
-	from    *node
-	base    *url.URL
-	to      string
-	dynamic bool
+	from    *node    // of the schema that has the reference
+	base    *url.URL // uri is relative to it
+	uri     string   // the value of the keyword
+	dynamic bool     // the keyword is $dynamicRef
 }
 
-// baseURI returns the URI of a schema without an $id. Nothing is ever fetched from it.
+// baseURI returns the base URI of a schema without an $id. Nothing is ever fetched from it.
 func baseURI() *url.URL { return &url.URL{Scheme: "answerd", Path: "/schema"} }
 
 // indexIDs records the resources, anchors and references of v and of the schemas in it (draft
-// 2020-12 core, 8.2; draft-07, 8.2). in is the base URI of v.
-func (c *compiler) indexIDs(v *value, in *url.URL) error {
+// 2020-12 core, 8.2; draft-07, 8.2). base is the base URI of v. The first call must be for the root.
+func (c *compiler) indexIDs(v *value, base *url.URL) error {
 	if len(c.byID) == 0 {
 		c.resources = 1
-		c.byID[in.String()] = v // even if the root has an $id
+		c.byID[base.String()] = v // baseURI leads to the root even if the root has an $id
 	}
 	if v.kind != object {
 		return nil
 	}
-	ref, id := v.keywordString("$ref"), v.keywordString("$id")
+	ref := v.keywordString("$ref")
+	id := v.keywordString("$id")
 	if c.draft7 && ref != "" {
-		id = "" // draft-07, 8.3: keywords beside a reference are ignored
+		id = "" // in draft-07, keywords beside a reference are ignored (8.3)
 	}
-	if c.draft7 && strings.Contains(id, "#") { // how draft-07 writes anchors
+	if c.draft7 && strings.Contains(id, "#") { // draft-07 has no $anchor: the fragment of $id names an anchor (8.2.3)
 		_, anchor, _ := strings.Cut(id, "#")
-		c.anchors[in.String()+"#"+anchor] = v
+		c.anchors[base.String()+"#"+anchor] = v
 	} else if id != "" {
 		u, err := url.Parse(id)
 		if err != nil {
 			return errors.New("it has an $id that is not a URI")
 		}
-		in = in.ResolveReference(u)
-		if v != c.order[0] {
+		base = base.ResolveReference(u)
+		isRoot := v == c.order[0]
+		if !isRoot { // the root has been counted already
 			c.resources++
 		}
-		c.byID[in.String()] = v
+		c.byID[base.String()] = v
 	}
 	if !c.draft7 {
 		for _, name := range []string{"$anchor", "$dynamicAnchor"} {
 			if anchor := v.keywordString(name); anchor != "" {
-				c.anchors[in.String()+"#"+anchor] = v
+				c.anchors[base.String()+"#"+anchor] = v
 			}
 		}
 	}
 	if ref != "" {
-		c.refs = append(c.refs, reference{c.nodes[v], in, ref, false})
+		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: ref})
 	}
-	if to := v.keywordString("$dynamicRef"); to != "" && !c.draft7 {
-		c.refs = append(c.refs, reference{c.nodes[v], in, to, true})
+	if uri := v.keywordString("$dynamicRef"); uri != "" && !c.draft7 {
+		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri, dynamic: true})
 	}
-	return eachSubschema(v, func(s *value) error { return c.indexIDs(s, in) })
+	return eachSubschema(v, func(s *value) error { return c.indexIDs(s, base) })
 }
 
-// resolveReferences sets the target nodes of all references. Targets exist only in the same
-// document. A fragment is a JSON pointer if it is empty or begins with a slash, and the name of an
-// anchor otherwise (draft 2020-12 core, 8.2.2 and 8.2.3).
+// resolveReferences sets the field ref of each node with a reference to the node that the reference leads to. The
+// target of a second reference in the same schema is added to allOf, which has the same effect.
 //
-// That no reference leads back to itself for the same value is not checked here but by checkCost, when
-// all nodes have their targets: a cycle can go through several references.
+// Whether a reference leads back to itself for the same value is checked later (checkCost): a cycle can consist of
+// several references, which must all be resolved first.
 func (c *compiler) resolveReferences() error {
 	for _, ref := range c.refs {
 		// With one resource, $dynamicRef means the same as $ref. With several, its target depends on
@@ -77,46 +77,56 @@ func (c *compiler) resolveReferences() error {
 		if ref.dynamic && c.resources > 1 {
 			return errors.New("it has a $dynamicRef and several resources")
 		}
-		parsed, err := url.Parse(ref.to)
+		target, err := c.findTarget(ref)
 		if err != nil {
-			return errors.New("it has a reference that is not a URI")
-		}
-		parsed = ref.base.ResolveReference(parsed)
-		fragment := parsed.Fragment
-		parsed.Fragment, parsed.RawFragment = "", ""
-		target := c.byID[parsed.String()]
-		switch {
-		case target == nil:
-		case fragment == "" || fragment[0] == '/':
-			target = target.resolvePointer(fragment)
-		default:
-			target = c.anchors[parsed.String()+"#"+fragment]
-		}
-		to := c.nodes[target]
-		if target == nil || to == nil {
-			return fmt.Errorf("it has a reference to nothing: %s", printable(ref.to, 80))
+			return err
 		}
 		if ref.from.ref == nil {
-			ref.from.ref = to
-		} else { // the schema has both keywords
-			ref.from.allOf = append(ref.from.allOf, to)
+			ref.from.ref = target
+		} else {
+			ref.from.allOf = append(ref.from.allOf, target)
 		}
 	}
 	return nil
 }
 
+// findTarget returns the node of the schema that a reference leads to. The error means that the document has no such
+// schema; other documents are not considered. A fragment is a JSON pointer if it is empty or begins with a slash, and
+// the name of an anchor otherwise (draft 2020-12 core, 8.2.2 and 8.2.3).
+func (c *compiler) findTarget(ref reference) (*node, error) {
+	uri, err := url.Parse(ref.uri)
+	if err != nil {
+		return nil, errors.New("it has a reference that is not a URI")
+	}
+	uri = ref.base.ResolveReference(uri)
+	fragment := uri.Fragment
+	uri.Fragment, uri.RawFragment = "", ""
+	target := c.byID[uri.String()]
+	switch {
+	case target == nil:
+	case fragment == "" || fragment[0] == '/':
+		target = target.resolvePointer(fragment)
+	default:
+		target = c.anchors[uri.String()+"#"+fragment]
+	}
+	if n := c.nodes[target]; n != nil {
+		return n, nil
+	}
+	return nil, fmt.Errorf("it has a reference to nothing: %s", printable(ref.uri, 80))
+}
+
 // hasLocation reports whether a pointer leads to a value in v, or to a field that an object in v
-// lacks.
+// lacks: that is where a Problem reports a missing field.
 func (v *value) hasLocation(pointer string) bool {
 	if v.resolvePointer(pointer) != nil {
 		return true
 	}
-	in := v.resolvePointer(pointer[:max(0, strings.LastIndexByte(pointer, '/'))])
-	return in != nil && in.kind == object
+	parent := v.resolvePointer(pointer[:max(0, strings.LastIndexByte(pointer, '/'))])
+	return parent != nil && parent.kind == object
 }
 
-// resolvePointer returns the value that a JSON pointer (RFC 6901) leads to, or nil if there is
-// none.
+// resolvePointer returns the value in v that a JSON pointer (RFC 6901) leads to, or nil if v has no such
+// value. The pointer is empty or begins with a slash.
 func (v *value) resolvePointer(pointer string) *value {
 	if pointer == "" {
 		return v

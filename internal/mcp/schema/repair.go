@@ -1,40 +1,41 @@
 package schema
 
 import (
+	"slices"
 	"strings"
 )
 
-// repair returns the value with its invalid strings replaced by the JSON value that they contain, if that
-// value is valid against n. Nothing is lost, because the JSON text of a value has all its digits.
-// Nothing else is ever converted, and valid values stay unchanged. If the repair does not make v valid,
-// the caller decides what to do with the result (Check returns the original value then).
+// repair returns v with invalid strings replaced by the JSON values that they contain, where such a value is valid
+// against the schema for that place. Nothing is lost, because the JSON text of a value has all its digits. It converts
+// nothing else, and returns v itself if there is nothing to replace. The result may still be invalid: other parts of v
+// may be wrong.
 //
-// Each level asks whether its value is valid, and that visits all levels below. So the time grows with
-// the square of the depth, and with each alternative that is tried. All of that counts as steps; when
-// they run out, values are returned as they are.
+// At each level, repair checks whether the value is valid, which visits all levels below. So the time grows with
+// the square of the depth, and with each alternative that is tried. All of these visits count as steps. When the steps
+// run out, repair returns the remaining values unchanged.
 func (w *validator) repair(n *node, v *value) *value {
 	if w.outOfSteps || w.isValid(n, v) {
 		return v
 	}
-	// First repair what is in the value. Only if that is not enough, take the whole value for a
-	// string that contains JSON.
-	if better := w.repairWithin(n, v); better != v {
-		v = better
+	// First repair the values in v. Only if v is still invalid, try whether v itself is a string that contains JSON.
+	if repaired := w.repairWithin(n, v); repaired != v {
+		v = repaired
 		if w.isValid(n, v) {
 			return v
 		}
 	}
-	if meant := parseText(v); meant != nil {
-		meant = w.repairWithin(n, meant)
-		if w.isValid(n, meant) {
-			return meant.withPositionOf(v)
+	if parsed := parseText(v); parsed != nil {
+		parsed = w.repairWithin(n, parsed)
+		if w.isValid(n, parsed) {
+			return parsed.withPositionOf(v)
 		}
 	}
 	return v
 }
 
-// parseText returns the value whose JSON text a string contains, or nil if it contains none. White
-// space around an array or object is layout; around anything else it may be part of the text.
+// parseText returns the value whose JSON text the string v contains, or nil if v is not a string or contains no JSON
+// text. It returns nil for the text of a JSON string, because v is a string already. White space around an array or
+// object is layout. Around anything else it may be part of the text, so parseText returns nil.
 func parseText(v *value) *value {
 	if v.kind != text {
 		return nil
@@ -46,22 +47,23 @@ func parseText(v *value) *value {
 	if isContainer := trimmed[0] == '[' || trimmed[0] == '{'; trimmed != v.text && !isContainer {
 		return nil
 	}
-	meant, wrong := parseJSON([]byte(trimmed), refuseDuplicates)
+	parsed, wrong := parseJSON([]byte(trimmed), refuseDuplicates)
 	if wrong != nil {
 		return nil
 	}
-	return meant
+	return parsed
 }
 
-// repairWithin returns the value with the values in it repaired by all schemas that apply to them.
+// repairWithin returns v with its items or members repaired for all schemas that n applies to them. v itself is
+// replaced only if that makes it valid for an alternative of anyOf or oneOf.
 func (w *validator) repairWithin(n *node, v *value) *value {
-	if !w.spend(1) {
+	if !w.countSteps(1) {
 		return v
 	}
 	if n.ref != nil {
 		v = w.repairWithin(n.ref, v)
 		if w.schema.draft7 {
-			return v
+			return v // draft-07, 8.3: keywords beside a reference are ignored
 		}
 	}
 	for _, s := range n.allOf {
@@ -78,11 +80,11 @@ func (w *validator) repairWithin(n *node, v *value) *value {
 	return v
 }
 
-// repairAlternative returns v repaired for the first alternative that makes it valid, and for
-// which at most most alternatives are valid: 1 for oneOf.
-func (w *validator) repairAlternative(alternatives []*node, v *value, most int) *value {
-	fitting := func(v *value) int {
-		n := 0
+// repairAlternative repairs v for one alternative of anyOf or oneOf. It tries them in order, and returns the first
+// repaired value that at least one and at most maxMatches alternatives accept; maxMatches is 1 for oneOf. It returns v
+// itself if an alternative accepts v, or if no repair succeeds.
+func (w *validator) repairAlternative(alternatives []*node, v *value, maxMatches int) *value {
+	countMatches := func(v *value) (n int) {
 		for _, s := range alternatives {
 			if w.isValid(s, v) {
 				n++
@@ -90,22 +92,24 @@ func (w *validator) repairAlternative(alternatives []*node, v *value, most int) 
 		}
 		return n
 	}
-	if len(alternatives) == 0 || fitting(v) > 0 {
+	if len(alternatives) == 0 || countMatches(v) > 0 {
 		return v
 	}
 	for _, s := range alternatives {
-		if better := w.repair(s, v); better != v {
-			if n := fitting(better); n > 0 && n <= most {
-				return better
-			}
+		repaired := w.repair(s, v)
+		if repaired == v {
+			continue
+		}
+		if n := countMatches(repaired); n > 0 && n <= maxMatches {
+			return repaired
 		}
 	}
 	return v
 }
 
-// repairItems returns the array with its items repaired.
+// repairItems returns the array v with its items repaired.
 func (w *validator) repairItems(n *node, v *value) *value {
-	return w.replaceItems(v, func(i int, item *value) *value {
+	return v.replaceItems(func(i int, item *value) *value {
 		switch {
 		case i < len(n.prefix):
 			return w.repair(n.prefix[i], item)
@@ -116,10 +120,10 @@ func (w *validator) repairItems(n *node, v *value) *value {
 	})
 }
 
-// repairMembers returns the object with its members repaired. The keywords if and dependencies come last,
+// repairMembers returns the object v with its members repaired. The keywords if and dependencies come last,
 // because the repaired members decide which of their schemas apply.
 func (w *validator) repairMembers(n *node, v *value) *value {
-	v = w.replaceItems(v, func(i int, member *value) *value {
+	v = v.replaceItems(func(i int, member *value) *value {
 		known := false
 		w.eachPropertySchema(n, v.names[i], func(s *node) {
 			known = true
@@ -147,19 +151,19 @@ func (w *validator) repairMembers(n *node, v *value) *value {
 	return v
 }
 
-// replaceItems returns v with each item replaced by the result of by, or v itself if nothing
-// changes. It copies the items at the first change, because values are immutable.
-func (w *validator) replaceItems(v *value, by func(int, *value) *value) *value {
+// replaceItems returns v with each item, or value of a member, replaced by the result of replace for its index. It
+// returns v itself if replace returns every item unchanged.
+func (v *value) replaceItems(replace func(int, *value) *value) *value {
 	var items []*value
 	for i, item := range v.items {
-		other := by(i, item)
-		if other == item {
+		replacement := replace(i, item)
+		if replacement == item {
 			continue
 		}
 		if items == nil {
-			items = append(items, v.items...)
+			items = slices.Clone(v.items) // values are immutable
 		}
-		items[i] = other
+		items[i] = replacement
 	}
 	if items == nil {
 		return v

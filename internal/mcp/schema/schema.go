@@ -7,9 +7,9 @@
 //		fmt.Println(p.Pointer, p.Detail) // /city missing required field: city
 //	}
 //
-// Compile supports draft 2020-12, and draft-07 for schemas whose $schema names it or an earlier draft. The tests run the
-// official test suite, and list the schemas of it that Compile refuses. They also compare with the
-// library google/jsonschema-go. The library is not used at run time, for four reasons: it stops at
+// Compile supports draft 2020-12. A schema whose $schema names draft-07, draft-06 or draft-04 is treated as draft-07.
+// The tests run the official test suite, and list the schemas in it that Compile refuses. They also compare the results
+// with those of the library google/jsonschema-go. The library is not used at run time, for four reasons: it stops at
 // the first problem; a schema that refers to itself overflows its stack, which ends the process; it
 // does not bound the alternatives that it tries; and it does not accept 19.99 as a multiple of 0.01.
 //
@@ -20,11 +20,10 @@
 //
 // Compile parses the schema to a tree of values (parse.go), makes a node of each schema in the tree
 // and resolves the references between them (compile.go, reference.go). A validator then goes through
-// a value and the nodes together, and counts its steps (validate.go). What it finds is a list of
-// violations; the fields that are only needed to choose among alternatives are not in a Problem
-// (problem.go). repair.go uses the same validator to try whether another value would be valid.
-// describe.go and suggestion.go write the texts, whose reader is usually the model that has to
-// correct its call.
+// a value and the nodes together, and counts its steps (validate.go). It returns a list of violations; callers
+// get them as Problems, without the fields that only serve to choose among alternatives (problem.go). repair.go uses
+// the same validator to find out whether a repaired value would be valid. describe.go and suggestion.go write the
+// texts, whose reader is usually the model that has to correct its call.
 package schema
 
 import (
@@ -34,8 +33,8 @@ import (
 	"slices"
 )
 
-// Compile compiles a schema. The error says on one line why the schema cannot be used; it begins
-// with "it", so that callers can put the name of the schema before it.
+// Compile compiles a schema. The error says on one line why the schema cannot be used. Its text calls
+// the schema "it", so callers write the name of the schema before the error.
 func Compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > maxSchema {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxSchema)
@@ -52,10 +51,15 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return &Schema{root: root, draft7: c.draft7, tracksEvaluated: c.tracksEvaluated}, nil
 }
 
-// Check validates a value and returns its problems. If strings in an invalid value contain the
-// JSON text of what the schema requires ("3" for 3, "[1]" for [1]) and replacing them makes the
-// value valid, Check returns the repaired value. It changes nothing else: a valid value, and one
-// with problems, is returned byte by byte.
+// Check validates a value. A valid value is returned unchanged, with nil problems.
+//
+// A language model may write a string that contains the JSON text of what the schema requires: "3" for 3, "[1]"
+// for [1]. If replacing these strings makes the value valid, Check returns the repaired value and nil problems. All
+// other bytes of the value stay as they are.
+//
+// If the value remains invalid, Check returns it unrepaired, with its problems (at most maxProblems, and a last one
+// that says that there are more). Problems that a repair would solve are not among them, except where a problem is
+// within a repaired string. A value that cannot be checked within maxSteps has one problem that says so.
 func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 	v, wrong := parseJSON(raw, refuseDuplicates)
 	if wrong != nil {
@@ -66,22 +70,22 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 	if original.isValid() && !check.outOfSteps {
 		return raw, nil
 	}
-	// The same validator continues, so that the repair and the checks share one maxSteps.
+	// The repair uses the same validator, so that it shares the limit maxSteps with the checks before and after it.
 	repaired := check.repair(s.root, v)
-	// Problems that could be repaired are not reported, even if the value has others.
 	problems := check.problemsOf(check.validate(s.root, repaired, nil))
 	switch {
 	case problems == nil:
 		return repaired.appendJSON(nil), nil
 	case slices.ContainsFunc(problems, func(p Problem) bool { return !v.hasLocation(p.Pointer) }):
-		// A problem is within a repaired string, which one schema accepts and another does
-		// not: report the problems of the original value.
+		// The pointer leads into a value that is a string in the original: one schema (of an allOf, for example)
+		// accepts the repair and another does not. The caller knows only the original value, so report its problems.
 		problems = check.problemsOf(original)
 	}
 	return raw, problems
 }
 
-// Validate returns the problems of a value, or nil if it is valid. It does not repair the value.
+// Validate returns the problems of a value, or nil if the value is valid. Unlike Check, it repairs nothing, so it also
+// reports the problems that a repair would solve.
 func (s *Schema) Validate(raw json.RawMessage) []Problem {
 	v, wrong := parseJSON(raw, refuseDuplicates)
 	if wrong != nil {

@@ -6,49 +6,47 @@ import (
 
 // Bounds of the search for a similar name, whose time is quadratic.
 const (
-	maxSimilar      = 64  // bytes of a name
-	maxSimilarities = 500 // names
+	maxNameLength = 64  // bytes of a name; longer names are similar to no other
+	maxCandidates = 500 // names that are compared; further ones are ignored
 )
 
-// similarName returns the name of names that was probably meant, or "" if none is similar. It
-// leaves out names for which taken is true.
-func (w *validator) similarName(name string, names []string, taken func(string) bool) string {
-	best, least := "", 0 // the name found so far, and its distance
-	asked := normalizeName(name)
-	if len(name) > maxSimilar || !w.spend(min(len(names), maxSimilarities)*(1+len(name)/4)) {
+// similarName returns the candidate that is most similar to name, the first of several, or "" if none is similar or the
+// steps run out. It ignores candidates for which exclude returns true.
+func (w *validator) similarName(name string, candidates []string, exclude func(string) bool) string {
+	candidates = candidates[:min(len(candidates), maxCandidates)]
+	if len(name) > maxNameLength || !w.countSteps(len(candidates)*(1+len(name)/4)) {
 		return ""
 	}
-	for i, other := range names {
-		if i == maxSimilarities {
-			break
-		}
-		if len(other) > maxSimilar || taken(other) {
+	normalized := normalizeName(name)
+	closest, minDistance := "", 0
+	for _, candidate := range candidates {
+		if len(candidate) > maxNameLength || exclude(candidate) {
 			continue
 		}
-		distance := editDistance(asked, normalizeName(other))
+		distance := editDistance(normalized, normalizeName(candidate))
 		// Accept one difference in three letters. "id" is not similar to "ip".
-		isSimilar := distance <= max(len(name), len(other))/3
-		if isSimilar && (best == "" || distance < least) {
-			best, least = other, distance
+		isSimilar := distance <= max(len(name), len(candidate))/3
+		if isSimilar && (closest == "" || distance < minDistance) {
+			closest, minDistance = candidate, distance
 		}
 	}
-	return best
+	return closest
 }
 
-// suggestChoice returns a suggestion of a similar string of an enum, as the end of a sentence, or
-// "".
-func (w *validator) suggestChoice(v *value, listChoices []*value) string {
+// suggestChoice returns the end of a sentence that suggests a string of an enum similar to v. It returns "" if v is not
+// a string or the enum has no similar string.
+func (w *validator) suggestChoice(v *value, choices []*value) string {
 	if v.kind != text {
 		return ""
 	}
 	var names []string
-	for _, c := range listChoices[:min(len(listChoices), maxSimilarities)] {
+	for _, c := range choices[:min(len(choices), maxCandidates)] {
 		if c.kind == text {
 			names = append(names, c.text)
 		}
 	}
-	if meant := w.similarName(v.text, names, func(string) bool { return false }); meant != "" {
-		return "; did you mean " + literalText(meant) + "?"
+	if similar := w.similarName(v.text, names, func(string) bool { return false }); similar != "" {
+		return "; did you mean " + literalText(similar) + "?"
 	}
 	return ""
 }
@@ -61,13 +59,15 @@ var separators = strings.NewReplacer("_", "", "-", "", " ", "")
 func normalizeName(s string) string { return separators.Replace(strings.ToLower(s)) }
 
 // editDistance returns the least number of insertions, deletions, replacements and swaps of
-// neighboring bytes that turn a into b (Damerau-Levenshtein distance). It keeps three rows of the
-// matrix.
+// neighboring bytes that turn a into b (Damerau-Levenshtein distance). a and b must be shorter than 2*maxNameLength.
+//
+// The entry j of the row i is the distance of the first i bytes of a and the first j bytes of b. A row needs only the
+// two rows before it.
 func editDistance(a, b string) int {
-	var rows [3][2 * maxSimilar]int // a name in lower case can be longer than maxSimilar, by half
-	before, last, row := rows[0][:], rows[1][:], rows[2][:]
+	var rows [3][2 * maxNameLength]int // in lower case, a name can be longer than maxNameLength, by half
+	beforePrevious, previous, row := rows[0][:], rows[1][:], rows[2][:]
 	for j := range len(b) + 1 {
-		last[j] = j
+		previous[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
 		row[0] = i
@@ -76,13 +76,13 @@ func editDistance(a, b string) int {
 			if a[i-1] == b[j-1] {
 				cost = 0
 			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			row[j] = min(previous[j]+1, row[j-1]+1, previous[j-1]+cost)
 			isSwap := i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1]
 			if isSwap {
-				row[j] = min(row[j], before[j-2]+1)
+				row[j] = min(row[j], beforePrevious[j-2]+1)
 			}
 		}
-		before, last, row = last, row, before
+		beforePrevious, previous, row = previous, row, beforePrevious
 	}
-	return last[len(b)]
+	return previous[len(b)]
 }

@@ -11,10 +11,10 @@ import (
 // typeNames lists the types of JSON Schema.
 var typeNames = []string{"null", "boolean", "integer", "number", "string", "array", "object"}
 
-// CheckTypes returns the first type in a schema that JSON Schema does not have, or nil. Compile ignores such a type,
-// because servers' schemas have them. In a schema to which an answer must conform, it is an error: the schema would
-// not require what its author meant. The pointer of the problem is the place within the schema, and its detail begins
-// with a verb.
+// CheckTypes returns a problem for the first type in a schema that JSON Schema does not have, or nil if all types are
+// known. Compile ignores unknown types, because servers' schemas have them. In a schema to which an answer must
+// conform, an unknown type is an error: the schema would not require what its author meant. The problem's pointer is
+// the place of the type within the schema, and its detail begins with a verb.
 func CheckTypes(raw json.RawMessage) *Problem {
 	var tree any
 	if err := json.Unmarshal(raw, &tree); err != nil {
@@ -23,9 +23,9 @@ func CheckTypes(raw json.RawMessage) *Problem {
 	return checkTypes(tree, "")
 }
 
-// checkTypes is CheckTypes for the part of the schema at pointer. Values that are not objects,
-// such as true, name no type. It does not follow references, because it visits their targets where
-// they stand, in $defs for example.
+// checkTypes returns the first unknown type in tree, the subschema at pointer, or nil. A subschema that is not an
+// object, such as true, names no type. checkTypes does not follow references: the targets of references are
+// subschemas, too, in $defs for example.
 func checkTypes(tree any, pointer string) *Problem {
 	object, ok := tree.(map[string]any)
 	if !ok {
@@ -43,23 +43,24 @@ func checkTypes(tree any, pointer string) *Problem {
 	}
 
 	for _, keyword := range slices.Sorted(maps.Keys(object)) {
-		where, part, at := keywords[keyword], object[keyword], pointer+"/"+keyword
-		list, _ := part.([]any)
-		members, _ := part.(map[string]any)
+		allowed, given := keywords[keyword], object[keyword]
+		keywordPointer := pointer + "/" + keyword
+		list, _ := given.([]any)
+		members, _ := given.(map[string]any)
 		switch {
-		case where&oneSchema != 0 && list == nil:
-			if wrong := checkTypes(part, at); wrong != nil {
+		case allowed&oneSchema != 0 && list == nil:
+			if wrong := checkTypes(given, keywordPointer); wrong != nil {
 				return wrong
 			}
-		case where&schemaList != 0:
+		case allowed&schemaList != 0:
 			for i, item := range list {
-				if wrong := checkTypes(item, fmt.Sprintf("%s/%d", at, i)); wrong != nil {
+				if wrong := checkTypes(item, fmt.Sprintf("%s/%d", keywordPointer, i)); wrong != nil {
 					return wrong
 				}
 			}
-		case where&schemaMap != 0:
+		case allowed&schemaMap != 0:
 			for _, name := range slices.Sorted(maps.Keys(members)) {
-				if wrong := checkTypes(members[name], at+"/"+pointerEscaper.Replace(name)); wrong != nil {
+				if wrong := checkTypes(members[name], keywordPointer+"/"+pointerEscaper.Replace(name)); wrong != nil {
 					return wrong
 				}
 			}

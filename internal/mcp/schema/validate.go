@@ -4,48 +4,52 @@ package schema
 // exceeds maxSteps: then the value counts as not checked, and never as valid.
 type validator struct {
 	schema     *Schema
-	steps      int
+	steps      int  // steps so far, of all calls of its methods
 	outOfSteps bool // steps exceed maxSteps
-	quiet      bool // only the validity is needed, so texts of problems are not built
+	quiet      bool // only the validity is needed: violations have no pointer, detail and depth (see report)
 }
 
 // result is the outcome of checking one value against one schema. evaluated is used only if there
 // are no problems (draft 2020-12 core, 7.7.1.1).
 type result struct {
-	problems  []violation
-	more      bool // there are more problems than these
+	problems  []violation // at most maxProblems
+	more      bool        // there are more problems than these
 	evaluated evaluated
 }
 
-// isValid reports whether the value is valid.
+// isValid reports whether r has no problems. If the steps of the validator have run out, the value can be invalid
+// all the same (see validate).
 func (r result) isValid() bool { return len(r.problems) == 0 }
 
-// add appends the problems of another schema, or of a part of the value, up to maxProblems.
+// add appends the problems of another schema, or of a part of the value, up to maxProblems. If there are more, it sets
+// r.more.
 func (r *result) add(other result) {
 	n := min(len(other.problems), maxProblems-len(r.problems))
 	r.more = r.more || other.more || n < len(other.problems)
 	r.problems = append(r.problems, other.problems[:n]...)
 }
 
-// violationSteps is the cost of the text of a problem, compared to finding it.
+// violationSteps is the number of steps that the pointer and the text of one problem count.
 const violationSteps = 20
 
-// report adds a problem. It calls detail, which is expensive, only if the text will be read.
-func (w *validator) report(r *result, loc *location, f violation, detail func() string) {
-	switch {
-	case len(r.problems) == maxProblems:
+// report adds the problem found at loc to r, or sets r.more if r has maxProblems already. It also sets the problem's
+// pointer, depth and text, which is the result of detail. It leaves them empty if w is quiet or the steps run out:
+// then the text is not read, and building a text is expensive.
+func (w *validator) report(r *result, loc *location, found violation, detail func() string) {
+	if len(r.problems) == maxProblems {
 		r.more = true
 		return
-	case !w.quiet && w.spend(violationSteps):
-		f.at = loc.pointer()
-		f.depth = loc.depth()
-		f.detail = detail()
 	}
-	r.problems = append(r.problems, f)
+	if !w.quiet && w.countSteps(violationSteps) {
+		found.pointer = loc.pointer()
+		found.depth = loc.depth()
+		found.detail = detail()
+	}
+	r.problems = append(r.problems, found)
 }
 
-// addSameValue adds the problems of another schema for the same value. If there are none, it also
-// adds what that schema evaluated.
+// addSameValue adds the result of another schema for the same value to r: its problems, or, if it has no problems, the
+// items and properties that it evaluated.
 func (r *result) addSameValue(other result) {
 	r.add(other)
 	if other.isValid() {
@@ -53,21 +57,22 @@ func (r *result) addSameValue(other result) {
 	}
 }
 
-// spend counts n steps, and reports whether the total is still within maxSteps.
-func (w *validator) spend(n int) bool {
+// countSteps adds n to the steps of w, and reports whether the total is still within maxSteps. Once it has returned
+// false, w.outOfSteps is set and no further work should be done.
+func (w *validator) countSteps(n int) bool {
 	w.steps += n
 	w.outOfSteps = w.outOfSteps || w.steps > maxSteps
 	return !w.outOfSteps
 }
 
-// validate checks v against n and returns all problems. It applies all keywords, except after a
-// wrong type: the others would only repeat that. loc is the place of v, for problems; nil is the whole
-// value.
+// validate checks v against n and returns all problems, up to maxProblems. It applies all keywords, except after a
+// wrong type, which the problems of further keywords would only repeat. If w is quiet, the first problems of v itself
+// are enough. loc is the place of v, for the pointers of problems; nil is the whole value.
 //
-// A result without problems does not prove that v is valid: it may mean that the steps ran out. So
-// everything that decides something by it must look at w.outOfSteps too, as isValid and problemsOf do.
+// A result without problems does not prove that v is valid: it may mean that the steps ran out. So before
+// the final verdict, a caller must look at w.outOfSteps, too, as the methods isValid and problemsOf of validator do.
 func (w *validator) validate(n *node, v *value, loc *location) (r result) {
-	if !w.spend(1) {
+	if !w.countSteps(1) {
 		return r
 	}
 	if n.ref != nil {
@@ -94,8 +99,8 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 		w.checkText(n, v, loc, &r)
 	}
 
-	if w.quiet && !r.isValid() { // nobody reads further problems, and the values within v may be many
-		return r
+	if w.quiet && !r.isValid() {
+		return r // v is invalid; to check the values within v would take long and not change that
 	}
 	w.checkApplicators(n, v, loc, &r)
 
@@ -108,49 +113,51 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 	return r
 }
 
-// isValid reports whether v is valid against n. It does not build the texts of problems.
+// isValid reports whether v is valid against n. It returns false if the steps run out. It does not build the texts of
+// problems.
 func (w *validator) isValid(n *node, v *value) bool {
 	defer func(before bool) { w.quiet = before }(w.quiet)
 	w.quiet = true
 	return w.validate(n, v, nil).isValid() && !w.outOfSteps
 }
 
-// evaluated records which items or properties keywords have evaluated successfully, for
-// unevaluatedItems and unevaluatedProperties (draft 2020-12 core, 11). It is used only for schemas
-// with those keywords. Keywords beside them and schemas for the same value add to it; what a schema
-// evaluated that turned out not to match does not count (core, 7.7.1.1). The zero value means nothing.
+// evaluated records which items or properties of a value the keywords of a schema have evaluated, for
+// unevaluatedItems and unevaluatedProperties (draft 2020-12 core, 11). It is recorded only for schemas
+// with these keywords (Schema.tracksEvaluated). Further schemas for the same value add to it, but only if the
+// value is valid against them (core, 7.7.1.1). The zero value means that nothing was evaluated.
 type evaluated struct {
-	allItems, allProperties bool
-	items                   int          // the first items
-	item                    map[int]bool // further items, by index
-	members                 map[string]bool
+	allItems      bool
+	firstItems    int          // number of items, from the first one
+	furtherItems  map[int]bool // by index
+	allProperties bool
+	properties    map[string]bool
 }
 
-// merge adds what another schema has evaluated.
-func (s *evaluated) merge(other *evaluated) {
-	s.allItems = s.allItems || other.allItems
-	s.allProperties = s.allProperties || other.allProperties
-	s.items = max(s.items, other.items)
-	for i := range other.item {
-		s.addItem(i)
+// merge adds the items and properties that another schema has evaluated.
+func (e *evaluated) merge(other *evaluated) {
+	e.allItems = e.allItems || other.allItems
+	e.allProperties = e.allProperties || other.allProperties
+	e.firstItems = max(e.firstItems, other.firstItems)
+	for i := range other.furtherItems {
+		e.addItem(i)
 	}
-	for name := range other.members {
-		s.addProperty(name)
+	for name := range other.properties {
+		e.addProperty(name)
 	}
 }
 
 // addItem records that the item i was evaluated.
-func (s *evaluated) addItem(i int) {
-	if s.item == nil {
-		s.item = map[int]bool{}
+func (e *evaluated) addItem(i int) {
+	if e.furtherItems == nil {
+		e.furtherItems = map[int]bool{}
 	}
-	s.item[i] = true
+	e.furtherItems[i] = true
 }
 
 // addProperty records that the property with that name was evaluated.
-func (s *evaluated) addProperty(name string) {
-	if s.members == nil {
-		s.members = map[string]bool{}
+func (e *evaluated) addProperty(name string) {
+	if e.properties == nil {
+		e.properties = map[string]bool{}
 	}
-	s.members[name] = true
+	e.properties[name] = true
 }

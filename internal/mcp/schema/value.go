@@ -21,26 +21,27 @@ const (
 	number = integer | fraction
 )
 
-// value is a JSON value with its original bytes. Parts that do not change are written exactly as
-// they were read, with every digit of a number. A value is immutable, so that repairs can share
-// parts of it.
+// value is a JSON value with its original bytes. A value is immutable: a repair makes a copy with new items, marked as
+// changed, and shares the unchanged items. So unchanged parts are written exactly as they were read, with every digit
+// of a number (appendJSON).
 type value struct {
 	kind    kind
-	raw     []byte         // the original bytes
+	raw     []byte         // the original bytes, those of changed parts included
 	text    string         // content of a string
 	float   float64        // approximate value of a number
 	names   []string       // of an object's members, in order
 	items   []*value       // of an array, or values of an object's members
-	byName  map[string]int // index in names; nil for a small object
-	at, len int            // position within the raw bytes of the enclosing value
-	changed bool           // the value, or a part of it, differs from the bytes at that position
+	byName  map[string]int // index in names; nil for an object of at most linearSearchMax members
+	offset  int            // of the original bytes within raw of the enclosing value
+	length  int            // of the original bytes within raw of the enclosing value
+	changed bool           // the value, or a part of it, differs from these bytes
 }
 
 // linearSearchMax is the number of names up to which an object is searched without an index.
 const linearSearchMax = 12
 
-// member returns a member of an object, or nil if there is none. Of members with the same name it
-// returns the last one.
+// member returns the value of the member called name, or nil if v lacks it or is not an object. Of members with the
+// same name it returns the last one.
 func (v *value) member(name string) *value {
 	if v.byName != nil {
 		if i, ok := v.byName[name]; ok {
@@ -48,7 +49,7 @@ func (v *value) member(name string) *value {
 		}
 		return nil
 	}
-	for i := len(v.names) - 1; i >= 0; i-- { // the last of the same name wins
+	for i := len(v.names) - 1; i >= 0; i-- {
 		if v.names[i] == name {
 			return v.items[i]
 		}
@@ -56,42 +57,44 @@ func (v *value) member(name string) *value {
 	return nil
 }
 
-// withItems returns a copy of v with other items.
+// withItems returns a copy of v with other items, marked as changed. For each item of v there must be one, in order.
 func (v *value) withItems(items []*value) *value {
 	c := *v
 	c.items, c.changed = items, true
 	return &c
 }
 
-// withPositionOf returns a copy of v that takes the position of before in the enclosing value.
+// withPositionOf returns a copy of v, marked as changed, that appendJSON writes in place of the bytes of before in the
+// enclosing value.
 func (v *value) withPositionOf(before *value) *value {
 	c := *v
-	c.at = before.at
-	c.len = before.len
+	c.offset = before.offset
+	c.length = before.length
 	c.changed = true
 	return &c
 }
 
-// appendJSON appends v to dst as JSON. It copies the original bytes between changed parts, so the order
-// of members, white space and the spelling of numbers survive a repair. It looks into changed values
-// only: a value with a changed part is itself marked as changed (withItems).
+// appendJSON appends v to dst as JSON. It copies the original bytes between changed items, so the order
+// of members, white space and the spelling of numbers survive a repair. An item with a changed part is itself marked as
+// changed (withItems), so unchanged items are copied whole.
 func (v *value) appendJSON(dst []byte) []byte {
-	from := 0
+	copied := 0 // bytes of v.raw that are in dst, or replaced in it
 	for _, item := range v.items {
 		if item.changed {
-			dst = append(dst, v.raw[from:item.at]...)
+			dst = append(dst, v.raw[copied:item.offset]...)
 			dst = item.appendJSON(dst)
-			from = item.at + item.len
+			copied = item.offset + item.length
 		}
 	}
-	return append(dst, v.raw[from:]...)
+	return append(dst, v.raw[copied:]...)
 }
 
 // maxExactLength bounds the length of a number's literal, and its exponent, for exact arithmetic:
 // 1e999999 would be a megabyte of digits.
 const maxExactLength = 400
 
-// exactRational returns the exact value of a literal, or nil if it exceeds maxExactLength.
+// exactRational returns the exact value of a number's literal, or nil if the literal or its exponent exceeds
+// maxExactLength.
 func exactRational(literal string) *big.Rat {
 	if len(literal) > maxExactLength {
 		return nil
@@ -109,8 +112,9 @@ func exactRational(literal string) *big.Rat {
 	return r
 }
 
-// compareNumbers compares the exact values of two numbers, because a float cannot represent all
-// digits of a large integer.
+// compareNumbers returns -1 if a is less than b, 0 if they are equal, and 1 otherwise. It compares exact values,
+// because a float cannot represent all digits of a large integer. Numbers that are too long for exact arithmetic are
+// equal if their floats are.
 func compareNumbers(a, b *value) int {
 	switch {
 	case a.float < b.float:
@@ -128,18 +132,18 @@ func compareNumbers(a, b *value) int {
 }
 
 // isMultiple reports whether a is a multiple of b, which is not 0. It computes exactly: with
-// floats, 19.99 would not be a multiple of 0.01.
+// floats, 19.99 would not be a multiple of 0.01. If a number is too long for exact arithmetic, it returns true.
 func isMultiple(a, b *value) bool {
 	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
 	if x == nil || y == nil {
-		return true // too long to compute: leave the decision to the server
+		return true // leave the decision to the server
 	}
 	return x.Quo(x, y).IsInt()
 }
 
 // equalValues reports whether two values are equal (draft 2020-12 core, 4.2.2): numbers by value,
 // and objects regardless of the order of their members. It visits at most as many values as the
-// smaller one has.
+// smaller of both contains.
 func equalValues(a, b *value) bool {
 	if a.kind != b.kind || len(a.items) != len(b.items) {
 		return false
