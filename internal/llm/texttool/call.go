@@ -8,7 +8,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// writtenCall holds a call from the text of a model, with the arguments as JSON.
+// writtenCall is a call that was read out of the text of a model. arguments is meant to be a JSON object, but a model
+// may write anything.
 type writtenCall struct{ name, arguments string }
 
 // toolSet is the tools that a model was offered.
@@ -37,13 +38,9 @@ func isObject(arguments string) bool {
 	return v.Kind() == '{' && v.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
-// isWordByte reports whether c belongs to a word, so that "multitool:" is not a header. A byte
-// of another script does not count: in a script without spaces, text may directly precede a
-// call.
+// isWordByte reports whether c is an ASCII letter, a digit, "_" or "-". After such a byte, "tool:" is a part of a word,
+// such as "multitool:", and not a header. Letters of other scripts do not count: in a script without spaces, text may
+// directly precede a call.
 func isWordByte(c byte) bool {
-	switch {
-	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
-		return true
-	}
-	return false
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
 }

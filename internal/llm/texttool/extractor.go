@@ -15,20 +15,22 @@ const (
 	publicTooLarge     = "The model's answer is too large. Ask for a shorter one."
 )
 
-// extractor finds calls in a text that arrives in pieces. It emits text at once, except for a
-// part that may become a call, which is at most maxHeader bytes. The outcome does not depend on
-// how the text is divided into pieces.
+// extractor finds calls in the text of one answer, which arrives in pieces. Text is emitted at once, except for text
+// that may become a call: at most maxHeader bytes, or maxBuffered in another notation. The outcome does not depend on
+// how the text is divided into pieces. An extractor is used by one goroutine.
 //
 // Arguments extend from their opening bracket to the matching closing bracket. If that never
 // arrives, they end where the next call or a code fence begins, or with the text. The extractor
 // does not check that they are JSON. It passes on what the model wrote, so that an error can
 // tell the model what was wrong.
 //
-// It is in one of three states, of which each has a method that reads as much of pending as it can
-// decide: prose (readProse), the arguments of a call (readArguments, while call is set), and text that
-// is held back because it may be a call in another notation (readHeld, while holding is set). Every
-// decision is about the text from a candidate on. If it depends on text that has not arrived, nothing
-// from there on is emitted: what a client was sent cannot be taken back. Only one goroutine uses it.
+// The extractor is in one of three states. In each of them, one method reads as much of pending as can be decided:
+//   - prose: readProse, if neither call nor buffering is set
+//   - the arguments of a call: readArguments, while call is set
+//   - text that may be a call in another notation: readBuffered, while buffering is set
+//
+// If a decision depends on text that has not arrived, nothing after the place in question is emitted: a text that was
+// sent to a client cannot be taken back.
 type extractor struct {
 	emit     func(llm.Part) bool // reports whether the consumer wants more
 	tools    toolSet
@@ -36,30 +38,30 @@ type extractor struct {
 	// auto means that the model was offered the tools natively. Then only a text that is
 	// certainly a call of a known tool is read as a call.
 	auto      bool
-	reminders int // how often the conversation already explained the form of a call to the model
+	reminders int // number of answers in the conversation that were reported to the model as near misses
 
 	pending      string          // text that is not decided yet
-	received     llm.Part        // the last part of the text
+	received     llm.Part        // the last text part of the answer, an llm.Text
 	leadingSpace string          // white space before the first emitted part
-	spoken       strings.Builder // the text so far, for callMentioned; empty with auto
+	answerText   strings.Builder // the emitted text, for callMentioned; empty with auto
 	started      bool            // text or a call was emitted
 	previous     byte            // the last byte before pending, 0 at the start
 
-	cut        bool // the answer ended at the model's limit of tokens
-	holding    bool // pending is held back until the end of the answer, see notation.go
-	noHolding  bool // a text that was held back was not a call, so none is held back again
-	discarding bool // the model invents results of tools, which are dropped
+	truncated   bool // the answer ended at the model's limit of tokens; set by finishAnswer
+	buffering   bool // pending is kept until the end of the answer, see notation.go
+	noBuffering bool // a buffered text was not a call, so no further text is buffered
+	discarding  bool // the model invents results of tools, which are dropped with all that follows
 
-	call         *llm.ToolCall // the call whose arguments are being read
-	arguments    strings.Builder
-	scan         llm.ArgumentScanner
-	calls        []llm.ToolCall
-	afterCall    bool // only white space has arrived since the last call
-	closingMarks int  // how many marks may still follow a call's closing bracket directly
-	openFences   int  // code fences that were opened before a call and are not closed yet
+	call         *llm.ToolCall       // the call whose arguments are being read, or nil
+	arguments    strings.Builder     // of call, so far
+	scan         llm.ArgumentScanner // of arguments
+	calls        []llm.ToolCall      // the complete calls, which finishAnswer emits
+	afterCall    bool                // only white space, marks and fences have arrived since the last call
+	closingMarks int                 // how many marks may still follow a call's closing bracket directly
+	openFences   int                 // code fences that were opened before a call and are not closed yet
 }
 
-// sendPart emits one part.
+// sendPart emits one part. It returns errStopped if the consumer wants no more.
 func (e *extractor) sendPart(p llm.Part) error {
 	if !e.emit(p) {
 		return errStopped
@@ -67,7 +69,7 @@ func (e *extractor) sendPart(p llm.Part) error {
 	return nil
 }
 
-// sendText emits text, as the part that was received if it is the same.
+// sendText emits text. If the last received part is the same text, it emits that part, which saves an allocation.
 func (e *extractor) sendText(text string) error {
 	if p, ok := e.received.(llm.Text); ok && p.Delta == text {
 		return e.sendPart(e.received)
@@ -75,7 +77,7 @@ func (e *extractor) sendText(text string) error {
 	return e.sendPart(llm.Text{Delta: text})
 }
 
-// readText reads the next piece of the text.
+// readText reads the next piece of the answer's text, and emits all parts that can be decided.
 func (e *extractor) readText(delta string) error {
 	if e.disabled {
 		return e.sendText(delta)
@@ -87,15 +89,15 @@ func (e *extractor) readText(delta string) error {
 	return e.readPending(false)
 }
 
-// passNativeCall passes on a part of a native call. In an answer with native calls, everything
-// else is text. If a call was already read out of the text, the native call is dropped, because
+// passNativeCall emits a part of a native call. At the first such part it disables e, so that the pending text and all
+// further text is emitted as text. If a call was already read out of the text, it drops the native call, because
 // both would have the same index.
 func (e *extractor) passNativeCall(p llm.Part) error {
 	if len(e.calls) > 0 || e.call != nil {
 		return nil
 	}
 	if !e.disabled {
-		e.disabled, e.holding = true, false
+		e.disabled, e.buffering = true, false
 		if err := e.emitText(len(e.pending)); err != nil {
 			return err
 		}
@@ -103,9 +105,13 @@ func (e *extractor) passNativeCall(p llm.Part) error {
 	return e.sendPart(p)
 }
 
-// finishAnswer reads the rest of the text, and emits the complete calls and then last.
+// finishAnswer decides the pending text, and emits the complete calls that were read out of the text, and then last.
+// last has the parts that follow the calls, with the Finish of the answer.
 func (e *extractor) finishAnswer(last ...llm.Part) error {
-	e.cut = slices.ContainsFunc(last, func(p llm.Part) bool { finish, ok := p.(llm.Finish); return ok && finish.Reason == "length" })
+	e.truncated = slices.ContainsFunc(last, func(p llm.Part) bool {
+		finish, ok := p.(llm.Finish)
+		return ok && finish.Reason == "length"
+	})
 	if !e.disabled {
 		if err := e.readPending(true); err != nil {
 			return err
@@ -121,7 +127,8 @@ func (e *extractor) finishAnswer(last ...llm.Part) error {
 	}
 	for _, p := range last {
 		if extensions, ok := p.(llm.Extensions); ok && len(e.calls) > 0 {
-			// The calls are those of the text, and its parts repeat them.
+			// The endpoint's members of calls do not belong to the calls that were read out of the text. The
+			// content repeats that text, which must not be sent back along with the calls.
 			extensions.Calls = nil
 			extensions.Content = nil
 			p = extensions
@@ -133,15 +140,15 @@ func (e *extractor) finishAnswer(last ...llm.Part) error {
 	return nil
 }
 
-// readPending reads the pending text up to where more text is needed for a decision: what is held back, the
-// arguments of the call that has begun, or prose. With final there is no more text, so everything is decided.
+// readPending decides the pending text up to where a decision needs more text. final means that the answer has no
+// more text, so that everything is decided.
 func (e *extractor) readPending(final bool) error {
 	for {
 		var again bool
 		var err error
 		switch {
-		case e.holding:
-			again, err = e.readHeld(final)
+		case e.buffering:
+			again, err = e.readBuffered(final)
 		case e.call != nil:
 			again, err = e.readArguments(final)
 		default:
@@ -153,99 +160,86 @@ func (e *extractor) readPending(final bool) error {
 	}
 }
 
-// readProse reads up to the end of the next header. It reports whether more of the pending text
-// can be decided.
+// readProse emits the pending text up to the next call, and begins that call: it reads its header, or starts to buffer
+// its text. If invented results follow instead, it discards them. again means that more of the pending text can be
+// decided; otherwise all of it was read, or the rest depends on text that has not arrived.
 func (e *extractor) readProse(final bool) (again bool, err error) {
 	e.dropAfterCall(final)
-	for i := 0; ; i++ {
-		i = e.nextCandidate(i)
-		if i == len(e.pending) {
-			return false, e.emitText(i)
+	for i := e.nextCandidate(0); i < len(e.pending); i = e.nextCandidate(i + 1) {
+		text, at := e.pending[i:], e.positionOf(i)
+		results, notation := noMatch, noMatch
+		if len(e.calls) > 0 && at.lineStart {
+			results = matchResults(text, final)
 		}
-		place := e.placeOf(i)
-		if len(e.calls) > 0 && place.lineStart && matchResults(e.pending[i:], final) == matched {
+		if !e.noBuffering {
+			notation = matchNotation(text, at, final, e.tools)
+		}
+		header, call := matchHeader(text, final, e.tools.isKnown)
+		isCertain := header.raw == "" && e.tools.isKnown(header.name)
+		if e.auto && call == matched && !isCertain {
+			call = noMatch
+		}
+		switch {
+		case results == matched:
 			err := e.emitText(i)
-			e.discarding, e.pending = true, ""
+			e.discarding = true
+			e.pending = ""
 			return false, err
-		}
-		notation := noMatch
-		if !e.noHolding {
-			notation = matchNotation(e.pending[i:], place, final, e.tools)
-		}
-		if notation == matched {
-			e.holding = true
+		case notation == matched:
+			e.buffering = true
 			return true, e.emitText(i)
-		}
-		header, result := matchHeader(e.pending[i:], final, e.tools.isKnown)
-		if e.auto && result == matched {
-			// The text counts only if it is certainly a call.
-			isCertain := header.raw == "" && e.tools.isKnown(header.name)
-			if !isCertain {
-				result = noMatch
+		case call == matched:
+			if err := e.emitText(i); err != nil {
+				return false, err
 			}
-		}
-		mayBeResults := func() bool {
-			return len(e.calls) > 0 && place.lineStart && matchResults(e.pending[i:], final) == needMore
-		}
-		if result == noMatch && (notation == needMore || mayBeResults()) {
-			result = needMore
-		}
-		switch result {
-		case noMatch:
-			continue
-		case needMore:
+			return true, e.beginCall(header)
+		case results == needMore, notation == needMore, call == needMore:
 			return false, e.emitText(i)
 		}
-		if err := e.emitText(i); err != nil {
-			return false, err
-		}
-		return true, e.beginCall(header)
 	}
+	return false, e.emitText(len(e.pending))
 }
 
-// placeOf returns the position of the pending byte at offset i relative to lines, code fences
+// positionOf returns the position of the pending byte at offset i relative to lines, inline code
 // and the start of the answer.
-func (e *extractor) placeOf(i int) notationPlace {
-	before := e.previous
-	if i > 0 {
-		before = e.pending[i-1]
-	}
+func (e *extractor) positionOf(i int) position {
+	before := e.byteBefore(i)
 	atStart := !e.started && len(e.calls) == 0 && strings.Trim(e.pending[:i], whiteSpace) == ""
 	followsCall := i == 0 && e.afterCall
-	return notationPlace{
-		lineStart:   before == '\n' || atStart || followsCall,
+	return position{
+		lineStart:   before == '\n' || atStart || followsCall, // the next call may begin behind the last one
 		answerStart: atStart,
 		inlineCode:  before == '`',
 	}
 }
 
-// matchResults looks for the words with which the prompt announces a tool's result. A model that
-// continues after a call invents such a result.
+// matchResults matches the beginning of text with the words that announce a tool's result in the prompt. A model that
+// writes them after a call invents a result.
 func matchResults(text string, final bool) matchResult {
 	return max(matchPrefix(text, "TOOL RESULT:", final), matchPrefix(text, "TOOL ERROR:", final))
 }
 
-// readHeld reads the text that was held back, at the end of the answer or when it is too long
-// for a call. A text that turns out not to be a call is read once more as prose, since it may have a
-// block in the form of the prompt in it, but nothing of the answer is held back any more: a text full of
-// marks would otherwise be parsed again and again.
-func (e *extractor) readHeld(final bool) (again bool, err error) {
-	if !final && len(e.pending) <= maxHeld {
+// readBuffered parses the buffered text at the end of the answer, and emits its calls and the text between them. If the
+// text is not a call, or grows longer than maxBuffered, readBuffered emits nothing and returns true, so that the text
+// is read as prose: it may contain a block in the form of the prompt. It then sets noBuffering, because a text full of
+// marks would otherwise be parsed many times.
+func (e *extractor) readBuffered(final bool) (again bool, err error) {
+	if !final && len(e.pending) <= maxBuffered {
 		return false, nil
 	}
-	e.holding = false
-	segments, found := parseHeld(e.pending, e.tools, e.cut)
+	e.buffering = false
+	segments, found := parseBuffered(e.pending, e.tools, e.truncated)
 	if !final || !found {
-		e.noHolding = true
+		e.noBuffering = true
 		return true, nil
 	}
 	e.pending = ""
 	for _, s := range segments {
-		if s.call == nil {
+		if s.call != nil {
+			err = e.addCall(*s.call)
+		} else {
 			e.pending = s.text
 			err = e.emitText(len(s.text))
-		} else {
-			err = e.addCall(*s.call)
 		}
 		if err != nil {
 			return false, err
@@ -254,45 +248,48 @@ func (e *extractor) readHeld(final bool) (again bool, err error) {
 	return false, nil
 }
 
-// nextCandidate returns the next offset from i on at which a header may start, or the
-// length of the pending text.
+// nextCandidate returns the first offset in pending, from i on, at which a call or an invented result may start, judged
+// by its first bytes. It returns the length of pending if there is no such offset.
 func (e *extractor) nextCandidate(i int) int {
 	for ; i < len(e.pending); i++ {
 		switch e.pending[i] {
 		case '*', '`', '<':
 			return i
 		case '[', '{', 'A':
-			if at := e.placeOf(i); e.pending[i] == '[' || at.answerStart || at.lineStart {
+			if at := e.positionOf(i); e.pending[i] == '[' || at.answerStart || at.lineStart {
 				return i
 			}
-		case 't', 'T':
-			before := e.previous
-			if i > 0 {
-				before = e.pending[i-1]
-			}
-			notTool := i+1 < len(e.pending) && e.pending[i+1]|0x20 != 'o'
-			if !notTool && !isWordByte(before) {
+		case 't', 'T': // of TOOL in any case, at the start of a word
+			mayBeTool := i+1 == len(e.pending) || e.pending[i+1] == 'o' || e.pending[i+1] == 'O'
+			if mayBeTool && !isWordByte(e.byteBefore(i)) {
 				return i
 			}
 		}
-		if !e.started && e.tools.hasPrefix(e.pending[i:i+1]) && e.placeOf(i).answerStart {
+		// An answer may begin with the name of a tool (matchWholeAnswer).
+		if !e.started && e.tools.hasPrefix(e.pending[i:i+1]) && e.positionOf(i).answerStart {
 			return i
 		}
 	}
 	return i
 }
 
-// dropAfterCall drops pending bytes that belong to the call before them: marks that close
-// its bold or code, white space, and the fence around it.
+// byteBefore returns the byte of the answer before the offset i in pending, or 0 at the start of the answer.
+func (e *extractor) byteBefore(i int) byte {
+	if i > 0 {
+		return e.pending[i-1]
+	}
+	return e.previous
+}
+
+// dropAfterCall drops the first bytes of pending if they belong to the call before them: marks that close
+// its bold or code, white space, and the code fence around it.
 func (e *extractor) dropAfterCall(final bool) {
-	// Each iteration drops something or returns. An incomplete fence waits for its remaining
-	// bytes, since fences and single marks are treated differently.
 	for e.afterCall && e.pending != "" {
 		c := e.pending[0]
 		switch {
 		case strings.IndexByte(marks, c) >= 0 && e.closingMarks > 0 && !strings.HasPrefix(e.pending, "```"):
 			if c == '`' && !final && strings.HasPrefix("```", e.pending) {
-				return
+				return // these may be the first bytes of a fence, which is treated below
 			}
 			e.closingMarks--
 			e.pending = e.pending[1:]
@@ -309,29 +306,34 @@ func (e *extractor) dropAfterCall(final bool) {
 	}
 }
 
-// emitText emits the first n pending bytes as text. White space at the very beginning waits for
-// other text, so that an answer of calls alone has no text.
+// emitText removes the first n bytes from pending and emits them as text. White space at the start of the answer is
+// kept in leadingSpace until other text follows, so that an answer that consists of calls has no text.
 func (e *extractor) emitText(n int) error {
 	if n == 0 {
 		return nil
 	}
 	text := e.pending[:n]
-	e.previous, e.pending = text[n-1], e.pending[n:]
-	e.afterCall, e.openFences = false, 0
+	e.pending = e.pending[n:]
+	e.previous = text[n-1]
+	e.afterCall = false
+	e.openFences = 0
 	if !e.started {
-		e.leadingSpace += text
+		text = e.leadingSpace + text
 		if strings.Trim(text, whiteSpace) == "" {
+			e.leadingSpace = text
 			return nil
 		}
-		text, e.leadingSpace, e.started = e.leadingSpace, "", true
+		e.leadingSpace = ""
+		e.started = true
 	}
-	if !e.auto && len(e.calls) == 0 && e.spoken.Len() <= maxMentionText {
-		e.spoken.WriteString(text)
+	if !e.auto && len(e.calls) == 0 && e.answerText.Len() <= maxMentionText {
+		e.answerText.WriteString(text)
 	}
 	return e.sendText(text)
 }
 
-// beginCall starts a call from the header at the beginning of the pending text.
+// beginCall removes the header from the beginning of pending and starts its call. A call whose header has raw
+// arguments is complete; otherwise its arguments follow in pending.
 func (e *extractor) beginCall(header toolHeader) error {
 	e.pending = e.pending[header.size:]
 	e.openFences += header.fences
@@ -341,7 +343,8 @@ func (e *extractor) beginCall(header toolHeader) error {
 	switch {
 	case header.raw == "":
 		return nil
-	case e.cut && e.pending == "": // the arguments may be missing
+	case e.truncated && e.pending == "":
+		// The answer was cut off here, so arguments may be missing. Leave raw as it is, so that the call fails.
 	case saysNoArguments(header.raw) && !e.toolNeedsArguments(header.name):
 		header.raw = "{}"
 	}
@@ -352,8 +355,8 @@ func (e *extractor) beginCall(header toolHeader) error {
 	return nil
 }
 
-// saysNoArguments reports whether the text after "PARAMETERS:" means that there are no
-// arguments, such as "none".
+// saysNoArguments reports whether raw, the raw arguments of a header, means that there are no arguments. "parameters:"
+// stands for an empty line (matchRawArguments).
 func saysNoArguments(raw string) bool {
 	switch strings.ToLower(strings.Trim(raw, whiteSpace+marks+"().")) {
 	case "parameters:", "", "none", "null", "nothing", "n/a", "no parameters", "empty":
@@ -362,17 +365,14 @@ func saysNoArguments(raw string) bool {
 	return false
 }
 
-// toolNeedsArguments reports whether the named tool requires arguments.
+// toolNeedsArguments reports whether the named tool requires arguments, or was not offered.
 func (e *extractor) toolNeedsArguments(name string) bool {
-	for _, t := range e.tools {
-		if t.Name == name {
-			return needsArguments(t.Schema)
-		}
-	}
-	return true
+	t, found := e.tools.find(name)
+	return !found || needsArguments(t.Schema)
 }
 
-// startCall announces a call.
+// startCall begins a call: it sets e.call and emits an llm.ToolCallStart. White space before the first call of an
+// answer without text is dropped. The error means that the answer has too many calls.
 func (e *extractor) startCall(name string) error {
 	if len(e.calls) == llm.MaxCalls {
 		return &llm.Error{Kind: llm.ModelError, Public: publicTooManyCalls, Err: errors.New("more than 128 tool calls in one answer")}
@@ -382,7 +382,8 @@ func (e *extractor) startCall(name string) error {
 	return e.sendPart(llm.ToolCallStart{Index: e.call.Index, ID: e.call.ID, Name: name})
 }
 
-// emitArguments emits a piece of the arguments.
+// emitArguments adds a piece to the arguments of e.call and emits it as llm.ToolCallArgs. The error means that the
+// arguments are too large.
 func (e *extractor) emitArguments(piece string) error {
 	if piece == "" {
 		return nil
@@ -394,20 +395,20 @@ func (e *extractor) emitArguments(piece string) error {
 	return e.sendPart(llm.ToolCallArgs{Index: e.call.Index, Delta: piece})
 }
 
-// finishCall completes the current call.
+// finishCall adds e.call, whose arguments are complete, to e.calls. It emits nothing: finishAnswer emits the calls.
 func (e *extractor) finishCall() {
 	e.call.Arguments = e.arguments.String()
 	e.calls = append(e.calls, *e.call)
-	e.call, e.scan = nil, llm.ArgumentScanner{}
+	e.call = nil
+	e.scan = llm.ArgumentScanner{}
 	e.arguments.Reset()
-	// As many marks may close a call as open one (matchHeader); the next call may begin at once.
 	e.afterCall = true
-	e.closingMarks = 6
-	e.previous = '}'
+	e.closingMarks = maxMarks // as many marks may close a call as open one (matchHeader)
+	e.previous = '}'          // the last byte may be of a word, after which a further call could not begin
 }
 
-// readArguments reads up to the end of the arguments. It reports whether more of the pending
-// text can be decided.
+// readArguments emits the pending arguments of e.call, up to their end or to where a decision needs more text. At their
+// end it finishes the call. again means that the call is finished, and more of the pending text can be decided.
 func (e *extractor) readArguments(final bool) (again bool, err error) {
 	for i := 0; i < len(e.pending); i++ {
 		c := e.pending[i]
@@ -440,7 +441,7 @@ func (e *extractor) readArguments(final bool) (again bool, err error) {
 	return false, nil
 }
 
-// takeArguments emits the first n pending bytes as arguments.
+// takeArguments removes the first n bytes from pending and emits them as arguments.
 func (e *extractor) takeArguments(n int) error {
 	piece := e.pending[:n]
 	e.pending = e.pending[n:]

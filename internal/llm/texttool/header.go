@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// toolHeader holds the part of a call before its arguments:
+// toolHeader is the part of a call before its arguments:
 //
 //	fence? deco "TOOL" deco ":" deco name deco "PARAMETERS" deco ":" fence? deco
 //
@@ -15,49 +15,55 @@ import (
 // line or on two, with blank lines between them. Models write all of these forms.
 type toolHeader struct {
 	name   string
-	fences int // opening code fences among its decoration
-	size   int // bytes up to the arguments
-	// raw replaces arguments that do not begin with a bracket. Such a header counts only in
-	// exactly the form of the prompt and for an existing tool, since "Tool: hammer, parameters:
-	// 3 cm" is prose.
+	fences int // number of opening code fences in the header
+	size   int // bytes of the header, up to the arguments
+	// raw is the line after "PARAMETERS:" if it does not begin with a bracket, and "" otherwise. size includes it. Such
+	// a header counts only in exactly the form of the prompt and for a tool that was offered, since "Tool: hammer,
+	// parameters: 3 cm" is prose.
 	raw string
 }
 
-// matchResult tells whether a text begins with the searched pattern.
+// matchResult says whether a text begins with a pattern. The values are in the order of certainty, so that max
+// combines the results of several patterns.
 type matchResult int
 
 const (
-	noMatch  matchResult = iota
-	needMore             // it may, depending on the text that follows
-	matched              // it does
+	noMatch  matchResult = iota // the text does not begin with the pattern
+	needMore                    // the text ends within the pattern, or before what decides about it
+	matched                     // the text begins with the pattern
 )
 
-// maxHeader bounds a header, and so how much text is delayed, in bytes.
-const maxHeader = 1024
+// Bounds of a header and of its parts, in bytes.
+const (
+	maxHeader = 1024 // also bounds how much text is delayed
+	maxName   = 256
+	maxMarks  = 6  // marks in sequence, such as "**" and "```"
+	maxBlanks = 8  // blanks within a line
+	maxSpace  = 64 // white space and marks between the words of a header
+)
 
-// Bytes that may stand between the words of a header.
+// Bytes that may occur between the words of a header.
 const (
 	marks      = "*`"
 	blanks     = " \t"
 	whiteSpace = blanks + "\r\n"
 )
 
-// headerMatcher matches patterns in a text that may be incomplete. A method that does not find what it
-// looks for leaves pos at the end of the text if more text could change that (atEnd), and before it
-// otherwise; mismatchResult turns that into needMore or noMatch.
+// headerMatcher matches patterns in a text that may be incomplete, from a position on that moves forward. After a
+// method has failed, the position says whether more text could change that: it is at the end of the text if so, and
+// before the end otherwise. mismatchResult returns this as needMore or noMatch.
 type headerMatcher struct {
 	text string
-	pos  int
+	pos  int // bytes of text that are matched
 }
 
 // remainingText returns the text from the current position.
 func (m *headerMatcher) remainingText() string { return m.text[m.pos:] }
 
-// atEnd reports whether all text is consumed, so that a failed match may only lack text that has
-// not arrived.
+// atEnd reports whether the position is at the end of the text. A match that failed there may succeed with more text.
 func (m *headerMatcher) atEnd() bool { return m.pos >= len(m.text) }
 
-// skipBytes skips at most limit bytes of set and returns them.
+// skipBytes skips bytes that are in set, at most limit, and returns them.
 func (m *headerMatcher) skipBytes(set string, limit int) string {
 	start := m.pos
 	for m.pos < len(m.text) && m.pos-start < limit && strings.IndexByte(set, m.text[m.pos]) >= 0 {
@@ -66,8 +72,8 @@ func (m *headerMatcher) skipBytes(set string, limit int) string {
 	return m.text[start:m.pos]
 }
 
-// matchWord skips word, in any case. If the text ends within word, the position moves to the end
-// of the text.
+// matchWord skips word, in any case, and reports whether the text has it there. If the text ends within word,
+// the position moves to the end of the text.
 func (m *headerMatcher) matchWord(word string) bool {
 	text := m.remainingText()
 	n := min(len(word), len(text))
@@ -78,22 +84,22 @@ func (m *headerMatcher) matchWord(word string) bool {
 	return n == len(word)
 }
 
-// matchLabel skips word, decoration and a colon.
+// matchLabel skips word, blanks and marks, and a colon, and reports whether the text has all of them.
 func (m *headerMatcher) matchLabel(word string) bool {
 	if !m.matchWord(word) {
 		return false
 	}
-	m.skipBytes(blanks+marks, 8)
+	m.skipBytes(blanks+marks, maxBlanks)
 	return m.matchWord(":")
 }
 
-// readName reads a tool's name: letters and digits of any script, "_", "-", and within it
-// "." and "/".
+// readName reads a tool's name of at most maxName bytes: letters and digits of any script, "_", "-", "." and "/". It
+// leaves out "." and "/" at its end. It returns "" if the text has no name there.
 func (m *headerMatcher) readName() string {
 	start := m.pos
-	for m.pos < len(m.text) && m.pos-start < 256 {
+	for m.pos < len(m.text) && m.pos-start < maxName {
 		if !utf8.FullRuneInString(m.remainingText()) {
-			m.pos = len(m.text)
+			m.pos = len(m.text) // the rest of the character has not arrived
 			break
 		}
 		r, size := utf8.DecodeRuneInString(m.remainingText())
@@ -105,17 +111,17 @@ func (m *headerMatcher) readName() string {
 	return strings.TrimRight(m.text[start:m.pos], "./")
 }
 
-// matchHeader looks for a header at the start of text. final means that no more text follows,
-// and isKnown reports whether a tool exists.
+// matchHeader matches the beginning of text with a header, possibly in a code fence or between marks. final means that
+// no more text follows. isKnown reports whether a tool was offered. The header is complete only if the result is
+// matched.
 func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader, matchResult) {
 	if len(text) >= maxHeader {
-		// Decide from the same number of bytes however many have arrived, because the outcome
+		// Decide from maxHeader bytes, even if more have arrived, because the outcome
 		// must not depend on the pieces.
 		text, final = text[:maxHeader], true
 	}
 	m := &headerMatcher{text: text}
-	// Marks before TOOL belong to a call only if one follows; otherwise they are text.
-	opening := m.skipBytes(marks, 6)
+	opening := m.skipBytes(marks, maxMarks)
 	begin := m.pos
 	header, result := m.matchToolHeader(final, isKnown)
 	fenced := strings.Contains(opening, "```")
@@ -125,21 +131,21 @@ func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader
 	if result != noMatch || !fenced {
 		return header, result
 	}
-	// A fence with a language: the header must be on a later line.
+	// The fence may name a language. Then the header must be on a later line.
 	m.pos = begin
 	m.skipLanguage(20)
-	m.skipBytes(blanks+"\r", 8)
+	m.skipBytes(blanks+"\r", maxBlanks)
 	if !m.matchWord("\n") {
 		return header, m.mismatchResult(final)
 	}
-	m.skipBytes(whiteSpace, 64)
-	m.skipBytes(marks, 6)
+	m.skipBytes(whiteSpace, maxSpace)
+	m.skipBytes(marks, maxMarks)
 	header, result = m.matchToolHeader(final, isKnown)
 	header.fences++
 	return header, result
 }
 
-// skipLanguage skips the language of a code fence.
+// skipLanguage skips the language of a code fence: ASCII letters and digits, at most limit.
 func (m *headerMatcher) skipLanguage(limit int) {
 	for start := m.pos; m.pos < len(m.text) && m.pos-start < limit; m.pos++ {
 		switch c := m.text[m.pos]; {
@@ -150,7 +156,7 @@ func (m *headerMatcher) skipLanguage(limit int) {
 	}
 }
 
-// mismatchResult returns the result for a text that does not continue like a header.
+// mismatchResult returns the result after a failed match: needMore if more text could change it, and noMatch otherwise.
 func (m *headerMatcher) mismatchResult(final bool) matchResult {
 	if m.atEnd() && !final {
 		return needMore
@@ -158,30 +164,30 @@ func (m *headerMatcher) mismatchResult(final bool) matchResult {
 	return noMatch
 }
 
-// matchToolHeader matches from the word TOOL.
+// matchToolHeader matches a header from the word TOOL on. Arguments in an object follow any header. A list, or text
+// without a bracket, counts only after a header in capitals with the name of a tool that was offered.
 func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (header toolHeader, result matchResult) {
-	start := m.pos
+	tool := m.pos
 	if !m.matchLabel("TOOL") {
 		return header, m.mismatchResult(final)
 	}
-	exact := strings.HasPrefix(m.text[start:], "TOOL")
-	m.skipBytes(whiteSpace+marks+`"'`, 64)
+	m.skipBytes(whiteSpace+marks+`"'`, maxSpace)
 	header.name = m.readName()
 	if header.name == "" {
 		return header, m.mismatchResult(final)
 	}
-	m.skipBytes(whiteSpace+marks+`"',`, 64)
-	second := m.pos
+	m.skipBytes(whiteSpace+marks+`"',`, maxSpace)
+	parameters := m.pos
 	if !m.matchLabel("PARAMETERS") {
 		return header, m.mismatchResult(final)
 	}
-	exact = exact && strings.HasPrefix(m.text[second:], "PARAMETERS")
 	afterColon := m.pos
+	inCapitals := strings.HasPrefix(m.text[tool:], "TOOL") && strings.HasPrefix(m.text[parameters:], "PARAMETERS")
 
-	if strings.Contains(m.skipBytes(whiteSpace+marks, 64), "```") {
+	if strings.Contains(m.skipBytes(whiteSpace+marks, maxSpace), "```") {
 		header.fences++
 		m.skipLanguage(10)
-		m.skipBytes(whiteSpace, 64)
+		m.skipBytes(whiteSpace, maxSpace)
 	}
 
 	header.size = m.pos
@@ -190,7 +196,7 @@ func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (
 		return header, needMore
 	case strings.HasPrefix(m.remainingText(), "{"):
 		return header, matched
-	case !exact || !isKnown(header.name):
+	case !inCapitals || !isKnown(header.name):
 		return header, noMatch
 	case strings.HasPrefix(m.remainingText(), "["):
 		return header, matched
@@ -198,9 +204,9 @@ func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (
 	return m.matchRawArguments(header, afterColon, final)
 }
 
-// matchRawArguments makes the rest of the line the arguments of a call that has no object after
-// its colon. They are never empty: a tool may accept a call without arguments, but this call is
-// malformed and must fail.
+// matchRawArguments returns header with the rest of the line, from the offset afterColon on, as its raw arguments. They
+// are never empty: without arguments the call could succeed, but it is malformed and must fail. So "PARAMETERS:"
+// replaces an empty line.
 func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int, final bool) (toolHeader, matchResult) {
 	line, _, ended := strings.Cut(m.text[afterColon:], "\n")
 	if !ended && !final {
@@ -215,13 +221,12 @@ func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int, fin
 	return header, matched
 }
 
-// matchNextCall looks, after the end of a line, for the first words of a call or a code fence.
-// Neither can be at the start of a line within JSON, so they end arguments that were never
-// closed.
+// matchNextCall matches the beginning of text, which follows a line break, with a code fence or the label TOOL of a
+// call. Neither can begin a line within JSON, so they end arguments whose closing bracket is missing.
 func matchNextCall(text string, final bool) matchResult {
 	m := &headerMatcher{text: text}
-	m.skipBytes(blanks+"\r", 64)
-	if strings.Contains(m.skipBytes(marks, 6), "```") || m.matchLabel("TOOL") {
+	m.skipBytes(blanks+"\r", maxSpace)
+	if strings.Contains(m.skipBytes(marks, maxMarks), "```") || m.matchLabel("TOOL") {
 		return matched
 	}
 	return m.mismatchResult(final)

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// parseJSONCalls reads a single object, a list of objects, or objects separated by white space,
-// commas or semicolons. It returns nil if one of them is not a call.
+// parseJSONCalls reads calls in JSON: an object, a list of objects, or objects separated by white space,
+// commas or semicolons. It returns nil if one of the values is not a call.
 func parseJSONCalls(text string) []writtenCall { return parseJSONList(text, maxWrappers) }
 
-// maxWrappers bounds the objects and lists around a call. Each of them is decoded with all that is in it, so
-// the time grows with the square of the depth, and a model may write any number of brackets.
+// maxWrappers bounds the nesting of objects around a call, such as {"tool_calls": […]}. Each of them is decoded with
+// all that is in it, so the time grows with the square of the depth, and a model may write any number of brackets.
 const maxWrappers = 4
 
-// parseJSONList is parseJSONCalls for calls in at most that many wrappers.
+// parseJSONList is parseJSONCalls for calls within at most the given number of nested objects, their own included.
 func parseJSONList(text string, wrappers int) (calls []writtenCall) {
 	for text != "" {
 		dec := json.NewDecoder(strings.NewReader(text))
@@ -37,7 +37,8 @@ func parseJSONList(text string, wrappers int) (calls []writtenCall) {
 	return calls
 }
 
-// jsonLength returns the size of the complete JSON value at the start of text, with the white space before it; 0 if there is none.
+// jsonLength returns the number of bytes of the JSON value at the start of text, with the white space before it. It
+// returns 0 if text does not begin with a complete JSON value.
 func jsonLength(text string) int {
 	dec := json.NewDecoder(strings.NewReader(text))
 	var value json.RawMessage
@@ -47,8 +48,9 @@ func jsonLength(text string) int {
 	return int(dec.InputOffset())
 }
 
-// parseJSONCall reads one object: a name and arguments under any of the member names that models
-// use, the form of Chat Completions, or {"tool_calls": […]}.
+// parseJSONCall reads the calls in one object: a name and arguments under any of the member names that models
+// use, the form of Chat Completions, or {"tool_calls": […]}. It returns nil if value is not one of these, or if
+// wrappers, the number of nested objects that may be opened, is 0.
 func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 	var object map[string]json.RawMessage
 	if wrappers == 0 || json.Unmarshal(value, &object) != nil {
@@ -79,13 +81,13 @@ func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 				return nil
 			}
 			call.arguments = string(v)
-			var quoted string // Chat Completions has the arguments as a string
-			if json.Unmarshal(v, &quoted) == nil {
-				call.arguments = quoted
+			var decoded string // in Chat Completions, the arguments are a string that contains JSON
+			if json.Unmarshal(v, &decoded) == nil {
+				call.arguments = decoded
 			}
 		case "id", "type", "index":
 		default:
-			return nil // an object of another kind that happens to have a name
+			return nil // the object is data that happens to have a name, and not a call
 		}
 	}
 	if call.name == "" {

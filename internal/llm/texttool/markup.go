@@ -3,12 +3,13 @@ package texttool
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 
 	"answerd/internal/llm"
 )
 
-// find returns the tool of this name. Names are compared exactly.
+// find returns the tool called name, with upper and lower case distinguished, and whether it was offered.
 func (tools toolSet) find(name string) (llm.Tool, bool) {
 	for _, t := range tools {
 		if t.Name == name {
@@ -18,25 +19,27 @@ func (tools toolSet) find(name string) (llm.Tool, bool) {
 	return llm.Tool{}, false
 }
 
-// properties returns the schemas of a tool's parameters.
+// properties returns the schemas of a tool's parameters by name. It returns nil if the tool was not offered or its
+// schema does not list properties.
 func (tools toolSet) properties(tool string) map[string]json.RawMessage {
 	t, _ := tools.find(tool)
 	var s struct{ Properties map[string]json.RawMessage }
-	_ = json.Unmarshal(t.Schema, &s) // another schema has no parameters
+	_ = json.Unmarshal(t.Schema, &s) // a schema that does not decode has no properties
 	return s.Properties
 }
 
-// propertyType returns the JSON Schema type of a tool's parameter; "" if it is not given or
-// not a single one.
+// propertyType returns the JSON Schema type of a tool's parameter. It returns "" if the schema names no type, or
+// several.
 func (tools toolSet) propertyType(tool, parameter string) string {
 	var property struct{ Type any }
 	_ = json.Unmarshal(tools.properties(tool)[parameter], &property)
-	name, _ := property.Type.(string) // a list of types is none
+	name, _ := property.Type.(string) // not a string if there are several types
 	return name
 }
 
-// wrapText returns the arguments of call. A text is the only parameter of a tool that has one
-// parameter, of type string. A text that begins with a brace is not wrapped: it is more likely an object
+// wrapText returns the arguments of call. If they are a text (bare, or a JSON string) and the tool has exactly one
+// parameter, of type string, it returns an object with the text as that parameter. All other arguments it returns
+// unchanged. A text that begins with a brace is not wrapped: it is more likely an object
 // that the model wrote wrongly, and the error about that helps it more.
 func (tools toolSet) wrapText(call writtenCall) string {
 	var text string
@@ -58,8 +61,8 @@ func (tools toolSet) wrapText(call writtenCall) string {
 	return call.arguments
 }
 
-// decodeValue returns the value of a parameter that a model wrote without JSON's quotes: text for
-// a string, and otherwise JSON if it is that.
+// decodeValue returns the JSON value of a parameter from its text in markup, where strings have no quotes. The text is
+// the value if it is JSON and the tool's schema does not require a string. Otherwise the value is text as a string.
 func (tools toolSet) decodeValue(tool, parameter, text string) json.RawMessage {
 	value := json.RawMessage(strings.TrimSpace(text))
 	if tools.propertyType(tool, parameter) != "string" && json.Valid(value) {
@@ -85,7 +88,8 @@ var (
 	functionParameter = parameterForm{regexp.MustCompile(`<parameter=([^>\s]+)>\n?`), "\n", "</parameter>"}
 )
 
-// parseFunction reads <function=NAME>, whose body is a JSON object or <parameter=…> elements.
+// parseFunction reads one call in the form <function=NAME>. Its body is a JSON object or <parameter=…> elements. It
+// returns nil if the text does not have this form.
 func (tools toolSet) parseFunction(text string) []writtenCall {
 	head := functionHead.FindStringSubmatch(text)
 	if head == nil {
@@ -102,46 +106,53 @@ func (tools toolSet) parseFunction(text string) []writtenCall {
 	return tools.parseParameters(head[1], body, functionParameter, closed)
 }
 
-// parameterForm says how a notation writes a parameter: what comes before its value, with its name, the white space
-// behind the value that is not part of it, and what closes it.
+// parameterForm says how a notation writes a parameter.
 type parameterForm struct {
-	head           *regexp.Regexp
-	space, closing string
+	head    *regexp.Regexp // before the value; the first group is the parameter's name
+	space   string         // white space before closing that is not part of the value
+	closing string         // after the value
 }
 
-// parseParameters reads the parameters of a call. Some models leave out what closes a value
-// (https://github.com/vllm-project/vllm/pull/23099, https://github.com/vllm-project/vllm/issues/57699). It then ends where another
-// parameter of the tool begins, or with the call, of which closed says that its end was written. Without either, the
-// answer was cut off within the value, which must not be passed on. It returns nil for that, and if there is no parameter.
+// parseParameters reads the parameters of one call from body, and returns the call. closed says that the end of the
+// call was written. Some models leave out what closes a value (https://github.com/vllm-project/vllm/pull/23099,
+// https://github.com/vllm-project/vllm/issues/57699). The value then ends where another parameter of the tool begins,
+// or with the call. parseParameters returns nil if body has no parameter, or if the answer was cut off within it: then
+// a value may be incomplete.
 func (tools toolSet) parseParameters(name, body string, form parameterForm, closed bool) []writtenCall {
 	heads := form.head.FindAllStringSubmatchIndex(body, -1)
 	nameOf := func(head []int) string { return strings.TrimSpace(body[head[2]:head[3]]) }
+	// limits has, for each head, where the next parameter of the tool begins, or the end of body. A head whose name is
+	// not a parameter of the tool may be text within a value.
+	limits := make([]int, len(heads))
 	properties := tools.properties(name)
-	ends := make([]int, len(heads)) // where the next parameter of the tool begins
-	for i, end := len(heads)-1, len(body); i >= 0; i-- {
-		ends[i] = end
-		if _, known := properties[nameOf(heads[i])]; known {
-			end = heads[i][0]
+	limit := len(body)
+	for i, head := range slices.Backward(heads) {
+		limits[i] = limit
+		if _, known := properties[nameOf(head)]; known {
+			limit = head[0]
 		}
 	}
 
 	arguments := make(map[string]json.RawMessage)
-	read := 0
+	end := 0 // of the previous parameter
 	for i, head := range heads {
-		if head[0] < read {
-			continue // it is within a value
+		if head[0] < end {
+			continue // the head is text within the previous value
 		}
-		value, _, ended := strings.Cut(body[head[1]:ends[i]], form.closing)
+		value, _, hasClosing := strings.Cut(body[head[1]:limits[i]], form.closing)
 		space := form.space
-		if read = head[1] + len(value) + len(form.closing); !ended {
-			if ends[i] == len(body) && !closed {
+		end = head[1] + len(value) + len(form.closing)
+		if !hasClosing {
+			space = "\n"
+			end = limits[i]
+			if end == len(body) && !closed {
 				return nil
 			}
-			read, space = ends[i], "\n"
 		}
 		arguments[nameOf(head)] = tools.decodeValue(name, nameOf(head), strings.TrimSuffix(value, space))
 	}
-	if len(arguments) == 0 || !closed && strings.Contains(body[read:], "<") { // a mark that was cut off
+	isCutOff := !closed && strings.Contains(body[end:], "<") // within the head of a further parameter
+	if len(arguments) == 0 || isCutOff {
 		return nil
 	}
 	return []writtenCall{{name: name, arguments: encodeArguments(arguments)}}
@@ -152,7 +163,8 @@ var (
 	keyValue     = parameterForm{regexp.MustCompile(`<arg_key>([^<]*)</arg_key>\s*<arg_value>`), "", "</arg_value>"}
 )
 
-// parseKeyValues reads the name of a tool and <arg_key> and <arg_value> elements, as GLM writes them.
+// parseKeyValues reads one call as GLM writes it: the name of a tool, and <arg_key> and <arg_value> elements, or
+// nothing after the name. It returns nil if the text does not have this form, or if the tool was not offered.
 func (tools toolSet) parseKeyValues(text string) []writtenCall {
 	head := keyValueHead.FindStringSubmatch(text)
 	switch {
@@ -165,7 +177,7 @@ func (tools toolSet) parseKeyValues(text string) []writtenCall {
 }
 
 var (
-	// markupWrapper is what encloses <invoke> elements.
+	// markupWrapper matches the tags of the elements that enclose <invoke> elements.
 	markupWrapper   = regexp.MustCompile(`</?(?:minimax:tool_call|function_calls|tool_calls)>\n?`)
 	invokeHead      = regexp.MustCompile(`^\s*["']?([\pL\pM\pN_./-]+)["']?\s*>`)
 	invokeParameter = parameterForm{regexp.MustCompile(`<parameter name=["']?([^"'>]+)["']?[^>]*>`), "", "</parameter>"}
@@ -177,8 +189,10 @@ var (
 	harmonyCall = regexp.MustCompile(`(?s) to=functions\.([\pL\pM\pN_.-]+)[^{]*?<\|message\|>\s*(\{.*?\})\s*(?:<\|call\|>|<\|end\|>|<\|start\|>|$)`)
 )
 
-// parseMarkup reads calls in elements or between special tokens. It returns nil if there is none.
-func (tools toolSet) parseMarkup(text string, cut bool) []segment {
+// parseMarkup splits a text with <invoke> elements into calls and the text between them, or returns the calls between
+// the special tokens of Kimi, DeepSeek or gpt-oss. It returns nil if the text has no call. truncated is for
+// splitBlocks.
+func (tools toolSet) parseMarkup(text string, truncated bool) []segment {
 	var pattern *regexp.Regexp
 	switch {
 	case strings.HasPrefix(text, kimiSectionMark), strings.HasPrefix(text, kimiMark):
@@ -189,7 +203,7 @@ func (tools toolSet) parseMarkup(text string, cut bool) []segment {
 		pattern = harmonyCall
 	default:
 		text = markupWrapper.ReplaceAllString(strings.ReplaceAll(text, "｜DSML｜", ""), "")
-		return splitBlocks(text, invokeMark, "</invoke>", cut, tools.parseInvoke)
+		return splitBlocks(text, invokeMark, "</invoke>", truncated, tools.parseInvoke)
 	}
 	var out []segment
 	for _, m := range pattern.FindAllStringSubmatch(text, -1) {
@@ -198,7 +212,9 @@ func (tools toolSet) parseMarkup(text string, cut bool) []segment {
 	return out
 }
 
-// parseInvoke reads the inside of <invoke name=…>: the name and <parameter name=…> elements.
+// parseInvoke reads one call from body, the text between "<invoke name=" and "</invoke>": the name, ">", and
+// <parameter name=…> elements, if any. closed says that "</invoke>" was written. It returns nil if body does not have
+// this form.
 func (tools toolSet) parseInvoke(body string, closed bool) []writtenCall {
 	head := invokeHead.FindStringSubmatch(body)
 	if head == nil {

@@ -12,26 +12,31 @@ import (
 // not stop because it lacked a tool.
 const maxMentionText = 64 << 10
 
-// negations lists words that negate a sentence, so that "use the X tool" in it is not an
-// intention.
+// negations lists words that negate a sentence: "use the X tool" after one of them is not an intention.
 var negations = []string{
 	" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable ",
 }
 
-// callMentioned makes calls from "use the X tool" and from near misses, in an answer without any
-// other call. It only really calls a tool that needs no arguments: guessed arguments would be
-// worse than no call. For other tools it makes the model's own words the arguments. They are not
-// JSON, so the call fails and its error shows the model the form of a call.
+// callMentioned emits calls for tools that an answer mentions as if it called them. It does nothing if the answer has a
+// call, or is longer than maxMentionText, or with auto. The first of these that applies counts:
+//   - the last line is "TOOL: x", and x needs no arguments,
+//   - a near miss (findNearMiss),
+//   - the words "use the X tool" (callUsed).
+//
+// Only a tool that needs no arguments is really called: guessed arguments would be
+// worse than no call. In other calls, the arguments are the model's own words. They are not
+// JSON, so the call fails and its error shows the model the form of a call. After maxReminders of these
+// errors in a conversation, no further failing call is made.
 func (e *extractor) callMentioned() error {
 	if e.auto || len(e.calls) > 0 {
 		return nil
 	}
-	if size := e.spoken.Len(); size == 0 || size > maxMentionText {
+	if size := e.answerText.Len(); size == 0 || size > maxMentionText {
 		return nil
 	}
 	// Search the whole answer at once: only the end of a sentence shows whether it is a
 	// question, and at that point its text has already been sent.
-	answer := e.spoken.String()
+	answer := e.answerText.String()
 	if last := lastLine(answer); strings.HasPrefix(last, firstLine("")) {
 		for _, t := range e.tools {
 			if last == firstLine(t.Name) && !needsArguments(t.Schema) {
@@ -39,16 +44,17 @@ func (e *extractor) callMentioned() error {
 			}
 		}
 	}
-	if miss, found := e.findNearMiss(answer); found {
+	if nearMiss, found := e.findNearMiss(answer); found {
 		if e.reminders >= maxReminders {
 			return nil
 		}
-		return e.addCall(miss)
+		return e.addCall(nearMiss)
 	}
 	return e.callUsed(plainText(answer))
 }
 
-// callUsed makes calls of the tools that text, in the form of plainText, says will be used.
+// callUsed emits a call of each tool for which text contains usePhrase as an intention, up to llm.MaxCalls. text is
+// the answer in the form of plainText.
 func (e *extractor) callUsed(text string) error {
 	if !strings.Contains(text, "use the ") {
 		return nil // the usual case, without comparing each tool
@@ -60,10 +66,10 @@ func (e *extractor) callUsed(text string) error {
 		}
 		arguments := "{}"
 		if needsArguments(tool.Schema) {
-			arguments = phrase
 			if e.reminders >= maxReminders {
 				continue
 			}
+			arguments = phrase // not JSON, so the call fails (see callMentioned)
 		}
 		if err := e.addCall(writtenCall{tool.Name, arguments}); err != nil {
 			return err
@@ -72,7 +78,7 @@ func (e *extractor) callUsed(text string) error {
 	return nil
 }
 
-// addCall emits a complete call.
+// addCall begins and completes a call. It emits its start and its arguments now; finishAnswer emits the complete call.
 func (e *extractor) addCall(c writtenCall) error {
 	if err := e.startCall(c.name); err != nil {
 		return err
@@ -102,8 +108,8 @@ func plainText(text string) string { return strings.ToLower(nameMarks.Replace(te
 // usePhrase returns the phrase that counts as the intention to use a tool.
 func usePhrase(tool string) string { return "use the " + strings.ToLower(tool) + " tool" }
 
-// isIntended reports whether text contains phrase in a sentence that neither negates it
-// nor is a question.
+// isIntended reports whether text contains phrase in a sentence that is not a question and in which no negation comes
+// before the phrase.
 func isIntended(text, phrase string) bool {
 	for offset := 0; ; {
 		i := strings.Index(text[offset:], phrase)
@@ -121,8 +127,8 @@ func isIntended(text, phrase string) bool {
 	}
 }
 
-// isNegated reports whether the beginning of a sentence negates what follows. It must start with
-// a space, because negations do.
+// isNegated reports whether the beginning of a sentence contains one of negations. beginning must start with
+// a space, because most negations do.
 func isNegated(beginning string) bool {
 	for _, n := range negations {
 		if strings.Contains(beginning, n) {

@@ -21,10 +21,10 @@ const maxNearMiss = 512
 // or marked, with nothing but parentheses after the name.
 var headerLine = regexp.MustCompile("(?m)^[ \t>*#`-]*TOOL[ \t*`]*:[ \t*`\"']*([\\pL\\pM\\pN_./-]+)[*`\"'.]*[ \t]*(\\([^\n]*\\))?[ \t*`]*\r?$")
 
-// findNearMiss makes a call from an answer that resembles one in a form that is not understood,
-// such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or only a tool's
-// name. Its arguments are the model's words. They are not JSON, so the call fails and its error
-// shows the model the form of a call.
+// findNearMiss returns a call for an answer that contains a near miss: a call in a form that no parser understands,
+// such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or nothing but a tool's
+// name. The call's arguments are the model's words, of which it takes maxNearMiss bytes. They are not JSON, so the call
+// fails and its error shows the model the form of a call.
 func (e *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	if m := headerLine.FindStringSubmatchIndex(answer); m != nil {
 		name := strings.TrimRight(answer[m[2]:m[3]], "./")
@@ -41,7 +41,7 @@ func (e *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	return writtenCall{}, false
 }
 
-// cutText returns at most the first n bytes of text, and cuts no rune.
+// cutText returns the first n bytes of text, or fewer, so that no rune is cut.
 func cutText(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -49,8 +49,8 @@ func cutText(text string, n int) string {
 	return strings.ToValidUTF8(text[:n], "")
 }
 
-// isNearMiss reports whether findNearMiss or callMentioned made the call: then its arguments are a part
-// of its message's text.
+// isNearMiss reports whether findNearMiss or callUsed made the call c of a message with the given text. The arguments
+// of a call that findNearMiss made are a part of that text.
 func isNearMiss(c llm.ToolCall, text string) bool {
 	switch {
 	case c.Arguments == usePhrase(c.Name):
@@ -61,7 +61,7 @@ func isNearMiss(c llm.ToolCall, text string) bool {
 	return headerLine.MatchString(c.Arguments) || strings.HasPrefix(c.Arguments, c.Name)
 }
 
-// countReminders counts the answers of the conversation that were reported to the model as near
+// countReminders returns the number of answers in the conversation that were reported to the model as near
 // misses.
 func countReminders(messages []llm.Message) int {
 	n := 0
@@ -73,8 +73,8 @@ func countReminders(messages []llm.Message) int {
 	return n
 }
 
-// explainNearMiss tells the model what was wrong with a call in its answer, and on which
-// line.
+// explainNearMiss returns an explanation for the model of what is wrong with the near miss c in its answer, and on
+// which line.
 func explainNearMiss(c llm.ToolCall, answer string) string {
 	if c.Arguments == usePhrase(c.Name) {
 		return "You wrote that you use the tool " + c.Name + ", but that does not call it."

@@ -27,13 +27,13 @@ import (
 //	[f(x=1)]                                                       Llama 3.2 and 4, alone
 //	```tool_code⏎f(x=1)⏎```                                        Gemma; with print(…) Gemini
 //
-// The text from the beginning of such a call to the end of the answer is held back and read at
+// The text from the beginning of such a call to the end of the answer is buffered and read at
 // once. If it is not a call, it is emitted as text.
 
-// maxHeld bounds a text that is held back, in bytes; a longer text is not a call.
-const maxHeld = 256 << 10
+// maxBuffered bounds a text that is buffered, in bytes; a longer text is not a call.
+const maxBuffered = 256 << 10
 
-// Marks with which a call begins wherever they stand, except in code within a line.
+// Marks with which a call begins. All except reactMark, which counts only at the start of a line, are in callMarks.
 const (
 	hermesMark      = "<tool_call>"
 	functionMark    = "<function="
@@ -54,24 +54,29 @@ const (
 	reactMark       = "Action:"
 )
 
-var callMarks = []string{hermesMark, functionMark, invokeMark, minimaxMark, callsMark, dsmlMark, pythonMark, pythonStartMark, callMark, callStartMark,
-	mistralMark, kimiSectionMark, kimiMark, deepSeekMark, harmonyMark}
+// callMarks lists the marks with which a call begins anywhere except in inline code.
+var callMarks = []string{
+	hermesMark, functionMark, invokeMark, minimaxMark, callsMark, dsmlMark, pythonMark, pythonStartMark, callMark,
+	callStartMark, mistralMark, kimiSectionMark, kimiMark, deepSeekMark, harmonyMark,
+}
 
 // maxNotationStart bounds the text that decides whether a call begins, in bytes.
 const maxNotationStart = 400
 
-// notationPlace tells where in an answer a text begins.
-type notationPlace struct {
+// position says where in an answer a text begins.
+type position struct {
 	lineStart   bool
-	answerStart bool // only white space precedes it
-	inlineCode  bool // a backtick is before it
+	answerStart bool // only white space precedes the text
+	inlineCode  bool // the text follows a backtick directly
 }
 
-// matchNotation looks for the beginning of a call in another notation at the start of text.
-// final means that no more text follows. The less a notation differs from prose, the fewer places it
-// counts at: marks nearly anywhere, "Action:" and a fence of tool code at the start of a line, JSON and bare names only where
-// the answer begins.
-func matchNotation(text string, at notationPlace, final bool, tools toolSet) matchResult {
+// matchNotation matches the beginning of text, which is at the given position of the answer, with a call in any of the
+// notations above. final means that no more text follows. The more a notation resembles prose, the fewer positions
+// count:
+//   - callMarks: anywhere except in inline code
+//   - "Action:" and a fence of tool code: at the start of a line
+//   - JSON, a list in Python's notation, or a tool's name: at the start of the answer
+func matchNotation(text string, at position, final bool, tools toolSet) matchResult {
 	if len(text) >= maxNotationStart {
 		text, final = text[:maxNotationStart], true
 	}
@@ -87,16 +92,13 @@ func matchNotation(text string, at notationPlace, final bool, tools toolSet) mat
 	if at.answerStart {
 		result = max(result, matchWholeAnswer(text, final, tools))
 	}
-	if result != noMatch && strings.HasPrefix(text, "```") && !at.answerStart {
-		result = noMatch
-	}
 	if at.lineStart {
 		result = max(result, matchPrefix(text, toolCodeMark, final))
 	}
 	return result
 }
 
-// matchPrefix reports whether text begins with prefix, or may do so once more of it has arrived.
+// matchPrefix matches the beginning of text with prefix. final means that no more text follows.
 func matchPrefix(text, prefix string, final bool) matchResult {
 	switch {
 	case strings.HasPrefix(text, prefix):
@@ -108,13 +110,14 @@ func matchPrefix(text, prefix string, final bool) matchResult {
 }
 
 var (
+	// reactStart is a line with an action: its name, and possibly its input in parentheses.
 	reactStart = regexp.MustCompile(`^Action:[ \t]*[*` + "`" + `"']*(?:Use (?:the )?)?([\pL\pM\pN_./-]+)[*` + "`" + `"']*[ \t]*(?:\((\{[^\n]*\})\))?[ \t]*\r?(?:\n|$)`)
 	// reactBlob is an action as JSON in a code fence, as LangChain's and Cohere's prompts ask for.
 	reactBlob        = regexp.MustCompile("^Action:[ \t]*\r?\n?[ \t]*```(?:json)?[ \t]*\r?\n?\\s*[\\[{]")
 	reactBlobPartial = regexp.MustCompile("^Action:[ \t]*\r?\n?[ \t]*(?:`{0,2}|```[json]{0,4}[ \t]*\r?\n?\\s*)$")
 )
 
-// matchReAct looks for a line "Action: " with the name of a tool, or with JSON in a code fence.
+// matchReAct matches the beginning of text with "Action:" and the name of a tool, or JSON in a code fence.
 func matchReAct(text string, final bool, tools toolSet) matchResult {
 	if result := matchPrefix(text, reactMark, final); result != matched {
 		return result
@@ -142,15 +145,15 @@ var (
 	pythonPart  = regexp.MustCompile(`^\[\s*(?:[A-Za-z_][\w.-]*)?$`)
 	nameStart   = regexp.MustCompile(`^([\pL\pM\pN_./-]+)[ \t]*\r?\n\s*\{`)
 	namePart    = regexp.MustCompile(`^([\pL\pM\pN_./-]+)(?:[ \t]*\r?\n\s*|[ \t]*\r?)?$`)
-	// callMembers lists the names that can begin an object that is a call.
+	// callMembers has the names that the first member of an object may have if the object is a call.
 	callMembers = map[string]bool{
 		"name": true, "function": true, "tool": true, "tool_name": true, "tool_calls": true, "arguments": true,
 		"parameters": true, "type": true, "id": true, "action": true, "tool_call": true, "function_call": true, "tool_input": true,
 	}
 )
 
-// matchWholeAnswer looks for an answer that is a call as a whole: JSON, or a list in Python's
-// notation, both possibly in a code fence, or a tool's name on a line and JSON below it.
+// matchWholeAnswer matches the beginning of text, which is the whole answer so far, with a call without any mark: JSON
+// or a list in Python's notation, both possibly in a code fence, or a tool's name on a line and JSON below it.
 func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	if !final && strings.HasPrefix("```", text) {
 		return needMore
@@ -182,13 +185,13 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	return noMatch
 }
 
-// segment holds a part of a held text: a call, or the text around calls.
+// segment is a part of a buffered text: a call, or text before or after calls.
 type segment struct {
 	text string
-	call *writtenCall
+	call *writtenCall // nil for text
 }
 
-// endTokens end a message in chat templates. Some endpoints leave them in the text.
+// endTokens lists tokens that end a message in chat templates. Some endpoints leave them in the text.
 var endTokens = []string{"<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|call|>",
 	"</s>", "<｜end▁of▁sentence｜>", "<|python_end|>", "<|tool_call_end|>", "<|/tool_call|>"}
 
@@ -206,12 +209,11 @@ func trimEnd(text string) string {
 	}
 }
 
-// parseHeld reads the calls of a text that matchNotation matched. It reports false if the text
-// has no call, or a call of a tool that does not exist; then all of it is text. cut says that the model could not
-// finish the text, so a call whose end is not marked may lack arguments, and is none.
-func parseHeld(text string, tools toolSet, cut bool) ([]segment, bool) {
-	segments := tools.splitCalls(trimEnd(text), cut)
-	hasCall := false
+// parseBuffered splits a text that matchNotation matched into calls and the text around them. It returns false if the
+// text has no call, or a call of a tool that was not offered: then all of it is text. truncated says that the model
+// could not finish the text. A call whose end is uncertain does not count then, because it may lack arguments.
+func parseBuffered(text string, tools toolSet, truncated bool) (segments []segment, hasCall bool) {
+	segments = tools.splitCalls(trimEnd(text), truncated)
 	for _, segment := range segments {
 		if segment.call == nil {
 			continue
@@ -225,36 +227,42 @@ func parseHeld(text string, tools toolSet, cut bool) ([]segment, bool) {
 	return segments, hasCall
 }
 
-// splitCalls splits a text into calls and the text between them. The mark at its beginning tells
-// the notation; see the list at the top of this file.
-func (tools toolSet) splitCalls(text string, cut bool) []segment {
+// splitCalls splits a text into calls and the text between them. The mark at its beginning says which
+// notation it has; see the list at the top of this file. It returns nil if the text is not a call in this notation.
+func (tools toolSet) splitCalls(text string, truncated bool) []segment {
 	switch {
 	case strings.HasPrefix(text, hermesMark):
-		return splitBlocks(text, hermesMark, "</tool_call>", cut, func(body string, _ bool) []writtenCall { return tools.parseBlock(body) })
+		return splitBlocks(text, hermesMark, "</tool_call>", truncated, func(body string, _ bool) []writtenCall {
+			return tools.parseBlock(body)
+		})
 	case strings.HasPrefix(text, functionMark):
-		return splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, functionEnd, cut, func(body string, closed bool) []writtenCall {
+		text = strings.ReplaceAll(text, "</tool_call>", "") // some models write it after the function
+		return splitBlocks(text, functionMark, functionEnd, truncated, func(body string, closed bool) []writtenCall {
 			if closed {
 				body += functionEnd
 			}
 			return tools.parseFunction(functionMark + body)
 		})
-	case strings.HasPrefix(text, pythonMark), strings.HasPrefix(text, pythonStartMark), strings.HasPrefix(text, callMark), strings.HasPrefix(text, callStartMark):
+	case strings.HasPrefix(text, pythonMark), strings.HasPrefix(text, pythonStartMark),
+		strings.HasPrefix(text, callMark), strings.HasPrefix(text, callStartMark):
 		_, body, _ := strings.Cut(text, "|>")
 		return callSegments(tools.parseBlock(trimEnd(body)))
 	case strings.HasPrefix(text, mistralMark):
 		return callSegments(parseMistral(text))
 	case strings.HasPrefix(text, toolCodeMark):
 		text, _, _ = strings.Cut(text, toolOutputMark)
-		return splitBlocks(text, toolCodeMark, "```", cut, func(body string, _ bool) []writtenCall { return parseToolCode(body) })
+		return splitBlocks(text, toolCodeMark, "```", truncated, func(body string, _ bool) []writtenCall {
+			return parseToolCode(body)
+		})
 	case strings.HasPrefix(text, reactMark):
-		return callSegments(tools.parseReAct(text, cut))
+		return callSegments(tools.parseReAct(text, truncated))
 	case strings.HasPrefix(text, "<"):
-		return tools.parseMarkup(text, cut)
+		return tools.parseMarkup(text, truncated)
 	}
 	return callSegments(tools.parseWholeAnswer(text))
 }
 
-// parseWholeAnswer reads an answer that is a call as a whole.
+// parseWholeAnswer reads an answer that matchWholeAnswer matched. It returns nil if the answer is not a call.
 func (tools toolSet) parseWholeAnswer(text string) []writtenCall {
 	if m := nameStart.FindStringSubmatch(text); m != nil {
 		arguments := strings.TrimSpace(strings.TrimPrefix(text, m[1]))
@@ -266,7 +274,7 @@ func (tools toolSet) parseWholeAnswer(text string) []writtenCall {
 	return tools.parseBlock(trimFence(text))
 }
 
-// callSegments returns a segment for each call, and none between them.
+// callSegments returns a segment for each call, without text between them.
 func callSegments(calls []writtenCall) []segment {
 	out := make([]segment, len(calls))
 	for i := range calls {
@@ -275,10 +283,13 @@ func callSegments(calls []writtenCall) []segment {
 	return out
 }
 
-// splitBlocks splits text into blocks, from the opening to the closing mark, and the text
-// between them. The last block may lack its closing mark: some models stop before it. If it was cut, it must be
-// complete JSON then.
-func splitBlocks(text, opening, closing string, cut bool, parse func(body string, closed bool) []writtenCall) (out []segment) {
+// splitBlocks splits text into blocks, each from the opening to the closing mark, and the text
+// between them. parse returns the calls of a block; closed says that the block has its closing mark. splitBlocks
+// returns nil if parse returns nil for a block. The last block may lack its closing mark, because some models stop
+// before it. But if the text is truncated, that block must be complete JSON, else splitBlocks returns nil.
+func splitBlocks(
+	text, opening, closing string, truncated bool, parse func(body string, closed bool) []writtenCall,
+) (out []segment) {
 	for {
 		before, rest, found := strings.Cut(text, opening)
 		if strings.TrimSpace(before) != "" {
@@ -287,23 +298,26 @@ func splitBlocks(text, opening, closing string, cut bool, parse func(body string
 		if !found {
 			return out
 		}
-		start := jsonLength(rest) // a mark in a string of JSON is part of it
+		jsonEnd := jsonLength(rest) // marks before it are in a string of JSON, and do not count
 		end := len(rest)
-		if next := strings.Index(rest[start:], opening); next >= 0 {
-			end = start + next // a block that is not closed ends where the next one begins
+		if next := strings.Index(rest[jsonEnd:], opening); next >= 0 {
+			end = jsonEnd + next // a block that is not closed ends where the next one begins
 		}
-		body, _, closed := strings.Cut(rest[start:end], closing)
-		body = rest[:start+len(body)]
+		afterJSON, _, closed := strings.Cut(rest[jsonEnd:end], closing)
+		body := rest[:jsonEnd+len(afterJSON)]
 		text = strings.TrimPrefix(rest[len(body):], closing)
 		calls := parse(body, closed)
-		if calls == nil || cut && text == "" && !closed && (start == 0 || strings.TrimSpace(body[start:]) != "") {
+		isCompleteJSON := jsonEnd > 0 && strings.TrimSpace(afterJSON) == ""
+		isCutOff := truncated && text == "" && !closed && !isCompleteJSON
+		if calls == nil || isCutOff {
 			return nil
 		}
 		out = append(out, callSegments(calls)...)
 	}
 }
 
-// parseBlock reads calls as JSON, as <function=…>, in GLM's form, or in Python's notation.
+// parseBlock reads the calls in a block, possibly in a code fence: JSON, <function=…>, GLM's form, or Python's
+// notation. It returns nil if the text is none of these.
 func (tools toolSet) parseBlock(text string) []writtenCall {
 	text = strings.TrimSpace(trimFence(text))
 	switch {
@@ -326,10 +340,13 @@ func (tools toolSet) parseBlock(text string) []writtenCall {
 	return parsePythonCalls(text)
 }
 
-// parseUnclosed reads JSON calls that lack brackets at their end. What is missing may close the
-// call, but not its arguments: those may be incomplete.
+// maxUnclosed bounds the brackets that parseUnclosed adds: those of a list, of an object and of an object in that.
+const maxUnclosed = 3
+
+// parseUnclosed reads JSON calls that lack up to maxUnclosed brackets at their end. It returns nil if the text is not
+// such JSON, or if a missing bracket closes the arguments of a call: then arguments may be missing, too.
 func parseUnclosed(text string) []writtenCall {
-	var open []byte
+	var missing []byte // the closing brackets of the objects and lists that are open, the outermost first
 	inString := false
 	for i := 0; i < len(text); i++ {
 		c := text[i]
@@ -340,16 +357,16 @@ func parseUnclosed(text string) []writtenCall {
 			inString = !inString
 		case inString:
 		case c == '{', c == '[':
-			open = append(open, c+2) // the bracket that closes it
+			missing = append(missing, c+2) // in ASCII, the closing bracket is 2 after the opening one
 		case c == '}', c == ']':
-			open = open[:max(len(open)-1, 0)]
+			missing = missing[:max(len(missing)-1, 0)]
 		}
 	}
-	if inString || len(open) == 0 || len(open) > 3 {
+	if inString || len(missing) == 0 || len(missing) > maxUnclosed {
 		return nil
 	}
-	slices.Reverse(open)
-	calls := parseJSONCalls(text + string(open))
+	slices.Reverse(missing)
+	calls := parseJSONCalls(text + string(missing))
 	for _, c := range calls {
 		if !strings.Contains(text, c.arguments) {
 			return nil
@@ -358,7 +375,7 @@ func parseUnclosed(text string) []writtenCall {
 	return calls
 }
 
-// trimFence returns the content of a code fence that encloses all of text, or text.
+// trimFence returns text without white space around it, and without the code fence if text begins with one.
 func trimFence(text string) string {
 	text = strings.TrimSpace(text)
 	fence := fenceStart.FindString(text)
@@ -370,13 +387,15 @@ func trimFence(text string) string {
 
 var mistralName = regexp.MustCompile(`^\s*([\pL\pM\pN_./-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*`)
 
-// parseMistral reads a list of calls after the mark, or a name and its arguments after each mark.
+// parseMistral reads calls in Mistral's notation: after each mark, a list of calls in JSON, or a name and arguments. It
+// returns nil if a part is neither.
 func parseMistral(text string) (calls []writtenCall) {
 	for text != "" {
-		start := len(mistralName.FindString(text))
-		start += jsonLength(text[start:]) // a mark in a string of JSON is part of it
-		part, rest, _ := strings.Cut(text[start:], mistralMark)
-		part = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text[:start]+part), "</s>"))
+		jsonEnd := len(mistralName.FindString(text))
+		jsonEnd += jsonLength(text[jsonEnd:]) // marks before jsonEnd are in a string of JSON, and do not count
+		afterJSON, rest, _ := strings.Cut(text[jsonEnd:], mistralMark)
+		part := strings.TrimSpace(text[:jsonEnd] + afterJSON)
+		part = strings.TrimSpace(strings.TrimSuffix(part, "</s>"))
 		text = rest
 		if part == "" {
 			continue
@@ -400,13 +419,14 @@ func parseMistral(text string) (calls []writtenCall) {
 
 var (
 	reactInput = regexp.MustCompile(`(?s)^\s*\**Action Input:?\**:?\s*(.*)$`)
-	// reactNext is what a model invents behind the input of its action.
+	// reactNext is the beginning of what a model invents after the input of its action.
 	reactNext = regexp.MustCompile(`\n(?:Observation|Thought|Final Answer)\b`)
 )
 
-// parseReAct reads one action. It ignores what the model wrote after the action's input, such as
-// an invented observation. If the text was cut, the input must be an object, which shows its end.
-func (tools toolSet) parseReAct(text string, cut bool) []writtenCall {
+// parseReAct reads one action, and ignores the text after the action's input, such as an invented observation. It
+// returns nil if the text is not an action. It also returns nil if the text is truncated and the input is not an
+// object: only the end of an object shows that the input is complete.
+func (tools toolSet) parseReAct(text string, truncated bool) []writtenCall {
 	if reactBlob.MatchString(text) {
 		_, blob, _ := strings.Cut(text, "```")
 		blob, _, _ = strings.Cut(blob, "```")
@@ -425,14 +445,14 @@ func (tools toolSet) parseReAct(text string, cut bool) []writtenCall {
 		input = trimFence(strings.TrimSpace(input))
 	}
 	arguments := readInput(input)
-	if cut && (input == "" || !isObject(arguments)) {
+	if truncated && (input == "" || !isObject(arguments)) {
 		return nil
 	}
 	return []writtenCall{{name: head[1], arguments: arguments}}
 }
 
-// readInput returns the input of an action as JSON where it is an object, in Python's notation or
-// with other text behind it.
+// readInput returns the input of an action as a JSON object if it begins with an object in JSON, with any text after
+// that, or is one in Python's notation. It returns {} for an empty input, and any other input unchanged.
 func readInput(input string) string {
 	if input == "" || strings.EqualFold(input, "none") {
 		return "{}"

@@ -27,8 +27,9 @@ without any of these words.
 // reminder follows the error of a call that the model wrote in a wrong form.
 const reminder = "Write a call like this, on lines of their own, with one JSON object:\nTOOL: tool_name\nPARAMETERS: {\"name\": \"value\"}"
 
-// addInstructions adds the form of a call and the tools to the system prompt. Every request
-// includes them, because a model that no longer sees them stops calling tools.
+// addInstructions returns messages with the form of a call and the request's tools in the system prompt. It appends to
+// the first message if that is a system prompt, and adds one otherwise. Every request has these instructions,
+// because a model that no longer sees them stops calling tools.
 func addInstructions(messages []llm.Message, request llm.Request) []llm.Message {
 	var b strings.Builder
 	b.WriteString(callForm)
@@ -59,9 +60,10 @@ func addInstructions(messages []llm.Message, request llm.Request) []llm.Message 
 	return append([]llm.Message{{Role: llm.System, Text: b.String()}}, messages...)
 }
 
-// historyAsText turns calls and their results into text, because a model without tool calling,
-// and its chat template, understand only text. Results become messages of the user. It joins
-// consecutive messages of the user into one: many such templates require that roles alternate.
+// historyAsText returns messages with calls and results as text, because a model without tool calling,
+// and its chat template, understand only text. Results become messages of the user. Consecutive messages of the user
+// are joined: many chat templates require that roles alternate. The result of a malformed call, which is an
+// error, ends with a reminder of the form of a call.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
 	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
@@ -84,7 +86,7 @@ func historyAsText(messages []llm.Message) []llm.Message {
 			asText.Text, asText.Media = callsText(message), nil
 		}
 		if asText.Role == llm.Assistant && strings.TrimSpace(asText.Text) == "" {
-			continue // package openai does not send it either
+			continue // some endpoints refuse an empty answer in the history
 		}
 		if n := len(out); n > 0 && asText.Role == llm.User && out[n-1].Role == llm.User {
 			last := &out[n-1]
@@ -108,7 +110,8 @@ func resultText(m llm.Message) string {
 	return "TOOL RESULT: " + m.Tool + "\n" + m.Text
 }
 
-// callsText returns an assistant's message with its calls in the form of the prompt.
+// callsText returns the text of an assistant's message, followed by its calls in the form of the prompt. It leaves out
+// near misses, which are in the text.
 func callsText(m llm.Message) string {
 	blocks := make([]string, 0, len(m.Calls)+1)
 	if m.Text != "" {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// parsePythonCalls reads calls in Python's notation: f(x=1), f.call(x=1), or a list of them in
-// brackets. Only named arguments with literal values are calls. It returns nil for anything else.
+// parsePythonCalls reads calls in Python's notation: f(x=1), f.call(x=1), or a list of calls in
+// brackets. Arguments must be named and have literal values; otherwise it returns nil.
 // Positional arguments would need the order of the tool's parameters, which JSON Schema does not define,
 // and a variable or an expression has no value that could be passed on.
 func parsePythonCalls(text string) (calls []writtenCall) {
@@ -32,12 +32,12 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 
 const (
 	toolCodeMark = "```tool_code"
-	// toolOutputMark announces what the code prints. A model that continues after its code invents that.
+	// toolOutputMark announces what the code prints. A model that writes it after its code invents the output.
 	toolOutputMark = "```tool_output"
 )
 
 // parseToolCode reads the calls in a fence of tool code, as Gemma writes them, each with or without
-// print() around it. It returns nil if there is anything else.
+// print() around it. text is the content of the fence. It returns nil if the fence contains anything else.
 func parseToolCode(text string) (calls []writtenCall) {
 	p := &pythonParser{text: text}
 	for p.remainingText() != "" {
@@ -66,18 +66,18 @@ func pythonLiteral(text string) (value string, ok bool) {
 	return b.String(), true
 }
 
-// pythonParser parses Python literals.
+// pythonParser reads Python literals and calls from a text. After a method has failed, its position is undefined.
 type pythonParser struct {
 	text  string
-	pos   int
-	depth int // of lists and dictionaries
+	pos   int // bytes of text that were read
+	depth int // of the value that is being read
 }
 
 // maxPythonDepth bounds the nesting of a literal, because the parser is recursive and a model may write
 // any number of brackets.
 const maxPythonDepth = 32
 
-// remainingText returns the unread text, without leading white space.
+// remainingText skips white space and returns the unread text.
 func (p *pythonParser) remainingText() string {
 	p.pos = len(p.text) - len(strings.TrimLeft(p.text[p.pos:], " \t\r\n"))
 	return p.text[p.pos:]
@@ -103,7 +103,7 @@ func (p *pythonParser) readName() string {
 	return rest[:n]
 }
 
-// readCall reads a name and the arguments in parentheses behind it.
+// readCall reads a name and the arguments in parentheses after it. ok is false if there is no such call.
 func (p *pythonParser) readCall() (call writtenCall, ok bool) {
 	call.name = strings.TrimSuffix(p.readName(), ".call")
 	if call.name == "" || !p.skipToken("(") {
@@ -113,7 +113,8 @@ func (p *pythonParser) readCall() (call writtenCall, ok bool) {
 	return call, ok
 }
 
-// readArguments reads name=value pairs up to the closing parenthesis as a JSON object.
+// readArguments reads name=value pairs up to the closing parenthesis, and returns them as a JSON object. ok is false if
+// there is anything else.
 func (p *pythonParser) readArguments() (object string, ok bool) {
 	var b strings.Builder
 	b.WriteByte('{')
@@ -138,7 +139,7 @@ func (p *pythonParser) readArguments() (object string, ok bool) {
 	return b.String(), true
 }
 
-// readValue reads a literal and appends it as JSON.
+// readValue reads a literal and appends it to b as JSON. It reports whether there was a literal.
 func (p *pythonParser) readValue(b *strings.Builder) bool {
 	p.depth++
 	if p.depth > maxPythonDepth {
@@ -156,10 +157,10 @@ func (p *pythonParser) readValue(b *strings.Builder) bool {
 	case p.skipToken("{"):
 		return p.readElements(b, "{", "}", p.readMember)
 	}
-	for literal, value := range map[string]string{"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"} {
+	for literal, asJSON := range pythonConstants {
 		if strings.HasPrefix(rest, literal) {
 			p.pos += len(literal)
-			b.WriteString(value)
+			b.WriteString(asJSON)
 			return true
 		}
 	}
@@ -172,8 +173,14 @@ func (p *pythonParser) readValue(b *strings.Builder) bool {
 	return true
 }
 
-// readElements calls read for each element up to the closing bracket. The elements are separated
-// by commas.
+// pythonConstants has Python's constants, and those of JSON, which models write in their place, as JSON.
+var pythonConstants = map[string]string{
+	"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null",
+}
+
+// readElements appends a list or dictionary to b as JSON. It calls read for each element, which are separated by
+// commas, up to the closing bracket; the opening one has been read. It reports whether the text was a list or
+// dictionary.
 func (p *pythonParser) readElements(b *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
 	b.WriteString(opening)
 	for first := true; !p.skipToken(closing); first = false {
@@ -194,7 +201,8 @@ func (p *pythonParser) readElements(b *strings.Builder, opening, closing string,
 	return true
 }
 
-// readMember reads one key and value of a dictionary.
+// readMember reads a key, which must be a string, and a value of a dictionary, and appends them to b as a member of a
+// JSON object.
 func (p *pythonParser) readMember(b *strings.Builder) bool {
 	rest := p.remainingText()
 	isString := strings.HasPrefix(rest, "'") || strings.HasPrefix(rest, `"`)
@@ -205,7 +213,8 @@ func (p *pythonParser) readMember(b *strings.Builder) bool {
 	return p.readValue(b)
 }
 
-// readString reads a string in single or double quotes.
+// readString reads a string in single or double quotes, of which the opening one is at p.pos, and appends it to b as a
+// JSON string. It returns false if the closing quote is missing.
 func (p *pythonParser) readString(b *strings.Builder) bool {
 	quote := p.text[p.pos]
 	var s strings.Builder
@@ -226,9 +235,10 @@ func (p *pythonParser) readString(b *strings.Builder) bool {
 	return false
 }
 
-// appendEscape appends the character that the escape at the beginning of text stands for, and returns the
-// length of the escape. As in Python, the backslash of an unknown escape stays, such as that of \d in a
-// regular expression. \/ is not Python's, but models know it from JSON.
+// appendEscape appends the character that the escape at the beginning of text means to s, and returns the
+// length of the escape. text has a backslash and at least one more byte. As in Python, the backslash of an unknown
+// escape is kept, such as \d in a regular expression, and a backslash before a line break continues the line. \/ is not
+// in Python, but models know it from JSON.
 func appendEscape(s *strings.Builder, text string) int {
 	switch text[1] {
 	case '\'', '"', '/':

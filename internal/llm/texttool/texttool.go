@@ -21,16 +21,16 @@
 //
 // An extractor goes through the text as it arrives. It looks for the header of such a block, with the
 // deviations that toolHeader lists, and for the notations that models were trained with (notation.go).
-// At the end of an answer without any call it looks for what was probably meant as one (mention.go,
-// nearmiss.go). Unless the tool needs no arguments, the call that it then makes fails, and its error
-// tells the model the form. prompt.go writes the tools, and the calls and results so far, into the
-// prompt.
+// If an answer has no call, the extractor looks at its end for text that was probably meant as a call: the mention of a
+// tool (mention.go), or a near miss, which is a call in a form that no parser understands (nearmiss.go). It makes a
+// call of this text, too. If the tool needs arguments, that call fails, and its error tells the model the form.
+// prompt.go writes the tools, and the calls and results so far, into the prompt.
 //
-// Whether a text is a call cannot be decided for certain. To miss a call shows it to the user as text
-// and ends the run without it. To see one that is not there calls a tool that nobody asked for, which
-// may be worse. So other notations count only for a tool that was offered, and the more they resemble
-// prose, at the fewer places. With NewAuto, where the model had a better way to call, the form of the
-// prompt counts only for such a tool too.
+// Whether a text is a call cannot be decided for certain. A call that is missed is shown to the user as text,
+// and the run ends without it. A call that was not meant executes a tool without reason, which
+// may be worse. So a call in another notation counts only if its tool was offered, and the more the notation resembles
+// prose, at the fewer places of an answer. With NewAuto, the model had a better way to call, so a call in
+// the form of the prompt also counts only if its tool was offered.
 package texttool
 
 import (
@@ -45,28 +45,28 @@ import (
 // errStopped means that the consumer has left its loop, so no further part may be yielded.
 var errStopped = errors.New("the consumer stopped")
 
-// Model wraps a model, and writes tool calls as text.
+// Model wraps another model and reads tool calls out of its text. New and NewAuto return a Model.
 type Model struct {
 	model  llm.Model
-	native bool // offer the tools natively
+	native bool // made by NewAuto: the requests to model have the tools
 }
 
-// New returns a model that asks another model without tools and reads calls out of its text.
+// New returns a model for text tool calling: it asks m without tools, describes the tools in the prompt, and reads
+// calls out of m's text.
 func New(m llm.Model) *Model { return &Model{model: m} }
 
-// NewAuto returns a model that offers the tools to another model natively, and also reads calls of these
+// NewAuto returns a model that offers the tools to m natively, and also reads calls of these
 // tools out of m's text. Many models write calls there because their endpoint does not parse
 // their notation. An answer with native calls is passed on unchanged.
 func NewAuto(m llm.Model) *Model { return &Model{model: m, native: true} }
 
-// Models returns the models for each way of tool calling over one model, for an llm.Router.
+// Models returns a model for each way of tool calling, all of them based on m, for an llm.Router.
 func Models(m llm.Model) map[llm.ToolCalling]llm.Model {
 	return map[llm.ToolCalling]llm.Model{llm.NativeCalling: m, llm.TextCalling: New(m), llm.AutoCalling: NewAuto(m)}
 }
 
-// Stream asks the underlying model with a request without tools, and ignores native calls,
-// because no tool was offered natively. A model of NewAuto does offer the tools and passes
-// native calls on.
+// Stream implements llm.Model. A model of New sends a request without tools, so it ignores native calls in the answer.
+// A model of NewAuto sends r unchanged and passes native calls on.
 func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		err := m.streamAnswer(ctx, r, func(p llm.Part) bool { return yield(p, nil) })
@@ -76,8 +76,8 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 	}
 }
 
-// streamAnswer emits the parts of one answer. With ToolChoice None it reads no calls, because a
-// final summary may quote the form of a call.
+// streamAnswer asks the underlying model and emits the parts of its answer. It returns errStopped if emit returns
+// false. With ToolChoice None it reads no calls out of the text, because a final summary may quote the form of a call.
 func (m *Model) streamAnswer(ctx context.Context, request llm.Request, emit func(llm.Part) bool) error {
 	offered := len(request.Tools) > 0 && request.ToolChoice != llm.None
 	if m.native {
@@ -101,9 +101,10 @@ func (m *Model) streamAnswer(ctx context.Context, request llm.Request, emit func
 	return m.readAnswer(ctx, inner, e)
 }
 
-// readAnswer asks the underlying model and passes its answer to e.
+// readAnswer asks the underlying model and passes its answer to e, which emits the parts. The calls that e finds come
+// before the answer's extensions and usage, as package llm requires.
 func (m *Model) readAnswer(ctx context.Context, r llm.Request, e *extractor) error {
-	var usage []llm.Part
+	var last []llm.Part // the parts that follow the calls
 	for received, err := range m.model.Stream(ctx, r) {
 		if err != nil {
 			return err
@@ -119,13 +120,14 @@ func (m *Model) readAnswer(ctx context.Context, r llm.Request, e *extractor) err
 				err = e.passNativeCall(p)
 			}
 		case llm.Extensions:
-			if m.native { // extensions belong to native calls, which a message as text does not have
-				usage = append(usage, p)
+			// With New, the message goes back to the model as text (historyAsText), which cannot have extensions.
+			if m.native {
+				last = append(last, p)
 			}
 		case llm.Usage:
-			usage = append(usage, p) // complete calls precede usage
+			last = append(last, p)
 		case llm.Finish:
-			err = e.finishAnswer(append(usage, p)...)
+			err = e.finishAnswer(append(last, p)...)
 		}
 		if err != nil {
 			return err
@@ -137,8 +139,8 @@ func (m *Model) readAnswer(ctx context.Context, r llm.Request, e *extractor) err
 // maxStops is the limit of stop sequences in Chat Completions.
 const maxStops = 4
 
-// addStops adds the words that announce results to the stop sequences, so that the model does
-// not invent results.
+// addStops returns stops with the words that announce results in the prompt, up to maxStops in all. The endpoint then
+// ends an answer before the model invents a result.
 func addStops(stops []string) []string {
 	stops = slices.Clone(stops)
 	for _, word := range []string{"\nTOOL RESULT:", "\nTOOL ERROR:"} {
