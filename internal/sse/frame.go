@@ -10,8 +10,8 @@
 //		}
 //	}
 //
-// Writing appends to a byte slice and never fails. Reading bounds the size of each event. The package
-// knows neither HTTP nor the meaning of the data. A Reader may be used by one goroutine.
+// Writing appends to a byte slice and never fails. Reading bounds the size of each event. The package depends neither
+// on HTTP nor on the meaning of the data. A Reader may be used by one goroutine.
 package sse
 
 import (
@@ -19,7 +19,7 @@ import (
 	"unicode/utf8"
 )
 
-// Frame is one event of a stream. A Frame with an empty ID or Event has no such field.
+// Frame is one event of a stream. An empty ID or Event means that the event lacks the field.
 type Frame struct {
 	ID    string
 	Event string
@@ -28,39 +28,37 @@ type Frame struct {
 
 // AppendTo appends the frame, with its closing blank line, to buf and returns the longer slice.
 //
-// It never fails. It drops CR, LF, NUL and invalid UTF-8 from ID and Event, because a line break
-// there would make the rest a field of its own. A field that becomes empty is left out.
+// It drops CR, LF, NUL and invalid UTF-8 from ID and Event: after a line break, a reader would take the
+// rest for another field. A field that becomes empty is left out.
 //
 // Each line of Data becomes one data field. CR, LF and CRLF all count as line breaks, and a reader
-// gets LF for each. There is always at least one data field, because without one a browser ignores
-// the event and its id. Lines end in LF only, because some clients look for "\n\n" and would not
+// gets LF for each. There is always at least one data field, because a browser ignores an
+// event without data, and its id. Lines end in LF only, because some clients look for "\n\n" and would not
 // find the end of an event in "\r\n\r\n".
 func (f Frame) AppendTo(buf []byte) []byte {
 	buf = appendField(buf, "id: ", f.ID)
 	buf = appendField(buf, "event: ", f.Event)
-	for data := f.Data; ; {
-		line, rest, more := cutLine(data)
+	rest, more := f.Data, true
+	for more {
+		var line []byte
+		line, rest, more = cutLine(rest)
 		buf = append(buf, "data: "...)
 		buf = append(buf, line...)
 		buf = append(buf, '\n')
-		if !more {
-			break
-		}
-		data = rest
 	}
 	return append(buf, '\n')
 }
 
-// AppendComment appends text as one comment line, which readers ignore. It ends in exactly one LF,
-// because some clients take a blank line after it for an empty event. It drops CR, LF, NUL and
-// invalid UTF-8 from text.
-func AppendComment(b []byte, text string) []byte {
-	b = append(b, ": "...)
-	b = appendClean(b, text)
-	return append(b, '\n')
+// AppendComment appends text as one comment line, which readers ignore, to buf and returns the longer slice. The
+// comment ends in exactly one LF, because some clients take a blank line after a comment for an empty event.
+// AppendComment drops CR, LF, NUL and invalid UTF-8 from text.
+func AppendComment(buf []byte, text string) []byte {
+	buf = append(buf, ": "...)
+	buf = appendClean(buf, text)
+	return append(buf, '\n')
 }
 
-// cutLine returns data up to its first line break, the data after that, and whether there was one.
+// cutLine returns data up to its first line break, the data after the line break, and whether there was one.
 func cutLine(data []byte) (line, rest []byte, more bool) {
 	i := lineEnd(data, 0)
 	if i < 0 {
@@ -73,44 +71,43 @@ func cutLine(data []byte) (line, rest []byte, more bool) {
 	return data[:i], rest, true
 }
 
-// lineEnd returns the offset of the first CR or LF in b from offset from on, or -1. It searches in
-// steps of 512 bytes. Otherwise a text with many short lines that end in LF would be searched to
-// its end for a CR at each line, which takes quadratic time.
+// lineEnd returns the offset of the first CR or LF in b that is not before the offset from, or -1. It searches in
+// steps of 512 bytes. Otherwise, in a text with many short lines that end in LF, it would search the whole rest of the
+// text for a CR at each line, which takes quadratic time.
 func lineEnd(b []byte, from int) int {
 	const step = 512
-	for from < len(b) {
-		head := b[from:min(from+step, len(b))]
-		lf := bytes.IndexByte(head, '\n')
+	for ; from < len(b); from += step {
+		part := b[from:min(from+step, len(b))]
+		lf := bytes.IndexByte(part, '\n')
 		if lf >= 0 {
-			head = head[:lf]
+			part = part[:lf]
 		}
-		if cr := bytes.IndexByte(head, '\r'); cr >= 0 {
+		if cr := bytes.IndexByte(part, '\r'); cr >= 0 {
 			return from + cr
 		}
 		if lf >= 0 {
 			return from + lf
 		}
-		from += step
 	}
 	return -1
 }
 
-// appendField appends the line of one field, or nothing if no byte of value is allowed in it.
+// appendField appends the line of one field. It appends nothing if value has no byte that appendClean would append.
 func appendField(buf []byte, name, value string) []byte {
 	if value == "" {
 		return buf
 	}
 	start := len(buf)
 	buf = append(buf, name...)
-	filled := len(buf)
+	valueStart := len(buf)
 	buf = appendClean(buf, value)
-	if len(buf) == filled {
+	if len(buf) == valueStart {
 		return buf[:start]
 	}
 	return append(buf, '\n')
 }
 
-// appendClean appends the bytes of s that are allowed within a line.
+// appendClean appends s without CR, LF, NUL and invalid UTF-8.
 func appendClean(buf []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// ErrTooLarge means that an event or a comment exceeds the reader's bound.
+// ErrTooLarge means that an event or a comment exceeds the reader's maxEvent.
 var ErrTooLarge = errors.New("sse: event exceeds the size limit")
 
-// Bounds of a Reader, in bytes.
+// Bounds of a Reader.
 const (
-	defaultMaxEvent = 1 << 20
-	firstBuffer     = 2 << 10
-	maxEmptyReads   = 100 // reads without data or an error in sequence, as in bufio
+	defaultMaxEvent = 1 << 20 // bytes
+	firstBuffer     = 2 << 10 // bytes
+	maxEmptyReads   = 100     // reads without data or an error in sequence, as in bufio
 )
 
 // byteOrderMark may begin a stream and is ignored.
@@ -27,29 +27,32 @@ var byteOrderMark = []byte("\ufeff")
 // reconnecting. It may be used by one goroutine.
 type Reader struct {
 	src      io.Reader
-	maxEvent int
+	maxEvent int // bytes
 
-	buf      []byte // buf[start:end] was read and is not used yet
-	start    int
-	end      int
-	scanned  int    // bytes of buf[start:end] that have no line break
-	err      error  // of the source
-	begun    bool   // the stream's first bytes were checked for a byte order mark
-	skipLF   bool   // the last line ended in CR, so a following LF belongs to it
-	size     int    // bytes of the event so far, with line breaks
-	data     []byte // of the event so far
-	hasData  bool   // the event has a data field, which may be empty
-	hasID    bool   // the event has an id field, which may be empty
-	lastName string // of the previous event; most events repeat it, which saves an allocation
-	lastID   string // the same for the id
+	buf        []byte // buf[start:end] was read from src and is not part of a line yet
+	start      int
+	end        int
+	scanned    int   // number of bytes from start on that were searched, and have no line break
+	err        error // the error of src, or ErrTooLarge; no more is read then
+	checkedBOM bool  // the stream's first bytes were checked for a byte order mark
+	skipLF     bool  // the last line ended in CR, so a following LF belongs to its line break
 
-	eventID string        // of the last event that had one
-	retry   time.Duration // 0 if the stream has not set one
-	cut     bool          // see Cut
+	// The state of the event that Next reads.
+	size    int    // bytes so far, with line breaks
+	data    []byte // the data so far
+	hasData bool   // the event has a data field, which may be empty
+	hasID   bool   // the event has an id field, which may be empty
+
+	cachedEvent string // the last event field, see cachedString
+	cachedID    string // the last id field
+
+	lastEventID string        // see LastEventID
+	retry       time.Duration // see Retry
+	cut         bool          // see Cut
 }
 
 // NewReader returns a Reader of r. maxEvent bounds the bytes of one event, all its lines together,
-// and of one comment; 0 or less means 1 MiB. The reader uses at most three times as much memory,
+// and of one comment; 0 or less means 1 MiB. The reader uses memory of at most three times maxEvent,
 // and 4 KiB at first.
 func NewReader(r io.Reader, maxEvent int) *Reader {
 	if maxEvent <= 0 {
@@ -58,25 +61,25 @@ func NewReader(r io.Reader, maxEvent int) *Reader {
 	return &Reader{src: r, maxEvent: maxEvent}
 }
 
-// LastEventID returns the id of the last event that had one, even if that had no data. It returns "" if that
-// id is empty: the stream then cannot be resumed. An event that lacks its closing blank line does not count,
-// because the rest of it may be missing (Cut).
-func (r *Reader) LastEventID() string { return r.eventID }
+// LastEventID returns the id of the last event that had an id, with or without data. It returns "" if that
+// id is empty, or no event had one: the stream cannot be resumed then. An event that lacks its closing blank line does
+// not count, because a part of it may be missing (Cut).
+func (r *Reader) LastEventID() string { return r.lastEventID }
 
-// Retry returns the reconnection time that the stream has set last, or 0 if it has set none.
+// Retry returns the last reconnection time that the stream has set, or 0 if it has not set any.
 func (r *Reader) Retry() time.Duration { return r.retry }
 
-// Cut reports whether the last event lacked its closing blank line. The stream may then have ended
-// in the middle of it.
+// Cut reports whether the last event that Next returned lacked its closing blank line. The stream may have ended
+// in the middle of that event.
 func (r *Reader) Cut() bool { return r.cut }
 
-// Next returns the next event that has a data field. Data belongs to the reader and is valid until
-// the next call. The Event of an event without a name is "".
+// Next waits for the next event that has a data field, and returns it. Data belongs to the reader and is valid until
+// the next call. ID is that of this event, and "" if it has none; see LastEventID.
 //
-// At the end of the stream it returns io.EOF. If the last event lacks its closing blank line, Next
-// returns it before that: the standard would drop it, but model endpoints leave out that line.
-// ErrTooLarge and errors of the source end the stream, and an event that they interrupt is not
-// returned.
+// At the end of the stream, Next returns io.EOF. An event at the end that lacks its closing blank line is returned
+// before io.EOF, and Cut is true then. The standard would drop this event, but model endpoints leave out the line.
+// ErrTooLarge and errors of the source end the stream: every later call returns the same error. An event that such an
+// error interrupts is not returned.
 func (r *Reader) Next() (Frame, error) {
 	var frame Frame
 	r.data, r.hasData, r.hasID, r.size = r.data[:0], false, false, 0
@@ -92,9 +95,10 @@ func (r *Reader) Next() (Frame, error) {
 		}
 		switch {
 		case len(line) > 0 && line[0] == ':':
-			// Comments before an event, such as heartbeats, do not count towards its size: there can
-			// be any number of them.
-			if !r.hasData && frame.Event == "" && !r.hasID {
+			// Comments before the first field of an event, such as heartbeats, do not count towards its size:
+			// there can be any number of them.
+			hasFields := r.hasData || r.hasID || frame.Event != ""
+			if !hasFields {
 				r.size = 0
 			}
 		case len(line) > 0:
@@ -111,15 +115,16 @@ func (r *Reader) Next() (Frame, error) {
 	}
 }
 
-// finishEvent sets the data of the frame and keeps its id.
+// finishEvent sets f.Data, and records f.ID for LastEventID if the event has an id.
 func (r *Reader) finishEvent(f *Frame) {
 	if r.hasID {
-		r.eventID = f.ID
+		r.lastEventID = f.ID
 	}
 	f.Data = r.data
 }
 
-// parseField sets the field of frame that a "name: value" line has, or the retry time.
+// parseField reads a line "name: value". It sets the ID or the Event of frame, adds the value to r.data, or sets
+// r.retry. It ignores unknown names and invalid values.
 func (r *Reader) parseField(frame *Frame, line []byte) {
 	name, value, _ := bytes.Cut(line, []byte{':'})
 	if len(value) > 0 && value[0] == ' ' {
@@ -133,11 +138,12 @@ func (r *Reader) parseField(frame *Frame, line []byte) {
 		r.data = append(r.data, value...)
 		r.hasData = true
 	case "event":
-		frame.Event = cachedString(&r.lastName, value)
+		frame.Event = cachedString(&r.cachedEvent, value)
 	case "id":
-		// The standard ignores an id that holds NUL.
+		// The standard ignores an id that contains NUL.
 		if bytes.IndexByte(value, 0) < 0 {
-			frame.ID, r.hasID = cachedString(&r.lastID, value), true
+			frame.ID = cachedString(&r.cachedID, value)
+			r.hasID = true
 		}
 	case "retry":
 		if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
@@ -146,57 +152,62 @@ func (r *Reader) parseField(frame *Frame, line []byte) {
 	}
 }
 
-// cachedString returns value as a string. If it is the same as the last one, it returns that
-// without an allocation. Invalid UTF-8 becomes U+FFFD, as in a browser.
-func cachedString(last *string, value []byte) string {
-	if *last != string(value) {
-		*last = strings.ToValidUTF8(string(value), "\ufffd")
+// cachedString returns value as a string, and stores it in cache. If cache has the same string already, no memory is
+// allocated: most events repeat the name of the previous event. Invalid UTF-8 becomes U+FFFD, as in a browser.
+func cachedString(cache *string, value []byte) string {
+	if *cache != string(value) {
+		*cache = strings.ToValidUTF8(string(value), "\ufffd")
 	}
-	return *last
+	return *cache
 }
 
-// readLine returns the next line without its line break, valid until the next call. At the end of
-// the stream, text without a line break counts as a line.
+// readLine returns the next line without its line break. The line is valid until the next call. At the end of
+// the stream, text without a line break counts as a line, and then readLine returns io.EOF.
 func (r *Reader) readLine() ([]byte, error) {
 	for {
 		r.skipPrefix()
-		window := r.buf[r.start:r.end]
-		if i := lineEnd(window, r.scanned); i >= 0 {
-			r.skipLF = window[i] == '\r'
+		unread := r.buf[r.start:r.end]
+		if i := lineEnd(unread, r.scanned); i >= 0 {
+			r.skipLF = unread[i] == '\r'
 			return r.takeLine(i, 1)
 		}
-		r.scanned = len(window)
-		if r.size+len(window) > r.maxEvent {
-			r.err = ErrTooLarge
-			r.end = 0
-			r.start = 0
-			r.scanned = 0
-			return nil, ErrTooLarge
+		r.scanned = len(unread)
+		if r.size+len(unread) > r.maxEvent {
+			return nil, r.failTooLarge()
+		}
+		if r.err == io.EOF && len(unread) > 0 {
+			return r.takeLine(len(unread), 0)
 		}
 		if r.err != nil {
-			if r.err == io.EOF && len(window) > 0 {
-				return r.takeLine(len(window), 0)
-			}
 			return nil, r.err
 		}
 		r.fillBuffer()
 	}
 }
 
+// failTooLarge drops the unread bytes and sets and returns r.err, so that every later read fails.
+func (r *Reader) failTooLarge() error {
+	r.err = ErrTooLarge
+	r.start = 0
+	r.end = 0
+	r.scanned = 0
+	return r.err
+}
+
 // skipPrefix skips a byte order mark at the start of the stream, and the LF of a CRLF whose CR has
-// ended the previous line. It does not wait for either: otherwise an event of a stream that uses
-// CR would be delayed until the next byte arrives.
+// ended the previous line. It skips only bytes that are in the buffer. To read until it is known whether an LF follows
+// a CR would delay each event of a stream that uses CR until the next byte arrives.
 func (r *Reader) skipPrefix() {
-	window := r.buf[r.start:r.end]
-	if len(window) == 0 {
+	unread := r.buf[r.start:r.end]
+	if len(unread) == 0 {
 		return
 	}
-	if !r.begun {
-		if len(window) < len(byteOrderMark) && bytes.HasPrefix(byteOrderMark, window) && r.err == nil {
-			return // a line cannot end before the mark is complete
+	if !r.checkedBOM {
+		if len(unread) < len(byteOrderMark) && bytes.HasPrefix(byteOrderMark, unread) && r.err == nil {
+			return // the mark may be incomplete; its bytes contain no line break, so readLine reads on
 		}
-		r.begun = true
-		if bytes.HasPrefix(window, byteOrderMark) {
+		r.checkedBOM = true
+		if bytes.HasPrefix(unread, byteOrderMark) {
 			r.start += len(byteOrderMark)
 			r.scanned = 0
 			return
@@ -204,31 +215,28 @@ func (r *Reader) skipPrefix() {
 	}
 	if r.skipLF {
 		r.skipLF = false
-		if window[0] == '\n' {
+		if unread[0] == '\n' {
 			r.start++
 			r.scanned = 0
 		}
 	}
 }
 
-// takeLine returns the next n bytes as a line and skips the line break after them.
-func (r *Reader) takeLine(n, ending int) ([]byte, error) {
-	r.size += n + ending
+// takeLine returns the next n bytes as a line, and skips the line break of breakSize bytes after them. It adds both to
+// the size of the event, and returns ErrTooLarge if the event exceeds maxEvent.
+func (r *Reader) takeLine(n, breakSize int) ([]byte, error) {
+	r.size += n + breakSize
 	if r.size > r.maxEvent {
-		r.err = ErrTooLarge
-		r.end = 0
-		r.start = 0
-		r.scanned = 0
-		return nil, ErrTooLarge
+		return nil, r.failTooLarge()
 	}
 	line := r.buf[r.start : r.start+n]
-	r.start += n + ending
+	r.start += n + breakSize
 	r.scanned = 0
 	return line, nil
 }
 
-// fillBuffer reads from the source once. It doubles a full buffer. readLine calls it only while
-// the line may be within maxEvent, which bounds the buffer.
+// fillBuffer waits until the source returns data or an error, and sets r.err to the error. It doubles the buffer if it
+// is full. readLine calls it only while the unread bytes are within maxEvent, which bounds the buffer.
 func (r *Reader) fillBuffer() {
 	if r.start > 0 {
 		r.end = copy(r.buf, r.buf[r.start:r.end])
