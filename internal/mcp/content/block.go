@@ -12,9 +12,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// contentBlock has the members of a content block that answerd uses. Type is "" if the block
-// cannot be decoded.
+// contentBlock has the members of an MCP content block that answerd uses. readBlock sets the undecoded members, and
+// parseMembers decodes them.
 type contentBlock struct {
+	// Type is "" if the block cannot be decoded.
 	Type        string  `json:"type"`
 	Text        string  `json:"text"`
 	MIME        string  `json:"mimeType"`
@@ -31,30 +32,31 @@ type contentBlock struct {
 		Blob string  `json:"blob"`
 	} `json:"resource"`
 
-	// The undecoded members. Texts and media may be large, so parseMembers decodes them only when they
-	// are needed.
-	raw, typeJSON, textJSON, mimeJSON, dataJSON json.RawMessage
+	raw json.RawMessage // the whole block
+	// Undecoded members, nil if absent. Texts and media may be large, so they are decoded only when they are needed.
+	typeJSON, textJSON, mimeJSON, dataJSON json.RawMessage
 }
 
-// parsedBlocks returns the blocks of Content with decoded members. It decodes them at its first
-// call.
+// parsedBlocks returns the blocks of r.Content with decoded members. It decodes them at its first
+// call and keeps them in r.blocks.
 func (r *Result) parsedBlocks() []contentBlock {
-	if len(r.blocks) != len(r.Content) { // the caller made r without Decode
+	if len(r.blocks) != len(r.Content) { // only Decode sets r.blocks
 		r.blocks = make([]contentBlock, len(r.Content))
 		for i, raw := range r.Content {
 			r.blocks[i], _ = readBlock(wire.NewDecoder(raw), raw)
 		}
 	}
-	for i := range r.blocks {
-		if !r.isParsed {
+	if !r.isParsed {
+		for i := range r.blocks {
 			r.blocks[i].parseMembers()
 		}
+		r.isParsed = true
 	}
-	r.isParsed = true
 	return r.blocks
 }
 
-// readBlock finds the members of the next content block of dec, which decodes raw.
+// readBlock reads the next content block of dec, which must be a decoder of raw. It sets only the undecoded members of
+// the block, which refer to raw.
 func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error) {
 	before := int(dec.InputOffset())
 	err = wire.Object(dec, func(name string) (err error) {
@@ -72,36 +74,37 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error
 		}
 		return err
 	})
-	block.raw = bytes.TrimLeft(raw[before:dec.InputOffset():dec.InputOffset()], ", \t\r\n")
+	end := int(dec.InputOffset())
+	block.raw = bytes.TrimLeft(raw[before:end:end], ", \t\r\n") // the offset before the block may be that of a comma
 	return block, err
 }
 
-// parseMembers decodes the members that readBlock has found. A block that lacks a required member
-// becomes a block of type "".
+// parseMembers decodes the members of a block that readBlock has read. A member that is absent or null is empty. If a
+// member has the wrong type, the block cannot be decoded, and only raw stays set.
 func (b *contentBlock) parseMembers() {
-	name, isRead := wire.Text(b.typeJSON)
-	switch name {
+	blockType, isDecoded := wire.Text(b.typeJSON)
+	switch blockType {
 	case "text":
-		b.Text, isRead = wire.Text(b.textJSON)
+		b.Text, isDecoded = wire.Text(b.textJSON)
 		if b.Text == "" {
-			b.textJSON = json.RawMessage(`""`)
+			b.textJSON = json.RawMessage(`""`) // for Payload, which returns textJSON
 		}
 	case "image", "audio":
-		var hasType, hasData bool
-		b.MIME, hasType = wire.Text(b.mimeJSON)
-		b.Data, hasData = wire.Text(b.dataJSON)
-		isRead = hasType && hasData
+		var isMIMEDecoded, isDataDecoded bool
+		b.MIME, isMIMEDecoded = wire.Text(b.mimeJSON)
+		b.Data, isDataDecoded = wire.Text(b.dataJSON)
+		isDecoded = isMIMEDecoded && isDataDecoded
 	default:
-		isRead = isRead && json.Unmarshal(b.raw, b) == nil
+		isDecoded = isDecoded && json.Unmarshal(b.raw, b) == nil
 	}
-	b.Type = name // encoding/json matches names in any case, and may have taken a member "TYPE"
-	if !isRead {
+	b.Type = blockType // encoding/json matches names in any case, and may have taken a member "TYPE"
+	if !isDecoded {
 		*b = contentBlock{raw: b.raw}
 	}
 }
 
-// placeholderText returns the block as text: its text, or a placeholder in brackets with type and
-// size. The text of an embedded resource follows its placeholder.
+// placeholderText returns the block as text: the text of a text block, or otherwise a placeholder in brackets with type
+// and size. The text of an embedded resource follows its placeholder.
 func (b *contentBlock) placeholderText() string {
 	switch b.Type {
 	case "text":
@@ -133,7 +136,8 @@ func (b *contentBlock) placeholderText() string {
 	return fmt.Sprintf("[content of type %s, %d bytes]", wire.Printable(b.Type, 40), len(b.raw))
 }
 
-// linkLabel returns the title or name of a linked resource, unless the URI ends with it, and its description.
+// linkLabel returns a linked resource's title, or else its name, and its description. It leaves out a title or name
+// with which the URI ends. It returns "" if there is no such text.
 func (b *contentBlock) linkLabel() string {
 	label := wire.Printable(cmp.Or(b.Title, b.Name), 200)
 	if strings.HasSuffix(b.URI, label) {
@@ -145,7 +149,8 @@ func (b *contentBlock) linkLabel() string {
 	return strings.TrimPrefix(label+": "+wire.Printable(b.Description, 500), ": ")
 }
 
-// BlockText returns a content block as text, like Part.Text.
+// BlockText returns an MCP content block as text: the text of a text block, or otherwise a placeholder (see Part.Text).
+// The error means that raw does not decode as a content block.
 func BlockText(raw json.RawMessage) (string, error) {
 	var b contentBlock
 	if err := json.Unmarshal(raw, &b); err != nil {
@@ -155,14 +160,14 @@ func BlockText(raw json.RawMessage) (string, error) {
 	return b.placeholderText(), nil
 }
 
-// decodedSize returns the number of bytes that s encodes in base64, without decoding it.
+// decodedSize returns the number of bytes that the base64 text s encodes.
 func decodedSize(s string) int {
 	return len(strings.TrimRight(s, "=")) * 3 / 4
 }
 
-// binaryData returns the base64 data of a block with its types, or "" for a block without binary
-// data.
-func (b *contentBlock) binaryData() (kind, mimeType, data string) {
+// binaryData returns the base64 data of a block, with its block type and its media type. All are "" for a block of a
+// type without binary data; data is "" for a resource without a blob.
+func (b *contentBlock) binaryData() (blockType, mimeType, data string) {
 	switch b.Type {
 	case "image", "audio":
 		return b.Type, b.MIME, b.Data

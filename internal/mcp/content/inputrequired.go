@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Bounds of one input_required result, in bytes. A client stores it until a person has answered.
+// Bounds of one input_required result, in bytes. answerd stores the result until a person has answered.
 const (
 	MaxRequestState  = 64 << 10
 	MaxInputRequests = 512 << 10 // of all requests together
 )
 
 // InputRequired is a result that is not complete: the server wants the same request again, with
-// the answers to Requests and with State (2026-07-28 basic/utilities/mrtr). Any session may send
-// it.
+// the answers to Requests and with State (2026-07-28 basic/utilities/mrtr). The request may be sent again in any
+// session.
 type InputRequired struct {
 	Requests map[string]InputRequest `json:"inputRequests,omitempty"`
 	// State is opaque and may be secret, so only the server may get it.
@@ -23,17 +23,17 @@ type InputRequired struct {
 	RoundTrips int `json:"roundTrips,omitempty"`
 }
 
-// SignIn is what a call waits for whose user has to sign in to the server first. Any process may send
-// the call again with it.
+// SignIn describes the sign-in at an MCP server for which a call waits. After the user has signed in, the call is sent
+// again with the SignIn, by any process unless InMemory is set.
 type SignIn struct {
-	Server  string    `json:"server"`
-	State   string    `json:"state"` // identifies it
-	URL     string    `json:"url"`   // that the user's browser opens
-	Message string    `json:"message"`
-	Expires time.Time `json:"-"` // by the clock of the process that made the call
-	// Asked is how often the call has ended that way, this time included.
+	Server  string    `json:"server"`  // the server's name
+	State   string    `json:"state"`   // identifies the sign-in
+	URL     string    `json:"url"`     // the page that the user's browser opens
+	Message string    `json:"message"` // for the user
+	Expires time.Time `json:"-"`       // by the clock of the process that made the call
+	// Asked is the number of times that the call has ended with a SignIn, this time included.
 	Asked int `json:"asked"`
-	// InMemory says that only the process that the call was made in can complete it.
+	// InMemory says that only the process that made the call can complete the sign-in.
 	InMemory bool `json:"in_memory,omitempty"`
 	// ListsTools says that the call was one of the tool sign_in, which lists the server's tools.
 	ListsTools bool `json:"lists_tools,omitempty"`
@@ -45,11 +45,11 @@ type InputRequest struct {
 	Params json.RawMessage `json:"params,omitempty"`
 }
 
-// DecodeInputRequired returns what an incomplete result asks for. ok is false for a complete
-// result, and for one that neither asks for anything nor has a state.
+// DecodeInputRequired decodes a result of type input_required. The caller sets RoundTrips. ok is false for a result of
+// another type, and for a result without inputRequests and requestState, which asks for nothing.
 func DecodeInputRequired(result json.RawMessage) (in *InputRequired, ok bool) {
-	if !bytes.Contains(result, []byte(`"input_required"`)) { // do not decode a large result for this
-		return nil, false
+	if !bytes.Contains(result, []byte(`"input_required"`)) {
+		return nil, false // the usual case, without decoding a result that may be large
 	}
 	var decoded struct {
 		ResultType string                  `json:"resultType"`

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// Media is an image or audio in a result, as the server sent it. Normalize checks it.
+// Media is an image or audio in a result, as the server sent it. Normalize checks whether a model can get it.
 type Media struct {
 	MIME string
 	Data string // base64
 }
 
-// playableMedia returns the image or audio of the block, or nil if it has none.
-func (b *contentBlock) playableMedia() *Media {
-	kind, mimeType, data := b.binaryData()
-	top, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
-	isPlayable := kind != "resource" || top == "image" || top == "audio"
-	if data == "" || !isPlayable {
+// media returns the image or audio in the block, or nil if the block has neither.
+func (b *contentBlock) media() *Media {
+	blockType, mimeType, data := b.binaryData()
+	topLevel, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
+	isMedia := blockType != "resource" || topLevel == "image" || topLevel == "audio"
+	if data == "" || !isMedia {
 		return nil
 	}
 	return &Media{MIME: mimeType, Data: data}
@@ -44,10 +44,10 @@ func hasPrefix(prefixes ...string) func(string) bool {
 	}
 }
 
-// isRIFF returns a function that checks for a RIFF container of that kind, which follows the
-// length.
-func isRIFF(kind string) func(string) bool {
-	return func(head string) bool { return len(head) >= 12 && head[:4] == "RIFF" && head[8:12] == kind }
+// isRIFF returns a function that checks for a RIFF container: the letters RIFF, a length of four bytes, and the form
+// type, such as WAVE.
+func isRIFF(formType string) func(string) bool {
+	return func(head string) bool { return len(head) >= 12 && head[:4] == "RIFF" && head[8:12] == formType }
 }
 
 // isMP3 reports whether head begins an MP3 file.
@@ -77,12 +77,12 @@ var mediaFormats = map[string]mediaFormat{
 // must not have.
 var lineBreaks = strings.NewReplacer("\r", "", "\n", "")
 
-// ErrMediaType means that models do not accept the type of a media. It is written for the model.
+// ErrMediaType means that models do not accept the type of an image or audio. Its text is written for the model.
 var ErrMediaType = errors.New("this type cannot be shown")
 
-// Normalize returns the media with the standard name of its type, and its base64 without line
-// breaks. The error, which is written for the model, means that no model accepts the media. It
-// must not be sent then, because an endpoint that refuses one part refuses the whole request.
+// Normalize returns a copy of m with the standard name of its type, and its base64 without line
+// breaks. The error, whose text is written for the model, means that no model accepts m. The caller
+// must not send m then, because an endpoint that refuses one part refuses the whole request.
 func (m *Media) Normalize() (*Media, error) {
 	name, _, err := mime.ParseMediaType(m.MIME)
 	format, known := mediaFormats[name]
@@ -103,21 +103,26 @@ func (m *Media) Normalize() (*Media, error) {
 	return &Media{MIME: format.mime, Data: data}, nil
 }
 
-// checkBase64 checks that all of s is padded base64, and returns the first bytes of its data. It
-// decodes in chunks, so that large media need no second copy.
+// maxMagic is the number of first bytes that the magic functions of mediaFormats get.
+const maxMagic = 16
+
+// checkBase64 returns an error unless all of s is padded base64. head is the first maxMagic bytes of the decoded data.
+// It decodes in chunks, so that large media need no second copy.
 func checkBase64(s string) (head string, err error) {
 	const chunk = 4 << 10 // characters, a multiple of 4
-	var in [chunk]byte
-	var out [chunk / 4 * 3]byte
+	var encoded [chunk]byte
+	var decoded [chunk / 4 * 3]byte
 	for from := 0; from < len(s); from += chunk {
-		n, err := base64.StdEncoding.Strict().Decode(out[:], in[:copy(in[:], s[from:])])
+		size := copy(encoded[:], s[from:])
+		n, err := base64.StdEncoding.Strict().Decode(decoded[:], encoded[:size])
 		if err != nil {
 			return "", err
 		}
 		if from == 0 {
-			head = string(out[:min(n, 16)])
+			head = string(decoded[:min(n, maxMagic)])
 		}
-		if last := from+chunk >= len(s); !last && n < len(out) {
+		isLast := from+chunk >= len(s)
+		if !isLast && n < len(decoded) {
 			return "", errors.New("padding before the end")
 		}
 	}

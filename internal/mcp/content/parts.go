@@ -23,19 +23,19 @@ type Part struct {
 }
 
 // Parts returns the result for a model, in order: the content blocks, the structured content
-// unless a text repeats it, and the violations. An empty result is the text "(no content)",
-// because the list is never empty.
+// unless a text block repeats it, and the violations. A result without text has the part "(no content)", so the list is
+// never empty.
 func (r *Result) Parts() []Part {
 	parts := make([]Part, 0, len(r.Content)+1)
-	isRepeated := r.Structured == nil
+	omitStructured := r.Structured == nil
 	for _, b := range r.parsedBlocks() {
-		parts = append(parts, Part{Text: b.placeholderText(), Media: b.playableMedia()})
-		if !isRepeated && b.Type == "text" {
-			isRepeated = repeatsStructured(b.Text, r.Structured)
+		parts = append(parts, Part{Text: b.placeholderText(), Media: b.media()})
+		if !omitStructured && b.Type == "text" {
+			omitStructured = repeatsStructured(b.Text, r.Structured)
 		}
 	}
 	switch {
-	case isRepeated:
+	case omitStructured:
 	case len(parts) == 0:
 		parts = append(parts, Part{Text: string(r.Structured)})
 	default:
@@ -61,26 +61,28 @@ func (r *Result) Text() string {
 	return strings.Join(texts, "\n")
 }
 
-// repeatsStructured reports whether text has the same value as the structured content. Servers
-// send such a text for clients that do not support structured content (MCP, server/tools,
-// "Structured Content"). Some SDKs wrap a value that is not an object as {"result": …}.
+// repeatsStructured reports whether text is the JSON text of the structured content. Servers
+// send the same value as a text for clients that do not support structured content (MCP, server/tools,
+// "Structured Content"). Some SDKs wrap a value that is not an object as {"result": …} in the structured content, but
+// not in the text; a string is then the text itself.
 func repeatsStructured(text string, structured json.RawMessage) bool {
 	if text == string(structured) {
 		return true
 	}
 	if len(text) < len(structured)/8 {
-		return false // too short: escapes make the same text at most six times as long
+		return false // escapes make the structured content at most six times as long as the same text
 	}
 	value, err := decodeJSON(structured)
 	if err != nil {
 		return false
 	}
-	wrapped, isWrapped := any(nil), false
+	var wrapped any
+	isWrapped := false
 	if object, ok := value.(map[string]any); ok && len(object) == 1 {
 		wrapped, isWrapped = object["result"]
-		if isWrapped && wrapped == any(text) {
-			return true
-		}
+	}
+	if isWrapped && wrapped == any(text) {
+		return true
 	}
 	decoded, err := decodeJSON([]byte(text))
 	if err != nil {
@@ -89,8 +91,8 @@ func repeatsStructured(text string, structured json.RawMessage) bool {
 	return reflect.DeepEqual(decoded, value) || isWrapped && reflect.DeepEqual(decoded, wrapped)
 }
 
-// decodeJSON returns the one value in raw. Numbers keep their spelling, so that equal values
-// compare as equal.
+// decodeJSON decodes raw, and returns an error if raw is not exactly one JSON value. Numbers are decoded as
+// json.Number, so that large integers that differ do not compare as equal.
 func decodeJSON(raw []byte) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -103,7 +105,8 @@ func decodeJSON(raw []byte) (v any, err error) {
 	return v, nil
 }
 
-// ListProblems returns the problems as a list, each on a line that begins with a dash.
+// ListProblems returns the problems as a list, each on a line of its own that begins with a dash. The text begins with
+// a line break, so that it can follow a heading.
 func ListProblems(problems []schema.Problem) string {
 	var b strings.Builder
 	for _, p := range problems {

@@ -3,7 +3,7 @@
 //
 //	result, err := content.Decode(raw) // of tools/call
 //	if err != nil {
-//		return err // a *DecodeError or ErrInputRequired
+//		return err // a *DecodeError, a *DepthError or ErrInputRequired
 //	}
 //	for _, part := range result.Parts() { // for the model
 //		prompt.Add(part.Text, part.Media)
@@ -38,9 +38,9 @@ type Result struct {
 	// Structured content of more than 1 MiB is not checked. A result with violations is delivered
 	// too; Parts ends with them.
 	Violations []schema.Problem
-	// InputRequired is set if the result is not complete yet. The other fields are then empty.
+	// InputRequired is set if the result is not complete yet. All other fields are empty then. Decode does not set it.
 	InputRequired *InputRequired
-	// SignIn is set, and nothing else, where the call was not sent because its user must sign in first.
+	// SignIn is set if the call was not sent because its user must sign in first. All other fields are empty then.
 	SignIn *SignIn
 
 	blocks   []contentBlock // the blocks of Content
@@ -48,8 +48,9 @@ type Result struct {
 }
 
 // Decode decodes a tools/call result from its original bytes. It does not use the SDK's types,
-// which turn large integers into floats and refuse content of unknown types. The result keeps raw,
-// which must be valid JSON and must not change. The error is a *DecodeError, a *DepthError or ErrInputRequired.
+// which turn large integers into floats and refuse content of unknown types. The result refers to raw, which must be
+// valid JSON and must not change. The error is a *DecodeError, a *DepthError or ErrInputRequired; with a *DepthError,
+// Decode also returns the result.
 func Decode(raw json.RawMessage) (*Result, error) {
 	defer compute.Begin(len(raw))()
 	// The decoder accepts invalid UTF-8 and halves of surrogate pairs in strings, but events and requests must not
@@ -80,11 +81,11 @@ func Decode(raw json.RawMessage) (*Result, error) {
 		return nil, &DecodeError{"its result does not decode", err}
 	}
 
-	kind, ok := wire.Text(resultType)
+	typeName, ok := wire.Text(resultType)
 	if !ok {
 		return nil, &DecodeError{Reason: "its resultType is not a string"}
 	}
-	if err := checkComplete(kind); err != nil {
+	if err := checkComplete(typeName); err != nil {
 		return nil, err
 	}
 	if isError != nil && json.Unmarshal(isError, &result.IsError) != nil {
@@ -97,7 +98,8 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	return result, result.checkDepth()
 }
 
-// readBlocks reads the list of content blocks. null counts as an empty list.
+// readBlocks reads the list of content blocks, the next value of dec, into r.Content and r.blocks. It replaces the
+// blocks of an earlier member "content". null counts as an empty list. dec must be a decoder of raw.
 func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	r.Content, r.blocks = nil, nil
 	if dec.PeekKind() == 'n' {
@@ -105,12 +107,13 @@ func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	}
 	return wire.Array(dec, func() error {
 		b, err := readBlock(dec, raw)
-		r.Content, r.blocks = append(r.Content, b.raw), append(r.blocks, b)
+		r.Content = append(r.Content, b.raw)
+		r.blocks = append(r.blocks, b)
 		return err
 	})
 }
 
-// DecodeResource decodes a resources/read result as the result of a call that embeds each of the
+// DecodeResource decodes a resources/read result. The Result has a content block of type resource for each of the
 // contents. The errors are those of Decode.
 func DecodeResource(raw json.RawMessage) (*Result, error) {
 	var decoded struct {
@@ -138,18 +141,18 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 	return result, result.checkDepth()
 }
 
-// ErrInputRequired means that a result still asks for input after all round trips that a request
-// may have.
+// ErrInputRequired means that a result is of type input_required. Package session answers these results, so Decode gets
+// one only after the last round trip that a request may have, or if an answer failed.
 var ErrInputRequired = errors.New("it asks again and again, whatever the answer")
 
-// checkComplete returns an error unless a result of this resultType is complete. Other types are
-// "input_required", and "task", whose result would have to be fetched later. The SDK returns some
-// of them as empty results without an error.
+// checkComplete returns nil if a result of this resultType is complete, ErrInputRequired for input_required, and a
+// *DecodeError for any other type, such as "task", whose result would have to be fetched later. The SDK returns some
+// incomplete results as empty results without an error.
 func checkComplete(resultType string) error {
 	switch resultType {
 	case "", "complete":
 		return nil
-	case "input_required": // after the last round trip
+	case "input_required":
 		return ErrInputRequired
 	}
 	return &DecodeError{Reason: fmt.Sprintf("a result of type %.40q", resultType)}
@@ -172,16 +175,18 @@ func (e *DecodeError) Error() string {
 // Unwrap returns the cause.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// Payload returns the result for a program: the structured content if there is any; or the text as
-// a JSON string if all content is text; or the array of content blocks.
+// Payload returns the result for a program, as the first of these that applies:
+//   - the structured content
+//   - the text as a JSON string, if all content is text; it is "" if there is no content
+//   - the array of content blocks
 func (r *Result) Payload() json.RawMessage {
-	text, ok := r.textOnly()
+	text, isText := r.textOnly()
 	switch {
 	case r.Structured != nil:
 		return r.Structured
-	case ok && len(r.Content) == 1:
-		return r.blocks[0].textJSON
-	case ok:
+	case isText && len(r.Content) == 1:
+		return r.blocks[0].textJSON // the same value as text, without encoding it again
+	case isText:
 		return wire.Quote(text)
 	}
 	return joinArray(r.Content)
@@ -190,14 +195,15 @@ func (r *Result) Payload() json.RawMessage {
 // Size returns the number of bytes of the content and the structured content.
 func (r *Result) Size() int { return totalSize(r.Content) + len(r.Structured) }
 
-// IsText reports whether the result consists only of text.
+// IsText reports whether the result consists only of text blocks, without structured content. It is true for an empty
+// result.
 func (r *Result) IsText() bool {
 	_, ok := r.textOnly()
 	return ok && r.Structured == nil
 }
 
-// textOnly returns the text of a result whose content blocks are all text. ok is false for other
-// results.
+// textOnly returns the texts of the content blocks, joined by newlines. ok is false if there is a block that is not
+// text. For a result without content it returns "" and true.
 func (r *Result) textOnly() (text string, ok bool) {
 	blocks := r.parsedBlocks()
 	texts := make([]string, len(blocks))
@@ -210,7 +216,7 @@ func (r *Result) textOnly() (text string, ok bool) {
 	return strings.Join(texts, "\n"), true
 }
 
-// joinArray returns a JSON array of the values, whose bytes stay unchanged.
+// joinArray returns a JSON array of the values, with the same bytes.
 func joinArray(values []json.RawMessage) json.RawMessage {
 	size := 2
 	for _, v := range values {
@@ -226,7 +232,8 @@ func joinArray(values []json.RawMessage) json.RawMessage {
 	return append(b, ']')
 }
 
-// checkDepth returns a *DepthError if a value of the result is nested too deeply.
+// checkDepth returns a *DepthError if the structured content or a content block is nested deeper than MaxDepth, and nil
+// otherwise.
 func (r *Result) checkDepth() error {
 	for _, value := range append([]json.RawMessage{r.Structured}, r.Content...) {
 		if isDeeper(value, MaxDepth) {

@@ -18,45 +18,47 @@ type TruncateOptions struct {
 }
 
 // Truncated is a result within a number of bytes. A note takes the place of each omission and
-// names the URL of the full result.
+// names the URL of the full result, if it has one.
 type Truncated struct {
 	Payload    json.RawMessage
 	Content    []json.RawMessage // never nil; each an MCP content block
-	Structured json.RawMessage   // nil if it is too large; then Payload has its beginning
+	Structured json.RawMessage   // nil if there is none, or it is too large; then Payload has its beginning
 	Incomplete bool              // something is omitted
 }
 
-// Truncate returns r within bounds. It replaces large binary blocks by links. If that is not
-// enough, it truncates texts, and then it omits blocks from the end. The payload repeats the
-// structured content or the content, so both get a share of the bytes.
+// Truncate returns r within the bounds of opts. It always replaces binary data of more than opts.MaxBinary by links. If
+// the content is still too large, it cuts the first block that exceeds the space, if that is text, and omits the blocks
+// after it.
+//
+// The payload repeats the structured content, or else the content. So without structured content, the content may have
+// half of the bytes. Structured content of at most a third of the bytes is kept whole, and twice its size is taken from
+// the content's space. Larger structured content is cut to a third, in the payload, and the content may have a third.
 func (r *Result) Truncate(opts TruncateOptions) Truncated {
 	defer compute.Begin(r.Size())()
-	content, isCut := r.truncateContent(opts, math.MaxInt)
-	bounded := Truncated{Content: content, Structured: r.Structured, Incomplete: isCut}
-	// share is what remains for the content. The structured content counts twice, once in the payload;
-	// beyond a third of the bytes only its beginning stays, in the payload.
-	share := opts.MaxBytes - 2*len(r.Structured)
+	content, hasOmissions := r.truncateContent(opts, math.MaxInt)
+	bounded := Truncated{Content: content, Structured: r.Structured, Incomplete: hasOmissions}
 	third := opts.MaxBytes / 3
+	contentLimit := opts.MaxBytes - 2*len(r.Structured)
 	switch {
 	case r.Structured == nil:
-		share = opts.MaxBytes / 2
+		contentLimit = opts.MaxBytes / 2
 	case len(r.Structured) > third:
-		share = third
+		contentLimit = third
 		bounded.Structured = nil
 		bounded.Incomplete = true
 	}
-	if totalSize(content) > share {
-		bounded.Content, _ = r.truncateContent(opts, share)
+	if totalSize(content) > contentLimit {
+		bounded.Content, _ = r.truncateContent(opts, contentLimit)
 		bounded.Incomplete = true
 	}
-	text, isOneText := r.textOnly()
+	text, isText := r.textOnly()
 	switch {
 	case r.Structured != nil:
 		bounded.Payload = TruncateValue(r.Structured, third, opts.URL)
-	case isOneText && !bounded.Incomplete:
+	case isText && !bounded.Incomplete:
 		bounded.Payload = r.Payload()
-	case isOneText:
-		text, _ = TruncateText(text, share, opts.URL)
+	case isText:
+		text, _ = TruncateText(text, contentLimit, opts.URL)
 		bounded.Payload = wire.Quote(text)
 	default:
 		bounded.Payload = joinArray(bounded.Content)
@@ -64,15 +66,15 @@ func (r *Result) Truncate(opts TruncateOptions) Truncated {
 	return bounded
 }
 
-// truncateContent returns the content blocks in at most limit bytes, not counting the notes. Binary blocks above
-// opts.MaxBinary are replaced by links. The first block that does not fit is cut if it is text, and everything after
-// it is omitted.
+// truncateContent returns the content blocks in at most limit bytes, not counting the notes, and whether something is
+// omitted. Binary data of more than opts.MaxBinary is replaced by a link. The first block that exceeds the
+// remaining space is cut if it is text and more than minTextShown bytes remain. All blocks after it are omitted.
 func (r *Result) truncateContent(opts TruncateOptions, limit int) (out []json.RawMessage, truncated bool) {
 	out = make([]json.RawMessage, 0, len(r.Content))
 	for i, block := range r.parsedBlocks() {
 		raw := block.raw
-		if kind, mimeType, data := block.binaryData(); len(data) > opts.MaxBinary {
-			raw = block.placeholderBlock(kind, mimeType, decodedSize(data), opts.URL)
+		if blockType, mimeType, data := block.binaryData(); len(data) > opts.MaxBinary {
+			raw = block.placeholderBlock(blockType, mimeType, decodedSize(data), opts.URL)
 			truncated = true
 		}
 		if len(raw) <= limit {
@@ -98,20 +100,20 @@ func (r *Result) truncateContent(opts TruncateOptions, limit int) (out []json.Ra
 // minTextShown is the smallest space, in bytes, for which the beginning of a text is useful.
 const minTextShown = 256
 
-// placeholderBlock returns a content block in place of omitted binary data: a link to the full
-// result at url, or a text if url is "".
-func (b *contentBlock) placeholderBlock(kind, mimeType string, bytes int, url string) json.RawMessage {
+// placeholderBlock returns a content block in place of b, whose binary data is omitted: a link to the full
+// result at url, or a text if url is "". size is the number of bytes of the decoded data.
+func (b *contentBlock) placeholderBlock(blockType, mimeType string, size int, url string) json.RawMessage {
 	mimeType = wire.Printable(mimeType, 100)
 	if url == "" {
-		return TextBlock(fmt.Sprintf("[%s %s, %d bytes, is left out]", kind, mimeType, bytes))
+		return TextBlock(fmt.Sprintf("[%s %s, %d bytes, is left out]", blockType, mimeType, size))
 	}
-	name := kind
-	if kind == "resource" {
+	name := blockType
+	if blockType == "resource" {
 		name = wire.Printable(b.Resource.URI, 500)
 	}
 	raw, _ := json.Marshal(map[string]any{ // cannot fail for strings and numbers
-		"type": "resource_link", "uri": url, "name": name, "mimeType": mimeType, "size": bytes,
-		"_meta": map[string]string{"answerd/stand-in": kind},
+		"type": "resource_link", "uri": url, "name": name, "mimeType": mimeType, "size": size,
+		"_meta": map[string]string{"answerd/stand-in": blockType},
 	})
 	return raw
 }
@@ -121,7 +123,7 @@ func TextBlock(text string) json.RawMessage {
 	return append(append([]byte(`{"type":"text","text":`), wire.Quote(text)...), '}')
 }
 
-// fullResultNote returns the part of a note that names the URL of the full result, if it has one.
+// fullResultNote returns the end of a note that names the URL of the full result, or "" if url is "".
 func fullResultNote(url string) string {
 	if url == "" {
 		return ""
@@ -131,7 +133,7 @@ func fullResultNote(url string) string {
 
 // TruncateText returns text unchanged if it takes at most limit bytes as a JSON string. Otherwise
 // it returns the longest beginning that does, in whole runes, and a note with the size and the URL
-// of the full text; url may be "".
+// of the full text. limit does not include the note. url may be "".
 func TruncateText(text string, limit int, url string) (_ string, truncated bool) {
 	n := fittingPrefix(text, limit)
 	if n == len(text) {
@@ -141,7 +143,7 @@ func TruncateText(text string, limit int, url string) (_ string, truncated bool)
 }
 
 // TruncateValue returns value unchanged if it has at most limit bytes. Otherwise it returns a JSON
-// string with the value's text, or its JSON if it is not a string, truncated like TruncateText.
+// string: the beginning of the value's JSON, or of its text if the value is a string, as TruncateText returns it.
 func TruncateValue(value json.RawMessage, limit int, url string) json.RawMessage {
 	if len(value) <= limit {
 		return value
@@ -154,11 +156,11 @@ func TruncateValue(value json.RawMessage, limit int, url string) json.RawMessage
 	return wire.Quote(text)
 }
 
-// fittingPrefix returns the number of bytes of text, in whole runes, that take at most limit bytes
-// as a JSON string. A control character takes six of them.
+// fittingPrefix returns the length in bytes of the longest beginning of text, in whole runes, that takes at most limit
+// bytes as a JSON string, without its quotes.
 func fittingPrefix(text string, limit int) int {
-	if len(text) <= limit/6 {
-		return len(text)
+	if len(text) <= limit/len(`\u0000`) {
+		return len(text) // even if each byte is a control character
 	}
 	for i := 0; i < len(text); {
 		size, cost := 1, 1
