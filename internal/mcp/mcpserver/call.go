@@ -23,10 +23,10 @@ const (
 	ActionCancel  = "cancel"
 )
 
-// Call is one call of the tool.
+// Call is one call of a tool.
 type Call struct {
-	Tool      string          // its name
-	Arguments json.RawMessage // a JSON object, not validated
+	Tool      string          // the tool's name
+	Arguments json.RawMessage // not validated; "{}" if the client sent none
 	Meta      map[string]any  // the member _meta, not validated
 	Request   *http.Request   // the HTTP request; it has the caller's identity and headers
 
@@ -35,23 +35,23 @@ type Call struct {
 	// InputRequests.
 	SupportsForm, SupportsURL, OpenStream bool
 	// RequestState and InputResponses are set in a call that continues an earlier one: the
-	// RequestState of its Result, as the client returned it, and the answers to its InputRequests.
+	// RequestState of that call's Result, as the client returned it, and the answers to its InputRequests by their IDs.
 	RequestState   string
 	InputResponses map[string]ElicitResult
 
 	req     *sdk.CallToolRequest
-	ctx     context.Context // from the SDK, which finds the stream with it
-	session string          // "" if the protocol version has no sessions
-	owner   string
+	ctx     context.Context // that the SDK gave to the call; the SDK sends messages on the stream to which it belongs
+	session string          // the session's id, or "" if the protocol version has no sessions
+	owner   string          // see Options.Owner
 }
 
 // Elicitation is a question to the person who uses the client.
 type Elicitation struct {
-	ID      string
+	ID      string // unique within a Result; the key in Call.InputResponses
 	Mode    string // ModeForm or ModeURL
 	Message string
-	Schema  json.RawMessage // with ModeForm
-	URL     string          // with ModeURL
+	Schema  json.RawMessage // of the form, with ModeForm
+	URL     string          // of the page to open, with ModeURL
 }
 
 // ElicitResult is the person's answer to an Elicitation.
@@ -60,29 +60,30 @@ type ElicitResult struct {
 	Content json.RawMessage // the content of an accepted form, a JSON object
 }
 
-// Result is the result of a call. With InputRequests the client must answer them with another
-// call, which returns RequestState. The client sees RequestState and can change it, so it must
-// not be trusted.
+// Result is the result of a call, or, with InputRequests, a request for input.
 type Result struct {
 	Text       string
-	Structured any
+	Structured any // nil, or a value whose JSON is the structured content
 	IsError    bool
 
+	// InputRequests are questions to the person. The other fields above are ignored then. The client sends another call
+	// with the answers and with RequestState. It can read and change RequestState, so the value must not be trusted.
 	InputRequests []Elicitation
 	RequestState  string
 }
 
-// ErrClosed is the cause of the context of a call whose handler is closed.
+// ErrClosed is the cause for which Close cancels the contexts of calls. Its text is the answer to later requests.
 var ErrClosed = errors.New("the service is shutting down")
 
 // callRegistry holds the calls in flight.
 type callRegistry struct {
 	mu     sync.Mutex // protects all fields
 	open   map[*Call]context.CancelCauseFunc
-	closed bool
+	closed bool // add refuses calls
 }
 
-// add registers a call and reports whether calls are still accepted.
+// add registers a call with the function that cancels it, and returns true. After refuseNew it does nothing and returns
+// false.
 func (c *callRegistry) add(call *Call, cancel context.CancelCauseFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +100,8 @@ func (c *callRegistry) remove(call *Call) {
 	delete(c.open, call)
 }
 
-// cancelMatching cancels the calls for which match is true.
+// cancelMatching cancels the calls for which match returns true, and does not wait for their end. match must not use c,
+// whose mutex is held.
 func (c *callRegistry) cancelMatching(cause error, match func(*Call) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +112,7 @@ func (c *callRegistry) cancelMatching(cause error, match func(*Call) bool) {
 	}
 }
 
-// busySessions returns the sessions with a call in flight.
+// busySessions returns the ids of the sessions with a call in flight.
 func (c *callRegistry) busySessions() map[string]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,16 +130,17 @@ func (c *callRegistry) refuseNew() {
 	c.closed = true
 }
 
-// sdkResult returns the result in the type of the SDK.
+// sdkResult returns r in the type of the SDK.
 func sdkResult(r Result) *sdk.CallToolResult {
 	if len(r.InputRequests) == 0 {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}, StructuredContent: r.Structured, IsError: r.IsError}
+		content := []sdk.Content{&sdk.TextContent{Text: r.Text}}
+		return &sdk.CallToolResult{Content: content, StructuredContent: r.Structured, IsError: r.IsError}
 	}
-	out := &sdk.CallToolResult{InputRequests: make(sdk.InputRequestMap, len(r.InputRequests)), RequestState: r.RequestState}
+	requests := make(sdk.InputRequestMap, len(r.InputRequests))
 	for _, q := range r.InputRequests {
-		out.InputRequests[q.ID] = q.sdkParams()
+		requests[q.ID] = q.sdkParams()
 	}
-	return out
+	return &sdk.CallToolResult{InputRequests: requests, RequestState: r.RequestState}
 }
 
 // sdkParams returns the elicitation in the type of the SDK.
@@ -148,7 +151,7 @@ func (e Elicitation) sdkParams() *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: ModeForm, Message: e.Message, RequestedSchema: e.Schema}
 }
 
-// newElicitResult returns the SDK's result as an ElicitResult.
+// newElicitResult returns the SDK's result as an ElicitResult. It drops content that was not accepted.
 func newElicitResult(r *sdk.ElicitResult) ElicitResult {
 	a := ElicitResult{Action: r.Action}
 	if r.Action == ActionAccept && r.Content != nil {
@@ -157,8 +160,8 @@ func newElicitResult(r *sdk.ElicitResult) ElicitResult {
 	return a
 }
 
-// Elicit asks the person who uses the client, and waits for the answer until ctx ends. It may be
-// called concurrently, and only if OpenStream is true.
+// Elicit asks the person who uses the client, and waits for the answer until ctx ends or the client cancels the call. It
+// may be called concurrently, and only if OpenStream is true.
 func (c *Call) Elicit(ctx context.Context, e Elicitation) (ElicitResult, error) {
 	elicitCtx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -170,16 +173,19 @@ func (c *Call) Elicit(ctx context.Context, e Elicitation) (ElicitResult, error) 
 	return newElicitResult(r), nil
 }
 
-// Progress sends a progress notification if the client asked for them. Each progress must be
-// greater than the one before. It returns no error: the call's context ends when the client is
-// gone.
+// Progress sends a progress notification if the client has asked for progress. progress must increase with each
+// notification of a call. Progress ignores errors: if the client is gone, the context of the call ends.
 func (c *Call) Progress(progress float64, message string) {
-	if token := c.req.Params.GetProgressToken(); token != nil {
-		_ = c.req.Session.NotifyProgress(c.ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: progress, Message: message})
+	token := c.req.Params.GetProgressToken()
+	if token == nil {
+		return
 	}
+	_ = c.req.Session.NotifyProgress(c.ctx, &sdk.ProgressNotificationParams{
+		ProgressToken: token, Progress: progress, Message: message,
+	})
 }
 
-// Log sends a log message if the client asked for messages of that level.
+// Log sends a log message if the client has asked for messages of this level. It ignores errors, as Progress does.
 func (c *Call) Log(level, logger string, data json.RawMessage) {
 	_ = c.req.Session.Log(c.ctx, &sdk.LoggingMessageParams{Level: sdk.LoggingLevel(level), Logger: logger, Data: data})
 }

@@ -7,18 +7,18 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// SessionDrain closes the sessions of an SDK server when no request can begin one any more. If a session were
+// SessionDrain closes the sessions of an SDK server at a time when no request can begin a session. If a session were
 // closed while the SDK connects it, the SDK would panic (docs/internals/upstream/close_while_connecting.md). The
-// zero value works.
+// zero value is ready for use.
 type SessionDrain struct {
-	mu     sync.RWMutex // held for reading by each request that may begin a session
+	mu     sync.RWMutex // held for reading by each request between Begin and End; protects closed
 	closed bool
 }
 
-// Begin counts a request that may begin a session, until End. After Close it answers the request with 503 and
-// returns false.
+// Begin must be called before a request that may begin a session, and End after it if Begin has returned true. Once
+// Close was called, Begin answers the request with 503 and returns false. It does not block.
 func (d *SessionDrain) Begin(w http.ResponseWriter) bool {
-	if d.mu.TryRLock() { // false only while Close waits
+	if d.mu.TryRLock() { // fails only while Close waits or sets closed
 		if !d.closed {
 			return true
 		}
@@ -28,10 +28,10 @@ func (d *SessionDrain) Begin(w http.ResponseWriter) bool {
 	return false
 }
 
-// End ends what Begin began.
+// End must be called once after a request for which Begin has returned true.
 func (d *SessionDrain) End() { d.mu.RUnlock() }
 
-// Close refuses further requests, waits for those that Begin has counted, and closes all sessions of the server.
+// Close makes Begin refuse further requests, waits for End of those in flight, and closes all sessions of the server.
 // It returns when the calls of the sessions have ended.
 func (d *SessionDrain) Close(server *sdk.Server) {
 	d.mu.Lock()

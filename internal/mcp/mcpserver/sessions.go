@@ -8,19 +8,19 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// sessionUse is who began a session, and when they last used it.
+// sessionUse says who began a session, and when they last used it.
 type sessionUse struct {
-	owner string
-	last  time.Time
+	owner    string
+	lastUsed time.Time
 }
 
-// sessionRegistry holds the use of each session, which the SDK does not have.
+// sessionRegistry records the use of each session, which the SDK does not.
 type sessionRegistry struct {
-	mu   sync.Mutex // protects uses
-	uses map[string]sessionUse
+	mu   sync.Mutex            // protects uses
+	uses map[string]sessionUse // by session id
 }
 
-// add registers a session that has begun; id is "" if the SDK refused it.
+// add registers a session that the SDK has begun for owner. id is "" if the SDK has refused to; then add does nothing.
 func (s *sessionRegistry) add(id, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,8 @@ func (s *sessionRegistry) add(id, owner string) {
 	}
 }
 
-// recordUse notes that the owner of a session uses it.
+// recordUse sets the time of the last use of a session to now. It does nothing if the session is unknown or owner has
+// not begun it.
 func (s *sessionRegistry) recordUse(id, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,8 +39,9 @@ func (s *sessionRegistry) recordUse(id, owner string) {
 	}
 }
 
-// openSessions returns the sessions of the server by their ids, and removes those that have ended. The mutex is
-// held meanwhile, so that it does not remove one that begins.
+// openSessions returns the sessions of the server by their ids, and removes all other sessions from s. It holds the
+// mutex while it lists the sessions: a session that add registered in between would be missing in the list, and be
+// removed.
 func (s *sessionRegistry) openSessions(server *sdk.Server) map[string]*sdk.ServerSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,31 +53,36 @@ func (s *sessionRegistry) openSessions(server *sdk.Server) map[string]*sdk.Serve
 	return open
 }
 
-// leastRecentlyUsed returns the session that was not used for longest of the callers with the most sessions, leaving
-// out those that are busy. It returns "" if there is none, or if owner would then have more sessions than they.
+// leastRecentlyUsed returns the id of the session to end so that owner can begin one: of the sessions of the callers
+// with the most sessions, the least recently used that is not in busy. It returns "" if there is no such session, or if
+// owner, with one session more, would have as many sessions as these callers or more.
 func (s *sessionRegistry) leastRecentlyUsed(owner string, busy map[string]bool) (oldest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	counts, most := make(map[string]int), 0
+	counts := make(map[string]int) // of sessions, by owner
+	maxCount := 0
 	for _, use := range s.uses {
 		counts[use.owner]++
-		most = max(most, counts[use.owner])
+		maxCount = max(maxCount, counts[use.owner])
 	}
-	if counts[owner]+1 >= most {
+	if counts[owner]+1 >= maxCount {
 		return ""
 	}
 	for id, use := range s.uses {
-		if counts[use.owner] == most && !busy[id] && (oldest == "" || use.last.Before(s.uses[oldest].last)) {
+		if busy[id] || counts[use.owner] < maxCount {
+			continue
+		}
+		if oldest == "" || use.lastUsed.Before(s.uses[oldest].lastUsed) {
 			oldest = id
 		}
 	}
 	return oldest
 }
 
-// admitSession reports whether owner may begin another session. If there are MaxSessions, it ends an idle session of a
-// caller who has more of them: otherwise one caller could keep all others out. That caller's client gets 404, and
-// begins a new session (MCP 2025-11-25, Streamable HTTP, Session Management). Requests that arrive at the same time
-// can together exceed MaxSessions.
+// admitSession reports whether owner may begin another session. If there are MaxSessions already, it ends an idle
+// session of a caller who has more sessions than owner: otherwise one caller could use all sessions. The client of the
+// ended session gets 404 for its next request, and begins a new session (MCP 2025-11-25, Streamable HTTP, Session
+// Management). Requests that arrive at the same time can together exceed MaxSessions.
 func (h *Handler) admitSession(owner string) bool {
 	open := h.sessions.openSessions(h.statefulServer)
 	if len(open) < h.MaxSessions {

@@ -1,22 +1,23 @@
 package mcpserver
 
 import (
+	"cmp"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// stream is the response to one request. The SDK writes whole events to it, from several
-// goroutines, and stream writes heartbeat comments between them. The wrapped ResponseWriter sets
-// the write deadlines.
+// stream is the http.ResponseWriter of one request. The SDK writes whole events to it, from several
+// goroutines. After openStream, stream flushes each write, and writes a comment whenever no event was written for the
+// duration heartbeat. The wrapped ResponseWriter must set the write deadlines.
 type stream struct {
 	http.ResponseWriter
 	rc        *http.ResponseController
 	heartbeat time.Duration
 
-	mu       sync.Mutex // protects what follows, and the ResponseWriter once the stream is open
-	timer    *time.Timer
-	finished bool
+	mu       sync.Mutex  // protects the following fields, and the ResponseWriter once the stream is open
+	timer    *time.Timer // of the next heartbeat; nil until openStream
+	finished bool        // the handler is about to return, so nothing may be written
 }
 
 func newStream(w http.ResponseWriter, heartbeat time.Duration) *stream {
@@ -24,7 +25,8 @@ func newStream(w http.ResponseWriter, heartbeat time.Duration) *stream {
 }
 
 // openStream sends the header, so that the client knows that its call executes, and starts the
-// heartbeats, because proxies cut silent connections. The SDK must have set the header before.
+// heartbeats, because proxies close silent connections. The SDK must have set the header before. Later calls of
+// openStream have no effect.
 func (s *stream) openStream() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +48,7 @@ func (s *stream) sendPing() {
 	}
 }
 
-// Write implements http.ResponseWriter.
+// Write implements http.ResponseWriter. It returns http.ErrHandlerTimeout after finish.
 func (s *stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +58,9 @@ func (s *stream) Write(b []byte) (int, error) {
 	return s.writeLocked(b)
 }
 
-// writeLocked writes data and flushes the stream. It stops the heartbeat during the write, which
-// lasts as long as the client takes to read.
+// writeLocked writes b, which may be empty. If the stream is open, it also flushes, and starts the time to the next
+// heartbeat anew. The heartbeat is stopped during the write, which may wait for the client to read. The caller holds
+// s.mu, also during the write.
 func (s *stream) writeLocked(b []byte) (n int, err error) {
 	if s.timer != nil {
 		s.timer.Stop()
@@ -66,16 +69,13 @@ func (s *stream) writeLocked(b []byte) (n int, err error) {
 		n, err = s.ResponseWriter.Write(b)
 	}
 	if s.timer == nil {
-		return n, err // the response is not a stream
+		return n, err // openStream was not called: the response is not a stream
 	}
 	s.timer.Reset(s.heartbeat)
-	if ferr := s.rc.Flush(); err == nil {
-		err = ferr
-	}
-	return n, err
+	return n, cmp.Or(err, s.rc.Flush())
 }
 
-// FlushError lets http.ResponseController flush the stream.
+// FlushError lets http.ResponseController flush the stream. It returns http.ErrHandlerTimeout after finish.
 func (s *stream) FlushError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +85,8 @@ func (s *stream) FlushError() error {
 	return s.rc.Flush()
 }
 
-// finish makes later writes fail. The handler calls it last, because nobody may use a
-// ResponseWriter after the handler has returned.
+// finish stops the heartbeats and makes later writes fail. The handler must call it before it returns, because a
+// ResponseWriter must not be used after that, and the SDK's goroutines may still write.
 func (s *stream) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
