@@ -88,20 +88,20 @@ func (c *compiler) collectSchemas(v *value) error {
 	if err := c.checkKeywords(v); err != nil {
 		return err
 	}
-	if x := v.keywordString("pattern"); x != "" {
-		if err := c.compilePattern(x); err != nil {
+	if expression := v.keywordString("pattern"); expression != "" {
+		if err := c.compilePattern(expression); err != nil {
 			return err
 		}
 	}
 	if p := v.keyword("patternProperties"); p != nil {
-		for _, x := range p.names {
-			if err := c.compilePattern(x); err != nil {
+		for _, expression := range p.names {
+			if err := c.compilePattern(expression); err != nil {
 				return err
 			}
 			// Without the expression it is unknown which properties are additional ones. An unsupported expression
 			// in the keyword pattern is ignored instead.
-			if c.patterns[x] == nil {
-				return fmt.Errorf("it has an unsupported regular expression in patternProperties: %s", printable(x, 80))
+			if c.patterns[expression] == nil {
+				return fmt.Errorf("it has an unsupported regular expression in patternProperties: %s", printable(expression, 80))
 			}
 		}
 	}
@@ -135,7 +135,7 @@ type node struct {
 	additionalProperties, propertyNames *node
 	required                            []string
 	minProperties, maxProperties        *int
-	dependencies                        []dependency // dependentRequired and dependentSchemas
+	dependencies                        []dependency // dependentRequired and dependentSchemas, or dependencies
 	unevaluatedProperties               *node
 
 	allOf, anyOf, oneOf             []*node
@@ -265,9 +265,9 @@ func (c *compiler) buildObject(n *node, v *value) {
 		}
 	}
 	if p := v.keyword("patternProperties"); p != nil {
-		for i, x := range p.names {
+		for i, expression := range p.names {
 			if s := c.nodes[p.items[i]]; s != nil {
-				n.patterns = append(n.patterns, patternNode{c.patterns[x], s})
+				n.patterns = append(n.patterns, patternNode{c.patterns[expression], s})
 			}
 		}
 	}

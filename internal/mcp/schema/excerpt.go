@@ -12,8 +12,8 @@ import (
 // it is longer than n, or the problems concern no property, the text is the beginning of the schema. Excerpt returns ""
 // if raw is not JSON within the bounds of Compile.
 func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
-	tree, wrong := parseJSON(raw, lastDuplicateWins)
-	if wrong != nil {
+	tree, problem := parseJSON(raw, lastDuplicateWins)
+	if problem != nil {
 		return ""
 	}
 	if properties := tree.keyword("properties"); properties != nil && properties.kind == object {

@@ -78,8 +78,8 @@ func (s keywordType) findMismatch(v *value) *value {
 		return nil
 	}
 	for _, item := range v.items {
-		if wrong := elementTypes.findMismatch(item); wrong != nil {
-			return wrong
+		if mismatch := elementTypes.findMismatch(item); mismatch != nil {
+			return mismatch
 		}
 	}
 	return nil
@@ -109,8 +109,8 @@ func (c *compiler) checkKeywords(v *value) error {
 		if c.draft4 && (name == "exclusiveMinimum" || name == "exclusiveMaximum") {
 			allowed |= boolValue // see bounds
 		}
-		if wrong := allowed.findMismatch(given); wrong != nil {
-			return fmt.Errorf("%q in it cannot be a %s", name, typeName[wrong.kind])
+		if mismatch := allowed.findMismatch(given); mismatch != nil {
+			return fmt.Errorf("%q in it cannot be a %s", name, typeName[mismatch.kind])
 		}
 	}
 	return nil

@@ -31,9 +31,9 @@ func parseJSON(raw []byte, duplicates duplicatePolicy) (*value, *Problem) {
 		jsontext.AllowDuplicateNames(duplicates == lastDuplicateWins),
 		jsontext.AllowInvalidUTF8(true)) // for an escaped half of a surrogate pair, such as "\ud800"
 	p := parser{src: raw, in: in}
-	v, wrong := p.readValue(0)
-	if wrong != nil {
-		return nil, wrong
+	v, problem := p.readValue(0)
+	if problem != nil {
+		return nil, problem
 	}
 	if _, err := p.in.ReadToken(); err != io.EOF {
 		return nil, decoderProblem(err)
@@ -117,9 +117,9 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 			}
 			v.names = append(v.names, name.String())
 		}
-		item, wrong := p.readValue(start)
-		if wrong != nil {
-			return nil, wrong
+		item, problem := p.readValue(start)
+		if problem != nil {
+			return nil, problem
 		}
 		v.items = append(v.items, item)
 	}

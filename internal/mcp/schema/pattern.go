@@ -13,19 +13,19 @@ const (
 	maxPatternText = 4 << 10 // bytes of one expression
 )
 
-// compilePattern compiles the regular expression x into c.patterns[x]. Schemas have expressions of ECMA-262 (draft
-// 2020-12 core, 6.4). Package regexp supports nearly all of them, and matches in linear time, so that a pattern
-// cannot block. For an unsupported expression c.patterns[x] is nil: the server has to check it. The error means that
-// the expression is too long, or needs too many states, as (a{1000}){1000} does.
-func (c *compiler) compilePattern(x string) error {
-	if _, known := c.patterns[x]; known {
+// compilePattern compiles a regular expression into c.patterns. Schemas have expressions of ECMA-262 (draft 2020-12
+// core, 6.4). Package regexp supports nearly all of them, and matches in linear time, so that a pattern cannot block.
+// For an unsupported expression, c.patterns has nil: the server has to check it. The error means that the expression is
+// too long, or needs too many states, as (a{1000}){1000} does.
+func (c *compiler) compilePattern(expression string) error {
+	if _, known := c.patterns[expression]; known {
 		return nil
 	}
-	c.patterns[x] = nil
-	if len(x) > maxPatternText {
+	c.patterns[expression] = nil
+	if len(expression) > maxPatternText {
 		return errors.New("a pattern in it is too long")
 	}
-	tree, err := syntax.Parse(x, syntax.Perl)
+	tree, err := syntax.Parse(expression, syntax.Perl)
 	if err != nil {
 		return nil
 	}
@@ -34,8 +34,8 @@ func (c *compiler) compilePattern(x string) error {
 	if c.patternStates > maxPattern {
 		return fmt.Errorf("its patterns have more than %d states", maxPattern)
 	}
-	if compiled, err := regexp.Compile(x); err == nil {
-		c.patterns[x] = &pattern{compiled, size}
+	if compiled, err := regexp.Compile(expression); err == nil {
+		c.patterns[expression] = &pattern{compiled, size}
 	}
 	return nil
 }

@@ -47,8 +47,8 @@ func parseText(v *value) *value {
 	if isContainer := trimmed[0] == '[' || trimmed[0] == '{'; trimmed != v.text && !isContainer {
 		return nil
 	}
-	parsed, wrong := parseJSON([]byte(trimmed), refuseDuplicates)
-	if wrong != nil {
+	parsed, problem := parseJSON([]byte(trimmed), refuseDuplicates)
+	if problem != nil {
 		return nil
 	}
 	return parsed

@@ -39,9 +39,9 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > maxSchema {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxSchema)
 	}
-	tree, wrong := parseJSON(raw, lastDuplicateWins)
-	if wrong != nil {
-		return nil, errors.New("it " + wrong.Detail)
+	tree, problem := parseJSON(raw, lastDuplicateWins)
+	if problem != nil {
+		return nil, errors.New("it " + problem.Detail)
 	}
 	c := compiler{patterns: map[string]*pattern{}, nodes: map[*value]*node{}, byID: map[string]*value{}, anchors: map[string]*value{}}
 	root, err := c.compile(tree)
@@ -61,9 +61,9 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 // that says that there are more). Problems that a repair would solve are not among them, except where a problem is
 // within a repaired string. A value that cannot be checked within maxSteps has one problem that says so.
 func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
-	v, wrong := parseJSON(raw, refuseDuplicates)
-	if wrong != nil {
-		return raw, []Problem{*wrong}
+	v, problem := parseJSON(raw, refuseDuplicates)
+	if problem != nil {
+		return raw, []Problem{*problem}
 	}
 	check := validator{schema: s}
 	original := check.validate(s.root, v, nil)
@@ -87,9 +87,9 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 // Validate returns the problems of a value, or nil if the value is valid. Unlike Check, it repairs nothing, so it also
 // reports the problems that a repair would solve.
 func (s *Schema) Validate(raw json.RawMessage) []Problem {
-	v, wrong := parseJSON(raw, refuseDuplicates)
-	if wrong != nil {
-		return []Problem{*wrong}
+	v, problem := parseJSON(raw, refuseDuplicates)
+	if problem != nil {
+		return []Problem{*problem}
 	}
 	w := validator{schema: s}
 	return w.problemsOf(w.validate(s.root, v, nil))

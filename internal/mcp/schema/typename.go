@@ -49,19 +49,19 @@ func checkTypes(tree any, pointer string) *Problem {
 		members, _ := given.(map[string]any)
 		switch {
 		case allowed&oneSchema != 0 && list == nil:
-			if wrong := checkTypes(given, keywordPointer); wrong != nil {
-				return wrong
+			if problem := checkTypes(given, keywordPointer); problem != nil {
+				return problem
 			}
 		case allowed&schemaList != 0:
 			for i, item := range list {
-				if wrong := checkTypes(item, fmt.Sprintf("%s/%d", keywordPointer, i)); wrong != nil {
-					return wrong
+				if problem := checkTypes(item, fmt.Sprintf("%s/%d", keywordPointer, i)); problem != nil {
+					return problem
 				}
 			}
 		case allowed&schemaMap != 0:
 			for _, name := range slices.Sorted(maps.Keys(members)) {
-				if wrong := checkTypes(members[name], keywordPointer+"/"+pointerEscaper.Replace(name)); wrong != nil {
-					return wrong
+				if problem := checkTypes(members[name], keywordPointer+"/"+pointerEscaper.Replace(name)); problem != nil {
+					return problem
 				}
 			}
 		}
