@@ -167,9 +167,9 @@ func (e *extractor) readProse(final bool) (again bool, err error) {
 	e.dropAfterCall(final)
 	for i := e.nextCandidate(0); i < len(e.pending); i = e.nextCandidate(i + 1) {
 		text, at := e.pending[i:], e.positionOf(i)
-		results, notation := noMatch, noMatch
+		invented, notation := noMatch, noMatch
 		if len(e.calls) > 0 && at.lineStart {
-			results = matchResults(text, final)
+			invented = matchInventedResult(text, final)
 		}
 		if !e.noBuffering {
 			notation = matchNotation(text, at, final, e.tools)
@@ -180,7 +180,7 @@ func (e *extractor) readProse(final bool) (again bool, err error) {
 			call = noMatch
 		}
 		switch {
-		case results == matched:
+		case invented == matched:
 			err := e.emitText(i)
 			e.discarding = true
 			e.pending = ""
@@ -193,7 +193,7 @@ func (e *extractor) readProse(final bool) (again bool, err error) {
 				return false, err
 			}
 			return true, e.beginCall(header)
-		case results == needMore, notation == needMore, call == needMore:
+		case invented == needMore, notation == needMore, call == needMore:
 			return false, e.emitText(i)
 		}
 	}
@@ -207,15 +207,15 @@ func (e *extractor) positionOf(i int) position {
 	atStart := !e.started && len(e.calls) == 0 && strings.Trim(e.pending[:i], whiteSpace) == ""
 	followsCall := i == 0 && e.afterCall
 	return position{
-		lineStart:   before == '\n' || atStart || followsCall, // the next call may begin behind the last one
+		lineStart:   before == '\n' || atStart || followsCall, // a call may follow another call on the same line
 		answerStart: atStart,
 		inlineCode:  before == '`',
 	}
 }
 
-// matchResults matches the beginning of text with the words that announce a tool's result in the prompt. A model that
-// writes them after a call invents a result.
-func matchResults(text string, final bool) matchResult {
+// matchInventedResult matches the beginning of text with the words that announce a tool's result in the prompt. A model
+// that writes them after a call invents a result. final means that no more text follows.
+func matchInventedResult(text string, final bool) matchResult {
 	return max(matchPrefix(text, "TOOL RESULT:", final), matchPrefix(text, "TOOL ERROR:", final))
 }
 
@@ -372,18 +372,19 @@ func (e *extractor) toolNeedsArguments(name string) bool {
 }
 
 // startCall begins a call: it sets e.call and emits an llm.ToolCallStart. White space before the first call of an
-// answer without text is dropped. The error means that the answer has too many calls.
+// answer without text is dropped. The error is errStopped, or means that the answer has too many calls.
 func (e *extractor) startCall(name string) error {
 	if len(e.calls) == llm.MaxCalls {
 		return &llm.Error{Kind: llm.ModelError, Public: publicTooManyCalls, Err: errors.New("more than 128 tool calls in one answer")}
 	}
-	e.started, e.leadingSpace = true, ""
+	e.started = true
+	e.leadingSpace = ""
 	e.call = &llm.ToolCall{Index: len(e.calls), ID: "call_" + rand.Text(), Name: name}
 	return e.sendPart(llm.ToolCallStart{Index: e.call.Index, ID: e.call.ID, Name: name})
 }
 
-// emitArguments adds a piece to the arguments of e.call and emits it as llm.ToolCallArgs. The error means that the
-// arguments are too large.
+// emitArguments adds a piece to the arguments of e.call and emits it as llm.ToolCallArgs. The error is errStopped, or
+// means that the arguments are too large.
 func (e *extractor) emitArguments(piece string) error {
 	if piece == "" {
 		return nil
