@@ -59,6 +59,7 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 	if srv.dialer, err = dial(cfg, client.opts); err != nil {
 		srv.state = Failed
 		srv.reason = "its configuration cannot be used"
+		srv.log.Warn("MCP server cannot be used", "reason", srv.reason, "error", err, help.Servers.Attr())
 		return srv
 	}
 

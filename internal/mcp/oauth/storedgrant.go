@@ -24,9 +24,10 @@ import (
 
 const (
 	storeTimeout = 5 * time.Second // for storing what a token endpoint has given
-	// refreshLease is the ttl of the lock. It is longer than a process may need: it gives up the
-	// request after fetchTimeout.
-	refreshLease  = fetchTimeout + storeTimeout + 5*time.Second
+	// refreshLease is the ttl of the lock. It is longer than a process may need with the lock: the rest of the
+	// fetchTimeout in which it also got the lock, for reading the grant; fetchTimeout for the token request; and
+	// storeTimeout for its outcome.
+	refreshLease  = 2*fetchTimeout + storeTimeout + 5*time.Second
 	refreshPoll   = 100 * time.Millisecond // between two attempts to get the lock
 	grantMaxAge   = 10 * time.Second       // after which a copy is compared with the store
 	maxStoreTries = 20                     // attempts to change a value that other processes change too
