@@ -10,39 +10,40 @@ import (
 	"answerd/internal/llm"
 )
 
-// Bounds of one answer. They keep an endpoint that never ends from filling memory.
-const (
-	maxAnswer = 16 << 20 // bytes of text, reasoning and arguments together
-)
+// maxAnswer bounds the text, the reasoning and the arguments of one answer together, in bytes. An endpoint that never
+// ends would otherwise fill the memory.
+const maxAnswer = 16 << 20
 
-// emitter passes one part to the consumer and reports whether it wants more.
+// emitter passes one part to the consumer and reports whether the consumer wants more.
 type emitter func(llm.Part) bool
 
 // assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of
-// calls as they arrive. Complete calls, usage and finish wait for finishAnswer, because
-// endpoints send usage after finish_reason, and some of them also the rest of a call. It belongs to one
-// attempt and one goroutine. Its parts may already be with the consumer when an error comes, which is
-// why partSent decides whether there can be another attempt.
+// calls as they arrive. Complete calls, usage and finish are emitted by finishAnswer, because
+// endpoints send usage after finish_reason, and some of them also the rest of a call. An assembler belongs to one
+// attempt and one goroutine. An error may come after parts were emitted: partSent decides whether
+// another attempt is possible.
 type assembler struct {
 	yield emitter
 	calls callSet
-	// emptyCall is the call of the last piece if its arguments are {} so far, which is not sent yet: some
-	// gateways to Anthropic send that before the arguments (https://github.com/openai/openai-agents-js/pull/712).
-	emptyCall *partialCall
-	usage     *llm.Usage // the latest: some endpoints send it with every chunk, growing
-	model     string     // the model that answered, which need not be the one asked for
-	reason    string     // finish_reason, "" until it arrives
-	bytes     int        // towards maxAnswer
-	partSent  bool       // at least one part was emitted
-	chunk     chunk      // the latest
+	// emptyCall is a call whose only arguments so far are {}, which were not emitted; nil if the latest piece belongs to
+	// another call. Some gateways to Anthropic send {} before the real arguments
+	// (https://github.com/openai/openai-agents-js/pull/712).
+	emptyCall   *partialCall
+	usage       *llm.Usage // the latest one: some endpoints send a growing usage with every chunk
+	model       string     // the model that answered, which need not be the one asked for
+	reason      string     // finish_reason, "" until it arrives
+	answerBytes int        // size of the answer, at most maxAnswer
+	partSent    bool       // at least one part was emitted
+	chunk       chunk      // the latest chunk; its memory is used again for the next one
 
-	endpoint       string       // names it in extensions
-	message        extensionSet // of the message; those of calls are in calls
-	content        contentParts
-	extensionBytes int // of all of them, towards maxExtensions
+	// The members to send back to the endpoint in later requests. The members of calls are in calls.
+	endpoint       string       // identifies the endpoint that they came from
+	message        extensionSet // members of the message
+	content        contentParts // content that is not text alone
+	extensionBytes int          // size of all members; beyond maxExtensions all are dropped
 }
 
-// sendPart passes one part to the consumer.
+// sendPart passes one part to the consumer. It returns errStopped if the consumer wants no more.
 func (a *assembler) sendPart(p llm.Part) error {
 	a.partSent = true
 	if !a.yield(p) {
@@ -52,7 +53,7 @@ func (a *assembler) sendPart(p llm.Part) error {
 }
 
 // decodeChunk decodes one chunk and emits its parts. isError means that the SSE event was named
-// "error".
+// "error", so data is an error in any case, even if it is not JSON.
 func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	c := &a.chunk
 	err := c.decodeJSON(data)
@@ -64,13 +65,14 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	case isError:
 		return streamError(data)
 	}
-	if name := c.model; len(name) > 2 && string(name[1:len(name)-1]) != a.model {
+	// The model is in quotes. It is the same in nearly all chunks, so an unchanged one is not decoded again.
+	if name := c.model; len(name) > len(`""`) && string(name[1:len(name)-1]) != a.model {
 		a.model = c.scan.unquoteString(name)
 	}
 	a.addUsage(c.usage)
 	for i := range c.choices {
 		if c.choices[i].index != 0 {
-			continue // we ask for one answer
+			continue // the request asks for one answer, which has index 0
 		}
 		if err := a.addChoice(&c.choices[i]); err != nil {
 			return err
@@ -79,8 +81,8 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	return nil
 }
 
-// addUsage keeps the latest usage, nil if a chunk has none. Zeros do not replace tokens: some gateways send a usage
-// with every chunk, and it has tokens in only one of them.
+// addUsage stores the latest usage. It ignores nil, for a chunk without usage, and a usage of zeros after another one:
+// some gateways send a usage with every chunk, of which only one has the tokens.
 func (a *assembler) addUsage(usage *llm.Usage) {
 	if usage == nil {
 		return
@@ -90,18 +92,19 @@ func (a *assembler) addUsage(usage *llm.Usage) {
 	}
 }
 
-// addChoice emits the first, and only, choice of a chunk. It reads finish_reason after the
-// text, since both may come in one chunk.
+// addChoice emits the parts in a choice and stores its finish_reason. It returns an *llm.Error if the choice says that
+// the answer failed, and a *retryableError if the endpoint gave the answer up. The text comes before finish_reason,
+// since one chunk may have both.
 func (a *assembler) addChoice(choice *deltaChoice) error {
-	said := &choice.delta
-	if !said.sent && !a.partSent {
-		// After deltas, a message repeats the whole answer.
-		said = &choice.message
+	update := &choice.delta
+	if !update.sent && !a.partSent {
+		// Some endpoints send a message in place of deltas. After deltas, a message repeats the whole answer.
+		update = &choice.message
 	}
-	if err := a.addDelta(said); err != nil {
+	if err := a.addDelta(update); err != nil {
 		return err
 	}
-	if a.chunk.usage == nil {
+	if a.chunk.usage == nil { // Moonshot sends the usage in the choice
 		a.addUsage(choice.usage)
 	}
 	if choice.error != nil {
@@ -122,12 +125,13 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	return nil
 }
 
-// interruptedReasons are those of answers that the endpoint gave up: DeepSeek's without capacity, and Gemini's for a call
-// that is not JSON.
+// interruptedReasons lists the finish reasons of answers that the endpoint gave up: DeepSeek had no capacity left, or
+// Gemini's model wrote a call that is not JSON.
 var interruptedReasons = []string{"insufficient_system_resource", "malformed_function_call"}
 
-// finishReason returns the finish_reason of the specification for that of a provider, in lower case. Mistral has
-// model_length, and Gemini's endpoint passes on its own names (https://github.com/HKUDS/Vibe-Trading/pull/308).
+// finishReason translates a provider's finish_reason into the one of the specification. A reason without a translation
+// is returned in lower case. Mistral has model_length, and Gemini's endpoint sends the names of Gemini's own API
+// (https://github.com/HKUDS/Vibe-Trading/pull/308).
 func finishReason(reason string) string {
 	switch reason = strings.ToLower(reason); reason {
 	case "model_length", "max_tokens":
@@ -138,30 +142,31 @@ func finishReason(reason string) string {
 	return reason
 }
 
-// addDelta emits a delta, or a message that replaces all of them. Reasoning goes before
-// text: if one chunk has both, the model produced the reasoning first.
-func (a *assembler) addDelta(said *delta) error {
-	words := cmp.Or(said.content, said.refusal)
+// addDelta emits the reasoning, the text and the calls of a delta, or of a whole message, in this order: if one chunk
+// has reasoning and text, the model produced the reasoning first.
+func (a *assembler) addDelta(update *delta) error {
+	text := cmp.Or(update.content, update.refusal)
 	// Gateways that rename reasoning send it under both names, so only one of them is used.
-	thought := cmp.Or(said.thinking, said.reasoningContent, said.reasoning)
-	if err := a.countBytes(len(words) + len(thought)); err != nil {
+	reasoning := cmp.Or(update.thinking, update.reasoningContent, update.reasoning)
+	if err := a.countBytes(len(text) + len(reasoning)); err != nil {
 		return err
 	}
-	a.addExtensions(said)
-	if thought != "" {
-		if err := a.sendPart(llm.Reasoning{Delta: thought}); err != nil {
+	a.addExtensions(update)
+	if reasoning != "" {
+		if err := a.sendPart(llm.Reasoning{Delta: reasoning}); err != nil {
 			return err
 		}
 	}
-	if words != "" {
-		if err := a.sendPart(llm.Text{Delta: words}); err != nil {
+	if text != "" {
+		if err := a.sendPart(llm.Text{Delta: text}); err != nil {
 			return err
 		}
 	}
-	return a.addCallPieces(said.calls)
+	return a.addCallPieces(update.calls)
 }
 
-// addCallPieces adds the pieces of calls in one chunk.
+// addCallPieces adds the pieces of calls in one chunk to their calls. A piece that repeats a complete call is ignored.
+// A piece without content begins no call; only its members are added, to the call that it continues.
 func (a *assembler) addCallPieces(pieces []callPiece) error {
 	for i, piece := range pieces {
 		if !a.countMembers(piece.members) {
@@ -179,8 +184,7 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 		if a.calls.isRepetition(piece, i > 0) {
 			continue
 		}
-		// Two pieces of one chunk without an index belong to two calls.
-		call, err := a.calls.callFor(piece, i > 0)
+		call, err := a.calls.findOrAddCall(piece, i > 0)
 		if err != nil {
 			return err
 		}
@@ -191,8 +195,9 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 	return nil
 }
 
-// addCallPiece adds a piece to its call. A call is announced with its first arguments, because
-// its name may be incomplete before.
+// addCallPiece adds a piece to its call and emits the arguments in it. A call is announced with its first arguments,
+// because its name may be incomplete before. First arguments of {} are stored in emptyCall and not emitted: if
+// more arguments follow, these replace the {}.
 func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	if a.emptyCall != call {
 		if err := a.sendEmptyArguments(); err != nil {
@@ -207,8 +212,9 @@ func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	switch {
 	case piece.arguments == "":
 		return nil
-	case a.emptyCall == call: // what came before were not the arguments
-		a.emptyCall, call.arguments, call.scan = nil, nil, llm.ArgumentScanner{}
+	case a.emptyCall == call: // the {} before these arguments was only a placeholder
+		a.emptyCall = nil
+		call.arguments, call.scan = nil, llm.ArgumentScanner{}
 	case piece.arguments == "{}" && len(call.arguments) == 0:
 		a.emptyCall = call
 		call.addArguments(piece.arguments)
@@ -224,7 +230,8 @@ func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: piece.arguments})
 }
 
-// sendEmptyArguments sends the arguments of emptyCall, when no others can come.
+// sendEmptyArguments emits the {} of emptyCall and clears emptyCall. It is called when a piece of another call or the
+// end of the answer shows that {} are the whole arguments. Without an emptyCall it does nothing.
 func (a *assembler) sendEmptyArguments() error {
 	call := a.emptyCall
 	if call == nil {
@@ -237,13 +244,14 @@ func (a *assembler) sendEmptyArguments() error {
 	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: string(call.arguments)})
 }
 
-// announceCall sends the start of a call, and before it the starts of all earlier calls. Their names
-// are complete, since no endpoint continues a name after the next call has begun.
+// announceCall emits the start of a call with its unique id, unless that has been done. All earlier calls are announced
+// before it: their names are complete, since no endpoint continues a name after the next call has begun. A call
+// without a name is an error.
 func (a *assembler) announceCall(c *partialCall) error {
 	if c.announced {
 		return nil
 	}
-	for _, earlier := range a.calls.list[:c.index+1] {
+	for _, earlier := range a.calls.calls[:c.index+1] {
 		if earlier.announced {
 			continue
 		}
@@ -259,26 +267,27 @@ func (a *assembler) announceCall(c *partialCall) error {
 	return nil
 }
 
-// addExtensions collects the members of a message that must be sent back with it. They include
-// reasoning that came as text, under the name that the endpoint gave it.
-func (a *assembler) addExtensions(said *delta) {
-	if said.hasReasoningContent {
-		a.addReasoning("reasoning_content", said.reasoningContent)
+// addExtensions collects what must be sent back with this message in later requests: unknown members, reasoning under
+// the name that the endpoint gave it, and content.
+func (a *assembler) addExtensions(update *delta) {
+	if update.hasReasoningContent {
+		a.addReasoning("reasoning_content", update.reasoningContent)
 	}
-	if said.hasReasoning {
-		a.addReasoning("reasoning", said.reasoning)
+	if update.hasReasoning {
+		a.addReasoning("reasoning", update.reasoning)
 	}
-	if a.countMembers(said.members) {
-		a.message.addMembers(said.members)
+	if a.countMembers(update.members) {
+		a.message.addMembers(update.members)
 	}
-	if said.parts == nil {
-		a.content.addText(said.content)
+	if update.parts == nil {
+		a.content.addText(update.content)
 	} else {
-		a.content.addParts(said.parts)
+		a.content.addParts(update.parts)
 	}
 }
 
-// addReasoning collects a piece of the member name, a string.
+// addReasoning appends text to the string member name of the message. An empty text creates the member. Beyond
+// maxExtensions the text is only counted.
 func (a *assembler) addReasoning(name, text string) {
 	a.extensionBytes += len(text)
 	if a.extensionBytes <= maxExtensions {
@@ -297,8 +306,8 @@ func (a *assembler) countMembers(members []rawMember) bool {
 
 // countBytes adds n to the size of the answer, and returns an error beyond maxAnswer.
 func (a *assembler) countBytes(n int) error {
-	a.bytes += n
-	if a.bytes > maxAnswer {
+	a.answerBytes += n
+	if a.answerBytes > maxAnswer {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
 	}
 	return nil
@@ -307,9 +316,9 @@ func (a *assembler) countBytes(n int) error {
 // hasFinished reports whether the model said that its answer is complete.
 func (a *assembler) hasFinished() bool { return a.reason != "" }
 
-// finishAnswer sends the complete calls, usage and finish. Without a finish_reason it returns an
-// error, because a stream that was cut off otherwise looks like a short answer. cause tells how
-// the stream ended.
+// finishAnswer emits the complete calls, the extensions, the usage and the finish. Without a finish_reason it emits
+// nothing and returns an UpstreamTruncated error that wraps cause: a stream that was cut off would otherwise look like
+// a short answer.
 func (a *assembler) finishAnswer(cause error) error {
 	if !a.hasFinished() {
 		e := newError(llm.UpstreamTruncated, publicTruncated, cause)
@@ -322,14 +331,14 @@ func (a *assembler) finishAnswer(cause error) error {
 	if err := a.markCutCall(); err != nil {
 		return err
 	}
-	// Calls without arguments have not been announced yet.
+	// Calls without arguments have not been announced yet. Announcing the last call announces them all.
 	if n := a.calls.count(); n > 0 {
-		if err := a.announceCall(a.calls.list[n-1]); err != nil {
+		if err := a.announceCall(a.calls.calls[n-1]); err != nil {
 			return err
 		}
 	}
 
-	for _, c := range a.calls.list {
+	for _, c := range a.calls.calls {
 		if err := a.sendPart(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
 			return err
 		}
@@ -348,15 +357,15 @@ func (a *assembler) finishAnswer(cause error) error {
 	return a.sendPart(llm.Finish{Reason: a.reason, Model: a.model})
 }
 
-// markCutCall opens the arguments of the last call if the model reached its limit of tokens before it wrote them.
-// Without arguments the call would be made, although it is unknown what the model was about to write. An object that
-// is not closed fails as any other cut call does.
+// markCutCall makes the arguments of the last call "{" if the model reached its limit of tokens before it wrote any.
+// Without arguments the tool would be called, although it is unknown what the model was about to write. An object that
+// is not closed is invalid, so the call fails like every call whose arguments were cut off.
 func (a *assembler) markCutCall() error {
 	n := a.calls.count()
-	if a.reason != "length" || n == 0 || len(a.calls.list[n-1].arguments) > 0 {
+	if a.reason != "length" || n == 0 || len(a.calls.calls[n-1].arguments) > 0 {
 		return nil
 	}
-	return a.addCallPiece(a.calls.list[n-1], callPiece{arguments: "{"})
+	return a.addCallPiece(a.calls.calls[n-1], callPiece{arguments: "{"})
 }
 
 // extensions returns the members to send back with this answer, or nil if it has none or more
@@ -365,19 +374,17 @@ func (a *assembler) extensions() *llm.Extensions {
 	if a.extensionBytes > maxExtensions {
 		return nil
 	}
-	extensions := &llm.Extensions{Message: a.message.encodeMembers(), Content: a.content.encode()}
-	found := extensions.Message != nil || extensions.Content != nil
-	for i, c := range a.calls.list {
+	extensions := &llm.Extensions{Endpoint: a.endpoint, Message: a.message.encodeMembers(), Content: a.content.encode()}
+	for i, c := range a.calls.calls {
 		if object := c.extensions.encodeMembers(); object != nil {
-			for len(extensions.Calls) < i {
+			for len(extensions.Calls) < i { // calls without members
 				extensions.Calls = append(extensions.Calls, nil)
 			}
-			extensions.Calls, found = append(extensions.Calls, object), true
+			extensions.Calls = append(extensions.Calls, object)
 		}
 	}
-	if !found {
+	if extensions.Message == nil && extensions.Content == nil && len(extensions.Calls) == 0 {
 		return nil
 	}
-	extensions.Endpoint = a.endpoint
 	return extensions
 }

@@ -10,15 +10,14 @@ import (
 	"answerd/internal/llm"
 )
 
-// callPiece holds the part of one call that one delta contains. An index of 0 differs from no
-// index.
+// callPiece holds the part of one call that one delta contains. Strings that the delta lacks are empty.
 type callPiece struct {
-	index     int64 // the endpoint's, if it numbers its calls
-	hasIndex  bool
+	index     int64 // the endpoint's number of the call, if hasIndex
+	hasIndex  bool  // distinguishes an index of 0 from a missing one
 	id        string
 	name      string
 	arguments string
-	members   []rawMember // all others
+	members   []rawMember // members that Chat Completions does not define
 }
 
 // startsObject reports whether the arguments begin like those of a new call.
@@ -31,20 +30,21 @@ func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.argu
 
 // partialCall holds a call that may still grow.
 type partialCall struct {
-	index         int   // our index: the position in order of appearance
-	upstreamIndex int64 // the endpoint's index, if it numbers its calls
-	hasIndex      bool
-	upstreamID    string
-	id            string // the id in our parts, set when the call is announced
+	index         int    // position in order of appearance; parts name the call by it
+	upstreamIndex int64  // the endpoint's number of the call, if hasIndex
+	hasIndex      bool   // the endpoint numbers its calls
+	upstreamID    string // the endpoint's id; "" if it has sent none
+	id            string // the unique id in emitted parts, set when the call is announced
 	name          string
 	arguments     []byte
-	scan          llm.ArgumentScanner // over arguments, to know when they are complete
-	announced     bool
+	scan          llm.ArgumentScanner // has read arguments, and knows whether they are complete
+	announced     bool                // the start of the call was emitted: its name and id are final
 	extensions    extensionSet
 }
 
-// addNameAndID adds a piece's id and name. Endpoints send a name whole, in pieces, or whole
-// again with every piece. Parts of a name that arrive after the announcement are ignored.
+// addNameAndID adds a piece's id and name. The first id counts. Endpoints send a name whole, in pieces, or whole
+// again with every piece, so a piece that equals the name so far is not appended. After the announcement the name
+// does not change.
 func (c *partialCall) addNameAndID(p callPiece) {
 	if c.upstreamID == "" {
 		c.upstreamID = p.id
@@ -60,21 +60,23 @@ func (c *partialCall) addArguments(piece string) {
 	c.scan.Feed(piece)
 }
 
-// startsAnotherCall reports whether a piece that seems to continue a call begins another call.
-// Endpoints that send each call in one piece give all of them the same index or id.
+// startsAnotherCall reports whether a piece begins another call, although findCall says that it continues c.
+// Endpoints that send each call in one piece give all calls the same index or id.
 func (c *partialCall) startsAnotherCall(piece callPiece) bool {
 	if piece.name == "" {
 		return false
 	}
-	// A complete object followed by another object with a name before it is two calls. Without
-	// checking the brackets, a name repeated in every piece would begin a call each time.
+	// c is complete, and the piece has a name and the beginning of other arguments. A name alone proves nothing,
+	// because some endpoints repeat the name in every piece.
 	if c.scan.Closed() && piece.startsObject() {
 		return true
 	}
+	// c already has arguments, so a different name that comes with arguments is not a piece of c's name.
 	return len(c.arguments) > 0 && piece.name != c.name && piece.arguments != ""
 }
 
-// hasIndexOrID reports whether p carries c's index or id.
+// hasIndexOrID reports whether p has c's index or, where p or c has no index, c's id. A piece with c's index but with
+// a name and a different id does not count.
 func (c *partialCall) hasIndexOrID(p callPiece) bool {
 	if !p.hasIndex || !c.hasIndex {
 		return p.id != "" && p.id == c.upstreamID
@@ -82,8 +84,8 @@ func (c *partialCall) hasIndexOrID(p callPiece) bool {
 	// If several calls share one index, a different id with a name begins another call. A
 	// different id without a name does not: some endpoints make up a new id for every piece.
 	hasOtherID := p.id != "" && c.upstreamID != "" && p.id != c.upstreamID
-	begins := hasOtherID && p.name != ""
-	return p.index == c.upstreamIndex && !begins
+	isAnotherCall := hasOtherID && p.name != ""
+	return p.index == c.upstreamIndex && !isAnotherCall
 }
 
 // callSet holds the calls of one answer in order of appearance.
@@ -95,68 +97,70 @@ func (c *partialCall) hasIndexOrID(p callPiece) bool {
 // worse, valid with the arguments of another one. So findCall and startsAnotherCall use everything that
 // a piece has: its index and id first, then its name, and whether the call's arguments are complete.
 type callSet struct {
-	list []*partialCall
+	calls []*partialCall
 }
 
 // count returns the number of calls, complete or not.
-func (s *callSet) count() int { return len(s.list) }
+func (s *callSet) count() int { return len(s.calls) }
 
-// callFor returns the call that a piece belongs to, or a new one. later means that other pieces
-// preceded it in its chunk.
-func (s *callSet) callFor(piece callPiece, later bool) (*partialCall, error) {
-	call := s.findCall(piece, later)
+// findOrAddCall returns the call that a piece belongs to, and adds one if the piece begins a call. notFirst means that
+// another piece precedes this one in its chunk. It fails if the answer has llm.MaxCalls calls already.
+func (s *callSet) findOrAddCall(piece callPiece, notFirst bool) (*partialCall, error) {
+	call := s.findCall(piece, notFirst)
 	if call != nil && !call.startsAnotherCall(piece) {
 		return call, nil
 	}
-	if len(s.list) == llm.MaxCalls {
+	if len(s.calls) == llm.MaxCalls {
 		return nil, newError(llm.ModelError, publicTooManyCalls, errors.New("more than 128 tool calls in one answer"))
 	}
-	call = &partialCall{index: len(s.list), upstreamIndex: piece.index, hasIndex: piece.hasIndex}
-	s.list = append(s.list, call)
+	call = &partialCall{index: len(s.calls), upstreamIndex: piece.index, hasIndex: piece.hasIndex}
+	s.calls = append(s.calls, call)
 	return call, nil
 }
 
-// findCall returns the call that piece continues according to its index or id, or nil. It checks the
-// latest call first: where indexes or ids repeat, that call is the one being written.
-func (s *callSet) findCall(piece callPiece, later bool) *partialCall {
-	for i := len(s.list) - 1; i >= 0; i-- {
-		if s.list[i].hasIndexOrID(piece) {
-			return s.list[i]
+// findCall returns the call that piece seems to continue, or nil if it begins one. A piece with the index or id of
+// a call continues that call; of several such calls, the latest one is being written. A piece without an index
+// may also continue the last call. notFirst means that another piece precedes this one in its chunk.
+func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
+	for _, call := range slices.Backward(s.calls) {
+		if call.hasIndexOrID(piece) {
+			return call
 		}
 	}
-	if piece.hasIndex || len(s.list) == 0 {
+	if piece.hasIndex || len(s.calls) == 0 {
 		return nil
 	}
-	last := s.list[len(s.list)-1]
+	last := s.calls[len(s.calls)-1]
 	if piece.name == "" {
 		return last
 	}
 	// A name without index and id continues the last call's name, unless that call already has
-	// arguments or this piece is not the first of its chunk.
-	if piece.id != "" || later || len(last.arguments) > 0 {
+	// arguments or this piece is not the first of its chunk: two such pieces of one chunk are two calls.
+	if piece.id != "" || notFirst || len(last.arguments) > 0 {
 		return nil
 	}
 	return last
 }
 
-// isRepetition reports whether a piece is a complete call once more, or all of its arguments. Some gateways send a call
-// in pieces and then as a whole (https://github.com/anomalyco/opencode/pull/17339), or under several indexes
-// (https://github.com/mudler/LocalAI/issues/9722). Arguments that are complete cannot be continued, so a piece without
-// a name that equals all of them repeats them. A piece with a name repeats a call if the id is the same too: two calls
-// of a model may be equal, but their ids differ.
-func (s *callSet) isRepetition(piece callPiece, later bool) bool {
+// isRepetition reports whether a piece repeats a complete call, or all arguments of one. Some gateways send a call in
+// pieces and then as a whole (https://github.com/anomalyco/opencode/pull/17339), or under several indexes
+// (https://github.com/mudler/LocalAI/issues/9722). Complete arguments cannot be continued, so a piece without a name
+// whose arguments equal those of its call repeats them. A piece with a name repeats a call only if the id is the same
+// too: a model may make two equal calls, but their ids differ. notFirst is that of findCall.
+func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
 	if piece.name == "" {
-		call := s.findCall(piece, later)
+		call := s.findCall(piece, notFirst)
 		return call != nil && call.scan.Closed() && string(call.arguments) == piece.arguments
 	}
-	return piece.id != "" && slices.ContainsFunc(s.list, func(c *partialCall) bool {
+	return piece.id != "" && slices.ContainsFunc(s.calls, func(c *partialCall) bool {
 		isSameCall := c.upstreamID == piece.id && c.name == piece.name
 		return isSameCall && c.scan.Closed() && string(c.arguments) == piece.arguments
 	})
 }
 
-// withoutRepetition returns the first arguments of a call as they are, or once if they are the same object several
-// times, as some gateways send them (https://github.com/Soju06/codex-lb/issues/284).
+// withoutRepetition returns arguments unchanged, unless they are the same JSON object several times: then it returns
+// the object once. Some gateways send the first arguments of a call so
+// (https://github.com/Soju06/codex-lb/issues/284).
 func withoutRepetition(arguments string) string {
 	var scan llm.ArgumentScanner
 	for i := range len(arguments) {
@@ -172,13 +176,12 @@ func withoutRepetition(arguments string) string {
 	return arguments
 }
 
-// maxCallID bounds the id of a call in bytes; each event and log line of the call repeats it. Some
-// gateways put a signature of several kilobytes into it, which must go back unchanged.
+// maxCallID bounds the id of a call in bytes, because each event and log line of the call repeats the id. Some
+// gateways put a signature of several kilobytes into the id, which must be sent back unchanged.
 const maxCallID = 8 << 10
 
-// uniqueID returns id, changed as little as makes it differ from those given before: an
-// answer's calls are told apart by it, and endpoints give one id to two calls, or none. A longer
-// id than maxCallID is replaced.
+// uniqueID returns id, with a suffix such as "_2" if an announced call of this answer has the same id: some endpoints
+// give one id to two calls. An empty id, or one longer than maxCallID, is replaced by a random id.
 func (s *callSet) uniqueID(id string) string {
 	if id == "" || len(id) > maxCallID {
 		return "call_" + rand.Text()
@@ -191,9 +194,9 @@ func (s *callSet) uniqueID(id string) string {
 	}
 }
 
-// hasID reports whether id was given to a call. It compares at most 128 calls.
+// hasID reports whether an announced call has id. It compares at most llm.MaxCalls calls.
 func (s *callSet) hasID(id string) bool {
-	for _, c := range s.list {
+	for _, c := range s.calls {
 		if c.announced && c.id == id {
 			return true
 		}

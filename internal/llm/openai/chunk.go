@@ -11,12 +11,12 @@ import (
 )
 
 // chunk holds the used members of a streamed chunk, or of a whole completion. Decoding again
-// into the same chunk reuses its memory.
+// into the same chunk reuses its memory. Byte slices are parts of the decoded data.
 type chunk struct {
-	model   []byte // in quotes, within the data: it is nearly always the known name
+	model   []byte // JSON string in quotes; callers decode it only if it differs from the known name
 	choices []deltaChoice
-	usage   *llm.Usage
-	error   []byte // within the data; nil if it is empty
+	usage   *llm.Usage // nil if missing or invalid
+	error   []byte     // JSON; nil if missing or empty
 	scan    jsonScanner
 }
 
@@ -24,32 +24,33 @@ type chunk struct {
 type deltaChoice struct {
 	index   int64
 	delta   delta
-	message delta // of a completion that is not streamed
-	usage   *llm.Usage
-	reason  string // finish_reason; "" and null, which some endpoints send until the end, count as unset
-	error   []byte // within the data; nil if it is empty
+	message delta      // the whole answer of a completion that is not streamed
+	usage   *llm.Usage // nil if missing or invalid
+	reason  string     // finish_reason; "" until the end
+	error   []byte     // JSON; nil if missing or empty
 }
 
-// delta holds the used members of a delta or a message.
+// delta holds the used members of a delta or a message. Missing members are empty.
 type delta struct {
-	sent                              bool // the chunk has this member
-	content                           string
-	parts                             []contentPart // of content that is an array
-	thinking                          string        // parts of content
-	refusal                           string
-	reasoningContent                  string
-	reasoning                         string
-	calls                             []callPiece
-	hasReasoningContent, hasReasoning bool        // true for an empty string as well
-	members                           []rawMember // all others
+	sent                bool          // the chunk has this delta or message
+	content             string        // text of content, in an array the text of all parts that are not thinking
+	parts               []contentPart // content that is an array; nil for a string
+	thinking            string        // reasoning in the thinking parts of content
+	refusal             string
+	reasoningContent    string
+	reasoning           string
+	calls               []callPiece
+	hasReasoningContent bool        // reasoning_content is a string, which may be empty
+	hasReasoning        bool        // reasoning is a string, which may be empty
+	members             []rawMember // members that Chat Completions does not define
 }
 
 // decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is
 // worth more than its token counts. Any other member of a wrong type is an error, because text
 // or calls could be lost with it. Of a repeated member the last one counts; names are
 // case-sensitive. Byte slices of the chunk lie within data, so they are valid as long as data is; strings
-// are copies. An input that ends too early is errCut, so that readStream can tell a connection that
-// broke from an endpoint that sends nonsense.
+// are copies. For an input that ends too early the error is errCut, so that readStream can distinguish a connection
+// that broke from an endpoint that sends invalid JSON.
 func (c *chunk) decodeJSON(data []byte) error {
 	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
 	scanner := &c.scan
@@ -71,15 +72,15 @@ func (c *chunk) decodeJSON(data []byte) error {
 			scanner.skipValue()
 		}
 	}
-	scanner.peekKind()
+	scanner.peekKind() // skips white space
 	if scanner.pos < len(scanner.data) {
-		scanner.failSyntax()
+		scanner.failSyntax() // more data after the chunk
 	}
 	return cmp.Or(scanner.syntaxErr, scanner.typeErr)
 }
 
-// readErrorMember returns the value of a member named error; nil if it says that there is none. Gateways
-// that never leave the member out send an empty one with each chunk, which the official SDKs pass over.
+// readErrorMember reads the value of a member error. It returns nil if the value is empty: some gateways send an empty
+// error with each chunk, which the official SDKs ignore too.
 func (s *jsonScanner) readErrorMember() []byte {
 	value := s.readRaw()
 	switch string(value) {
@@ -92,16 +93,17 @@ func (s *jsonScanner) readErrorMember() []byte {
 // maxTokens bounds a token count of an endpoint. No model has a context of a trillion tokens.
 const maxTokens = 1 << 40
 
-// readUsage reads the token counts of an answer, and computes a missing total. All that a total has beyond the prompt counts
-// as output: completion_tokens of xAI and Gemini lack the reasoning, which is billed as output
-// (https://docs.x.ai/docs/key-information/consumption-and-rate-limits). It returns nil if a count is no
-// integer, negative or above maxTokens: budgets are counted by these.
+// readUsage reads the token counts of an answer. A missing total is the sum of input and output. If the input is known,
+// what the total exceeds this sum by counts as output: completion_tokens of xAI and Gemini lack the reasoning, which is
+// billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits). readUsage returns nil for
+// null, and if a count is not an integer, is negative or exceeds maxTokens, because budgets are charged with the
+// counts.
 func (s *jsonScanner) readUsage() *llm.Usage {
 	if s.peekKind() == 'n' {
 		s.skipValue()
 		return nil
 	}
-	wrong := s.typeErr
+	previousErr := s.typeErr // of the members before usage
 	var usage llm.Usage
 	for more := s.enter('{', "usage"); more; more = s.hasNext('}') {
 		switch string(s.readName()) {
@@ -115,8 +117,8 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 			s.skipValue()
 		}
 	}
-	if s.typeErr != wrong {
-		s.typeErr = wrong
+	if s.typeErr != previousErr { // a wrong usage is not an error of the chunk
+		s.typeErr = previousErr
 		return nil
 	}
 	if min(usage.Input, usage.Output, usage.Total) < 0 || max(usage.Input, usage.Output, usage.Total) > maxTokens {
@@ -142,7 +144,7 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 			s.readDelta(&choice.message, "message")
 		case "finish_reason":
 			choice.reason = s.readString("finish_reason")
-			if choice.reason == "null" { // older KoboldCpp, with each chunk
+			if choice.reason == "null" { // KoboldCpp before the end of the answer, in older versions
 				choice.reason = ""
 			}
 		case "usage": // Moonshot
@@ -155,9 +157,9 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 	}
 }
 
-// readDelta reads a delta or a message into a; member is its name, for errors. null leaves a unsent, as
-// if the member were missing. What Chat Completions does not define goes to a.members, because some
-// endpoints want it back (extensions.go).
+// readDelta reads a delta or a message into out; member is its name, for errors. null counts as a missing member, so
+// out.sent is false. Members that Chat Completions does not define are added to out.members, because some endpoints
+// want them back (extensions.go).
 func (s *jsonScanner) readDelta(out *delta, member string) {
 	*out = delta{sent: s.peekKind() == '{'}
 	for more := s.enter('{', member); more; more = s.hasNext('}') {
@@ -183,10 +185,10 @@ func (s *jsonScanner) readDelta(out *delta, member string) {
 	}
 }
 
-// readContent reads content, which is a string or an array of parts, and returns its text, its
-// reasoning and, of an array, its parts. The text of parts that are neither, such as images, is
-// empty.
-func (s *jsonScanner) readContent() (said, thought string, parts []contentPart) {
+// readContent reads content, which is a string or an array of parts. text is the string, or the joined text of the
+// parts; reasoning is the joined text of the parts of type thinking. parts is nil for a string. A part without text,
+// such as an image, is only in parts. A value of another type is skipped.
+func (s *jsonScanner) readContent() (text, reasoning string, parts []contentPart) {
 	if s.peekKind() != '[' {
 		return s.readStringOrSkip(), "", nil
 	}
@@ -197,16 +199,16 @@ func (s *jsonScanner) readContent() (said, thought string, parts []contentPart) 
 		}
 		part, thinking := s.readContentPart()
 		if part.kind == "thinking" {
-			thought += thinking
+			reasoning += thinking
 		} else {
-			said += part.text
+			text += part.text
 		}
 		parts = append(parts, part)
 	}
-	return said, thought, parts
+	return text, reasoning, parts
 }
 
-// readContentPart reads one part of content, and the text in its thinking.
+// readContentPart reads one part of content. thinking is the text in its member thinking; "" without one.
 func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 	data, start := s.data, s.pos
 	part.plain = true
@@ -217,7 +219,7 @@ func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 		case "text":
 			part.text = s.readStringOrSkip()
 		case "thinking":
-			thinking, _, _ = s.readContent() // Mistral: text parts again
+			thinking, _, _ = s.readContent() // Mistral sends an array of text parts
 			part.plain = false
 		default:
 			s.skipValue()
@@ -231,8 +233,8 @@ func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 	return part, thinking
 }
 
-// readCallPiece reads a piece of a call, or a whole call. Its index may be missing or null. Its
-// id and name come once or with every piece. Its arguments are text or, at some endpoints, the
+// readCallPiece reads a piece of a call, or a whole call. The index may be missing or null. The
+// id and the name come once or with every piece. The arguments are a string or, at some endpoints, the
 // object itself.
 func (s *jsonScanner) readCallPiece() (piece callPiece) {
 	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
@@ -261,15 +263,16 @@ func (s *jsonScanner) readCallPiece() (piece callPiece) {
 	return piece
 }
 
-// readMember reads a member that this package does not interpret, and appends it to list.
+// readMember reads the value of a member that this package does not interpret, and returns list with the member
+// appended. ignoredMembers are skipped.
 func (s *jsonScanner) readMember(list []rawMember, name []byte) []rawMember {
 	if ignoredMembers[string(name)] {
 		s.skipValue()
 		return list
 	}
-	known := string(name) // copied, because the memory of name is reused
-	if value := s.readRaw(); len(value) > 0 {
-		list = append(list, rawMember{known, value})
+	member := rawMember{name: string(name), value: s.readRaw()}
+	if len(member.value) > 0 { // empty after a syntax error
+		list = append(list, member)
 	}
 	return list
 }
@@ -284,15 +287,16 @@ func (s *jsonScanner) readArguments() string {
 	return string(s.readRaw())
 }
 
-// typeStatuses has the statuses that OpenAI and Anthropic send an error of that type with.
+// typeStatuses maps the type of an error to the HTTP status that OpenAI and Anthropic send it with.
 var typeStatuses = map[string]int{
 	"server_error": http.StatusInternalServerError, "api_error": http.StatusInternalServerError,
 	"rate_limit_exceeded": http.StatusTooManyRequests, "rate_limit_error": http.StatusTooManyRequests,
 	"overloaded_error": 529,
 }
 
-// errorStatus returns the HTTP status of an error object that arrived inside a stream, whose own
-// status was already 200: the one in the object, or else that of its type. It returns 0 if the object has neither.
+// errorStatus returns the HTTP status that fits an error object inside a stream, whose own status was already 200:
+// the status in the member code or status, or else the one that typeStatuses has for the code or type. It returns 0
+// if the object has neither.
 func errorStatus(raw []byte) int {
 	var object struct {
 		Code   json.RawMessage `json:"code"`

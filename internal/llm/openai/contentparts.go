@@ -12,50 +12,51 @@ import (
 
 // contentPart holds one part of content that is an array.
 type contentPart struct {
-	raw   []byte // within the data
-	kind  string // its type
-	text  string
-	plain bool // it has a type and a text and nothing else
+	raw   []byte // the JSON of the part, within the chunk's data
+	kind  string // the member type
+	text  string // the member text
+	plain bool   // the type is text, and there are no other members than type and text
 }
 
-// contentParts collects the content of an answer for its endpoint. The zero value is empty. Of
-// more than maxExtensions it keeps nothing.
+// contentParts collects the content of an answer that is sent back to its endpoint. Content that is only text is not
+// sent back from here, because the message has its text anyway. The zero value is empty. If the content exceeds
+// maxExtensions, all of it is dropped.
 type contentParts struct {
-	text  []byte         // that came before list
-	list  extensionValue // the parts, once one came that is not plain text
-	bytes int            // of all, towards maxExtensions
+	text  []byte         // text before the first part that is not plain; moved to parts with that part
+	parts extensionValue // an array; empty until a part comes that is not plain text
+	size  int            // bytes of all content, at most maxExtensions unless it is dropped
 }
 
-// count counts n bytes and reports whether they are within the limit.
+// count adds n bytes to the size, and reports whether the size is within maxExtensions. Beyond that it frees the text.
 func (c *contentParts) count(n int) bool {
-	c.bytes += n
-	if c.bytes > maxExtensions {
+	c.size += n
+	if c.size > maxExtensions {
 		c.text = nil
 	}
-	return c.bytes <= maxExtensions
+	return c.size <= maxExtensions
 }
 
-// isDropped reports whether the content has parts that are too large to be sent back.
-func (c *contentParts) isDropped() bool { return len(c.list.elements) > 0 && c.bytes > maxExtensions }
+// isDropped reports whether the content would have to be sent back but is too large.
+func (c *contentParts) isDropped() bool { return len(c.parts.elements) > 0 && c.size > maxExtensions }
 
-// addText adds a piece of text, in a part of its own after a part of another type. Empty pieces
-// begin no part: Mistral sends them between two pieces of thinking, and refuses an answer with
+// addText appends a piece of text to the last part, or adds a part if the last one is not a text. An empty piece
+// adds nothing: Mistral sends empty pieces between two pieces of thinking, and refuses an answer with
 // two parts of thinking ("Expected at most one leading ThinkChunk").
 func (c *contentParts) addText(text string) {
-	n := len(c.list.elements)
+	n := len(c.parts.elements)
 	switch {
 	case text == "" || !c.count(len(text)):
 	case n == 0:
 		c.text = append(c.text, text...)
-	case c.list.elements[n-1].readIdentity() == elementIdentity{Type: "text"}:
-		c.list.elements[n-1].takeApart()
-		c.list.elements[n-1].addText("text", text)
+	case c.parts.elements[n-1].readIdentity() == elementIdentity{Type: "text"}:
+		c.parts.elements[n-1].parseLevel()
+		c.parts.elements[n-1].addText("text", text)
 	default:
-		c.list.elements = append(c.list.elements, newTextPart(text))
+		c.parts.elements = append(c.parts.elements, newTextPart(text))
 	}
 }
 
-// addParts adds an array. Output media are left out, because they are large.
+// addParts adds the parts of one chunk. Output media are left out, because they are large.
 func (c *contentParts) addParts(parts []contentPart) {
 	for _, part := range parts {
 		switch {
@@ -63,26 +64,26 @@ func (c *contentParts) addParts(parts []contentPart) {
 			c.addText(part.text)
 		case strings.Contains(part.kind, "image") || strings.Contains(part.kind, "audio") || part.kind == "file":
 		case !c.count(len(part.raw)):
-			c.list.elements = []*extensionValue{{}} // for isDropped
+			c.parts.elements = []*extensionValue{{}} // not empty, so that isDropped reports the loss
 		default:
-			if len(c.list.elements) == 0 && len(c.text) > 0 {
-				c.list.elements = append(c.list.elements, newTextPart(string(c.text)))
+			if len(c.parts.elements) == 0 && len(c.text) > 0 {
+				c.parts.elements = append(c.parts.elements, newTextPart(string(c.text)))
 			}
 			c.text = nil
-			c.list.addElement(part.raw)
+			c.parts.addElement(part.raw)
 		}
 	}
 }
 
-// newTextPart returns a part that is text.
+// newTextPart returns the part {"type":"text","text":text}.
 func newTextPart(text string) *extensionValue {
 	return newExtensionValue(append(appendQuoted([]byte(`{"type":"text","text":`), text), '}'))
 }
 
-// encode returns the parts as a JSON array, nil if the content is text alone.
+// encode returns the parts as a JSON array. It returns nil if the content is text alone, or too large.
 func (c *contentParts) encode() json.RawMessage {
-	if len(c.list.elements) == 0 || c.bytes > maxExtensions {
+	if len(c.parts.elements) == 0 || c.size > maxExtensions {
 		return nil
 	}
-	return (&extensionValue{kind: '[', elements: c.list.elements}).appendJSON(nil)
+	return (&extensionValue{kind: '[', elements: c.parts.elements}).appendJSON(nil)
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Bounds of a window that is believed. vLLM 0.15 named what its max_tokens left of the window:
-// "maximum context length is 3 tokens" (https://github.com/vllm-project/vllm/issues/33418).
+// Bounds of a context window. A size outside of them is ignored as wrong: vLLM 0.15 named what its max_tokens left of
+// the window, "maximum context length is 3 tokens" (https://github.com/vllm-project/vllm/issues/33418).
 const (
 	minContextTokens = 256
 	maxContextTokens = 1 << 31
@@ -18,9 +18,9 @@ const (
 // case and without separators of thousands. testdata/contexterrors.txt has the texts and their
 // sources.
 //
-// Where an endpoint names the most tokens of a prompt and not of prompt and answer together (xAI,
-// Gemini, Anthropic), that counts as the window. A size of the prompt that includes the answer, or
-// that is a lower bound ("at least 4097 input tokens"), is not used.
+// Some endpoints (xAI, Gemini, Anthropic) name the limit of the prompt alone; it counts as the window, although a
+// window is for prompt and answer together. A size of the prompt that includes the answer, or that is a lower bound
+// ("at least 4097 input tokens"), is not used.
 var (
 	windowSizes = anyOf(
 		`\bn_ctx"?\s*:?\s*\(?(\d+)`,                                         // llama.cpp, LM Studio
@@ -69,17 +69,17 @@ var (
 	thousands = regexp.MustCompile(`(\d),(\d{3})\b`)
 )
 
-// anyOf returns one pattern for all of them. Each has one group, which is a number.
+// anyOf returns a pattern that matches where one of patterns does. Each of them must have one group, which is a number.
 func anyOf(patterns ...string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(patterns, "|"))
 }
 
-// contextSizes returns the sizes of the model's window and of the prompt in tokens as the endpoint
-// named them in its error; 0 if it did not. Proxies may escape the message, so it is searched
-// decoded as well.
-func contextSizes(said []byte) (window, prompt int64) {
-	text := strings.ToLower(errorMessage(said) + "\n" + string(said))
-	for range 2 { // 1,234,567
+// contextSizes returns the sizes of the model's context window and of the prompt, in tokens, that an error body names.
+// A size that it does not name is 0. The decoded message is searched before the raw body, because proxies may
+// escape the message.
+func contextSizes(body []byte) (window, prompt int64) {
+	text := strings.ToLower(errorMessage(body) + "\n" + string(body))
+	for range 2 { // a pass cannot match both separators of 1,234,567
 		text = thousands.ReplaceAllString(text, "$1$2")
 	}
 	window, prompt = firstNumber(windowSizes, text), firstNumber(promptSizes, text)
@@ -92,7 +92,7 @@ func contextSizes(said []byte) (window, prompt int64) {
 	return window, prompt
 }
 
-// firstNumber returns the number in the first match; 0 if there is no match.
+// firstNumber returns the number in the first match of a pattern of anyOf; 0 if there is no match.
 func firstNumber(pattern *regexp.Regexp, text string) int64 {
 	groups := pattern.FindStringSubmatch(text)
 	if groups == nil {
@@ -100,7 +100,7 @@ func firstNumber(pattern *regexp.Regexp, text string) int64 {
 	}
 	n, err := strconv.ParseInt(cmp.Or(groups[1:]...), 10, 64)
 	if err != nil {
-		return 0 // it has more than 18 digits
+		return 0 // the number has more digits than an int64
 	}
 	return n
 }

@@ -19,54 +19,59 @@ import (
 // Groq refuses members that some of its own models have sent. The zero value is a request as OpenAI
 // specifies it, which is always tried first: no list of endpoints has to be kept up to date.
 type dialect struct {
-	oldMaxTokens    bool // max_tokens in place of max_completion_tokens
-	noStreamOptions bool
-	// What follows is decided anew for each answer.
+	// The endpoint refuses these in all requests, so dialectStore remembers them.
+	oldMaxTokens    bool // max_tokens is sent in place of max_completion_tokens
+	noStreamOptions bool // stream_options is left out
+
+	// Every request begins without these.
 	noExtensions  bool // llm.Extensions are left out
-	fillReasoning bool // messages of the assistant without reasoning_content have an empty one
-	fillSignature bool // calls without a thought signature have Google's placeholder
-	shortIDs      bool // ids of calls are shortened, which must not be remembered: gateways put signatures into some
-	noImages      bool // images are replaced by text; modelRefusals remembers it for the model
-	// noFormat says that the schema of the answer is written into the prompt. modelRefusals
-	// remembers it for the model, unless schemaRefused says that it is about this schema alone.
-	noFormat, schemaRefused bool
-	// noStrict leaves strict out of tools. modelRefusals remembers it for the model, unless
-	// toolRefused says that it is about the schema of one tool.
-	noStrict, toolRefused bool
+	fillReasoning bool // messages of the assistant without reasoning_content get an empty one
+	fillSignature bool // calls without a thought signature get Google's placeholder
+	shortIDs      bool // ids of calls are shortened; not remembered, because gateways put signatures into some ids
+
+	// modelRefusals remembers these for the model.
+	noImages      bool // images are replaced by text
+	noFormat      bool // response_format is left out, and the schema of the answer is written into the prompt
+	schemaRefused bool // noFormat is about the schema of this request, so it is not remembered
+	noStrict      bool // strict is left out of tools
+	toolRefused   bool // noStrict is about the schema of one tool, so it is not remembered
 }
 
-// withoutRefused returns d changed by what f refuses of the request body, or misses in it; d itself
-// if it names nothing that can be left out or filled in.
+// withoutRefused returns a dialect that also leaves out, or fills in, the one thing that refusal, the endpoint's error
+// about the request body, is about. It returns d unchanged if the error names nothing that can be adapted, or nothing
+// that body contains. hasSchema says that the request has an output schema, which can also be written into the prompt.
 //
-// Members are missing where a call was made in an earlier run, by another model or by DeepSeek
+// An endpoint misses members where a call was made in an earlier run, by another model, or by DeepSeek
 // without any reasoning. DeepSeek accepts an empty reasoning_content
 // (https://github.com/earendil-works/pi/pull/3659, https://github.com/QwenLM/qwen-code/pull/3729),
-// and Google has a placeholder for such calls
+// and Google defines a placeholder for calls without a signature
 // (https://ai.google.dev/gemini-api/docs/thought-signatures).
-//
-// structured says that the answer must have a schema, which can also be written into the prompt.
-func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool) dialect {
+func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema bool) dialect {
 	sends := func(member string) bool { return bytes.Contains(body, []byte(member)) }
-	if !d.noImages && f.refusesImages && sends(`"type":"image_url"`) {
+	if !d.noImages && refusal.refusesImages && sends(`"type":"image_url"`) {
 		d.noImages = true
 		return d
 	}
-	modelErr := f.err
+	modelErr := refusal.err
 	message := strings.ToLower(modelErr.Message)
 	isRefusal := slices.Contains(refusalStatuses, modelErr.Status)
 	if isRefusal && !d.shortIDs && containsAny(message, idWords) && sends(`"tool_calls":`) {
 		d.shortIDs = true
 		return d
 	}
-	if isRefusal && !d.noFormat && structured && containsAny(message, formatWords) {
-		d.noFormat, d.schemaRefused = true, containsAny(message, schemaWords)
+	if isRefusal && !d.noFormat && hasSchema && containsAny(message, formatWords) {
+		d.noFormat = true
+		d.schemaRefused = containsAny(message, schemaWords)
 		return d
 	}
+	// The remaining adaptations are for members that the endpoint does not know, or misses. The words about them are
+	// common, so only the statuses of an invalid request count.
 	if modelErr.Status != http.StatusBadRequest && modelErr.Status != http.StatusUnprocessableEntity {
 		return d
 	}
 	if !d.noStrict && strictRefusal.MatchString(message) && sends(`"strict":true`) {
-		d.noStrict, d.toolRefused = true, strings.Contains(message, "invalid schema")
+		d.noStrict = true
+		d.toolRefused = strings.Contains(message, "invalid schema")
 		return d
 	}
 	missing := containsAny(message, missingWords)
@@ -92,9 +97,10 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 // (https://github.com/agno-agi/agno/issues/5382).
 var idWords = []string{"with a length of 9", "].id': string too long", "tool_call_id': string too long"}
 
-// strictRefusal matches, in lower case, what endpoints say to strict tools: Gemini, gateways, Cerebras if only
-// some tools are strict (https://github.com/RooCodeInc/Roo-Code/issues/10334), and OpenAI if a
-// schema has a keyword that strict does not allow.
+// strictRefusal matches, in lower case, the errors with which endpoints refuse strict tools: Gemini and gateways refuse
+// all of them, Cerebras refuses requests in which only some tools are strict
+// (https://github.com/RooCodeInc/Roo-Code/issues/10334), and OpenAI refuses a schema with a keyword that strict does
+// not allow.
 var strictRefusal = regexp.MustCompile(`\bstrict\b|invalid schema for function`)
 
 // refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those
@@ -109,8 +115,8 @@ var (
 	valueWords   = []string{"too large", "too small", "maximum", "minimum", "at most", "at least", "greater than", "less than"}
 )
 
-// namesExtension reports whether the message names a member that only extensions have and the
-// body contains.
+// namesExtension reports whether the message, in lower case, names a member that the body contains and that only
+// llm.Extensions add to a request.
 func namesExtension(message string, body []byte) bool {
 	for _, name := range []string{"reasoning_content", "reasoning_details", "reasoning", "extra_content", "thinking", "channel"} {
 		if strings.Contains(message, name) && bytes.Contains(body, []byte(`"`+name+`":`)) {
@@ -120,21 +126,13 @@ func namesExtension(message string, body []byte) bool {
 	return false
 }
 
-// endpointPart returns the part of the dialect that applies to all requests to the endpoint. Refused
-// extensions of one answer may be accepted for another model, so they are not remembered.
+// endpointPart returns the part of the dialect that applies to all requests to the endpoint, whatever their model and
+// history.
 func (d dialect) endpointPart() dialect {
-	d.noExtensions = false
-	d.fillReasoning = false
-	d.fillSignature = false
-	d.shortIDs = false
-	d.noImages = false
-	d.noFormat = false
-	d.schemaRefused = false
-	d.noStrict, d.toolRefused = false, false
-	return d
+	return dialect{oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions}
 }
 
-// adaptTools returns the tools as the endpoint accepts them.
+// adaptTools returns tools, or with noStrict a copy in which no tool is strict.
 func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
 	if d.noStrict {
 		tools = slices.Clone(tools)
@@ -145,24 +143,22 @@ func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
 	return tools
 }
 
-// fillMembers adds the members that the endpoint misses.
+// fillMembers adds an empty reasoning_content (fillReasoning) or Google's placeholder of a thought signature
+// (fillSignature) to the messages of the assistant that have none.
 func (d dialect) fillMembers(messages []wireMessage) {
 	for i := range messages {
 		m := &messages[i]
 		if d.fillReasoning && m.Role == llm.Assistant && !bytes.Contains(m.Extensions, []byte(`"reasoning_content":`)) {
-			if len(m.Extensions) <= len("{}") {
-				m.Extensions = []byte("{}")
-			}
 			m.Extensions = append(appendMembers([]byte(`{"reasoning_content":""`), m.Extensions), '}')
 		}
-		// Of calls in parallel only the first one has a signature.
+		// Of parallel calls, Google requires a signature of the first one only.
 		if d.fillSignature && len(m.ToolCalls) > 0 && !bytes.Contains(m.ToolCalls[0].Extensions, []byte(`"thought_signature"`)) {
 			m.ToolCalls[0].Extensions = []byte(`{"extra_content":{"google":{"thought_signature":"skip_thought_signature_validator"}}}`)
 		}
 	}
 }
 
-// shortenIDs replaces the ids of calls, and those in the results, by ones that every endpoint accepts.
+// shortenIDs replaces the ids of calls, in the calls and in their results, by ids that every endpoint accepts.
 func shortenIDs(messages []wireMessage) {
 	for i := range messages {
 		m := &messages[i]
@@ -189,27 +185,27 @@ func shortID(id string) string {
 
 // dialectStore holds the dialect of an endpoint for all of its streams.
 type dialectStore struct {
-	mu sync.Mutex // guards the fields below
-	d  dialect
+	mu      sync.Mutex // guards the field below
+	dialect dialect
 }
 
-// Load returns the dialect that was stored last; the zero dialect refuses nothing.
+// Load returns the dialect that was stored last; the zero dialect, which leaves nothing out, before the first Store.
 func (s *dialectStore) Load() dialect {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.d
+	return s.dialect
 }
 
-// Store replaces the dialect. Of two streams that learn something at the same time, one may undo what the
-// other has stored; the next request then learns it again.
+// Store replaces the dialect. If two streams store at the same time, the refusal that one of them has met may be lost;
+// the next request meets it again.
 func (s *dialectStore) Store(d dialect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.d = d
+	s.dialect = d
 }
 
-// refusalStatuses are the statuses with which endpoints refuse images or a response_format: 404 is OpenRouter's, 500 that
-// of llama.cpp and Ollama.
+// refusalStatuses lists the statuses with which endpoints refuse images, a response_format or an id of a call.
+// OpenRouter uses 404, llama.cpp and Ollama use 500.
 var refusalStatuses = []int{
 	http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 	http.StatusInternalServerError, http.StatusNotImplemented,
@@ -248,27 +244,28 @@ var (
 	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
 )
 
-// refusesImages reports whether an endpoint's error says that the model takes no images.
-func refusesImages(status int, said []byte) bool {
-	return slices.Contains(refusalStatuses, status) && containsAny(strings.ToLower(string(said)), imageWords)
+// refusesImages reports whether the status and the body of an endpoint's error say that the model takes no images.
+func refusesImages(status int, body []byte) bool {
+	return slices.Contains(refusalStatuses, status) && containsAny(strings.ToLower(string(body)), imageWords)
 }
 
-// Bounds of what an endpoint has refused.
+// Bounds of modelRefusals.
 const (
 	maxRefusedModels = 1000
-	// refusalLifetime is the time after which it is sent again: the endpoint may serve another
-	// model under the same id, or have been restarted with what it needs for images.
+	// refusalLifetime is the time after which the refused feature is tried again: the endpoint may serve another
+	// model under the same id, or have been restarted with support for images.
 	refusalLifetime = time.Hour
 )
 
-// modelRefusals remembers the models for which an endpoint has refused something, such as images. The zero value is
+// modelRefusals remembers the models for which an endpoint has refused one feature, such as images. The zero value is
 // empty. The methods may be called by any number of goroutines.
 type modelRefusals struct {
-	mu      sync.Mutex // protects what follows
-	refused map[string]time.Time
+	mu      sync.Mutex           // guards the field below
+	refused map[string]time.Time // by model, when the endpoint refused the feature
 }
 
-// add remembers a model. Beyond maxRefusedModels it forgets another one.
+// add remembers that the feature was refused for the model now. If maxRefusedModels are remembered already, add
+// forgets any one of them.
 func (s *modelRefusals) add(model string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,7 +281,7 @@ func (s *modelRefusals) add(model string) {
 	s.refused[model] = time.Now()
 }
 
-// wasRefused reports whether it was refused for the model within refusalLifetime.
+// wasRefused reports whether the feature was refused for the model within refusalLifetime.
 func (s *modelRefusals) wasRefused(model string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

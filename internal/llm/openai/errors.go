@@ -25,14 +25,14 @@ const (
 var (
 	errStreamTooLarge = errors.New("the reply exceeds its size limit")
 	errNoMoreData     = errors.New("the stream ended without finish_reason")
-	done              = []byte("[DONE]")
+	doneMarker        = []byte("[DONE]")
 )
 
 // errStopped means that the consumer has left its loop, so no further part may be yielded.
 var errStopped = errors.New("the consumer stopped")
 
-// Texts for callers: what failed, and what to do next. They never quote an endpoint, whose message may contain keys, other
-// callers' prompts, or an attack on its reader.
+// Texts for callers: what failed, and what to do next. They never quote an endpoint, because its message may contain
+// keys, prompts of other callers, or text that is meant to deceive its reader.
 const (
 	publicUnreachable  = "The model endpoint could not be reached. Ask again later. Its operator can run answerd check, which says why."
 	publicRefused      = "The model endpoint refused the request. Its operator finds the endpoint's message in the log, by the trace id."
@@ -58,22 +58,23 @@ var (
 	errIdle      = errors.New("no further byte within the time allowed")
 )
 
-// newError returns an Error that is not retryable.
+// newError returns an *llm.Error that is not retryable. public is the text for callers, err the cause for the log.
 func newError(kind llm.Kind, public string, err error) *llm.Error {
 	return &llm.Error{Kind: kind, Public: public, Err: err}
 }
 
-// retryableError wraps an Error for the retry loop. It does not always mean that the same request may
-// be sent again: without retry, it only lets withoutRefused look for a member to leave out.
+// retryableError wraps an *llm.Error after which the retry loop may send another request: the same one if retry is set,
+// and otherwise only one in another dialect, if withoutRefused finds something to leave out.
 type retryableError struct {
 	err        *llm.Error
-	retry      bool   // a retry may succeed and is safe
+	retry      bool   // the same request may succeed later
 	retryAfter string // as in the header Retry-After; "" for none
 
 	refusesImages bool // the endpoint says that the model takes no images
 }
 
-// setRetryAfter sets the time to wait, for the retry loop and for callers.
+// setRetryAfter sets the time to wait, for the retry loop and in the llm.Error for callers. value is that of a
+// Retry-After header; a malformed one counts as no time.
 func (f *retryableError) setRetryAfter(value string) {
 	f.retryAfter = value
 	f.err.RetryAfter, _ = parseRetryAfter(value, time.Now())
@@ -96,16 +97,16 @@ var temporaryStatuses = []int{
 	http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, 520, 521, 522, 523, 524, 529,
 }
 
-// statusError returns the error for an HTTP status, either the reply's own or one from inside a
-// stream. said is the endpoint's text.
-func statusError(status int, said []byte) *retryableError {
-	modelErr := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
-	modelErr.Status, modelErr.Message = status, errorMessage(said)
+// statusError returns the error for an HTTP status that is not 2xx: that of a reply, or one that errorStatus found
+// inside a stream. body is the body of the reply, or the error object in the stream.
+func statusError(status int, body []byte) *retryableError {
+	modelErr := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(body)))
+	modelErr.Status, modelErr.Message = status, errorMessage(body)
 
-	failed := &retryableError{err: modelErr, refusesImages: refusesImages(status, said)}
-	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(string(said)) {
+	failed := &retryableError{err: modelErr, refusesImages: refusesImages(status, body)}
+	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(body) {
 		modelErr.Kind, modelErr.Public = llm.TooLarge, publicContext
-		modelErr.ContextTokens, modelErr.PromptTokens = contextSizes(said)
+		modelErr.ContextTokens, modelErr.PromptTokens = contextSizes(body)
 		return failed
 	}
 
@@ -113,23 +114,23 @@ func statusError(status int, said []byte) *retryableError {
 	// even a 500 is safe to repeat.
 	modelErr.Unavailable = status == http.StatusTooManyRequests || status >= 500
 	switch {
-	case containsAny(strings.ToLower(string(said)), noToolsWords):
+	case containsAny(strings.ToLower(string(body)), noToolsWords):
 		modelErr.Public, modelErr.Unavailable = publicNoTools, false
-	case quotaExhausted(status, said):
-		modelErr.Public, modelErr.Unavailable = publicQuota, true
+	case quotaExhausted(status, body):
+		modelErr.Public, modelErr.Unavailable = publicQuota, true // an llm.Router may ask another endpoint
 	case status >= 300 && status < 400:
 		modelErr.Public = publicRedirect
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		modelErr.Public = publicCredentials
 	case status == http.StatusNotFound:
 		modelErr.Public = publicUnknown
-		modelErr.UnknownModel = containsAny(strings.ToLower(string(said)), modelWords)
+		modelErr.UnknownModel = containsAny(strings.ToLower(string(body)), modelWords)
 	case status == http.StatusTooManyRequests:
 		modelErr.Kind = llm.RateLimited
 		modelErr.Public = publicLimited
 		modelErr.Retryable = true
 		failed.retry = true
-		failed.setRetryAfter(retryInfo(said))
+		failed.setRetryAfter(retryInfo(body))
 	case slices.Contains(temporaryStatuses, status):
 		modelErr.Public = publicFailing
 		modelErr.Retryable = true
@@ -140,11 +141,12 @@ func statusError(status int, said []byte) *retryableError {
 	return failed
 }
 
-// responseError returns the error for a reply whose status is not 2xx.
+// responseError returns the error for a reply whose status is not 2xx. It reads the reply's body, as far as
+// maxErrorText and maxErrorBody allow, and does not close it.
 func responseError(res *http.Response) *retryableError {
-	said, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
-	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // reading the rest only lets the connection be reused
-	failed := statusError(res.StatusCode, said)
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
+	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // a connection can be reused only if its reply was read to the end
+	failed := statusError(res.StatusCode, body)
 	if err != nil {
 		failed.err.Err = fmt.Errorf("%w (%w)", failed.err.Err, err)
 	}
@@ -152,18 +154,19 @@ func responseError(res *http.Response) *retryableError {
 	return failed
 }
 
-// timeoutError returns the error for the cause of a cancelled request, or nil if the request was
-// not cancelled because of a timeout.
-func timeoutError(cause error, after time.Duration) *llm.Error {
-	var modelErr *llm.Error
+// timeoutError returns the error for a request that an idleTimer cancelled with cause, because its limit was exceeded.
+// It returns nil if cause is nil or not that of an idleTimer.
+func timeoutError(cause error, limit time.Duration) *llm.Error {
+	var text string
 	switch {
 	case errors.Is(cause, errFirstByte):
-		modelErr = newError(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, after))
+		text = publicNoFirstByte
 	case errors.Is(cause, errIdle):
-		modelErr = newError(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, after))
+		text = publicIdle
 	default:
 		return nil
 	}
+	modelErr := newError(llm.ModelTimeout, text, fmt.Errorf("%w (%s)", cause, limit))
 	modelErr.Retryable, modelErr.Unavailable = true, true
 	return modelErr
 }
@@ -217,15 +220,15 @@ var noToolsWords = []string{
 // not exist" (OpenAI, Groq, vLLM), "model 'x' not found" (Ollama), DeploymentNotFound (Azure).
 var modelWords = []string{"model", "deployment"}
 
-// limitWords mark a rate limit of tokens per minute, which is temporary, among errors that match
-// contextWords.
+// limitWords distinguish a rate limit of tokens per minute, which is temporary, from a prompt that is too long. The
+// texts of both may match contextWords.
 var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
 
-// exceedsContext reports whether an endpoint's error says that the conversation is too long
+// exceedsContext reports whether the body of an endpoint's error says that the conversation is too long
 // for the model.
-func exceedsContext(said string) bool {
-	said = strings.ToLower(said)
-	return containsAny(said, contextWords) && !containsAny(said, limitWords)
+func exceedsContext(body []byte) bool {
+	text := strings.ToLower(string(body))
+	return containsAny(text, contextWords) && !containsAny(text, limitWords)
 }
 
 // containsAny reports whether text contains one of words, which are in lower case like text.
@@ -238,8 +241,8 @@ func containsAny(text string, words []string) bool {
 	return false
 }
 
-// quotaWords mark, in lower case, an account that has used up its quota or its credit. Waiting
-// does not help, so such a request is not repeated.
+// quotaWords lists, in lower case, the words with which endpoints report an account that has used up its quota or its
+// credit. Waiting does not help, so the request is not repeated.
 var quotaWords = []string{
 	"insufficient_quota",          // OpenAI, Azure
 	"billing_hard_limit_reached",  // OpenAI
@@ -250,50 +253,47 @@ var quotaWords = []string{
 	"exceeded your current quota", // OpenAI; Gemini, also for a limit per minute
 }
 
-// quotaExhausted reports whether an endpoint's error says that the quota is used up. For a limit
-// per minute, Gemini names the limit and the time to wait.
-func quotaExhausted(status int, said []byte) bool {
-	text := strings.ToLower(string(said))
+// quotaExhausted reports whether the status and the body of an endpoint's error say that the quota is used up. A limit
+// per minute does not count: Gemini reports it with the same words, but names the limit and the time to wait.
+func quotaExhausted(status int, body []byte) bool {
 	if status == http.StatusPaymentRequired {
 		return true
 	}
-	if status/100 != 4 || !containsAny(text, quotaWords) {
-		return false
-	}
-	isPerMinute := strings.Contains(text, "perminute") || retryInfo(said) != ""
-	return !isPerMinute
+	text := strings.ToLower(string(body))
+	isPerMinute := strings.Contains(text, "perminute") || retryInfo(body) != ""
+	return status/100 == 4 && containsAny(text, quotaWords) && !isPerMinute
 }
 
 // retryDelayMember matches the time to wait in an error of Google's APIs (google.rpc.RetryInfo).
 var retryDelayMember = regexp.MustCompile(`"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"`)
 
-// retryInfo returns that time in seconds, as in a Retry-After header, or "".
-func retryInfo(said []byte) string {
-	if m := retryDelayMember.FindSubmatch(said); m != nil {
+// retryInfo returns the time to wait that an error of Google's APIs names, in seconds as in a Retry-After header, or
+// "".
+func retryInfo(body []byte) string {
+	if m := retryDelayMember.FindSubmatch(body); m != nil {
 		return string(m[1])
 	}
 	return ""
 }
 
-// codeWord matches the part of an endpoint's error that may be logged: a code made of words.
-// Keys and prompts do not match.
+// codeWord matches an error code made of words, which may be logged. Keys and prompts do not match.
 var codeWord = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 
-// loggableCodes returns the part of an endpoint's error that may be logged: its codes and its
-// length. The rest may repeat the request or its key.
-func loggableCodes(said []byte) string {
-	var body struct {
+// loggableCodes returns what may be logged of an endpoint's reply: its length, and the type and the code of an error.
+// The rest may repeat the request or its key.
+func loggableCodes(body []byte) string {
+	var object struct {
 		Error      json.RawMessage
 		Type, Code any
 	}
-	text := fmt.Sprintf("%d bytes", len(said))
-	if json.Unmarshal(said, &body) != nil {
+	text := fmt.Sprintf("%d bytes", len(body))
+	if json.Unmarshal(body, &object) != nil {
 		return text
 	}
-	if body.Error != nil {
-		_ = json.Unmarshal(body.Error, &body) // an endpoint's error is an object, or has no codes
+	if object.Error != nil {
+		_ = json.Unmarshal(object.Error, &object) // an error that is not an object has no codes
 	}
-	for _, code := range []any{body.Type, body.Code} {
+	for _, code := range []any{object.Type, object.Code} {
 		switch v := code.(type) {
 		case float64:
 			text += fmt.Sprintf(", %g", v)

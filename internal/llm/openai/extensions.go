@@ -11,45 +11,46 @@ import (
 
 // Providers add members to messages and to calls that Chat Completions does not define, and some
 // refuse a later request without them: Gemini's extra_content with a thought signature,
-// DeepSeek's reasoning_content, OpenRouter's reasoning_details. This file collects them from the
+// DeepSeek's reasoning_content, OpenRouter's reasoning_details. This file collects these members from the
 // chunks of an answer, so that they can be sent back with the same message.
 
-// maxExtensions bounds such members of one answer, in bytes.
+// maxExtensions bounds the members of one answer that are kept to be sent back, in bytes.
 const maxExtensions = 512 << 10
 
-// ignoredMembers lists members of a delta that are not sent back: those of Chat Completions
+// ignoredMembers lists members of a delta that are not sent back: members of Chat Completions
 // that this package does not use, and output media, which are large.
 var ignoredMembers = map[string]bool{"role": true, "function_call": true, "audio": true, "images": true, "annotations": true}
 
-// rawMember holds a member of a chunk that this package does not interpret. Value lies within
-// the chunk's data.
+// rawMember holds a member of a chunk that this package does not interpret.
 type rawMember struct {
 	name  string
-	value []byte
+	value []byte // JSON, not empty; a part of the chunk's data
 }
 
 // extensionValue holds a JSON value that may arrive in several pieces. A value that arrived in
 // one piece keeps its bytes; only a continued value is parsed.
 type extensionValue struct {
-	raw      []byte            // the original bytes; nil once the value is continued
-	kind     byte              // its first byte
-	text     []byte            // of a continued string
-	names    []string          // of a continued object, in order of appearance
-	elements []*extensionValue // of a continued object or array
+	raw  []byte // the JSON of a value that arrived in one piece; nil after parseLevel
+	kind byte   // the first byte of the JSON, which determines the type
+
+	// The value after parseLevel, by kind.
+	text     []byte            // of a string, without quotes and escapes
+	names    []string          // of the members of an object, in order of appearance
+	elements []*extensionValue // the elements of an array, or the values of names
 }
 
-// newExtensionValue returns the value of raw, which must not be empty. It copies raw, because the memory
+// newExtensionValue returns the value with the JSON raw, which must not be empty. It copies raw, because the memory
 // of a chunk is used again.
 func newExtensionValue(raw []byte) *extensionValue {
 	return &extensionValue{raw: bytes.Clone(raw), kind: raw[0]}
 }
 
-// pieceNames lists members whose strings arrive in pieces. If a string of any other name arrives
-// again unchanged, it is a repetition and not a continuation.
+// pieceNames lists members whose strings arrive in pieces, so that equal strings are all appended. If the string of any
+// other member arrives again unchanged, the second one is a repetition and is dropped.
 var pieceNames = map[string]bool{"reasoning_content": true, "reasoning": true, "thinking": true, "text": true, "summary": true, "data": true}
 
-// addPiece adds a piece to the value of the member name. Strings and arrays are continued,
-// objects are merged, and for any other type the last value counts. null counts as absent.
+// addPiece adds a further piece, the JSON raw, to the value of the member name. Strings and arrays are continued, and
+// objects are merged. A piece of a different type, and any number or boolean, replaces the value. null is ignored.
 func (v *extensionValue) addPiece(name string, raw []byte) {
 	if raw[0] == 'n' {
 		return
@@ -59,7 +60,7 @@ func (v *extensionValue) addPiece(name string, raw []byte) {
 		*v = *newExtensionValue(raw)
 		return
 	}
-	v.takeApart()
+	v.parseLevel()
 	piece := jsonScanner{data: raw}
 	switch v.kind {
 	case '"':
@@ -78,8 +79,9 @@ func (v *extensionValue) addPiece(name string, raw []byte) {
 	}
 }
 
-// takeApart parses one level of a value that arrived in one piece.
-func (v *extensionValue) takeApart() {
+// parseLevel parses one level of raw into text, names and elements, and sets raw to nil, so that pieces can be added.
+// It does nothing if that has been done.
+func (v *extensionValue) parseLevel() {
 	if v.raw == nil {
 		return
 	}
@@ -100,7 +102,7 @@ func (v *extensionValue) takeApart() {
 	}
 }
 
-// addMember adds a piece of a member of an object.
+// addMember adds a piece of the member name to an object that parseLevel has parsed.
 func (v *extensionValue) addMember(name string, raw []byte) {
 	for i, known := range v.names {
 		if known == name {
@@ -111,11 +113,11 @@ func (v *extensionValue) addMember(name string, raw []byte) {
 	v.names, v.elements = append(v.names, name), append(v.elements, newExtensionValue(raw))
 }
 
-// addText adds a piece of a member that is a string, without its quotes.
+// addText adds text to the string member name of an object that parseLevel has parsed. text has no quotes and escapes.
 func (v *extensionValue) addText(name, text string) {
 	for i, known := range v.names {
 		if known == name && v.elements[i].kind == '"' {
-			v.elements[i].takeApart()
+			v.elements[i].parseLevel()
 			v.elements[i].text = append(v.elements[i].text, text...)
 			return
 		}
@@ -123,13 +125,13 @@ func (v *extensionValue) addText(name, text string) {
 	v.names, v.elements = append(v.names, name), append(v.elements, &extensionValue{kind: '"', text: []byte(text)})
 }
 
-// addElement adds an element of an array, or continues the last one. OpenRouter streams
-// reasoning_details in pieces of one element, which have its type and index.
+// addElement adds the JSON raw to an array: as a piece of the last element if both have the same identity, and as a new
+// element otherwise. OpenRouter streams an element of reasoning_details in pieces, which repeat its type and index.
 func (v *extensionValue) addElement(raw []byte) {
 	if n := len(v.elements); n > 0 && raw[0] == '{' && v.elements[n-1].kind == '{' {
 		last := v.elements[n-1]
-		before, piece := last.readIdentity(), (&extensionValue{raw: raw, kind: '{'}).readIdentity()
-		if before.continuedBy(piece) {
+		piece := &extensionValue{raw: raw, kind: '{'}
+		if last.readIdentity().continuedBy(piece.readIdentity()) {
 			last.addPiece("", raw)
 			return
 		}
@@ -137,22 +139,23 @@ func (v *extensionValue) addElement(raw []byte) {
 	v.elements = append(v.elements, newExtensionValue(raw))
 }
 
-// elementIdentity distinguishes the elements of a streamed array.
+// elementIdentity has the members that distinguish the elements of a streamed array.
 type elementIdentity struct {
 	Type  string `json:"type"`
-	Index *int64 `json:"index"`
+	Index *int64 `json:"index"` // nil if missing
 	ID    string `json:"id"`
 }
 
-// continuedBy reports whether an element with that identity continues e. Encrypted reasoning and
-// Mistral's references come whole.
+// continuedBy reports whether an element with the identity next is a piece of the element e. Types must be equal,
+// indexes must be equal or both missing, and ids must not differ. An element with neither type nor index cannot be
+// recognized again. Encrypted reasoning and Mistral's references come whole, so two of them are two elements.
 func (e elementIdentity) continuedBy(next elementIdentity) bool {
 	hasIdentity := e.Type != "" || e.Index != nil
 	comesWhole := strings.HasSuffix(e.Type, "encrypted") || strings.HasSuffix(e.Type, "reference")
 	if !hasIdentity || comesWhole || e.Type != next.Type {
 		return false
 	}
-	sameIndex := e.Index == next.Index // both nil
+	sameIndex := e.Index == nil && next.Index == nil
 	if e.Index != nil && next.Index != nil {
 		sameIndex = *e.Index == *next.Index
 	}
@@ -160,7 +163,8 @@ func (e elementIdentity) continuedBy(next elementIdentity) bool {
 	return sameIndex && sameID
 }
 
-// readIdentity returns the identity of an object. A member of another type counts as absent.
+// readIdentity returns the identity of an object. A type, index or id that is not of the expected JSON type counts as
+// absent.
 func (v *extensionValue) readIdentity() (id elementIdentity) {
 	if v.raw != nil {
 		_ = json.Unmarshal(v.raw, &id)
@@ -179,7 +183,7 @@ func (v *extensionValue) readIdentity() (id elementIdentity) {
 	return id
 }
 
-// appendJSON appends the value.
+// appendJSON appends the JSON of the value to buf.
 func (v *extensionValue) appendJSON(buf []byte) []byte {
 	if v.raw != nil {
 		return append(buf, v.raw...)
@@ -211,7 +215,7 @@ func (v *extensionValue) appendJSON(buf []byte) []byte {
 // The zero value is empty.
 type extensionSet struct{ object extensionValue }
 
-// addMembers adds the members of one chunk.
+// addMembers adds the members of one chunk. Members that are null are ignored.
 func (x *extensionSet) addMembers(members []rawMember) {
 	for _, m := range members {
 		if m.value[0] != 'n' {
@@ -228,8 +232,8 @@ func (x *extensionSet) encodeMembers() json.RawMessage {
 	return (&extensionValue{kind: '{', names: x.object.names, elements: x.object.elements}).appendJSON(nil)
 }
 
-// endpointID identifies an endpoint in the log of a run. It is a hash, because a URL may contain
-// a key.
+// endpointID returns the id of an endpoint in llm.Extensions, which are stored with a run. The id is a hash of the base
+// URL without user and query, and not the URL itself, because a URL may contain a key.
 func endpointID(base string) string {
 	if u, err := url.Parse(base); err == nil {
 		u.User, u.RawQuery = nil, ""

@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// wirePart holds one part of a user's message: text, an image, audio or a file.
+// wirePart holds one part of a user's message: text, an image, audio or a file, as Type says.
 type wirePart struct {
 	Type  string     `json:"type"`
 	Text  string     `json:"text,omitempty"`
@@ -22,8 +22,8 @@ type wirePart struct {
 	File  *wireFile  `json:"file,omitempty"`
 }
 
-// wireFile, wireImage and wireAudio are the objects of parts that are not text. Their content is base64:
-// in a data: URL for files and images, and alone for audio. An image may be the URL of one instead.
+// wireFile, wireImage and wireAudio are the objects of parts that are not text. Their content is base64: in a data: URL
+// for files and images, and alone for audio. An image may have an https URL in place of its content.
 type wireFile struct {
 	Name string `json:"filename"`
 	Data string `json:"file_data"`
@@ -39,12 +39,13 @@ type wireAudio struct {
 	Format string `json:"format"`
 }
 
-// appendMessages appends messages in the form of the request. In Chat Completions, a message of
-// the role tool has text only, so the media of results follow in a message of the user. That
-// message comes after all results of the turn, because endpoints require results directly after
-// their calls.
-func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) []wireMessage {
-	var media []llm.Media // of the results since the last message of another role
+// newWireMessages converts messages to their form in the request for endpoint (see newWireMessage). Empty answers are
+// left out. In Chat Completions, a message of the role tool has text only, so the media of results follow in an
+// additional message of the user. That message comes after all results of the turn, because endpoints require
+// results directly after their calls.
+func newWireMessages(messages []llm.Message, endpoint string) []wireMessage {
+	out := make([]wireMessage, 0, len(messages))
+	var media []llm.Media // of the tool results since the last message of another role
 	for i, m := range messages {
 		if isEmptyAnswer(m) {
 			continue
@@ -54,7 +55,8 @@ func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) 
 			continue
 		}
 		media = append(media, m.Media...)
-		if last := i+1 == len(messages) || messages[i+1].Role != llm.ToolRole; last && len(media) > 0 {
+		isLastResult := i+1 == len(messages) || messages[i+1].Role != llm.ToolRole
+		if isLastResult && len(media) > 0 {
 			out = append(out, newWireMessage(llm.Message{Role: llm.User, Media: media}, endpoint))
 			media = nil
 		}
@@ -62,14 +64,14 @@ func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) 
 	return out
 }
 
-// isEmptyAnswer reports whether m is an answer that says nothing, which Mistral and Anthropic refuse.
+// isEmptyAnswer reports whether m is an answer without text, calls and parts, which Mistral and Anthropic refuse.
 func isEmptyAnswer(m llm.Message) bool {
 	hasParts := m.Extensions != nil && m.Extensions.Content != nil
-	saysNothing := strings.TrimSpace(m.Text) == "" && len(m.Calls) == 0 && !hasParts
-	return m.Role == llm.Assistant && saysNothing
+	return m.Role == llm.Assistant && strings.TrimSpace(m.Text) == "" && len(m.Calls) == 0 && !hasParts
 }
 
-// withoutImages returns messages with a line of text in place of each image.
+// withoutImages returns a copy of messages in which each image is a line of text, after the text of its message. The
+// line has the label of the image and, if they are known, its type and size.
 func withoutImages(messages []llm.Message) []llm.Message {
 	out := slices.Clone(messages)
 	for i := range out {
@@ -85,7 +87,8 @@ func withoutImages(messages []llm.Message) []llm.Message {
 			}
 			what := "An image"
 			if media.MIME != "" {
-				what += fmt.Sprintf(" (%s, %d bytes)", media.MIME, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(media.Data, "="))))
+				size := base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(media.Data, "=")))
+				what += fmt.Sprintf(" (%s, %d bytes)", media.MIME, size)
 			}
 			line := strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", media.Label, what))
 			message.Text = strings.TrimSpace(message.Text + "\n" + line)
@@ -95,10 +98,11 @@ func withoutImages(messages []llm.Message) []llm.Message {
 	return out
 }
 
-// isImage reports whether p is an image. One with an address has no type.
+// isImage reports whether p is an image, given by its content or by its URL. Media with a URL are always images, and
+// have no MIME type.
 func isImage(p llm.Media) bool { return p.URL != "" || p.IsImage() }
 
-// newWireParts returns a user's message with media, each after its label.
+// newWireParts returns the parts of a user's message with media: the text, and then each medium after its label.
 func newWireParts(m llm.Message) []wirePart {
 	parts := make([]wirePart, 0, 1+2*len(m.Media))
 	if m.Text != "" {
@@ -108,27 +112,36 @@ func newWireParts(m llm.Message) []wirePart {
 		if media.Label != "" {
 			parts = append(parts, wirePart{Type: "text", Text: media.Label})
 		}
-		format, isAudio := strings.CutPrefix(media.MIME, "audio/")
-		switch {
-		case media.URL != "":
-			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{media.URL, media.Detail}})
-		case media.MIME == "application/pdf":
-			parts = append(parts, wirePart{Type: "file", File: &wireFile{cmp.Or(media.Name, "document.pdf"), "data:" + media.MIME + ";base64," + media.Data}})
-		case !isAudio:
-			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + media.MIME + ";base64," + media.Data, media.Detail}})
-		case format == "mpeg":
-			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{media.Data, "mp3"}})
-		default:
-			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{media.Data, format}})
-		}
+		parts = append(parts, newMediaPart(media))
 	}
 	return parts
 }
 
-// Nearly all of a request is the conversation, which is encoded again for every turn. So it is
-// appended to one buffer; encoding/json would copy it twice more.
+// newMediaPart returns the part of a medium by its type. What is not a PDF or audio is sent as an image.
+func newMediaPart(media llm.Media) wirePart {
+	format, isAudio := strings.CutPrefix(media.MIME, "audio/")
+	if format == "mpeg" {
+		format = "mp3" // the name of the format in Chat Completions
+	}
+	switch {
+	case media.URL != "":
+		return wirePart{Type: "image_url", Image: &wireImage{URL: media.URL, Detail: media.Detail}}
+	case media.MIME == "application/pdf":
+		return wirePart{Type: "file", File: &wireFile{Name: cmp.Or(media.Name, "document.pdf"), Data: dataURL(media)}}
+	case isAudio:
+		return wirePart{Type: "input_audio", Audio: &wireAudio{Data: media.Data, Format: format}}
+	default:
+		return wirePart{Type: "image_url", Image: &wireImage{URL: dataURL(media), Detail: media.Detail}}
+	}
+}
 
-// encodedSize estimates the size of w as JSON, in bytes.
+// dataURL returns the content of a medium as a data: URL.
+func dataURL(media llm.Media) string { return "data:" + media.MIME + ";base64," + media.Data }
+
+// Nearly all of a request is the conversation, which is encoded again for every turn. So the messages are
+// appended to one buffer; encoding/json would copy them twice more.
+
+// encodedSize estimates the size of w as JSON, in bytes, without the parts of a user's message.
 func (w *wireMessage) encodedSize() int {
 	n := 96 + len(w.ToolCallID) + len(w.Extensions)
 	if text, ok := w.Content.(string); ok {
@@ -142,7 +155,7 @@ func (w *wireMessage) encodedSize() int {
 	return n
 }
 
-// appendJSON appends w as JSON.
+// appendJSON appends w as JSON to buf and returns the extended buffer.
 func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 	buf = appendQuoted(append(buf, `{"role":`...), string(w.Role))
 	buf = append(buf, `,"content":`...)
@@ -184,7 +197,8 @@ func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 	return append(appendMembers(buf, w.Extensions), '}'), nil
 }
 
-// appendMembers appends the members of an object to an open object that already has members.
+// appendMembers appends the members of object to b, which ends within a JSON object that already has members. It
+// appends nothing if object is empty or not an object.
 func appendMembers(b []byte, object json.RawMessage) []byte {
 	if len(object) <= len("{}") || object[0] != '{' {
 		return b
@@ -199,73 +213,73 @@ func appendQuoted(b []byte, s string) []byte {
 	return b
 }
 
-// laxJSON accepts everything that fits the JSON grammar. Duplicate names and invalid UTF-8 in
-// the text of a server or a model are neither changed nor refused.
+// laxJSON are options that accept everything that fits the JSON grammar. Duplicate names and invalid UTF-8 in
+// the JSON of a server or a model are neither changed nor refused.
 var laxJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
-// wireMessage holds one message. Content is a text, a list of wirePart, the parts of an answer as
-// JSON, or nil since an assistant that only calls tools must say null: several endpoints refuse an empty text
-// there.
+// wireMessage holds one message of a request.
 type wireMessage struct {
-	Role       llm.Role
+	Role llm.Role
+	// Content is a string, a []wirePart, or the parts of an answer as a json.RawMessage. It is nil, which is sent as null,
+	// if an assistant only calls tools: several endpoints refuse an empty text there.
 	Content    any
 	ToolCalls  []wireCall
-	ToolCallID string
-	Extensions json.RawMessage // a JSON object; nil if there are none
+	ToolCallID string          // the call that a message of the role tool has the result of
+	Extensions json.RawMessage // an object with further members of the message; nil for none
 }
 
-// wireCall and wireFunction encode a call in an assistant's message. Arguments is JSON within a
-// string.
+// wireCall and wireFunction hold a call in an assistant's message.
 type wireCall struct {
 	ID       string
 	Type     string
 	Function wireFunction
 
-	Extensions json.RawMessage // a JSON object; nil if there are none
+	Extensions json.RawMessage // an object with further members of the call; nil for none
 }
 
 type wireFunction struct {
 	Name      string
-	Arguments string
+	Arguments string // JSON, which is sent within a JSON string
 }
 
-// newWireMessage converts a message to its form in the request. A text of white space alone is not sent, because
-// some endpoints refuse that. Members that came from another endpoint are omitted.
+// newWireMessage converts a message to its form in the request for the endpoint with the id endpoint. Extensions that
+// came from another endpoint are omitted. A text of white space alone is replaced where endpoints refuse it: by null
+// with calls, and by "(no content)" in a result.
 func newWireMessage(message llm.Message, endpoint string) wireMessage {
-	decoded := wireMessage{Role: message.Role, Content: message.Text}
+	wire := wireMessage{Role: message.Role, Content: message.Text}
 	switch {
 	case message.Role == llm.User && len(message.Media) > 0:
-		decoded.Content = newWireParts(message)
+		wire.Content = newWireParts(message)
 	case message.Role == llm.ToolRole:
-		decoded.ToolCallID = message.CallID
+		wire.ToolCallID = message.CallID
 		if strings.TrimSpace(message.Text) == "" {
-			decoded.Content = "(no content)"
+			wire.Content = "(no content)"
 		}
 	case message.Role == llm.Assistant && len(message.Calls) > 0:
 		if strings.TrimSpace(message.Text) == "" {
-			decoded.Content = nil
+			wire.Content = nil
 		}
-		decoded.ToolCalls = make([]wireCall, len(message.Calls))
+		wire.ToolCalls = make([]wireCall, len(message.Calls))
 		for i, c := range message.Calls {
-			decoded.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
+			wire.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
 				Function: wireFunction{Name: cleanToolName(c.Name), Arguments: cleanArguments(c.Arguments)}}
 		}
 	}
 	if x := message.Extensions; x != nil && message.Role == llm.Assistant && x.Endpoint == endpoint {
-		decoded.Extensions = x.Message
+		wire.Extensions = x.Message
 		if x.Content != nil {
-			decoded.Content = x.Content
+			wire.Content = x.Content
 		}
-		for i := range min(len(x.Calls), len(decoded.ToolCalls)) {
-			decoded.ToolCalls[i].Extensions = x.Calls[i]
+		for i := range min(len(x.Calls), len(wire.ToolCalls)) {
+			wire.ToolCalls[i].Extensions = x.Calls[i]
 		}
 	}
-	return decoded
+	return wire
 }
 
-// cleanToolName returns a name of a call that endpoints accept. A model may have called a tool
-// that does not exist, by a name that no endpoint accepts in a request (^[A-Za-z0-9_-]{1,64}$).
-// Sending that name back would make every later request of the conversation fail.
+// cleanToolName returns name in a form that endpoints accept (^[A-Za-z0-9_-]{1,64}$): it cuts the name to 64 bytes and
+// replaces each other byte by "_". An empty name becomes "tool". A model may have called a tool that does not exist, by
+// a name that no endpoint accepts. Sending that name back would make every later request of the conversation fail.
 func cleanToolName(name string) string {
 	clean := []byte(name[:min(len(name), 64)])
 	for i, c := range clean {
@@ -281,9 +295,9 @@ func cleanToolName(name string) string {
 	return string(clean)
 }
 
-// cleanArguments returns arguments of a call that endpoints accept. Endpoints with a chat
-// template parse the arguments and refuse the whole request if they are not an object. Anything
-// else is therefore wrapped in an object.
+// cleanArguments returns the arguments of a call as a JSON object. Arguments that are not an object are wrapped in one,
+// and empty ones become {}. Endpoints with a chat template parse the arguments of earlier calls, and refuse the whole
+// request if they are not an object.
 func cleanArguments(raw string) string {
 	if raw == "" {
 		return "{}"

@@ -52,15 +52,15 @@ import (
 // without a key.
 type Config struct {
 	BaseURL string            // up to and including /v1; empty means OpenAI's
-	APIKey  string            // sent as a bearer token to BaseURL alone; empty sends none
-	Key     func() string     // replaces APIKey and is called for each request; nil means APIKey
-	Headers map[string]string // sent with every request; an Authorization replaces the key
+	APIKey  string            // sent as a bearer token to BaseURL alone; empty sends no token
+	Key     func() string     // returns the key of a request, in place of APIKey; nil means APIKey
+	Headers map[string]string // sent with every request; a header Authorization replaces the key
 	Query   map[string]string // added to the query of BaseURL
 	TLS     *tlsconfig.Source // roots and client certificate; nil means the system's roots alone
 
 	FirstByteTimeout time.Duration // until the first byte of the reply, for each try; 0 or less means 60 s
 	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less means 30 s
-	MaxRetries       int           // tries after the first; 0 or less means none
+	MaxRetries       int           // attempts after the first; 0 or less means no retries
 
 	// Transport, if set, wraps the transport that sends the requests, for example with otelhttp.
 	// Redirects are refused in any case.
@@ -68,11 +68,11 @@ type Config struct {
 	Tracer    trace.Tracer // nil records nothing
 	Meter     metric.Meter // nil records nothing
 	Logger    *slog.Logger // nil discards the log
-	// MetricModels are the ids that metrics name, as requests and replies have them. Any other
-	// model is "_other" there: callers and endpoints make names up, and each would be a series.
+	// MetricModels lists the ids that metrics name, as requests and replies have them. Metrics call any other model
+	// "_other": callers and endpoints make names up, and each name would be a series of its own.
 	MetricModels []string
-	// Price returns the price of a model, by the id that is sent to the endpoint; nil is unknown. Spans
-	// carry the cost of a call whose price is known.
+	// Price returns the price of a model by the id that is sent to the endpoint, or nil if it is unknown. Spans of calls
+	// with a known price have the cost.
 	Price func(model string) *llm.Price
 	// TraceContent adds prompts and answers to spans.
 	TraceContent bool
@@ -95,34 +95,27 @@ const (
 // time.
 type Model struct {
 	chat             sdk.ChatCompletionService
-	transport        roundTripper // below chat
+	connections      roundTripper // sends the requests of chat; Close closes its idle connections
 	firstByteTimeout time.Duration
 	idleTimeout      time.Duration
 	retries          int
 	log              *slog.Logger
 	telemetry        *instruments
 	tools            toolCache
-	endpoint         string // identifies the endpoint in llm.Extensions
-	key              func() string
+	endpoint         string                 // identifies the endpoint in llm.Extensions
+	key              func() string          // returns the API key of the next request; "" for none
 	options          []option.RequestOption // of every request: query and headers
-	secrets          []string               // values of headers and of URLs, which no log may have
+	secrets          []string               // values of headers and of URLs, which are removed from logged messages
 	dialect          dialectStore           // what the endpoint refuses, for all models
-	// The models for which it refuses images, a response_format, or strict tools.
+	// The models for which the endpoint refuses images, a response_format, or strict tools.
 	images, formats, strictTools modelRefusals
 	showErrors                   bool
 }
 
 // New returns a model for cfg. It sends no request; an invalid BaseURL fails every Stream.
 func New(cfg Config) *Model {
-	own := http.DefaultTransport.(*http.Transport).Clone()
-	own.MaxIdleConns, own.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
-	own.WriteBufferSize = writeBuffer
-	own.DisableCompression = true // proxies that compress a stream also delay it
-	var lowest roundTripper = own
-	if cfg.TLS != nil {
-		lowest = cfg.TLS.Transport(own)
-	}
-	var transport http.RoundTripper = endpointTransport{lowest}
+	connections := newConnections(cfg)
+	var transport http.RoundTripper = endpointTransport{connections}
 	if cfg.Transport != nil {
 		transport = cfg.Transport(transport)
 	}
@@ -131,22 +124,6 @@ func New(cfg Config) *Model {
 	if key == nil {
 		key = func() string { return cfg.APIKey }
 	}
-
-	options := []option.RequestOption{}
-	for name, values := range query {
-		for _, v := range values {
-			options = append(options, option.WithQueryAdd(name, v))
-		}
-	}
-
-	for name, v := range cfg.Query {
-		options = append(options, option.WithQuery(name, v))
-	}
-
-	for name, v := range cfg.Headers {
-		options = append(options, option.WithHeader(name, v))
-	}
-
 	return &Model{
 		// openai.NewClient would read OPENAI_* from the environment, and a key meant for OpenAI
 		// would be sent to the endpoint configured here.
@@ -157,7 +134,7 @@ func New(cfg Config) *Model {
 			// be repeated while no part of its answer was emitted.
 			option.WithMaxRetries(0),
 		),
-		transport:        lowest,
+		connections:      connections,
 		firstByteTimeout: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
 		idleTimeout:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
 		retries:          max(cfg.MaxRetries, 0),
@@ -165,13 +142,44 @@ func New(cfg Config) *Model {
 		telemetry:        newTelemetry(cfg, base),
 		endpoint:         endpointID(base),
 		key:              key,
-		options:          options,
+		options:          requestOptions(cfg, query),
 		secrets:          requestSecrets(cfg, base, query),
 		showErrors:       cfg.ShowErrors,
 	}
 }
 
-// splitQuery returns a base URL without its query, which openai-go would drop, and the query.
+// newConnections returns a transport with a connection pool of its own and the certificates of cfg.
+func newConnections(cfg Config) roundTripper {
+	pool := http.DefaultTransport.(*http.Transport).Clone()
+	pool.MaxIdleConns, pool.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
+	pool.WriteBufferSize = writeBuffer
+	pool.DisableCompression = true // proxies that compress a stream also delay it
+	if cfg.TLS != nil {
+		return cfg.TLS.Transport(pool)
+	}
+	return pool
+}
+
+// requestOptions returns the options of every request: the query of the base URL, and the query and headers of cfg. A
+// parameter of cfg.Query replaces the one with the same name in the base URL.
+func requestOptions(cfg Config, baseQuery url.Values) []option.RequestOption {
+	var options []option.RequestOption
+	for name, values := range baseQuery {
+		for _, v := range values {
+			options = append(options, option.WithQueryAdd(name, v))
+		}
+	}
+	for name, v := range cfg.Query {
+		options = append(options, option.WithQuery(name, v))
+	}
+	for name, v := range cfg.Headers {
+		options = append(options, option.WithHeader(name, v))
+	}
+	return options
+}
+
+// splitQuery separates the query from a base URL, because openai-go would drop it. An invalid URL is returned
+// unchanged, with a nil query.
 func splitQuery(base string) (string, url.Values) {
 	u, err := url.Parse(base)
 	if err != nil || u.RawQuery == "" {
@@ -182,8 +190,9 @@ func splitQuery(base string) (string, url.Values) {
 	return u.String(), query
 }
 
-// requestSecrets returns what the operator has configured of each request, as it is and as it
-// is part of a URL: an endpoint may repeat it in an error.
+// requestSecrets returns the configured values that may be secret and that an endpoint may repeat in an error: headers,
+// query parameters and the password of the base URL. Each value is listed unescaped and in both URL escapings,
+// longest first. The API key is not among them, because Config.Key may return a new one for each request.
 func requestSecrets(cfg Config, base string, query url.Values) []string {
 	secrets := slices.Concat(slices.Collect(maps.Values(cfg.Headers)), slices.Collect(maps.Values(cfg.Query)))
 	for _, values := range query {
@@ -196,7 +205,7 @@ func requestSecrets(cfg Config, base string, query url.Values) []string {
 	for _, s := range slices.Clone(secrets) {
 		secrets = append(secrets, url.QueryEscape(s), url.PathEscape(s))
 	}
-	// The longest first, since one may be a part of another.
+	// Longest first: if a secret contains another one, redacting the short one first would leave the rest in the log.
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	return slices.Compact(secrets)
 }
@@ -206,10 +215,10 @@ func requestSecrets(cfg Config, base string, query url.Values) []string {
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Close closes idle connections. Running streams are not affected, and the model remains usable.
-func (m *Model) Close() { m.transport.CloseIdleConnections() }
+func (m *Model) Close() { m.connections.CloseIdleConnections() }
 
-// Stream asks the endpoint and yields the parts of the answer as they arrive. If ctx ends, it
-// yields ctx's error; every other error is an *llm.Error.
+// Stream asks the endpoint and yields the parts of the answer as they arrive. The request is sent when the iteration
+// begins. An error is the last element: ctx's error if ctx ended, and an *llm.Error otherwise.
 func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		// The span's context is used for the requests, so that a tracing transport makes child
@@ -226,12 +235,12 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 	}
 }
 
-// streamWithRetries produces one answer within the allowed number of attempts.
+// streamWithRetries asks the endpoint until an attempt succeeds, fails in a way that a retry cannot repair, or uses up
+// the retries, and returns the error of the last attempt. It returns errStopped if emit reported false.
 //
-// An attempt that failed because the endpoint refuses a member is made again in another dialect, and
-// that does not count as a retry: the endpoint works, and the first question after each start would
-// otherwise use up the retries. It ends all the same, because withoutRefused only ever sets members of
-// the dialect, and there are few.
+// If the endpoint refuses a member of the request, the next attempt uses an adapted dialect. That attempt does not
+// count as a retry: the endpoint works, and the first question after each start would otherwise use up the retries.
+// The loop ends, because withoutRefused only ever sets fields of the dialect and never clears one.
 func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
 	dialect.noImages, dialect.noFormat = m.images.wasRefused(request.Model), m.formats.wasRefused(request.Model)
@@ -253,16 +262,16 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 		if !errors.As(err, &retryable) {
 			return err
 		}
-		other := dialect.withoutRefused(retryable, body, len(request.OutputSchema) > 0)
-		if other == dialect {
+		adapted := dialect.withoutRefused(retryable, body, len(request.OutputSchema) > 0)
+		if adapted == dialect {
 			if err := m.waitForRetry(ctx, request.Model, retries, retryable); err != nil {
 				return err
 			}
 			retries++
 			continue
 		}
-		m.rememberDialect(ctx, request.Model, other)
-		dialect = other
+		m.rememberDialect(ctx, request.Model, adapted)
+		dialect = adapted
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -272,7 +281,9 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 	}
 }
 
-// rememberDialect remembers what an endpoint has refused of a request for the model.
+// rememberDialect stores for later requests what d leaves out: some refusals apply to the whole endpoint, and some to
+// the model only, for refusalLifetime. A refusal of one schema or one tool is not stored. It logs a warning
+// when a model without images or response_format becomes known.
 func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	m.dialect.Store(d.endpointPart())
 	if d.noImages && !m.images.wasRefused(model) {
@@ -290,7 +301,7 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	}
 }
 
-// encodeWithDialect encodes the request for the endpoint, in its dialect.
+// encodeWithDialect returns the body of the request in dialect d. Its error is an *llm.Error.
 func (m *Model) encodeWithDialect(r *llm.Request, d dialect) ([]byte, error) {
 	body, err := encodeRequest(r, &m.tools, m.endpoint, d)
 	if err != nil {
@@ -299,20 +310,21 @@ func (m *Model) encodeWithDialect(r *llm.Request, d dialect) ([]byte, error) {
 	return body, nil
 }
 
-// waitForRetry waits until the next attempt may start. Its error ends the answer. If another
-// attempt is useless, it returns the error of f.
-func (m *Model) waitForRetry(ctx context.Context, model string, try int, f *retryableError) error {
-	delay, ok := retryDelay(try, f.retryAfter, time.Now())
-	if !f.retry || !ok || try >= m.retries {
-		return f.err
+// waitForRetry logs the failure and waits until the next attempt may start. try is the number of retries so far. It
+// returns the *llm.Error of failure at once if another attempt is useless or not allowed, and ctx's error if ctx ends.
+func (m *Model) waitForRetry(ctx context.Context, model string, try int, failure *retryableError) error {
+	delay, ok := retryDelay(try, failure.retryAfter, time.Now())
+	if !failure.retry || !ok || try >= m.retries {
+		return failure.err
 	}
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
-		slog.String("model", model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay), help.Model.Attr())
+		slog.String("model", model), slog.Int("status", failure.err.Status), slog.Int("try", try+1),
+		slog.Duration("delay", delay), help.Model.Attr())
 	return sleepContext(ctx, delay)
 }
 
-// reportError redacts the endpoint's message and logs it. If the operator has set ShowErrors, it
-// also adds the message to the public text.
+// reportError redacts the endpoint's message in modelErr and logs it. With Config.ShowErrors, it also appends the
+// redacted message to modelErr.Public. Without a message it does nothing.
 func (m *Model) reportError(ctx context.Context, model string, modelErr *llm.Error, secrets []string) {
 	if modelErr.Message == "" {
 		return

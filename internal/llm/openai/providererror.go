@@ -11,24 +11,23 @@ import (
 // maxMessage bounds an endpoint's error message in the log, in bytes.
 const maxMessage = 500
 
-// errorMessage returns the message in an endpoint's error. It knows these shapes:
-// {"error":{"message":…}} (OpenAI), a list with that object (Gemini), {"error":"…"} (Ollama,
-// xAI), {"message":…} (vLLM, Mistral), {"detail":…} (FastAPI). For any other text the message is
-// the text itself, unless it is an HTML page.
-func errorMessage(said []byte) string {
+// errorMessage returns the message in the body of an endpoint's error. It knows these shapes: {"error":{"message":…}}
+// (OpenAI), a list with this object (Gemini), {"error":"…"} (Ollama, xAI), {"message":…} (vLLM, Mistral), {"detail":…}
+// (FastAPI). Any other body is returned as it is, or as "" if it is an HTML page.
+func errorMessage(body []byte) string {
 	var list []json.RawMessage
-	if json.Unmarshal(said, &list) == nil && len(list) > 0 {
-		said = list[0]
+	if json.Unmarshal(body, &list) == nil && len(list) > 0 {
+		body = list[0]
 	}
-	var body struct{ Error, Message, Detail, Msg json.RawMessage }
-	if json.Unmarshal(said, &body) != nil {
-		text := strings.TrimSpace(string(said))
+	var object struct{ Error, Message, Detail, Msg json.RawMessage }
+	if json.Unmarshal(body, &object) != nil {
+		text := strings.TrimSpace(string(body))
 		if strings.HasPrefix(text, "<") {
 			return ""
 		}
 		return text
 	}
-	for _, member := range []json.RawMessage{body.Error, body.Message, body.Detail, body.Msg} {
+	for _, member := range []json.RawMessage{object.Error, object.Message, object.Detail, object.Msg} {
 		if len(member) == 0 || string(member) == "null" {
 			continue
 		}
@@ -37,17 +36,16 @@ func errorMessage(said []byte) string {
 			return text
 		}
 		if member[0] == '[' {
-			return string(member) // FastAPI's list of violations, with the member that each is about
+			return string(member) // FastAPI's list of violations, with the member that each violation is about
 		}
-		text = errorMessage(member)
-		if text != "" {
+		if text = errorMessage(member); text != "" {
 			return text
 		}
 	}
-	return strings.TrimSpace(string(said))
+	return strings.TrimSpace(string(body))
 }
 
-// secretPatterns match keys and tokens that an endpoint may quote. OpenAI quotes a part of a
+// secretPatterns matches keys and tokens that an endpoint may quote. OpenAI quotes a part of a
 // wrong key; other endpoints quote the header.
 var secretPatterns = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[^\s"',;]+|` + // an Authorization header
 	`\b(sk|pk|rk|gsk|xai|key|hf|nvapi|r8)[-_][A-Za-z0-9*_.\-]{6,}|` + // keys with a prefix
@@ -55,11 +53,11 @@ var secretPatterns = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[^\s"',;]+|` + /
 	`\beyJ[A-Za-z0-9_\-]+\.[A-Za-z0-9_.\-]+|` + // a JWT
 	`\b[A-Za-z0-9_\-]*[0-9][A-Za-z0-9_\-]{31,}`) // any long word with a digit
 
-// redactMessage returns a message in one line of at most maxMessage bytes. It removes the
-// secrets of the request and everything that looks like a secret.
+// redactMessage returns text as one line of at most maxMessage bytes of valid UTF-8. The secrets, and everything else
+// that looks like a key or a token, are replaced by "[redacted]".
 func redactMessage(text string, secrets []string) string {
 	for _, s := range secrets {
-		if len(s) >= 4 {
+		if len(s) >= 4 { // a shorter value would be found within ordinary words
 			text = strings.ReplaceAll(text, s, "[redacted]")
 		}
 	}

@@ -10,19 +10,20 @@ import (
 )
 
 // The body is encoded here and not by the SDK's parameter types. For 1,000 tools, marshalling
-// those types takes 15 ms, and joining cached bytes 0.3 ms. They would also parse each tool's
+// those types takes 15 ms, and joining cached bytes 0.3 ms. The SDK's types would also parse each tool's
 // schema, which must be sent unchanged.
 
-// wireRequest encodes the members of a Chat Completions request before messages and tools, which
-// are appended to it.
+// wireRequest holds the members of a Chat Completions request other than messages and tools, which joinRequest
+// appends.
 type wireRequest struct {
 	Model         string         `json:"model"`
 	Stream        bool           `json:"stream"`
 	StreamOptions *streamOptions `json:"stream_options,omitempty"`
 	ToolChoice    any            `json:"tool_choice,omitempty"` // "auto", "none", "required" or a wireChoice
-	// MaxTokens has the current name of max_tokens, which newer models of OpenAI refuse.
+	// MaxTokens and OldMaxTokens are the same limit, and only one of them is sent: newer models of OpenAI refuse
+	// max_tokens, and some endpoints know nothing else.
 	MaxTokens    int64 `json:"max_completion_tokens,omitempty"`
-	OldMaxTokens int64 `json:"max_tokens,omitempty"` // for endpoints that know only this name
+	OldMaxTokens int64 `json:"max_tokens,omitempty"`
 	llm.Sampling
 }
 
@@ -34,15 +35,15 @@ type wireChoice struct {
 	} `json:"function"`
 }
 
-// newWireToolChoice returns tool_choice: a word, or an object that names the one tool that must be
-// called. A request without a choice says "auto", the default of the API.
-func newWireToolChoice(r *llm.Request) any {
-	if r.ToolChoice == llm.Required && r.MustCall != "" {
-		c := wireChoice{Type: "function"}
-		c.Function.Name = r.MustCall
-		return c
+// newWireToolChoice returns tool_choice: a word, or a wireChoice if the request names the one tool that must be
+// called. The word for a request without a choice is "auto", the default of the API.
+func newWireToolChoice(request *llm.Request) any {
+	if request.ToolChoice == llm.Required && request.MustCall != "" {
+		choice := wireChoice{Type: "function"}
+		choice.Function.Name = request.MustCall
+		return choice
 	}
-	return cmp.Or(r.ToolChoice, llm.Auto)
+	return cmp.Or(request.ToolChoice, llm.Auto)
 }
 
 // streamOptions asks for the usage chunk, which endpoints otherwise omit.
@@ -50,10 +51,12 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// encodeRequest encodes request. It sends tool_choice only with tools, because most endpoints refuse
-// it without tools. With tools and the choice None it sends both: some models refuse a history
-// with calls if the request has no tools. Members of messages are sent only to the endpoint that
-// they came from.
+// encodeRequest returns the JSON body of request in dialect d. endpoint is the id of the endpoint: extensions of
+// messages are sent only if they came from it. It fails on a tool whose schema is not JSON, and on a member that cannot
+// be encoded as JSON.
+//
+// tool_choice is sent only with tools, because most endpoints refuse it without tools. With the choice None, tools and
+// tool_choice are both sent: some models refuse a history with calls if the request has no tools.
 func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d dialect) ([]byte, error) {
 	if d.noFormat {
 		prompted := request.SchemaInPrompt()
@@ -72,13 +75,13 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
 	if d.noExtensions {
-		endpoint = ""
+		endpoint = "" // no extensions came from it
 	}
 	history := request.Messages
 	if d.noImages {
 		history = withoutImages(history)
 	}
-	messages := appendMessages(make([]wireMessage, 0, len(history)), history, endpoint)
+	messages := newWireMessages(history, endpoint)
 	if d.shortIDs {
 		shortenIDs(messages)
 	}
@@ -88,8 +91,8 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 	return joinRequest(encodedHead, messages, tools)
 }
 
-// newRequestHead returns the members of a request besides messages and tools, as the dialect of the endpoint wants
-// them.
+// newRequestHead returns the members of a request other than messages and tools in dialect d. A response_format of the
+// caller takes precedence over the one for the output schema.
 func newRequestHead(request *llm.Request, d dialect) wireRequest {
 	head := wireRequest{
 		Model:         request.Model,
@@ -108,15 +111,16 @@ func newRequestHead(request *llm.Request, d dialect) wireRequest {
 		head.StreamOptions = nil
 	}
 	if len(request.Tools) == 0 {
-		head.ParallelToolCalls = nil
+		head.ParallelToolCalls = nil // about tools, like tool_choice
 	} else {
 		head.ToolChoice = newWireToolChoice(request)
 	}
 	return head
 }
 
-// joinRequest returns the JSON of a request: the encoded head, with the members messages and tools added to it. tools
-// is a JSON array, or nil. The buffer gets its size beforehand, because a conversation can be megabytes.
+// joinRequest returns the JSON of a request: encodedHead, a JSON object, with the members messages and tools added to
+// it. tools is a JSON array, or nil for no such member. The buffer is allocated once with an estimated size, because a
+// conversation can have megabytes. Before a large request is encoded, joinRequest waits as compute.Begin does.
 func joinRequest(encodedHead []byte, messages []wireMessage, tools []byte) ([]byte, error) {
 	size := len(encodedHead) + len(tools) + 64
 	for i := range messages {

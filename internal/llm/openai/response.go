@@ -14,7 +14,7 @@ import (
 
 // readResponse emits the parts of a reply with a 2xx status. A body that begins with a brace is one JSON
 // object, whatever its Content-Type says. Any other body is an event stream if its Content-Type or its
-// first bytes say so.
+// first bytes say so, and an error otherwise. It returns nil after a complete answer.
 func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Response) error {
 	var first [512]byte
 	n, err := readFirstText(res.Body, first[:])
@@ -36,8 +36,8 @@ func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Respo
 	}
 }
 
-// readFirstText reads until something other than white space has arrived, and returns how many
-// bytes of b are filled from there on.
+// readFirstText reads from r until something other than white space has arrived. It copies what arrived, without the
+// white space before it, to the beginning of b, and returns the number of bytes. It returns 0 only with an error.
 func readFirstText(r io.Reader, b []byte) (int, error) {
 	for {
 		n, err := r.Read(b)
@@ -50,8 +50,8 @@ func readFirstText(r io.Reader, b []byte) (int, error) {
 	}
 }
 
-// looksLikeEvents recognizes an event stream by its first bytes. The content type is not
-// reliable.
+// looksLikeEvents reports whether head, the first bytes of a body, begins an event stream. The Content-Type alone is
+// not reliable.
 func looksLikeEvents(head []byte) bool {
 	head = bytes.TrimPrefix(head, []byte("\ufeff"))
 	for _, field := range []string{":", "data:", "event:", "id:", "retry:"} {
@@ -62,7 +62,7 @@ func looksLikeEvents(head []byte) bool {
 	return false
 }
 
-// readCompletion reads a completion that is not streamed.
+// readCompletion reads a completion that is not streamed, of at most maxAnswer bytes, and emits its parts.
 func (m *Model) readCompletion(answer *assembler, r io.Reader) error {
 	body, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
 	if err != nil {
@@ -77,7 +77,8 @@ func (m *Model) readCompletion(answer *assembler, r io.Reader) error {
 	return answer.finishAnswer(errNoMoreData)
 }
 
-// readStream reads a completion that arrives in chunks.
+// readStream reads a completion that arrives in chunks, and emits its parts. It returns nil if the answer is complete
+// at [DONE] or at the end of the stream. After finish_reason it waits at most afterFinish for each read.
 func (m *Model) readStream(answer *assembler, idle *idleTimer, r io.Reader) error {
 	frames := sse.NewReader(r, maxEvent)
 	for {
@@ -86,7 +87,7 @@ func (m *Model) readStream(answer *assembler, idle *idleTimer, r io.Reader) erro
 			return readError(answer, err)
 		}
 		data := bytes.TrimSpace(frame.Data)
-		if bytes.Equal(data, done) {
+		if bytes.Equal(data, doneMarker) {
 			if err := answer.finishAnswer(errNoMoreData); err != nil {
 				return err
 			}
@@ -105,9 +106,10 @@ func (m *Model) readStream(answer *assembler, idle *idleTimer, r io.Reader) erro
 	}
 }
 
-// drainStream reads the rest of the reply after [DONE], so that the connection can be reused.
-func drainStream(frames *sse.Reader, w *idleTimer) {
-	w.shortenIdle(afterDone)
+// drainStream reads the rest of the reply after [DONE], so that the connection can be reused. It gives up after
+// afterDone without a byte, or after 8 events.
+func drainStream(frames *sse.Reader, idle *idleTimer) {
+	idle.shortenIdle(afterDone)
 	for range 8 {
 		if _, err := frames.Next(); err != nil {
 			return
@@ -115,8 +117,9 @@ func drainStream(frames *sse.Reader, w *idleTimer) {
 	}
 }
 
-// truncatedChunkError distinguishes a chunk that was cut off from a malformed one. Only a chunk
-// at the end of the stream can be cut off.
+// truncatedChunkError returns the error for a chunk that could not be decoded because of err. It distinguishes a chunk
+// that was cut off, which counts as a broken connection, from a malformed one, for which err is returned. Only the last
+// chunk of a stream can be cut off, so the next event is read.
 func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error {
 	if !errors.Is(err, errCut) {
 		return err
@@ -131,29 +134,29 @@ func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error
 	return readError(answer, next)
 }
 
-// readError ends an answer when reading the reply returned err. classifyError handles errors
-// that are neither a clean end nor one of our limits.
-func readError(a *assembler, err error) error {
+// readError returns the result of an answer whose reply could not be read further because of err. At io.EOF it
+// finishes the answer. A reply beyond a size limit is an *llm.Error. Any other error is wrapped, for classifyError.
+func readError(answer *assembler, err error) error {
 	switch {
 	case err == io.EOF:
-		return a.finishAnswer(errNoMoreData)
+		return answer.finishAnswer(errNoMoreData)
 	case errors.Is(err, sse.ErrTooLarge) || errors.Is(err, errStreamTooLarge):
 		return newError(llm.ModelError, publicTooLarge, err)
 	}
 	return fmt.Errorf("read the answer: %w", err)
 }
 
-// streamError returns the error that an endpoint reports inside a stream.
+// streamError returns the error for an error object inside a stream. It is a *retryableError if the object has or
+// implies an HTTP status, and an *llm.Error otherwise.
 func streamError(object []byte) error {
 	if status := errorStatus(object); status != 0 {
 		return statusError(status, object)
 	}
-	err := fmt.Errorf("error in the stream: %s", loggableCodes(object))
-	e := newError(llm.ModelError, publicFailing, err)
-	if exceedsContext(string(object)) {
-		e = newError(llm.TooLarge, publicContext, err)
-		e.ContextTokens, e.PromptTokens = contextSizes(object)
+	modelErr := newError(llm.ModelError, publicFailing, fmt.Errorf("error in the stream: %s", loggableCodes(object)))
+	if exceedsContext(object) {
+		modelErr.Kind, modelErr.Public = llm.TooLarge, publicContext
+		modelErr.ContextTokens, modelErr.PromptTokens = contextSizes(object)
 	}
-	e.Message = errorMessage(object)
-	return e
+	modelErr.Message = errorMessage(object)
+	return modelErr
 }

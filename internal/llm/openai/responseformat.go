@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// newResponseFormat returns the response_format that asks for JSON of a schema.
+// newResponseFormat returns the response_format that asks for JSON of a schema. The schema is strict if allowsStrict.
 func newResponseFormat(schema json.RawMessage) json.RawMessage {
 	type named struct {
 		Name   string          `json:"name"`
@@ -19,23 +19,23 @@ func newResponseFormat(schema json.RawMessage) json.RawMessage {
 	return out
 }
 
-// allowsStrict reports whether strict can be asked for with a schema. OpenAI refuses a strict schema
-// in which an object may have other members, or may lack one
-// (https://platform.openai.com/docs/guides/structured-outputs). Without strict the schema is still
-// shown to the model.
+// allowsStrict reports whether the request may ask for strict with a schema. OpenAI refuses a strict schema whose root
+// is not an object, or in which an object may have undeclared members or lack a declared one
+// (https://platform.openai.com/docs/guides/structured-outputs). Without strict, the model still sees the schema,
+// but the endpoint need not enforce it.
 func allowsStrict(schema json.RawMessage) bool {
 	var tree any
 	return json.Unmarshal(schema, &tree) == nil && isObjectSchema(tree) && isStrict(tree)
 }
 
-// isObjectSchema reports whether values of the schema are objects, as OpenAI requires of the root.
+// isObjectSchema reports whether schema has the type object.
 func isObjectSchema(schema any) bool {
 	object, _ := schema.(map[string]any)
 	return object["type"] == "object"
 }
 
-// isStrict reports whether every object that the schema describes has exactly the members that it
-// names. tree is the schema or a part of it.
+// isStrict reports whether every object schema in tree requires all of its properties and allows no additional ones.
+// tree is a decoded schema or a part of it.
 func isStrict(tree any) bool {
 	switch tree := tree.(type) {
 	case []any:

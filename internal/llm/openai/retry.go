@@ -9,21 +9,20 @@ import (
 	"time"
 )
 
-// Bounds of the time between two tries.
+// Bounds of the time between two attempts.
 const (
-	backoffBase   = 200 * time.Millisecond
-	backoffMax    = 5 * time.Second
-	longestWait   = 24 * time.Hour   // a longer Retry-After counts as this
-	maxRetryAfter = 10 * time.Second // a longer delay is not waited for: the caller gets the error at once
+	backoffBase         = 200 * time.Millisecond
+	backoffMax          = 5 * time.Second
+	maxParsedRetryAfter = 24 * time.Hour   // a longer Retry-After counts as this
+	maxRetryDelay       = 10 * time.Second // for a longer Retry-After the caller gets the error at once
 )
 
-// retryDelay returns how long to wait before the retry with the number try, counted from 0, and
-// whether to retry at all: not if the endpoint asks for more than maxRetryAfter, because a person waits
-// for the answer. after is the reply's Retry-After: seconds or an HTTP date (RFC 9110,
-// section 10.2.3). A malformed one counts as absent.
-func retryDelay(try int, after string, now time.Time) (time.Duration, bool) {
-	if d, ok := parseRetryAfter(after, now); ok {
-		return d, d <= maxRetryAfter
+// retryDelay returns how long to wait before the retry with the number try, counted from 0. retry is false if the
+// endpoint asks for more than maxRetryDelay: a person waits for the answer. retryAfter is the reply's Retry-After; if
+// it is empty or malformed, the delay is that of backoffDelay.
+func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration, retry bool) {
+	if delay, ok := parseRetryAfter(retryAfter, now); ok {
+		return delay, delay <= maxRetryDelay
 	}
 	return backoffDelay(try), true
 }
@@ -39,8 +38,9 @@ func backoffDelay(try int) time.Duration {
 	return rand.N(ceiling + 1)
 }
 
-// parseRetryAfter parses a Retry-After of seconds or a date. It accepts fractions of seconds,
-// which some gateways send. A date in the past gives no delay.
+// parseRetryAfter returns the delay that a Retry-After header asks for: seconds or an HTTP date (RFC 9110, section
+// 10.2.3). It accepts fractions of seconds, which some gateways send. A date in the past is a delay of 0, and the
+// longest delay is maxParsedRetryAfter. It returns false if value is empty, negative or malformed.
 func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	value = strings.TrimSpace(value)
 	if value == "" {
@@ -48,16 +48,16 @@ func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	}
 	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
 		switch {
-		case seconds >= 0 && seconds <= longestWait.Seconds():
+		case seconds >= 0 && seconds <= maxParsedRetryAfter.Seconds():
 			return time.Duration(seconds * float64(time.Second)), true
-		case seconds > longestWait.Seconds():
-			return longestWait, true // before the number overflows
+		case seconds > maxParsedRetryAfter.Seconds():
+			return maxParsedRetryAfter, true // converting the number could overflow
 		default:
 			return 0, false
 		}
 	}
 	if date, err := http.ParseTime(value); err == nil {
-		return min(max(date.Sub(now), 0), longestWait), true
+		return min(max(date.Sub(now), 0), maxParsedRetryAfter), true
 	}
 	return 0, false
 }

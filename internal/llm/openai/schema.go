@@ -12,22 +12,18 @@ import (
 // Endpoints that speak Chat Completions accept less of JSON Schema than MCP servers use, and
 // refuse the whole request because of one keyword of one tool. So schemas are adapted here for
 // the request only. The stored schema stays complete, and arguments are checked against it. The
-// description of the tool says what was removed.
+// description in a schema says what was removed from it.
 
-// adaptParameters returns a tool's input schema in a form that endpoints accept. A schema that
-// needs no change is returned as it is.
+// adaptParameters returns a tool's input schema in a form that endpoints accept, encoded without white space. If schema
+// is not a JSON object, it returns noParameters.
 func adaptParameters(schema json.RawMessage) json.RawMessage {
 	root, ok := decodeObject(schema)
 	if !ok {
 		return noParameters // a boolean schema, or no schema
 	}
-	for i := 0; i < len(root); { // endpoints ignore these members, and some refuse them
-		if root[i].name == "$schema" || root[i].name == "$id" {
-			root = slices.Delete(root, i, i+1)
-		} else {
-			i++
-		}
-	}
+	root = slices.DeleteFunc(root, func(m orderedMember) bool {
+		return m.name == "$schema" || m.name == "$id" // endpoints ignore these members, and some refuse them
+	})
 	root = root.withoutInvalid().mergeAlternatives()
 	if string(root.member("type")) != `"object"` {
 		root = root.withMember("type", json.RawMessage(`"object"`))
@@ -39,10 +35,10 @@ func adaptParameters(schema json.RawMessage) json.RawMessage {
 	return root.encodeJSON()
 }
 
-// topLevelKeywords are the keywords that OpenAI refuses at the top of a tool's schema, "schema
+// topLevelKeywords lists the keywords that OpenAI refuses at the top of a tool's schema ("schema
 // must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top
-// level", with how their meaning reads in a sentence.
-var topLevelKeywords = []struct{ name, means string }{
+// level"), each with the words for it in the sentence that mergeAlternatives writes into the description.
+var topLevelKeywords = []struct{ name, meaning string }{
 	{"allOf", "must fit all of"}, {"anyOf", "must fit at least one of"}, {"oneOf", "must fit exactly one of"},
 	{"not", "must not fit"}, {"enum", "must be one of"}, {"const", "must be"},
 }
@@ -50,44 +46,50 @@ var topLevelKeywords = []struct{ name, means string }{
 // maxDescribedBytes bounds the text about one keyword in a description, in bytes.
 const maxDescribedBytes = 4 << 10
 
-// mergeAlternatives moves the content of alternatives at the top of a schema into the schema
-// itself: their properties, and the names that all alternatives require.
+// mergeAlternatives removes topLevelKeywords and a local $ref from the top of a schema. It adds the properties, and the
+// required names, of the schemas in allOf, anyOf, oneOf and $ref to the schema itself. The description gets a
+// sentence about each removed keyword.
 func (root orderedObject) mergeAlternatives() orderedObject {
-	if ref := root.member("$ref"); ref != nil {
-		if target, ok := root.resolveRef(ref); ok {
-			root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, true)
-		}
+	if target, ok := root.resolveRef(root.member("$ref")); ok {
+		root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, true)
 	}
-	for _, k := range topLevelKeywords {
-		raw := root.member(k.name)
+	for _, keyword := range topLevelKeywords {
+		raw := root.member(keyword.name)
 		if raw == nil {
 			continue
 		}
-		root = root.withoutMember(k.name)
+		root = root.withoutMember(keyword.name)
 		var list []json.RawMessage
-		var parts []orderedObject
-		if json.Unmarshal(raw, &list) == nil && k.name != "enum" && k.name != "const" {
-			for _, one := range list {
-				part, ok := decodeObject(one)
-				if target, found := root.resolveRef(part.member("$ref")); found {
-					part = target
-				}
-				if ok {
-					parts = append(parts, part)
-				}
-			}
-			root = root.mergeProperties(parts, k.name == "allOf")
+		if json.Unmarshal(raw, &list) == nil && keyword.name != "enum" && keyword.name != "const" {
+			root = root.mergeProperties(root.decodeParts(list), keyword.name == "allOf")
 		}
-		told := string(raw)
-		if len(told) > maxDescribedBytes {
-			told = "several alternatives" // the properties are in the schema already
+		values := string(raw)
+		if len(values) > maxDescribedBytes {
+			values = "several alternatives" // the properties are in the schema already
 		}
-		root = root.addDescription("The arguments " + k.means + ": " + told)
+		root = root.addDescription("The arguments " + keyword.meaning + ": " + values)
 	}
 	return root
 }
 
-// resolveRef returns the schema that a reference within the schema points to.
+// decodeParts decodes the schemas in list, and replaces those that are references within root by their targets. A
+// schema that is not an object is left out.
+func (root orderedObject) decodeParts(list []json.RawMessage) (parts []orderedObject) {
+	for _, raw := range list {
+		part, ok := decodeObject(raw)
+		if !ok {
+			continue
+		}
+		if target, found := root.resolveRef(part.member("$ref")); found {
+			part = target
+		}
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+// resolveRef returns the schema that ref, the JSON of a reference such as "#/$defs/point", points to within root. It
+// returns false if ref is nil, points outside of root, or does not point to an object.
 func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) {
 	var pointer string
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
@@ -104,9 +106,9 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) 
 	return at, true
 }
 
-// mergeProperties adds the properties of parts to those of root. Of the required names it adds
-// those that every part requires, or with all (allOf) those that any part requires.
-func (root orderedObject) mergeProperties(parts []orderedObject, all bool) orderedObject {
+// mergeProperties returns root with the properties of all parts added. It also adds the names that every part requires
+// or, with anyPart, those that at least one part requires: anyPart is for allOf, whose parts apply together.
+func (root orderedObject) mergeProperties(parts []orderedObject, anyPart bool) orderedObject {
 	properties, _ := decodeObject(root.member("properties"))
 	for _, part := range parts {
 		added, _ := decodeObject(part.member("properties"))
@@ -118,7 +120,7 @@ func (root orderedObject) mergeProperties(parts []orderedObject, all bool) order
 		root = root.withMember("properties", properties.encodeJSON())
 	}
 	required := root.requiredNames()
-	for _, name := range requiredByParts(parts, all) {
+	for _, name := range requiredByParts(parts, anyPart) {
 		if !slices.Contains(required, name) {
 			required = append(required, name)
 		}
@@ -133,7 +135,8 @@ func (root orderedObject) mergeProperties(parts []orderedObject, all bool) order
 	return root
 }
 
-// withAlternative returns properties with one more. If they have another schema with that name, both are alternatives.
+// withAlternative returns properties with the property name added. If there is a different schema with that name, the
+// property becomes an anyOf of both schemas.
 func (properties orderedObject) withAlternative(name string, value json.RawMessage) orderedObject {
 	present := properties.member(name)
 	switch {
@@ -146,7 +149,7 @@ func (properties orderedObject) withAlternative(name string, value json.RawMessa
 	return properties.withMember(name, either.encodeJSON())
 }
 
-// requiredNames returns the names that a schema requires, or nil.
+// requiredNames returns the names that a schema requires; nil if it has no valid list of them.
 func (root orderedObject) requiredNames() (names []string) {
 	_ = json.Unmarshal(root.member("required"), &names)
 	return names
@@ -173,7 +176,7 @@ func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
 	return required
 }
 
-// addDescription adds a sentence to the schema's description.
+// addDescription returns the schema with a sentence added to its description, in a new line.
 func (m orderedObject) addDescription(sentence string) orderedObject {
 	var description string
 	_ = json.Unmarshal(m.member("description"), &description)
@@ -183,19 +186,20 @@ func (m orderedObject) addDescription(sentence string) orderedObject {
 	return m.withMember("description", appendQuoted(nil, description+sentence))
 }
 
-// Keywords whose values contain schemas. The schemas in additionalProperties and similar
-// keywords may be booleans, which every endpoint accepts there.
+// Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Of schemaKeywords,
+// adaptKeywords replaces a boolean only in items and not: every endpoint accepts booleans in the rest.
 var (
 	schemaKeywords     = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
 	schemaListKeywords = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
 	schemaMapKeywords  = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
 
-// knownFormats lists the formats that all endpoints accept. Some endpoints (Gemini's) refuse a
-// request with others; the rest ignore them.
+// knownFormats lists, as JSON, the formats that all endpoints accept. Some endpoints (Gemini's) refuse a
+// request with any other format; the rest ignore it.
 var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"double"`}
 
-// adaptKeywords adapts a schema and all schemas within it.
+// adaptKeywords returns a copy of a schema in which all keywords have a form that endpoints accept, also in the schemas
+// within it.
 func (m orderedObject) adaptKeywords() orderedObject {
 	out := m.withoutInvalid()
 	for i, k := range out {
@@ -219,16 +223,16 @@ func (m orderedObject) adaptKeywords() orderedObject {
 	if f := out.member("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
 		out = out.withoutMember("format").addDescription("Format: " + strings.Trim(string(f), `"`))
 	}
-	// Endpoints refuse it otherwise: "array schema missing items".
+	// Endpoints refuse an array without items: "array schema missing items".
 	if string(out.member("type")) == `"array"` && out.member("items") == nil {
 		out = out.withMember("items", json.RawMessage(`{}`))
 	}
 	return out
 }
 
-// withoutInvalid returns a copy of a schema without the keywords that say nothing and that endpoints refuse:
-// null is what servers in Go write for an empty list, [] what those in PHP write for an empty object, and a
-// boolean in required is of JSON Schema draft 3.
+// withoutInvalid returns a copy of a schema without keywords whose value has the wrong type, which endpoints refuse.
+// Servers in Go write null for an empty list, servers in PHP write [] for an empty object, and JSON Schema draft 3 has
+// a boolean in required. null is valid in const and default, and is left in extensions ("x-").
 func (m orderedObject) withoutInvalid() orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool {
 		switch k.jsonKind() {
@@ -243,7 +247,8 @@ func (m orderedObject) withoutInvalid() orderedObject {
 	})
 }
 
-// adaptSchema adapts the JSON of a schema, which may be a boolean.
+// adaptSchema adapts the JSON of a schema as adaptKeywords does. A boolean schema becomes the object that means the
+// same. Other JSON is returned unchanged.
 func adaptSchema(schema json.RawMessage) json.RawMessage {
 	m, ok := decodeObject(schema)
 	switch {
@@ -257,7 +262,7 @@ func adaptSchema(schema json.RawMessage) json.RawMessage {
 	return schema
 }
 
-// adaptList adapts a list of schemas.
+// adaptList adapts the JSON of a list of schemas. Other JSON is returned unchanged.
 func adaptList(raw json.RawMessage) json.RawMessage {
 	var all []json.RawMessage
 	if json.Unmarshal(raw, &all) != nil {
@@ -269,8 +274,8 @@ func adaptList(raw json.RawMessage) json.RawMessage {
 	return encodeArray(all...)
 }
 
-// orderedObject holds a JSON object in its original order, because a model reads the members in
-// that order.
+// orderedObject holds the members of a JSON object in their original order, because a model reads them in
+// that order. Methods leave the object unchanged and return the result.
 type orderedObject []orderedMember
 
 // orderedMember is a member of an orderedObject. value is its JSON, which is not parsed further until
@@ -283,7 +288,8 @@ type orderedMember struct {
 // jsonKind returns the kind of the value: '{', '[', '"', '0', 't', 'f' or 'n'.
 func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
 
-// decodeObject parses raw, and reports false if it is not an object.
+// decodeObject returns the members of the JSON object raw. It returns nil and false if raw is not an object or not
+// JSON.
 func decodeObject(raw json.RawMessage) (orderedObject, bool) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw), laxJSON...)
 	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
@@ -295,13 +301,13 @@ func decodeObject(raw json.RawMessage) (orderedObject, bool) {
 		if err != nil {
 			return nil, false
 		}
-		k := orderedMember{name: name.String()}
+		member := orderedMember{name: name.String()} // before ReadValue, which invalidates the token
 		value, err := dec.ReadValue()
 		if err != nil {
 			return nil, false
 		}
-		k.value = json.RawMessage(value.Clone())
-		out = append(out, k)
+		member.value = json.RawMessage(value.Clone())
+		out = append(out, member)
 	}
 	return out, true
 }
@@ -331,7 +337,7 @@ func (m orderedObject) member(name string) json.RawMessage {
 	return nil
 }
 
-// withMember returns the object with the member set, at the end if it is new.
+// withMember returns a copy of the object with the member set, at the end if it is new.
 func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
 	out := slices.Clone(m)
 	if i := m.indexOf(name); i >= 0 {

@@ -25,13 +25,13 @@ import (
 )
 
 // instruments records spans and metrics of model calls as OpenTelemetry's semantic conventions
-// for generative AI clients define them. It records prompts and answers only with content.
+// for generative AI clients define them.
 type instruments struct {
 	tracer     trace.Tracer
-	common     []attribute.KeyValue // of every span and measurement
-	models     []string             // that metrics name
-	price      func(model string) *llm.Price
-	content    bool // prompts and answers are added to spans
+	common     []attribute.KeyValue          // attributes of every span and measurement
+	models     []string                      // models that metrics name (Config.MetricModels)
+	price      func(model string) *llm.Price // Config.Price; nil if no prices are known
+	content    bool                          // prompts and answers are added to spans (Config.TraceContent)
 	duration   metric.Float64Histogram
 	firstChunk metric.Float64Histogram
 	tokens     metric.Int64Histogram
@@ -45,8 +45,8 @@ var (
 	tokenBuckets    = []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
 )
 
-// newTelemetry makes the instruments. Without a tracer or meter it uses the API's no-op ones, so
-// that callers need no checks.
+// newTelemetry returns the instruments of cfg for the endpoint with the base URL base. In place of a nil tracer or
+// meter it uses the no-op ones of the API, so that callers need no checks.
 func newTelemetry(cfg Config, base string) *instruments {
 	var meter metric.Meter = metricnoop.Meter{}
 	if cfg.Meter != nil {
@@ -58,8 +58,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	}
 	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
 		semconv.GenAIProviderNameOpenAI)
-	// Errors can only come from wrong arguments in these lines; the meter then returns a no-op
-	// instrument.
+	// An error could only come from wrong arguments in these lines. The meter would then return a no-op instrument.
 	meters.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
 	meters.firstChunk, _ = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"),
@@ -69,7 +68,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	return meters
 }
 
-// serverAttributes returns server.address and server.port of a base URL.
+// serverAttributes returns the attributes server.address and server.port of a base URL; nil if it has no host.
 func serverAttributes(base string) []attribute.KeyValue {
 	u, err := url.Parse(base)
 	if err != nil || u.Hostname() == "" {
@@ -89,21 +88,21 @@ func serverAttributes(base string) []attribute.KeyValue {
 type callRecorder struct {
 	telemetry *instruments
 	span      trace.Span
-	model     string
+	model     string // the model that was asked
 	start     time.Time
-	gotPart   bool
-	finish    llm.Finish
-	usage     llm.Usage
-	content   bool // the span gets the answer, which is collected in the fields below
+	gotPart   bool       // the answer has begun
+	finish    llm.Finish // zero unless the answer is complete
+	usage     llm.Usage  // zero until the endpoint sends it
+	content   bool       // the span gets the answer, which is collected in the fields below
 	text      strings.Builder
 	calls     []llm.ToolCall
 }
 
 var clientSpan = trace.WithSpanKind(trace.SpanKindClient)
 
-// startCall starts the span of one call, with the attributes that the OpenTelemetry conventions for
-// generative AI define for the operation chat. The name is the predecessor's. The requests of the call must use the context that it
-// returns.
+// startCall starts the span of one call, with the attributes that the OpenTelemetry conventions for generative AI
+// define for the operation chat. The span keeps the name and the attribute model of answerd's predecessor. The requests
+// of the call must use the returned context. The caller must call recordEnd.
 func (t *instruments) startCall(ctx context.Context, request *llm.Request) (context.Context, *callRecorder) {
 	ctx, span := t.tracer.Start(ctx, "llm_invoke", clientSpan)
 	recorder := &callRecorder{telemetry: t, span: span, model: request.Model, start: time.Now()}
@@ -125,87 +124,92 @@ func (t *instruments) startCall(ctx context.Context, request *llm.Request) (cont
 	return ctx, recorder
 }
 
-// recordPart records the properties of the call that a part contains.
-func (o *callRecorder) recordPart(ctx context.Context, p llm.Part) {
-	if !o.gotPart {
-		o.gotPart = true
-		if o.telemetry.firstChunk.Enabled(ctx) {
-			o.telemetry.firstChunk.Record(ctx, time.Since(o.start).Seconds(), o.measurementAttributes())
+// recordPart collects from a part of the answer what recordEnd adds to the span and the metrics. The first part is
+// also measured as the time to the first chunk.
+func (r *callRecorder) recordPart(ctx context.Context, p llm.Part) {
+	if !r.gotPart {
+		r.gotPart = true
+		if r.telemetry.firstChunk.Enabled(ctx) {
+			r.telemetry.firstChunk.Record(ctx, time.Since(r.start).Seconds(), r.measurementAttributes())
 		}
 	}
 	switch p := p.(type) {
 	case llm.Usage:
-		o.usage = p
+		r.usage = p
 	case llm.Finish:
-		o.finish = p
+		r.finish = p
 	case llm.Text:
-		if o.content && o.text.Len() < genai.MaxBytes { // the span gets no more of it
-			o.text.WriteString(p.Delta)
+		if r.content && r.text.Len() < genai.MaxBytes { // genai.Output drops what is longer
+			r.text.WriteString(p.Delta)
 		}
 	case llm.ToolCall:
-		if o.content {
-			o.calls = append(o.calls, p)
+		if r.content {
+			r.calls = append(r.calls, p)
 		}
 	}
 }
 
-// recordEnd ends the span and records the call. A consumer that stopped early is not an error.
-func (o *callRecorder) recordEnd(ctx context.Context, err error) {
+// recordEnd ends the span, and measures the duration and the tokens of the call. err is the error of the call: nil and
+// errStopped, for a consumer that stopped early, do not count as errors.
+func (r *callRecorder) recordEnd(ctx context.Context, err error) {
 	var extra []attribute.KeyValue
 	if err != nil && !errors.Is(err, errStopped) {
 		kind, public := errorType(err)
 		extra = append(extra, semconv.ErrorTypeKey.String(kind))
-		if o.span.IsRecording() {
+		if r.span.IsRecording() {
 			// The cause may quote the endpoint, so it is only logged.
-			o.span.RecordError(errors.New(public))
-			o.span.SetStatus(codes.Error, public)
-			o.span.SetAttributes(extra...)
+			r.span.RecordError(errors.New(public))
+			r.span.SetStatus(codes.Error, public)
+			r.span.SetAttributes(extra...)
 		}
 	}
 	// Attributes are made only for a recording span or an enabled instrument, so that disabled
 	// telemetry costs almost nothing.
-	if o.span.IsRecording() {
-		o.span.SetAttributes(o.responseAttributes()...)
+	if r.span.IsRecording() {
+		r.span.SetAttributes(r.responseAttributes()...)
 	}
-	o.span.End()
-	t := o.telemetry
+	r.span.End()
+	t := r.telemetry
 	if t.duration.Enabled(ctx) {
-		t.duration.Record(ctx, time.Since(o.start).Seconds(), o.measurementAttributes(extra...))
+		t.duration.Record(ctx, time.Since(r.start).Seconds(), r.measurementAttributes(extra...))
 	}
-	if o.usage != (llm.Usage{}) && t.tokens.Enabled(ctx) {
-		t.tokens.Record(ctx, o.usage.Input, o.measurementAttributes(semconv.GenAITokenTypeInput))
-		t.tokens.Record(ctx, o.usage.Output, o.measurementAttributes(semconv.GenAITokenTypeOutput))
+	if r.usage != (llm.Usage{}) && t.tokens.Enabled(ctx) {
+		t.tokens.Record(ctx, r.usage.Input, r.measurementAttributes(semconv.GenAITokenTypeInput))
+		t.tokens.Record(ctx, r.usage.Output, r.measurementAttributes(semconv.GenAITokenTypeOutput))
 	}
 }
 
-// responseAttributes returns attributes from the answer.
-func (o *callRecorder) responseAttributes() []attribute.KeyValue {
+// responseAttributes returns the attributes of the span that are known only from the answer: the model that answered,
+// the finish reason, tokens, cost and, with content, the answer itself. What the endpoint did not send is missing.
+func (r *callRecorder) responseAttributes() []attribute.KeyValue {
 	var kv []attribute.KeyValue
-	if o.finish.Reason != "" {
-		kv = append(kv, semconv.GenAIResponseFinishReasons(o.finish.Reason))
+	if r.finish.Reason != "" {
+		kv = append(kv, semconv.GenAIResponseFinishReasons(r.finish.Reason))
 	}
-	if o.finish.Model != "" {
-		kv = append(kv, semconv.GenAIResponseModel(o.finish.Model))
+	if r.finish.Model != "" {
+		kv = append(kv, semconv.GenAIResponseModel(r.finish.Model))
 	}
-	if o.usage != (llm.Usage{}) {
-		kv = append(kv, semconv.GenAIUsageInputTokens(int(o.usage.Input)), semconv.GenAIUsageOutputTokens(int(o.usage.Output)))
-		if o.telemetry.price != nil {
-			if cost := o.telemetry.price(o.model).CostOf(o.usage.Input, o.usage.Output); cost != nil {
-				// The conventions have no attribute for it. The first is Langfuse's, the second OpenInference's.
+	if r.usage != (llm.Usage{}) {
+		kv = append(kv, semconv.GenAIUsageInputTokens(int(r.usage.Input)),
+			semconv.GenAIUsageOutputTokens(int(r.usage.Output)))
+		if r.telemetry.price != nil {
+			if cost := r.telemetry.price(r.model).CostOf(r.usage.Input, r.usage.Output); cost != nil {
+				// The conventions have no attribute for costs. The first is Langfuse's, the second OpenInference's.
 				kv = append(kv, attribute.Float64("gen_ai.usage.cost", *cost), attribute.Float64("llm.cost.total", *cost))
 			}
 		}
 	}
-	if o.content && o.gotPart {
-		kv = append(kv, genai.Output(o.text.String(), o.calls, o.finish.Reason))
+	if r.content && r.gotPart {
+		kv = append(kv, genai.Output(r.text.String(), r.calls, r.finish.Reason))
 	}
 	return kv
 }
 
-// otherValue replaces values that are not configured in the attributes of measurements.
+// otherValue replaces, in the attributes of measurements, a model that is not configured and a status without a name.
+// Every other value would be a time series of its own.
 const otherValue = "_other"
 
-// modelLabel returns the model as metrics name it.
+// modelLabel returns model as metrics name it: unchanged if it is empty or configured, and otherwise as otherValue.
 func (t *instruments) modelLabel(model string) string {
 	if model == "" || slices.Contains(t.models, model) {
 		return model
@@ -213,20 +217,20 @@ func (t *instruments) modelLabel(model string) string {
 	return otherValue
 }
 
-// measurementAttributes returns the attributes of a measurement. The model that was asked is named
-// only once it has answered.
-func (o *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric.MeasurementOption {
-	key := attributeKey{answered: o.telemetry.modelLabel(o.finish.Model)}
-	if o.gotPart {
-		key.asked = o.telemetry.modelLabel(o.model)
+// measurementAttributes returns the attributes of a measurement: the common ones, the models, and at most one extra
+// attribute. The model that was asked is named only if at least one part of an answer arrived.
+func (r *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric.MeasurementOption {
+	key := attributeKey{answered: r.telemetry.modelLabel(r.finish.Model)}
+	if r.gotPart {
+		key.asked = r.telemetry.modelLabel(r.model)
 	}
-	if len(extra) > 0 { // at most one extra attribute
+	if len(extra) > 0 {
 		key.extra = extra[0]
 	}
-	return o.telemetry.cache.cachedAttributes(key, func() attribute.Set {
-		kv := make([]attribute.KeyValue, 0, len(o.telemetry.common)+len(extra)+2)
-		kv = append(kv, o.telemetry.common...)
-		if o.gotPart {
+	return r.telemetry.cache.cachedAttributes(key, func() attribute.Set {
+		kv := make([]attribute.KeyValue, 0, len(r.telemetry.common)+len(extra)+2)
+		kv = append(kv, r.telemetry.common...)
+		if r.gotPart {
 			kv = append(kv, semconv.GenAIRequestModel(key.asked))
 		}
 		if key.answered != "" {
@@ -238,46 +242,47 @@ func (o *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric
 
 // attributeKey identifies a set of attributes among the measurements of one endpoint.
 type attributeKey struct {
-	asked, answered string
-	extra           attribute.KeyValue
+	asked, answered string             // models, as modelLabel names them; "" if not in the set
+	extra           attribute.KeyValue // zero if there is no extra attribute
 }
 
-// attributeCache caches the attributes of measurements. Each answer needs four sets of the few
-// that exist; sorting them again caused 5 % of an answer's garbage.
+// attributeCache caches the attribute sets of measurements. Each answer needs four of the few sets
+// that exist; sorting their attributes for each answer caused 5 % of an answer's garbage.
 type attributeCache struct {
 	mu   sync.RWMutex // guards sets
 	sets map[attributeKey]metric.MeasurementOption
 }
 
-// maxAttributeSets bounds them.
+// maxAttributeSets bounds the number of sets in an attributeCache.
 const maxAttributeSets = 256
 
-// cachedAttributes returns the attributes of key, and calls set to make them if they are not cached. Two
-// goroutines may both make them, with the same result. A full cache is emptied.
-func (a *attributeCache) cachedAttributes(key attributeKey, set func() attribute.Set) metric.MeasurementOption {
+// cachedAttributes returns the cached attributes of key. If they are not cached, it calls newSet and caches the result.
+// Two goroutines may call newSet for one key at the same time, with the same result. A full cache is emptied.
+func (a *attributeCache) cachedAttributes(key attributeKey, newSet func() attribute.Set) metric.MeasurementOption {
 	a.mu.RLock()
-	kept := a.sets[key]
+	cached := a.sets[key]
 	a.mu.RUnlock()
-	if kept != nil {
-		return kept
+	if cached != nil {
+		return cached
 	}
-	made := metric.WithAttributeSet(set())
+	option := metric.WithAttributeSet(newSet())
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.sets == nil || len(a.sets) >= maxAttributeSets {
 		a.sets = make(map[attributeKey]metric.MeasurementOption)
 	}
-	a.sets[key] = made
-	return made
+	a.sets[key] = option
+	return option
 }
 
-// errorType returns error.type, which has few values, and a text that quotes nothing from the
-// endpoint.
+// errorType returns, for the error of a call, the value of the attribute error.type and a public text. The value is a
+// status code, a kind of error or one of few words, so that metrics have few series. An error that is neither an
+// *llm.Error nor a deadline counts as cancelled.
 func errorType(err error) (kind, public string) {
 	var modelErr *llm.Error
 	switch {
 	case errors.As(err, &modelErr) && modelErr.Status != 0:
-		if http.StatusText(modelErr.Status) == "" { // an endpoint may send any of 900
+		if http.StatusText(modelErr.Status) == "" { // an endpoint may send any of 900 numbers
 			return otherValue, modelErr.Public
 		}
 		return strconv.Itoa(modelErr.Status), modelErr.Public

@@ -20,47 +20,49 @@ const afterFinish = 2 * time.Second
 // its end leaves its connection reusable.
 const afterDone = 100 * time.Millisecond
 
-// idleTimer cancels a request that receives no bytes for too long. One timer serves the whole
-// request. It runs only while a read waits for bytes, so that a slow consumer does not look like
-// a slow endpoint. Only the goroutine that reads uses it.
+// idleTimer cancels a request that receives no bytes for too long. Until the first byte of the body it runs all
+// the time. After that it runs only while a read waits for bytes, so that a slow consumer does not look like
+// a slow endpoint. Only the goroutine that makes the attempt uses it.
 type idleTimer struct {
 	timer        *time.Timer
-	cancel       context.CancelCauseFunc
-	firstLimit   time.Duration
-	idleLimit    time.Duration
-	gotFirstByte bool // the first byte of the body has arrived
+	cancel       context.CancelCauseFunc // of the request; gets errFirstByte or errIdle
+	firstLimit   time.Duration           // from the start of the request to the first byte of the body
+	idleLimit    time.Duration           // for each later read
+	gotFirstByte bool                    // the first byte of the body has arrived
 }
 
-// newIdleTimer starts a timer that allows first until the first byte.
+// newIdleTimer starts a timer that cancels the request with errFirstByte after first, and later, when bytes arrive,
+// with errIdle after idle. The caller must call stopTimer.
 func newIdleTimer(cancel context.CancelCauseFunc, first, idle time.Duration) *idleTimer {
-	w := &idleTimer{cancel: cancel, firstLimit: first, idleLimit: idle}
-	w.timer = time.AfterFunc(first, func() { cancel(errFirstByte) })
-	return w
+	t := &idleTimer{cancel: cancel, firstLimit: first, idleLimit: idle}
+	t.timer = time.AfterFunc(first, func() { cancel(errFirstByte) })
+	return t
 }
 
 // stopTimer stops the timer. The request's context stays as it is.
-func (w *idleTimer) stopTimer() { w.timer.Stop() }
+func (t *idleTimer) stopTimer() { t.timer.Stop() }
 
-// shortenIdle sets the idle time to d from now on, unless it is already shorter.
-func (w *idleTimer) shortenIdle(d time.Duration) { w.idleLimit = min(w.idleLimit, d) }
+// shortenIdle limits each further read to d, unless its limit is already shorter.
+func (t *idleTimer) shortenIdle(d time.Duration) { t.idleLimit = min(t.idleLimit, d) }
 
-// currentLimit returns the limit that was exceeded, for the text of an error.
-func (w *idleTimer) currentLimit() time.Duration {
-	if w.gotFirstByte {
-		return w.idleLimit
+// currentLimit returns the limit that applies now; after a timeout, the one that was exceeded.
+func (t *idleTimer) currentLimit() time.Duration {
+	if t.gotFirstByte {
+		return t.idleLimit
 	}
-	return w.firstLimit
+	return t.firstLimit
 }
 
-// timedBody runs an idleTimer while a reply's body is read, and bounds its size.
+// timedBody runs an idleTimer while a reply's body is read, and bounds the size of the body.
 type timedBody struct {
 	io.ReadCloser
 	timer     *idleTimer
 	remaining int64 // bytes that are still allowed
 }
 
-// Read runs the timer while it waits. The limit for the first byte covers the whole request,
-// headers included. Each later read has its own idle limit.
+// Read reads from the body and runs the timer during that. The read that gets the first byte ends the first limit,
+// which has run since the request was sent; each later read has the idle limit for itself. Beyond the size limit, Read
+// returns an error that wraps errStreamTooLarge.
 func (b *timedBody) Read(p []byte) (int, error) {
 	if b.remaining <= 0 {
 		return 0, fmt.Errorf("read the answer: %w", errStreamTooLarge)
@@ -80,10 +82,10 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startIdle replaces the limit for the first byte by the idle limit. It makes a new timer,
-// because the cause differs; this happens once per request.
-func (w *idleTimer) startIdle() {
-	w.gotFirstByte = true
-	w.timer.Stop()
-	w.timer = time.AfterFunc(w.idleLimit, func() { w.cancel(errIdle) })
+// startIdle starts the idle limit in place of the limit for the first byte. It makes a new timer,
+// because a timer cannot change its function, and the two limits differ in the cause with which they cancel.
+func (t *idleTimer) startIdle() {
+	t.gotFirstByte = true
+	t.timer.Stop()
+	t.timer = time.AfterFunc(t.idleLimit, func() { t.cancel(errIdle) })
 }

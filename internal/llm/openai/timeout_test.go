@@ -227,7 +227,7 @@ func TestRetryDelayReadsRetryAfter(t *testing.T) {
 		ok    bool
 	}{
 		"0": {0, true}, "1": {time.Second, true}, " 10 ": {10 * time.Second, true}, "0.5": {500 * time.Millisecond, true},
-		"11": {11 * time.Second, false}, "3600": {time.Hour, false}, "1e300": {longestWait, false}, "+Inf": {longestWait, false},
+		"11": {11 * time.Second, false}, "3600": {time.Hour, false}, "1e300": {maxParsedRetryAfter, false}, "+Inf": {maxParsedRetryAfter, false},
 		"Sat, 21 Nov 2026 10:00:03 GMT": {3 * time.Second, true},
 		"Sat, 21 Nov 2026 09:00:00 GMT": {0, true},
 		"Sat, 21 Nov 2026 11:00:00 GMT": {time.Hour, false},

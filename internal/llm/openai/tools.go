@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxToolTextBytes bounds the bytes of cached tools.
+// maxToolTextBytes bounds the size of a toolTextCache.
 const maxToolTextBytes = 32 << 20
 
 // toolTextCache stores tools in the form of the request. Each version of a tool is adapted and
@@ -21,7 +21,7 @@ const maxToolTextBytes = 32 << 20
 type toolTextCache struct {
 	mu    sync.Mutex // guards the fields below
 	texts map[toolVersion]json.RawMessage
-	size  int
+	size  int // bytes of texts, and of the descriptions and schemas in their keys
 }
 
 // toolVersion holds everything of a tool that a model sees.
@@ -30,15 +30,36 @@ type toolVersion struct {
 	strict                    bool
 }
 
-// renderTool returns the tool's element of the tools array, which the caller must not change.
+// renderTool returns the tool's element of the tools array, from the cache if possible. The caller must not change it.
 // It fails on a schema that is not JSON, which would corrupt the request.
 func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
+	version := toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}
 	c.mu.Lock()
-	text, ok := c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}]
+	text, ok := c.texts[version]
 	c.mu.Unlock()
 	if ok {
 		return text, nil
 	}
+	text, err := encodeTool(tool)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// A server may generate new tools without end, so the cache is emptied when it is full.
+	// Tools in use return to it with the next request.
+	size := len(text) + len(tool.Schema) + len(tool.Description)
+	if c.texts == nil || c.size+size > maxToolTextBytes {
+		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
+	}
+	c.size += size
+	c.texts[version] = text
+	return text, nil
+}
+
+// encodeTool returns the tool's element of the tools array, with its schema adapted. A tool is strict only if its
+// schema allows it. It fails on a schema that is not JSON.
+func encodeTool(tool llm.Tool) (json.RawMessage, error) {
 	schema := noParameters
 	if len(tool.Schema) > 0 {
 		compact := jsontext.Value(tool.Schema).Clone()
@@ -55,31 +76,20 @@ func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 	if tool.Strict && allowsStrict(schema) {
 		b = append(b, `,"strict":true`...)
 	}
-	text = append(b, "}}"...)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// A server may generate new tools without end, so the cache is emptied when it is full.
-	// Tools in use return to it with the next request.
-	size := len(text) + len(tool.Schema) + len(tool.Description)
-	if c.texts == nil || c.size+size > maxToolTextBytes {
-		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
-	}
-	c.size += size
-	c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}] = text
-	return text, nil
+	return append(b, "}}"...), nil
 }
 
 // toolCache stores the tool lists that were rendered last. Almost every request offers the same
-// tools, and rendering 1,000 tools costs more than the rest of the request. It holds several
-// lists, because runs with tool search offer their own. The lists are read without a lock; a new one
+// tools, and rendering 1,000 tools costs more than the rest of the request. The cache holds several
+// lists, because a run with tool search offers a list of its own. The lists are read without a lock; a new one
 // replaces the oldest.
 type toolCache struct {
-	blocks  [8]atomic.Pointer[toolBlock]
-	next    atomic.Uint32 // the index to replace next
-	schemas toolTextCache
+	blocks [8]atomic.Pointer[toolBlock] // in any order; nil where there is no list yet
+	stores atomic.Uint32                // number of lists stored so far; modulo 8 the index of the last one
+	tools  toolTextCache                // the single tools of the lists
 }
 
-// findBlock returns the cached list of tools, or nil.
+// findBlock returns the cached list that was rendered from equal tools in the same order, or nil.
 func (c *toolCache) findBlock(tools []llm.Tool) *toolBlock {
 	for i := range c.blocks {
 		if b := c.blocks[i].Load(); b != nil && slices.EqualFunc(b.tools, tools, sameTool) {
@@ -99,25 +109,25 @@ type toolBlock struct {
 // noParameters is sent for a tool without a schema, because endpoints require one.
 var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
-// renderTools returns tools as a JSON array, which the caller must not change. It fails
+// renderTools returns tools as a JSON array, from the cache if possible. The caller must not change the array. It fails
 // on a schema that is not JSON, which would corrupt the request.
 func (c *toolCache) renderTools(tools []llm.Tool) ([]byte, error) {
-	if kept := c.findBlock(tools); kept != nil {
-		return kept.json, nil
+	if cached := c.findBlock(tools); cached != nil {
+		return cached.json, nil
 	}
 	texts := make([]json.RawMessage, len(tools))
 	for i, t := range tools {
 		var err error
-		if texts[i], err = c.schemas.renderTool(t); err != nil {
+		if texts[i], err = c.tools.renderTool(t); err != nil {
 			return nil, err
 		}
 	}
 	block := &toolBlock{tools: slices.Clone(tools), json: encodeArray(texts...)}
-	c.blocks[c.next.Add(1)%uint32(len(c.blocks))].Store(block)
+	c.blocks[c.stores.Add(1)%uint32(len(c.blocks))].Store(block)
 	return block.json, nil
 }
 
-// sameTool compares two tools. It is fast for the tools of one list: equal strings and slices
+// sameTool reports whether two tools are equal. It is fast for the tools of one list, because equal strings and slices
 // that share their bytes are compared by address.
 func sameTool(a, b llm.Tool) bool {
 	return a.Name == b.Name && a.Description == b.Description && a.Strict == b.Strict && bytes.Equal(a.Schema, b.Schema)
