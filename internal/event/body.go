@@ -2,12 +2,11 @@ package event
 
 import "encoding/json"
 
-// Type names an event on the wire. No type is called error, open or message, which
-// a browser's EventSource uses itself.
+// Type names an event on the wire. No type is called error, open or message, because a browser's EventSource uses
+// these names itself.
 type Type string
 
-// Body is the content of an event without its envelope. The set is closed: only the types of
-// this file implement it.
+// Body is the content of an event without its envelope. Only types of this package implement it.
 type Body interface {
 	Type() Type
 	isBody()
@@ -17,22 +16,22 @@ type Body interface {
 type Call struct {
 	CallID string `json:"call_id"`
 	Tool   string `json:"tool"`
-	Server string `json:"server"` // empty for a tool that no server has
+	Server string `json:"server"` // the MCP server that has the tool; "" for a tool of answerd or of the caller
 }
 
 // call returns the call of an event, for all bodies that embed Call.
 func (c Call) call() Call { return c }
 
-// Unknown stands for an event whose type this version does not know. A newer version wrote it to a
-// log that both share. Event.JSON has its JSON, which readers of the native format get. Logs do not
-// append it.
+// Unknown is the body of an event whose type this version does not know, because a newer version wrote the event to a
+// log that both share. Event.JSON has the whole event, which readers of the native format get. An Unknown cannot
+// be appended: AppendEncode fails.
 type Unknown struct{ kind Type }
 
-// Executor says who executes a call; "" is an MCP server.
+// Executor says who executes a call; "" is answerd or an MCP server.
 type Executor string
 
-// Client is the caller, who declared the tool with the question. The run ends with such
-// calls; their results come with the next question.
+// Client is the caller, who declared the tool with the question. A run with calls for the client ends when
+// they are complete; their results come with the next question.
 const Client Executor = "client"
 
 // Usage has the numbers of tokens that the model's provider counted.
@@ -70,8 +69,8 @@ type Metadata struct {
 	ToolNames     []string          `json:"tool_names"`
 	ToolParams    []json.RawMessage `json:"tool_params"`
 	ToolResults   []json.RawMessage `json:"tool_results"`
-	Model         string            `json:"model"`                    // that was asked for
-	UpstreamModel string            `json:"upstream_model,omitempty"` // that answered last, as its endpoint calls it
+	Model         string            `json:"model"`                    // the model that was asked for
+	UpstreamModel string            `json:"upstream_model,omitempty"` // the model that answered last
 	Steps         int               `json:"steps"`
 	FinishReason  string            `json:"finish_reason"`
 	Usage         Usage             `json:"usage"`
@@ -118,12 +117,12 @@ type (
 	ReasoningStart struct {
 		PartID string `json:"part_id"`
 	}
-	// ReasoningDelta is a piece of it.
+	// ReasoningDelta is a piece of a part of the reasoning.
 	ReasoningDelta struct {
 		PartID string `json:"part_id"`
 		Delta  string `json:"delta"`
 	}
-	// ReasoningEnd closes it.
+	// ReasoningEnd closes a part of the reasoning.
 	ReasoningEnd struct {
 		PartID string `json:"part_id"`
 	}
@@ -131,12 +130,12 @@ type (
 	TextStart struct {
 		PartID string `json:"part_id"`
 	}
-	// TextDelta is a piece of it.
+	// TextDelta is a piece of a part of the text.
 	TextDelta struct {
 		PartID string `json:"part_id"`
 		Delta  string `json:"delta"`
 	}
-	// TextEnd closes it.
+	// TextEnd closes a part of the text.
 	TextEnd struct {
 		PartID string `json:"part_id"`
 	}
@@ -152,9 +151,8 @@ type (
 		Call
 		Delta string `json:"delta"`
 	}
-	// ToolCall is a complete call. Args has the arguments if they are a JSON object, else
-	// ArgsText has what the model wrote. It is the last event of a call that the client
-	// executes.
+	// ToolCall is a complete call. Args has the arguments if they are a JSON object; otherwise
+	// ArgsText has what the model wrote. For a call that the client executes, this is the last event.
 	ToolCall struct {
 		Call
 		Args     json.RawMessage `json:"args,omitempty"`
@@ -171,7 +169,7 @@ type (
 		ExpiresAt   int64           `json:"expires_at"`             // milliseconds since the Unix epoch
 		ChildRunID  string          `json:"child_run_id,omitempty"` // the child run that asks; Tool and Server are of its call
 	}
-	// ApprovalResolved says what the person decided.
+	// ApprovalResolved says what the person decided about the call.
 	ApprovalResolved struct {
 		Call
 		InterruptID string `json:"interrupt_id"`
@@ -191,7 +189,7 @@ type (
 		ExpiresAt   int64           `json:"expires_at"`
 		ChildRunID  string          `json:"child_run_id,omitempty"` // as in ApprovalRequired
 	}
-	// ElicitationResolved says how it was answered.
+	// ElicitationResolved says how the user answered an Elicitation.
 	ElicitationResolved struct {
 		Call
 		InterruptID string `json:"interrupt_id"`
@@ -219,14 +217,14 @@ type (
 		Detail  string `json:"detail"`
 	}
 	// ToolResult ends a successful call. SchemaViolations lists where the structured content
-	// violates the tool's own output schema; the content is delivered all the same.
+	// violates the tool's own output schema; the model gets the content in spite of them.
 	ToolResult struct {
 		Call
 		Args       json.RawMessage   `json:"args"`
 		Payload    json.RawMessage   `json:"payload"`
 		Content    []json.RawMessage `json:"content"`
 		Structured json.RawMessage   `json:"structured,omitempty"`
-		Truncated  *Truncated        `json:"truncated,omitempty"` // nil where nothing is left out
+		Truncated  *Truncated        `json:"truncated,omitempty"` // nil if the event has the whole result
 		DurationMS int64             `json:"duration_ms"`
 
 		SchemaViolations []FieldError `json:"schema_violations,omitempty"`
@@ -241,7 +239,7 @@ type (
 		Payload    string          `json:"payload"` // the text for the model
 		Kind       string          `json:"kind"`
 		Errors     []FieldError    `json:"errors,omitempty"`
-		Truncated  *Truncated      `json:"truncated,omitempty"` // nil where nothing is left out
+		Truncated  *Truncated      `json:"truncated,omitempty"` // nil if Payload is the whole text
 		DurationMS int64           `json:"duration_ms"`
 		ChildRunID string          `json:"child_run_id,omitempty"` // of a call that asked another agent
 	}
@@ -262,7 +260,7 @@ type (
 		Message     string  `json:"message"`
 		ExpiresAt   int64   `json:"expires_at"` // milliseconds since the Unix epoch
 	}
-	// BudgetResolved says what the person decided. Max is the limit from now on.
+	// BudgetResolved says what the person decided about a limit. Max is the limit that applies after that.
 	BudgetResolved struct {
 		InterruptID string  `json:"interrupt_id"`
 		Limit       string  `json:"limit"`
@@ -281,7 +279,7 @@ type (
 		FinishReason string          `json:"finish_reason"`
 	}
 	// RunError ends a run that failed. PartialAnswer is the text of the step that
-	// was cut short. Reason is ModelNotFound, or "" if Code says all. With the code invalid_output,
+	// failed. Reason is ModelNotFound, or "" if Code says everything. With the code invalid_output,
 	// Errors lists where the answer violates its schema.
 	RunError struct {
 		Code          string `json:"code"`
@@ -293,7 +291,7 @@ type (
 
 		Errors []FieldError `json:"errors,omitempty"`
 	}
-	// Cancelled ends a run that was told to stop.
+	// Cancelled ends a run that was cancelled. PartialAnswer is the text of the step that was cut off.
 	Cancelled struct {
 		Reason        string `json:"reason"`
 		PartialAnswer string `json:"partial_answer"`
@@ -304,8 +302,8 @@ type (
 // model. It is also OpenAI's code for that.
 const ModelNotFound = "model_not_found"
 
-// Truncated says that a result is too large for an event, which has a part of it.
+// Truncated says that an event has only a part of a result, because the whole result is too large for an event.
 type Truncated struct {
-	Bytes int    `json:"bytes"`         // of the whole: content and structured content
-	URL   string `json:"url,omitempty"` // where the whole is, as an absolute path; "" if it is not kept
+	Bytes int    `json:"bytes"`         // size of the whole result: content and structured content
+	URL   string `json:"url,omitempty"` // absolute path of the whole result; "" if the log does not keep it
 }

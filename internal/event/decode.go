@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Encode returns the event that a log appends, with its JSON; ms is milliseconds since the Unix
-// epoch. Neither run, which is a ValidID, nor the type needs escaping.
+// Encode returns the event with the number seq of a run, including its JSON. ms is the time in milliseconds since the
+// Unix epoch. It fails as AppendEncode does.
 func Encode(run string, seq, ms int64, b Body) (Event, error) {
 	line, err := AppendEncode(nil, run, seq, ms, b)
 	if err != nil {
@@ -17,7 +17,8 @@ func Encode(run string, seq, ms int64, b Body) (Event, error) {
 	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
 }
 
-// AppendEncode appends the JSON of the event that Encode returns.
+// AppendEncode appends the JSON of an event to line, without a line feed at its end, and returns the extended slice.
+// The parameters are those of Encode. It fails for an Unknown body, and for a body with invalid JSON in it.
 func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, error) {
 	if u, ok := body.(Unknown); ok {
 		return nil, fmt.Errorf("encode %s event: this version does not know the type", u.kind)
@@ -37,7 +38,8 @@ func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, er
 // envelopeSize estimates the length of the members that all events have.
 const envelopeSize = 128
 
-// appendEnvelope appends the members that all events have, up to the comma behind them.
+// appendEnvelope appends the opening brace, the members that all events have, and a comma. Neither the type nor the id
+// of the run, which is a ValidID, needs escaping.
 func (e Event) appendEnvelope(line []byte) []byte {
 	line = append(append(line, `{"type":"`...), e.Body.Type()...)
 	line = append(append(line, `","run_id":"`...), e.RunID...)
@@ -46,14 +48,14 @@ func (e Event) appendEnvelope(line []byte) []byte {
 	return append(line, ',')
 }
 
-// appendBody appends the whole event, whose body is a.
+// appendBody appends the JSON of the whole event e. a is e.Body.
 func (e Event) appendBody(line []byte, a appender) []byte {
 	return append(a.appendFields(e.appendEnvelope(line)), '}')
 }
 
-// Decode returns the event of a line that Encode made, possibly in another version of answerd. The
-// body is Unknown if this version does not know the type. Unknown members stay in the event's JSON.
-// The event keeps line.
+// Decode returns the event of a line of JSON that Encode made, possibly in another version of answerd. The
+// body is Unknown if this version does not know the type. Members that this version does not know are only in the
+// event's JSON, which is line itself: the caller must not change line after that.
 func Decode(line []byte) (Event, error) {
 	var envelope struct {
 		Type  Type   `json:"type"`
@@ -79,8 +81,8 @@ func Decode(line []byte) (Event, error) {
 // maxTypeName bounds the type of an event, in bytes.
 const maxTypeName = 64
 
-// isTypeName reports whether t can be the type of an event of another version. The type is a line
-// of a Server-Sent Event, so it must not contain a line break.
+// isTypeName reports whether t can be the type of an event of another version: 1 to maxTypeName lower-case letters,
+// digits and "_". The type is sent as a line of a Server-Sent Event, so a line break in it would be an injection.
 func isTypeName(t Type) bool {
 	for _, c := range []byte(t) {
 		switch {
@@ -110,7 +112,7 @@ var decoders = []decoder{
 	decoderOf[FinalAnswer](), decoderOf[RunError](), decoderOf[Cancelled](),
 }
 
-// decoderOf returns the decoder of the bodies of type B.
+// decoderOf returns the decoder of bodies of type B. It ignores the envelope of the event and unknown members.
 func decoderOf[B Body]() decoder {
 	var zero B
 	return decoder{zero.Type(), func(line []byte) (Body, error) {
@@ -120,5 +122,5 @@ func decoderOf[B Body]() decoder {
 	}}
 }
 
-// AppendJSON appends the whole event as one line of JSON.
+// AppendJSON appends the whole event to b as one line of JSON, without a line feed at its end.
 func (e Event) AppendJSON(b []byte) []byte { return append(b, e.JSON...) }

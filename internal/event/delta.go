@@ -1,14 +1,14 @@
 package event
 
-// Deltas joins deltas of one part or call. The zero value has none.
+// Deltas joins consecutive deltas of one part or call into one. The zero value has no deltas.
 type Deltas struct {
-	first Body
-	text  []byte // of all, in order
-	size  int    // as DeltaSize of all together
+	first Body   // nil if there are no deltas
+	text  []byte // the texts of all deltas, joined
+	size  int    // the DeltaSize of the joined delta
 }
 
-// Add adds body after the others and reports whether it did. body must be a delta of the same part or call as the
-// others, and all together may have at most max bytes by DeltaSize.
+// Add adds body as the last delta. It returns false, and changes nothing, if body is not a delta, if it is of another
+// part or call than the deltas before it, or if the joined delta would exceed max bytes by DeltaSize.
 func (d *Deltas) Add(body Body, max int) bool {
 	size, text := DeltaSize(body), deltaText(body)
 	if d.first != nil {
@@ -27,7 +27,7 @@ func (d *Deltas) Add(body Body, max int) bool {
 	return true
 }
 
-// Join returns one delta with the text of all; nil if there is none.
+// Join returns one delta with the text of all deltas; nil if there are no deltas.
 func (d *Deltas) Join() Body {
 	switch first := d.first.(type) {
 	case TextDelta:
@@ -40,10 +40,10 @@ func (d *Deltas) Join() Body {
 	return nil
 }
 
-// Reset removes all deltas. Later ones use the same memory.
+// Reset removes all deltas. Deltas that are added later use the same memory.
 func (d *Deltas) Reset() { d.first, d.text, d.size = nil, d.text[:0], 0 }
 
-// isSamePart reports whether two deltas are of the same part or call.
+// isSamePart reports whether a and b are deltas of the same part or call.
 func isSamePart(a, b Body) bool {
 	switch b := b.(type) {
 	case TextDelta:
@@ -59,7 +59,7 @@ func isSamePart(a, b Body) bool {
 	return false
 }
 
-// deltaText returns the text of a delta.
+// deltaText returns the text of a delta; "" for any other body.
 func deltaText(b Body) string {
 	switch b := b.(type) {
 	case TextDelta:
@@ -72,7 +72,7 @@ func deltaText(b Body) string {
 	return ""
 }
 
-// DeltaSize returns about how long a delta's own fields are as JSON, in bytes; 0 for other bodies.
+// DeltaSize estimates the length of a delta's own fields as JSON, in bytes. It returns 0 for any other body.
 func DeltaSize(b Body) int {
 	switch b := b.(type) {
 	case TextDelta:

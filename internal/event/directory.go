@@ -34,15 +34,15 @@ type Filter struct {
 	Owner    Owner
 	ThreadID string // "" for any
 	Status   Status // "" for any
-	Children bool   // also those with a ParentID
-	Before   string // where the last page ended; "" for the newest run on
+	Children bool   // include child runs
+	Before   string // the Next of the previous page; "" for the first page
 	Limit    int    // runs of a page; 0 means 20, at most MaxPage
 }
 
 // MaxPage bounds a page of runs.
 const MaxPage = 100
 
-// HidesChild reports whether f leaves out a run because the run parentID asks it.
+// HidesChild reports whether f leaves out a run because it is a child run. parentID is the run's ParentID.
 func (f Filter) HidesChild(parentID string) bool { return parentID != "" && !f.Children }
 
 // PageSize returns the largest number of runs on a page of f.
@@ -61,12 +61,12 @@ type RunPage struct {
 
 // Directory is the part of a log that finds runs by owner, thread, status and key.
 type Directory interface {
-	// Runs lists an owner's runs that are kept. ErrInvalidPosition if Before is not the Next
+	// Runs lists an owner's runs that are kept. It returns ErrInvalidPosition if Before is not the Next
 	// of a page.
 	Runs(ctx context.Context, f Filter) (RunPage, error)
 	// RunByKey returns the run that an owner's idempotency key refers to, with its
-	// Fingerprint, or ErrNotFound. A log that processes share returns a run only once it has
-	// an event. It waits for that for some seconds, and then returns ErrStarting, or
+	// Fingerprint, or ErrNotFound. A log that processes share returns a run only once the run has
+	// an event. It waits some seconds for the first event, and then returns ErrStarting, or
 	// ErrNotFound if the process that created the run has died.
 	RunByKey(ctx context.Context, owner Owner, key string) (Run, error)
 	// Delete removes a run: its events, results, inputs, job and key. Reading it and

@@ -22,7 +22,7 @@
 //
 // An event is in the log before any reader sees it, and the log gives it its number and its
 // time. Reading does not block the writer or other readers. So a resumed stream, a second
-// reader, a late one and a slow one are the same loop, and no event is dropped for any.
+// reader and a slow reader all use the same loop, and each of them gets every event.
 //
 // The order of every run:
 //
@@ -30,8 +30,8 @@
 //   - Every part, call and step is closed before the terminal event.
 //   - The events of a call come in the order tool_call_start, tool_call_args, tool_call,
 //     tool_progress, and one tool_result or tool_error. Parallel calls may interleave.
-//   - A question of a call is resolved before the call ends.
-//   - After suspended comes a question, the resolution of one, or the terminal event.
+//   - An interrupt of a call is resolved before the call ends.
+//   - After suspended comes an interrupt, the resolution of one, or the terminal event.
 package event
 
 import (
@@ -45,7 +45,7 @@ type Event struct {
 	Seq   int64 // 1, 2, 3 … in the run
 	Time  int64 // milliseconds since the Unix epoch
 	Body  Body
-	// JSON is the whole event as one line, shared by all readers and not to be changed.
+	// JSON is the whole event in one line without a line feed. All readers share it, so it must not be changed.
 	JSON []byte
 }
 
@@ -58,7 +58,7 @@ func (e Event) Settled() bool {
 	return suspended || e.Terminal()
 }
 
-// CallID returns the id of the call that the event belongs to; "" if it belongs to none.
+// CallID returns the id of the call that the event belongs to; "" if it does not belong to a call.
 func (e Event) CallID() string {
 	if b, ok := e.Body.(interface{ call() Call }); ok {
 		return b.call().CallID
@@ -66,7 +66,8 @@ func (e Event) CallID() string {
 	return ""
 }
 
-// EndsCall reports whether the event has the outcome of a call, and which run the call started; "" for none.
+// EndsCall reports whether the event has the outcome of a call. childRunID is the run that the call started; "" if the
+// call started none.
 func (e Event) EndsCall() (childRunID string, ok bool) {
 	switch b := e.Body.(type) {
 	case ToolResult:
@@ -77,7 +78,7 @@ func (e Event) EndsCall() (childRunID string, ok bool) {
 	return "", false
 }
 
-// isTerminal reports whether an event ends its run.
+// isTerminal reports whether an event with the body b ends its run.
 func isTerminal(b Body) bool {
 	switch b.(type) {
 	case FinalAnswer, RunError, Cancelled:

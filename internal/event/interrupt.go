@@ -3,11 +3,12 @@ package event
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 )
 
 // Suspended says that everything in the run waits for a person.
 type Suspended struct {
-	Interrupts []Interrupt `json:"interrupts"`
+	Interrupts []Interrupt `json:"interrupts"` // all that are open
 }
 
 // The kinds of an Interrupt.
@@ -23,15 +24,15 @@ const (
 type Interrupt struct {
 	ID      string `json:"id"`
 	Kind    string `json:"kind"` // KindApproval, KindElicitation or KindBudget
-	Call           // zero of a budget, for which the run itself waits
+	Call           // the call that waits; zero for KindBudget, because the run itself waits
 	Message string `json:"message"`
 
-	// Of an approval: the call that it permits, once.
+	// For KindApproval: the call that a consent permits once.
 	Args        json.RawMessage `json:"args,omitempty"`
 	ArgsSHA256  string          `json:"args_sha256,omitempty"`  // of the bytes of Args, in hex
 	ToolVersion string          `json:"tool_version,omitempty"` // SHA-256 of the tool's definition, in hex
 
-	// Of an elicitation.
+	// For KindElicitation.
 	Mode   string          `json:"mode,omitempty"` // form or url
 	Schema json.RawMessage `json:"schema,omitempty"`
 	URL    string          `json:"url,omitempty"`
@@ -39,7 +40,7 @@ type Interrupt struct {
 	// question does not survive the process that made the call.
 	HeldOpen bool `json:"held_open,omitempty"`
 
-	// Of a budget: the limit that is reached, as requests name it.
+	// For KindBudget: the limit that is reached, by its name in requests.
 	Limit string  `json:"limit,omitempty"`
 	Used  float64 `json:"used,omitempty"`
 	Max   float64 `json:"max,omitempty"`
@@ -81,10 +82,12 @@ func (i Interrupt) Body() Body {
 	}
 }
 
-// ErrSuspended says that the run waits for a person, and only their answer or the end may follow.
+// ErrSuspended says that an event was refused because the run is suspended: it waits for a person, and only events
+// that mayFollowSuspended allows may come.
 var ErrSuspended = errors.New("the run is suspended")
 
-// mayFollowSuspended reports whether the event may come while the run is suspended.
+// mayFollowSuspended reports whether an event with the body b may come while the run is suspended: an interrupt, the
+// resolution of one, or a terminal event.
 func mayFollowSuspended(b Body) bool {
 	switch b.(type) {
 	case Elicitation, ElicitationResolved, ApprovalRequired, ApprovalResolved, BudgetRequired, BudgetResolved:
@@ -93,34 +96,33 @@ func mayFollowSuspended(b Body) bool {
 	return isTerminal(b)
 }
 
-// openInterrupt is a question of a run that has no answer yet.
+// openInterrupt is an interrupt of a run that has no answer yet.
 type openInterrupt struct {
 	id         string
-	unanswered Body // the event that resolves it when the run ends
+	unanswered Body // the event that resolves the interrupt if the run ends without an answer
 }
 
-// applyInterruptLocked enforces the order of questions and answers. Each answer follows its
-// question, and a call does not end before its questions are answered. After suspended only a
-// question, an answer or the end may follow, so that what readers saw last stays true. ok is
-// false for other bodies.
+// applyInterruptLocked is the part of applyLocked for suspended, for interrupts and for their resolutions. For these it
+// returns ok, and a reason if the event may not come now. An interrupt of a call needs a running call, an interrupt
+// about a budget must come between two steps, and a resolution needs an open interrupt. The caller holds w.mu.
 func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
 	switch body := b.(type) {
 	case Suspended:
 		switch {
-		case w.suspended || len(w.questions) == 0:
+		case w.suspended || len(w.interrupts) == 0:
 			return "the run does not wait for anything new", true
 		case w.step != 0:
 			return "a step is open", true
 		}
 		w.suspended = true
 	case ApprovalRequired:
-		return w.askForCallLocked(body.Call, body.InterruptID, ApprovalResolved{
+		return w.openCallInterruptLocked(body.Call, body.InterruptID, ApprovalResolved{
 			Call:        body.Call,
 			InterruptID: body.InterruptID,
 			Reason:      "The run ended.",
 		}), true
 	case Elicitation:
-		return w.askForCallLocked(body.Call, body.InterruptID, ElicitationResolved{
+		return w.openCallInterruptLocked(body.Call, body.InterruptID, ElicitationResolved{
 			Call:        body.Call,
 			InterruptID: body.InterruptID,
 			Action:      "cancel",
@@ -129,49 +131,52 @@ func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
 		if w.step != 0 {
 			return "a step is open", true
 		}
-		return w.askLocked(body.InterruptID, BudgetResolved{
+		return w.openInterruptLocked(body.InterruptID, BudgetResolved{
 			InterruptID: body.InterruptID,
 			Limit:       body.Limit,
 			Max:         body.Max,
 			Reason:      "The run ended.",
 		}), true
 	case ApprovalResolved:
-		return w.resolveLocked(body.InterruptID), true
+		return w.resolveInterruptLocked(body.InterruptID), true
 	case ElicitationResolved:
-		return w.resolveLocked(body.InterruptID), true
+		return w.resolveInterruptLocked(body.InterruptID), true
 	case BudgetResolved:
-		return w.resolveLocked(body.InterruptID), true
+		return w.resolveInterruptLocked(body.InterruptID), true
 	default:
 		return "", false
 	}
 	return "", true
 }
 
-// askForCallLocked opens a question of a running call.
-func (w *Writer) askForCallLocked(c Call, id string, unanswered Body) string {
+// openCallInterruptLocked opens an interrupt of the call c. It returns a reason if the call is not running, or if the
+// interrupt is open already.
+func (w *Writer) openCallInterruptLocked(c Call, id string, unanswered Body) string {
 	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
 	}
-	return w.askLocked(id, unanswered)
+	return w.openInterruptLocked(id, unanswered)
 }
 
-// askLocked opens a question.
-func (w *Writer) askLocked(id string, unanswered Body) string {
-	for _, a := range w.questions {
-		if a.id == id {
+// openInterruptLocked opens an interrupt, after which the run is not suspended until the next Suspended: readers must
+// get a list with the new interrupt. It returns a reason if the interrupt is open already.
+func (w *Writer) openInterruptLocked(id string, unanswered Body) string {
+	for _, interrupt := range w.interrupts {
+		if interrupt.id == id {
 			return "that question is open already"
 		}
 	}
-	w.questions = append(w.questions, openInterrupt{id, unanswered})
+	w.interrupts = append(w.interrupts, openInterrupt{id, unanswered})
 	w.suspended = false
 	return ""
 }
 
-// resolveLocked closes a question.
-func (w *Writer) resolveLocked(id string) string {
-	for i, a := range w.questions {
-		if a.id == id {
-			w.questions = append(w.questions[:i], w.questions[i+1:]...)
+// resolveInterruptLocked closes an interrupt, after which the run is not suspended: it has something to do. It returns
+// a reason if the interrupt is not open.
+func (w *Writer) resolveInterruptLocked(id string) string {
+	for i, interrupt := range w.interrupts {
+		if interrupt.id == id {
+			w.interrupts = slices.Delete(w.interrupts, i, i+1)
 			w.suspended = false
 			return ""
 		}
@@ -179,10 +184,11 @@ func (w *Writer) resolveLocked(id string) string {
 	return "that question is not open"
 }
 
-// hasQuestionLocked reports whether a question of the call is open.
-func (w *Writer) hasQuestionLocked(c Call) bool {
-	for _, a := range w.questions {
-		if of, ok := a.unanswered.(interface{ call() Call }); ok && of.call().CallID == c.CallID {
+// hasInterruptLocked reports whether an interrupt of the call is open.
+func (w *Writer) hasInterruptLocked(c Call) bool {
+	for _, interrupt := range w.interrupts {
+		ofCall, ok := interrupt.unanswered.(interface{ call() Call })
+		if ok && ofCall.call().CallID == c.CallID {
 			return true
 		}
 	}

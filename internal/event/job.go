@@ -14,12 +14,12 @@ import (
 //	w, err := ResumeWriter(ctx, log, job.Run())
 //
 // The log keeps the job claimed as long as the process runs. When the process dies, other
-// processes that share the log claim its jobs within seconds. Stop all calls of Claim before
-// Release, if another process is to get the job: a call in flight would claim it again.
+// processes that share the log claim its jobs within seconds. To hand a job to another process, end all calls of
+// Claim before Release: a call in flight would claim the job again.
 type Jobs interface {
 	// CreateJob makes the job of a run that this process created. request has what another
-	// process needs to continue the run; the log does not interpret it. ErrFenced if another
-	// process writes the run, ErrTooLarge beyond MaxResult.
+	// process needs to continue the run; the log does not interpret it. It returns ErrFenced if another
+	// process writes the run, and ErrTooLarge if request exceeds MaxResult.
 	CreateJob(ctx context.Context, run string, request []byte) (Job, error)
 	// Claim waits for a job that no process executes, and makes this process the one writer
 	// of its run. It returns ctx's cause when ctx ends. Concurrent calls get different runs.
@@ -30,18 +30,18 @@ type Jobs interface {
 // Done, Release and Park ends it.
 type Job interface {
 	Run() string
-	Request() []byte // what CreateJob was given; shared, not to be changed
+	Request() []byte // the request of CreateJob; shared, so it must not be changed
 	// Attempt is 1 after CreateJob, and one more after each Claim of the run.
 	Attempt() int
-	// Lost is closed when another process has claimed the run. This process notices it at its
-	// next append at the latest, and can append no more.
+	// Lost returns a channel that is closed when this process knows that another process has claimed the run: at
+	// its next append at the latest, which fails like all later ones.
 	Lost() <-chan struct{}
-	// Done ends the job for good, after the run's terminal event.
+	// Done ends the job for good. It must come after the run's terminal event.
 	Done(ctx context.Context) error
-	// Release makes the run available to Claim, of any process.
+	// Release makes the run available to a Claim of any process.
 	Release(ctx context.Context) error
-	// Park gives the run up until an input with a position after seen comes, or until the
-	// given time; the zero time never comes.
+	// Park makes the run available to a Claim of any process once it has an input with a position after seen, or at
+	// the time until. For the zero time only an input counts.
 	Park(ctx context.Context, seen int64, until time.Time) error
 }
 
@@ -50,9 +50,9 @@ const CancelID = "cancel"
 
 // Input is an answer or a request to a run's executor.
 type Input struct {
-	ID   string // of what it answers, or CancelID
+	ID   string // id of the interrupt that it answers, or CancelID
 	Pos  int64  // orders the inputs of a run; above 0
-	Data []byte // shared, not to be changed
+	Data []byte // shared, so it must not be changed
 }
 
 // InputPage has the inputs after a position.
@@ -64,16 +64,16 @@ type InputPage struct {
 // Inbox is the part of a log that carries answers and requests to a run's executor, from any
 // process to any process.
 type Inbox interface {
-	// AddInput adds an input to a run, and wakes the run if it is parked. The first input of
-	// an id wins, whatever process it comes from; others get ErrDuplicateInput. ErrEnded
-	// after the terminal event, ErrNotFound if id is not a ValidID, ErrTooLarge beyond
+	// AddInput adds an input to a run, and wakes the run if it is parked. The first input with
+	// an id counts, whatever process it comes from; for a later one AddInput returns ErrDuplicateInput. It
+	// returns ErrEnded after the terminal event, ErrNotFound if id is not a ValidID, and ErrTooLarge if data exceeds
 	// MaxResult.
 	AddInput(ctx context.Context, run, id string, data []byte) error
-	// Inputs returns the inputs of a run after a position, 0 being before the first.
+	// Inputs returns the inputs of a run with positions after the given one; 0 is before the first.
 	Inputs(ctx context.Context, run string, after int64) (InputPage, error)
 }
 
-// ValidID reports whether s can be an id in a log: 1 to 64 of A–Z, a–z, 0–9, _ and -. All ids
+// ValidID reports whether s can be an id in a log: 1 to 64 characters of A–Z, a–z, 0–9, _ and -. All ids
 // that answerd makes are valid.
 func ValidID(s string) bool {
 	if s == "" || len(s) > 64 {

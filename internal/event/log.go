@@ -24,7 +24,7 @@ var (
 	ErrExists = errors.New("the run exists already")
 	// ErrFenced: another process is the run's writer.
 	ErrFenced = errors.New("the run is written elsewhere")
-	// ErrDuplicateInput: the run has an input of this id.
+	// ErrDuplicateInput: the run has an input with this id.
 	ErrDuplicateInput = errors.New("this input was given before")
 	// ErrUnavailable: the log did not answer, or not in time.
 	ErrUnavailable = errors.New("the log is not available")
@@ -65,31 +65,31 @@ type Run struct {
 	ParentID string
 	// Metadata is the caller's own, as in the run's start event.
 	Metadata map[string]string
-	// Request is for the process that created the run: it returns unchanged, as long as the
-	// events are kept. At most some 300 KiB; nil for nothing.
+	// Request is data of the process that created the run. The log returns it unchanged as long as the
+	// events are kept. It has at most some 300 KiB; nil for nothing.
 	Request []byte
-	// Key is the idempotency key of the request that created the run, "" for none, and
-	// Fingerprint a digest of that request. Only Create and RunByKey use them.
+	// Key is the idempotency key of the request that created the run, "" without one, and
+	// Fingerprint is a digest of that request. Only Create and RunByKey use them.
 	Key         string
 	Fingerprint [32]byte
-	// Last is the newest event; its Seq is 0 while there is none. It implies the Status.
+	// Last is the newest event, which implies the Status. Its Seq is 0 if the run has no event yet.
 	Last Event
 }
 
 // Page has the events after a position.
 type Page struct {
-	Events  []Event // in order, the first one right after the position; shared, not to be changed
-	Ended   bool    // the last event of Events, or the position itself, is the terminal one
-	HasNext bool    // the log has the event after these already, where it can tell at no cost
-	// More is closed when there is more to read, or when it is time to ask again. It
-	// is nil when Ended is set or Events is not empty: then there is more to do first.
+	Events  []Event // in order, the first one right after the position; shared, so they must not be changed
+	Ended   bool    // the terminal event is the last one of Events, or is at the position itself
+	HasNext bool    // the log has further events after these; false also if it would take effort to find out
+	// More is closed when there is more to read, or when it is time to ask again. It is nil if Ended is set, and if
+	// Events is not empty: then After can be called again at once.
 	More <-chan struct{}
 }
 
 // KeyError says that the owner's key refers to another run, which is still kept.
 type KeyError struct {
 	Run  string
-	Same bool // by a request of the same fingerprint
+	Same bool // the request that created Run has the same fingerprint
 }
 
 func (e *KeyError) Error() string { return "the key refers to another run" }
@@ -101,52 +101,52 @@ func (e *KeyError) Error() string { return "the key refers to another run" }
 // ctx ends, or after some seconds (30 for Append). Every method returns ErrNotFound for a
 // run's id that is not a ValidID.
 type Log interface {
-	// NewID returns an id for a run: a ValidID that nobody can guess. A log in memory
+	// NewID returns an id for a run: a ValidID that cannot be guessed. A log in memory
 	// recognizes the ids of earlier processes, and returns ErrLost for them.
 	NewID() string
-	// Create makes a run without events, which this process may append to. ErrExists if
-	// there is a run with that id, a *KeyError if its key refers to another run.
+	// Create makes a run without events, which this process may append to. It returns ErrExists if
+	// there is a run with that id, and a *KeyError if its key refers to another run.
 	Create(ctx context.Context, r Run) error
 	// BeginThread creates the thread of a run that has no events yet, and makes the run its active one,
 	// as BeginTurn does. The thread's id must be new. A durable log may return before the thread is
-	// stored: the first Append to the run then waits for that, and returns the error if it fails.
+	// stored: the first Append to the run then waits until it is stored, and returns the error if that fails.
 	BeginThread(ctx context.Context, r Run, title string) error
 	// Append adds an event to a run and returns its number. The event is stored and
 	// readable before Append returns. One exception: a durable log may delay a delta of
 	// text, reasoning or arguments for 50 ms, to join it with the next deltas into
-	// one event; other events still come after it. ErrEnded after the terminal event,
+	// one event; the order of events is kept. Append returns ErrEnded after the terminal event, and
 	// ErrFenced if another process writes this run.
 	Append(ctx context.Context, run string, b Body) (int64, error)
 	// AppendAsync adds an event like Append, in the same order, but may return before the event is
 	// stored. The event is stored within milliseconds, at once if a reader waits, and before the next
-	// Append or Flush of the run returns. If it cannot be stored, they return the error,
-	// and so does the next AppendAsync.
+	// Append or Flush of the run returns. If the event cannot be stored, the next Append, AppendAsync or Flush of the
+	// run returns the error.
 	AppendAsync(ctx context.Context, run string, b Body) (int64, error)
-	// Flush returns nil when all events that were appended to the run are stored and readable, deltas
-	// included. Otherwise it returns the error that Append would. It must precede whatever tells
-	// anybody outside about the events.
+	// Flush waits until all events that were appended to the run are stored and readable, deltas
+	// included. If they cannot be stored, it returns the error that Append would. Call it before anyone outside of
+	// the process may learn of the events.
 	Flush(ctx context.Context, run string) error
 	// After returns the next events after seq, not always all that the log has; 0 is the
-	// position before the first event. It does not wait for later events. ErrGone if some of
-	// the events after seq are no longer kept, ErrInvalidPosition if seq is negative or
+	// position before the first event. It does not wait for later events. It returns ErrGone if some of
+	// the events after seq are no longer kept, and ErrInvalidPosition if seq is negative or
 	// beyond the newest event.
 	After(ctx context.Context, run string, seq int64) (Page, error)
 	// Settled returns a channel that is closed when the newest event of the run is Settled, or when it
-	// is time to ask again. A caller that waits for the answer alone is not woken for other events, and
-	// a durable log need not hurry to store them.
+	// is time to ask again. A caller that waits only for the end of the run is not woken for other events, and
+	// a durable log need not store those events at once.
 	Settled(ctx context.Context, run string) (<-chan struct{}, error)
-	// Run returns what is known of a run. With ErrGone it still returns the owner, so that
+	// Run returns a run. With ErrGone it still returns the owner, so that
 	// the API can answer other callers as if the run had never existed.
 	Run(ctx context.Context, id string) (Run, error)
-	// SaveResult stores the full result of a call, which may be too large for an event, as
-	// long as the events of the run. The log does not interpret the bytes and owns them from
-	// now on. They may be readable before SaveResult returns. A second result of a call
-	// replaces the first: a run that was taken over may repeat a call. ErrTooLarge beyond
-	// MaxResult, ErrNotFound, ErrGone, ErrEnded after the terminal event. A full log may drop
+	// SaveResult stores the full result of a call, which may be too large for an event, for as
+	// long as the events of the run are kept. The log does not interpret the bytes; the caller must not change them
+	// after the call. They may be readable before SaveResult returns. A second result of a call
+	// replaces the first one, because a run that was taken over may repeat a call. SaveResult returns ErrTooLarge beyond
+	// MaxResult, ErrNotFound, ErrGone, or ErrEnded after the terminal event. A full log may drop
 	// results before events.
 	SaveResult(ctx context.Context, run, call string, result []byte) error
-	// Result returns the result of a call; it is shared, not to be changed. ErrNotFound if
-	// there was none, ErrGone if it or the run is no longer kept.
+	// Result returns the result of a call, which is shared and must not be changed. It returns ErrNotFound if
+	// the call has no result, and ErrGone if the result or the run is no longer kept.
 	Result(ctx context.Context, run, call string) ([]byte, error)
 
 	Inbox
@@ -156,14 +156,14 @@ type Log interface {
 	Threads
 	values.Store
 
-	// HasRemoteReader reports whether another process has a reader of the run that waits
-	// for more, or had one some seconds ago. It takes some seconds at most. A process that
+	// HasRemoteReader reports whether in another process a reader waits for more events of the run,
+	// or did so some seconds ago. It takes some seconds at most. A process that
 	// does not answer does not count.
 	HasRemoteReader(ctx context.Context, run string) bool
 
 	// Now returns the time of the log's clock, which is the same for all processes that share the
-	// log. The log gives events their time by it. Code that stores a time for other processes, or
-	// compares a stored time with the present, must use it: clocks of machines can differ by an
+	// log. Events have the time of this clock. Code that stores a time for other processes, or
+	// compares a stored time with the present, must use Now: the clocks of machines can differ by an
 	// hour.
 	Now() time.Time
 	// Ready returns an error while the log cannot be used.

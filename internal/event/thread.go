@@ -20,8 +20,8 @@ const (
 // DefaultThreadsRetention is the retention of threads in a durable log whose options leave it out.
 const DefaultThreadsRetention = 720 * time.Hour
 
-// maxActive is how long a thread with an active run is kept at least: as long as a run may wait for a person.
-const maxActive = 7 * 24 * time.Hour
+// minActiveRetention is how long a thread with an active run is kept at least: as long as a run may wait for a person.
+const minActiveRetention = 7 * 24 * time.Hour
 
 // BusyError says that a thread has an active run: one that has not ended, suspended ones included.
 type BusyError struct{ Run string }
@@ -33,29 +33,29 @@ type Thread struct {
 	ID      string
 	Owner   Owner
 	Title   string
-	Agent   string // that answered last; "" if the service has no names
+	Agent   string // the agent of the newest turn; "" if the service has no named agents
 	Created time.Time
 	Updated time.Time // when its last turn began or ended
-	Turns   int       // that have ended
-	Active  string    // the run that answers now; "" for none
+	Turns   int       // number of turns that have ended
+	Active  string    // the active run; "" if there is none
 	LastRun string    // the run of its newest turn; "" before the first
 }
 
-// Expired reports whether a thread is no longer kept at a time. Retention counts from its last update. A
-// thread with an active run is kept for seven days at least, since the run may wait that long for a person.
+// Expired reports whether the retention of a thread has passed at the time now. The retention counts from the last
+// update. For a thread with an active run it is minActiveRetention at least.
 func (t Thread) Expired(now time.Time, retention time.Duration) bool {
 	if t.Active != "" {
-		retention = max(retention, maxActive)
+		retention = max(retention, minActiveRetention)
 	}
 	return now.Sub(t.Updated) >= retention
 }
 
-// ValidThreadID reports whether a log can have a thread with that id: a text of up to MaxThreadID bytes.
+// ValidThreadID reports whether a log can have a thread with that id: 1 to MaxThreadID bytes of valid UTF-8.
 func ValidThreadID(id string) bool {
 	return id != "" && len(id) <= MaxThreadID && utf8.ValidString(id)
 }
 
-// CutTitle returns a title in at most MaxTitle bytes, and as valid UTF-8.
+// CutTitle returns the beginning of a title, at most MaxTitle bytes of valid UTF-8. Invalid bytes become U+FFFD.
 func CutTitle(title string) string {
 	title = strings.ToValidUTF8(title, "\uFFFD")
 	if len(title) <= MaxTitle {
@@ -74,14 +74,14 @@ type Turn struct {
 	// Number orders the turns of a thread. It rises, and may have gaps.
 	Number int64
 	Time   time.Time
-	Data   []byte // opaque to the log, at most MaxTurn; shared, not to be changed
+	Data   []byte // at most MaxTurn bytes, which the log does not interpret; shared, so they must not be changed
 }
 
 // ThreadFilter chooses threads of one owner.
 type ThreadFilter struct {
 	Owner Owner
 	Query string // part of the title, without regard to case; "" for any
-	After string // the Next of the page before; "" for the first
+	After string // the Next of the previous page; "" for the first page
 	Limit int    // threads of a page; 0 means 50, at most MaxThreadsPage
 }
 
@@ -102,36 +102,38 @@ type ThreadPage struct {
 // TurnPage has some turns of a thread in order.
 type TurnPage struct {
 	Turns []Turn
-	// Before is the number of the first of these turns if there are older ones, else 0.
+	// Before is the before of the next call of Turns: the number of the first of these turns. It is 0 if there are
+	// no older turns.
 	Before int64
 }
 
-// Threads is the part of a log that keeps conversations. Threads are kept longer than the events of
-// their runs, as durably as those. Their ids are chosen by callers: threads of two owners with one id
-// are two threads, and ErrNotFound means that this owner has none with that id, or that it is not a
-// ValidThreadID. The space of threads is bounded: a full log drops the threads that were not updated for
-// longest, those with an active run last, or the oldest turns of a thread that alone is too large.
+// Threads is the part of a log that keeps conversations. Threads are stored as durably as the events of their runs, and
+// are kept longer. Callers choose the ids of their threads: threads of two owners with one id are two threads. Methods
+// for an existing thread return ErrNotFound if the owner has no thread with that id, and all methods if an id is not a
+// ValidThreadID. The space of threads is bounded: a full log drops the threads that were not updated for longest, those
+// with an active run last, or the oldest turns of a thread that alone is too large.
 type Threads interface {
 	// BeginTurn makes a run the active one of a thread, which it creates if there is none. It sets the
-	// thread's Agent, and title as the Title of a new thread. A *BusyError names the active run if
-	// another one is. The log does not find out whether that run is still alive: see EndTurn. A second
-	// call for the active run changes nothing. Titles are cut, see CutTitle.
+	// thread's Agent, and the Title of a new thread to CutTitle(title). If another run is active, it returns a
+	// *BusyError that names that run. The log does not find out whether the active run is still executed: the
+	// caller does, and ends the turn of a dead run with EndTurn. A second call for the active run changes nothing.
 	BeginTurn(ctx context.Context, owner Owner, thread, run, agent, title string) (Thread, error)
-	// EndTurn adds the turn of a run, if data is not nil, and lets other runs begin if it was the active
-	// one. A second call for one of the last runs replaces nothing and returns nil. ErrNotFound if the thread was
-	// deleted meanwhile, even if there is another one with its id now, and for a run that began no turn
-	// of it. ErrTooLarge beyond MaxTurn.
+	// EndTurn ends the turn of a run, so that another run can be the active one. If data is not nil, it adds the
+	// turn to the thread, whether or not the run is still active. A second call for one of the last runs replaces
+	// nothing and returns nil. EndTurn returns ErrNotFound if the thread was deleted after the run began, even if a new
+	// thread has the same id, and for a run that began no turn of it. It returns ErrTooLarge beyond MaxTurn.
 	EndTurn(ctx context.Context, owner Owner, thread, run string, data []byte) error
 	// Thread returns a thread, or ErrNotFound.
 	Thread(ctx context.Context, owner Owner, thread string) (Thread, error)
-	// Turns returns the last turns before a number, or the last ones for 0: at most limit, and at most
-	// maxBytes of data, but at least one if there is one.
+	// Turns returns, in order, the last turns before the one with the number before, or the last turns of the thread
+	// for 0: at most limit turns with at most maxBytes of data, but at least one turn if there is one.
 	Turns(ctx context.Context, owner Owner, thread string, before int64, limit, maxBytes int) (TurnPage, error)
-	// ListThreads lists an owner's threads. ErrInvalidPosition if After is not the Next of a page. What
-	// this process changed is listed at once, what other processes changed within a second.
+	// ListThreads lists an owner's threads. It returns ErrInvalidPosition if After is not the Next of a page. A change
+	// by this process is in the list at once, a change by another process within a second.
 	ListThreads(ctx context.Context, f ThreadFilter) (ThreadPage, error)
-	// RenameThread sets a thread's title. It is not an update: the order of the list stays.
+	// RenameThread sets a thread's title, which is cut as CutTitle does. Updated and the order of the list stay as
+	// they are.
 	RenameThread(ctx context.Context, owner Owner, thread, title string) (Thread, error)
-	// DeleteThread removes a thread and its turns, but not its runs. ErrNotFound if there is none.
+	// DeleteThread removes a thread and its turns, but not its runs.
 	DeleteThread(ctx context.Context, owner Owner, thread string) error
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// OrderError says that an event may not come now. Nothing was appended. It is a mistake of
+// OrderError says that an event may not come now, and was not appended. It is a mistake of
 // the code that appends.
 type OrderError struct {
 	Type   Type
@@ -17,45 +17,47 @@ func (e *OrderError) Error() string {
 	return fmt.Sprintf("event %s out of order: %s", e.Type, e.Reason)
 }
 
-// OpenAtEnd is the payload of the tool_error that a Writer appends for a call that has no outcome when its
-// run ends.
+// OpenAtEnd is the payload of the tool_error that a Writer appends at the end of a run for each call without an
+// outcome.
 const OpenAtEnd = "The run ended before this call did."
 
 // Writer appends the events of one run and enforces the order of the package comment, in one
 // place for all logs. It refuses an event that would break the order, and closes whatever is
-// open before a terminal event. Its methods may be called concurrently, as the calls of a turn
-// do.
+// open before a terminal event. Its methods may be called concurrently, because the calls of a turn run at the
+// same time.
 type Writer struct {
 	log Log
 	run string
 
-	mu        sync.Mutex // held across Append, so that events are appended in the order that was checked
-	started   bool
-	ended     bool
-	step      int // the open step, 0 when none
-	text      string
-	reasoning string
-	calls     []openCall // in the order of their start; ended ones too, because an id is used once
-	questions []openInterrupt
-	suspended bool
-	sealed    bool
-	unsure    bool       // the log has returned an error, so it may lack the last event that counts here
-	observe   func(Body) // see Observe; may be nil
+	mu            sync.Mutex // held across Append, so that events are appended in the order that was checked
+	started       bool       // start was appended
+	ended         bool       // a terminal event was appended
+	step          int        // number of the open step; 0 if no step is open
+	textPart      string     // id of the open part of text; "" if none is open
+	reasoningPart string     // id of the open part of reasoning; "" if none is open
+	calls         []callState
+	interrupts    []openInterrupt
+	suspended     bool       // suspended was appended, and no interrupt was opened or resolved after it
+	sealed        bool       // see Seal
+	uncertain     bool       // the log has returned an error, so it may lack an event that the fields above include
+	observe       func(Body) // see Observe; may be nil
 }
 
-type openCall struct {
+// callState is the state of a call that was started. Calls that have ended are kept, because an id must not be used
+// again.
+type callState struct {
 	Call
-	complete bool   // tool_call has come
-	done     bool   // tool_result or tool_error has come
-	text     []byte // the arguments that have come
+	complete bool   // tool_call was appended
+	ended    bool   // no further event may come: the outcome was appended, or the call is the client's and complete
+	argsText []byte // the deltas of the arguments so far; nil once the call is complete
 	executor Executor
 }
 
 // NewWriter returns the writer of a run that has no events yet.
 func NewWriter(log Log, run string) *Writer { return &Writer{log: log, run: run} }
 
-// ResumeWriter reads the events of a run and returns a writer that continues after them, for a
-// process that took the run over. ErrEnded if the run has ended, or the error of After.
+// ResumeWriter reads the events of a run from the log and returns a writer that continues after them, for a
+// process that took the run over. It returns ErrEnded if the run has ended, and otherwise fails if log.After does.
 func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
 	var events []Event
 	for {
@@ -70,7 +72,8 @@ func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
 	}
 }
 
-// WriterAfter returns a writer that continues after events, which are all events of the run.
+// WriterAfter returns a writer that continues after events, which must be all events of the run. It returns ErrEnded if
+// the run has ended, and an *OrderError if the events are not in a valid order.
 func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
 	w := NewWriter(log, run)
 	for _, e := range events {
@@ -84,12 +87,12 @@ func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
 	return w, nil
 }
 
-// Observe makes the writer call f with every event that it has appended, in order. It must precede the
-// first Append.
+// Observe makes the writer call f with every event that it has appended, in order, also the events that close what is
+// open. f is called within Append, so it must not call the writer. Observe must be called before the first Append.
 func (w *Writer) Observe(f func(Body)) { w.observe = f }
 
-// Seal makes every later Append return ErrFenced: another process is about to write the run.
-// No Append is in flight when Seal returns.
+// Seal makes every later Append return ErrFenced, because another process is about to write the run. It waits for an
+// Append in flight.
 func (w *Writer) Seal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,10 +106,11 @@ func (w *Writer) Suspended() bool {
 	return w.suspended
 }
 
-// Append adds body to the run. Before a terminal event it closes everything that is open, and
-// before step_reset what the step has opened. It returns an *OrderError if body may not come now,
-// ErrSuspended while the run waits for a person, ErrEnded after the terminal event, ErrFenced
-// once it is sealed, or the log's error.
+// Append adds body to the run. Before a terminal event it appends events that close everything that is open, and
+// before step_reset those that close what the step has opened. It waits until the event is stored only if mustBeStored;
+// an error of storing another event may be returned by a later Append. It returns an *OrderError if body may not come
+// now, ErrSuspended while the run is suspended, ErrEnded after the terminal event, ErrFenced after Seal, or the log's
+// error.
 func (w *Writer) Append(ctx context.Context, body Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,8 +122,8 @@ func (w *Writer) Append(ctx context.Context, body Body) error {
 	case isTerminal(body) && !w.started:
 		return &OrderError{body.Type(), "start comes first"}
 	}
-	if w.unsure && isTerminal(body) {
-		w.readAgainLocked(ctx)
+	if w.uncertain && isTerminal(body) {
+		w.reloadLocked(ctx)
 	}
 	for _, closer := range w.closersLocked(body) {
 		if err := w.appendLocked(ctx, closer); err != nil {
@@ -132,8 +136,9 @@ func (w *Writer) Append(ctx context.Context, body Body) error {
 	return w.appendLocked(ctx, body)
 }
 
-// appendLocked checks that body may come now, appends it and tells the observer. It waits for the log only if
-// mustBeStored(body).
+// appendLocked checks that body may come now, updates the state, appends the event and calls the observer. It waits for
+// the log only if mustBeStored(body). If the log fails, the state includes the event all the same, and is uncertain.
+// The caller holds w.mu.
 func (w *Writer) appendLocked(ctx context.Context, body Body) error {
 	if reason := w.applyLocked(body); reason != "" {
 		return &OrderError{body.Type(), reason}
@@ -143,7 +148,7 @@ func (w *Writer) appendLocked(ctx context.Context, body Body) error {
 		add = w.log.Append
 	}
 	if _, err := add(ctx, w.run, body); err != nil {
-		w.unsure = true
+		w.uncertain = true
 		return fmt.Errorf("append %s event: %w", body.Type(), err)
 	}
 	if w.observe != nil {
@@ -152,22 +157,26 @@ func (w *Writer) appendLocked(ctx context.Context, body Body) error {
 	return nil
 }
 
-// readAgainLocked sets the state by the events that the log has, so that the end closes what is open there. If the log
-// does not answer, it will not take the end either.
-func (w *Writer) readAgainLocked(ctx context.Context) {
+// reloadLocked replaces an uncertain state by that of the events in the log, so that a terminal event closes what is
+// open there. If the log cannot be read, the state stays as it is: appending the terminal event will then fail too. The
+// caller holds w.mu.
+func (w *Writer) reloadLocked(ctx context.Context) {
 	if w.log.Flush(ctx, w.run) != nil {
 		return
 	}
-	if has, err := ResumeWriter(ctx, w.log, w.run); err == nil {
-		w.started, w.suspended = has.started, has.suspended
-		w.step, w.text, w.reasoning = has.step, has.text, has.reasoning
-		w.calls, w.questions = has.calls, has.questions
-		w.unsure = false
+	stored, err := ResumeWriter(ctx, w.log, w.run)
+	if err != nil {
+		return
 	}
+	w.started, w.suspended = stored.started, stored.suspended
+	w.step, w.textPart, w.reasoningPart = stored.step, stored.textPart, stored.reasoningPart
+	w.calls, w.interrupts = stored.calls, stored.interrupts
+	w.uncertain = false
 }
 
-// mustBeStored reports whether somebody learns of the event as soon as it is appended: the caller, whose run it
-// begins, ends or suspends, or a person, who is asked or has answered.
+// mustBeStored reports whether an event with the body b must be stored before Append returns, because someone outside
+// of the process learns of it then: a caller, whose run it begins, ends or suspends, or a person, who is asked or has
+// answered.
 func mustBeStored(b Body) bool {
 	switch b.(type) {
 	case Start, Suspended, ApprovalRequired, ApprovalResolved, Elicitation, ElicitationResolved, BudgetRequired, BudgetResolved:
@@ -176,55 +185,56 @@ func mustBeStored(b Body) bool {
 	return isTerminal(b)
 }
 
-// closersLocked returns the events that close what is open before body, a terminal event or
-// step_reset; none for other bodies. The calls of an open step have not been executed yet, so
-// step_reset closes them too.
+// closersLocked returns the events that must close what is open before body, if it is a terminal event or the reset of
+// the open step. For any other body it returns nil. step_reset closes the calls of the step too, because
+// they have not been executed yet, but not the step itself. The caller holds w.mu.
 func (w *Writer) closersLocked(body Body) (closers []Body) {
-	reset, resets := body.(StepReset)
-	if !isTerminal(body) && !(resets && reset.Step == w.step) {
+	reset, isReset := body.(StepReset)
+	if !isTerminal(body) && !(isReset && reset.Step == w.step) {
 		return nil
 	}
 	payload := OpenAtEnd
-	if resets {
+	if isReset {
 		payload = "The step that made this call runs again."
 	}
-	if w.text != "" {
-		closers = append(closers, TextEnd{w.text})
+	if w.textPart != "" {
+		closers = append(closers, TextEnd{w.textPart})
 	}
-	if w.reasoning != "" {
-		closers = append(closers, ReasoningEnd{w.reasoning})
+	if w.reasoningPart != "" {
+		closers = append(closers, ReasoningEnd{w.reasoningPart})
 	}
-	for _, a := range w.questions {
-		closers = append(closers, a.unanswered)
+	for _, interrupt := range w.interrupts {
+		closers = append(closers, interrupt.unanswered)
 	}
 	for _, c := range w.calls {
-		if c.done {
+		if c.ended {
 			continue
 		}
 		if !c.complete {
-			closers = append(closers, ToolCall{Call: c.Call, ArgsText: string(c.text), Executor: c.executor})
+			closers = append(closers, ToolCall{Call: c.Call, ArgsText: string(c.argsText), Executor: c.executor})
 		}
-		if c.executor != Client { // the outcome of a client's call comes with its next request, if at all
+		if c.executor != Client { // the client sends the outcome with its next request, if at all
 			closers = append(closers, ToolError{Call: c.Call, Kind: "cancelled", Payload: payload})
 		}
 	}
-	if w.step != 0 && !resets {
+	if w.step != 0 && !isReset {
 		closers = append(closers, StepEnd{Step: w.step, FinishReason: closingReason(body)})
 	}
 	return closers
 }
 
-// closingReason returns the finish_reason of a step that is closed because of the terminal event cause.
-func closingReason(cause Body) string {
-	if _, ok := cause.(Cancelled); ok {
+// closingReason returns the finish_reason of a step that is still open when the terminal event comes.
+func closingReason(terminal Body) string {
+	if _, ok := terminal.(Cancelled); ok {
 		return "cancelled"
 	}
 	return "error"
 }
 
-// applyLocked updates the state for body, or returns the reason why body may not come now.
+// applyLocked updates the state for an event with the body b. If the event may not come now, it returns the reason, and
+// the state stays as it is. The caller holds w.mu.
 func (w *Writer) applyLocked(b Body) (reason string) {
-	if _, ok := b.(Start); ok == w.started {
+	if _, isStart := b.(Start); isStart == w.started { // a second start, or no start yet
 		return "start comes first, and once"
 	}
 	if reason, ok := w.applyInterruptLocked(b); ok {
@@ -239,7 +249,7 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 		}
 		w.step = body.Step
 	case StepEnd:
-		if w.step != body.Step || w.text != "" || w.reasoning != "" {
+		if w.step != body.Step || w.textPart != "" || w.reasoningPart != "" {
 			return "another step, or a part of this one, is open"
 		}
 		w.step = 0
@@ -248,17 +258,17 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 			return "that step is not open"
 		}
 	case TextStart:
-		return w.openPartLocked(&w.text, body.PartID)
+		return w.openPartLocked(&w.textPart, body.PartID)
 	case TextDelta:
-		return checkPartOpen(w.text, body.PartID)
+		return checkPartOpen(w.textPart, body.PartID)
 	case TextEnd:
-		return closePart(&w.text, body.PartID)
+		return closePart(&w.textPart, body.PartID)
 	case ReasoningStart:
-		return w.openPartLocked(&w.reasoning, body.PartID)
+		return w.openPartLocked(&w.reasoningPart, body.PartID)
 	case ReasoningDelta:
-		return checkPartOpen(w.reasoning, body.PartID)
+		return checkPartOpen(w.reasoningPart, body.PartID)
 	case ReasoningEnd:
-		return closePart(&w.reasoning, body.PartID)
+		return closePart(&w.reasoningPart, body.PartID)
 	case FinalAnswer, RunError, Cancelled:
 		w.ended = true
 	default:
@@ -267,28 +277,29 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 	return ""
 }
 
-// applyCallLocked is applyLocked for the events of a call.
+// applyCallLocked is the part of applyLocked for the events of a call. Events that belong to no call have no order. The
+// caller holds w.mu.
 func (w *Writer) applyCallLocked(b Body) (reason string) {
 	switch body := b.(type) {
 	case ToolCallStart:
 		if w.callLocked(body.CallID) != nil {
 			return "the call was started"
 		}
-		w.calls = append(w.calls, openCall{Call: body.Call, executor: body.Executor})
+		w.calls = append(w.calls, callState{Call: body.Call, executor: body.Executor})
 	case ToolCallArgs:
 		c := w.callLocked(body.CallID)
 		if c == nil || c.complete {
 			return "the call is not being written"
 		}
-		c.text = append(c.text, body.Delta...)
+		c.argsText = append(c.argsText, body.Delta...)
 	case ToolCall:
 		c := w.callLocked(body.CallID)
 		if c == nil || c.complete {
 			return "the call is not being written"
 		}
 		c.complete = true
-		c.text = nil
-		c.done = body.Executor == Client
+		c.argsText = nil
+		c.ended = body.Executor == Client
 	case ToolResult:
 		return w.endCallLocked(body.Call)
 	case ToolError:
@@ -299,8 +310,9 @@ func (w *Writer) applyCallLocked(b Body) (reason string) {
 	return ""
 }
 
-// callLocked returns the call of an id, nil if it was not started.
-func (w *Writer) callLocked(id string) *openCall {
+// callLocked returns the call with an id, or nil if it was not started. The pointer is valid until the next call
+// starts.
+func (w *Writer) callLocked(id string) *callState {
 	for i := range w.calls {
 		if w.calls[i].CallID == id {
 			return &w.calls[i]
@@ -309,27 +321,28 @@ func (w *Writer) callLocked(id string) *openCall {
 	return nil
 }
 
-// checkRunningLocked returns a reason unless the call is being executed.
+// checkRunningLocked returns a reason unless the call is complete and has not ended.
 func (w *Writer) checkRunningLocked(c Call) string {
-	if o := w.callLocked(c.CallID); o == nil || !o.complete || o.done {
+	if state := w.callLocked(c.CallID); state == nil || !state.complete || state.ended {
 		return "the call is not running"
 	}
 	return ""
 }
 
-// endCallLocked notes the result of a call. It returns a reason if the call cannot end.
+// endCallLocked marks a call as ended. It returns a reason if the call is not running or has an open interrupt.
 func (w *Writer) endCallLocked(c Call) string {
 	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
 	}
-	if w.hasQuestionLocked(c) {
+	if w.hasInterruptLocked(c) {
 		return "a question of the call is open"
 	}
-	w.callLocked(c.CallID).done = true
+	w.callLocked(c.CallID).ended = true
 	return ""
 }
 
-// openPartLocked opens a part of the step: w.text or w.reasoning. It returns a reason if the part cannot be opened.
+// openPartLocked stores id as the open part, where part is &w.textPart or &w.reasoningPart. It returns a reason if a
+// part of that kind is open, if id is empty, or if no step is open.
 func (w *Writer) openPartLocked(part *string, id string) string {
 	if *part != "" || id == "" || w.step == 0 {
 		return "a part of this kind is open, or no step is"
@@ -338,15 +351,15 @@ func (w *Writer) openPartLocked(part *string, id string) string {
 	return ""
 }
 
-// checkPartOpen returns a reason unless id is the open part.
-func checkPartOpen(part, id string) string {
-	if part == "" || part != id {
+// checkPartOpen returns a reason unless id is the id of the open part. openPart is "" if no part is open.
+func checkPartOpen(openPart, id string) string {
+	if openPart == "" || openPart != id {
 		return "that part is not open"
 	}
 	return ""
 }
 
-// closePart closes the open part. It returns a reason unless that is id.
+// closePart sets part, the id of the open part, to "". It returns a reason if the open part is not id.
 func closePart(part *string, id string) string {
 	reason := checkPartOpen(*part, id)
 	if reason == "" {

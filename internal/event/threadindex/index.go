@@ -1,11 +1,11 @@
-// Package threadindex keeps the threads of each owner in the order of their last update. Both logs list
-// threads from it.
+// Package threadindex keeps the threads of each owner in the order of their last update. The log in memory and the one
+// on JetStream list threads from it.
 //
 //	var x threadindex.Index
 //	x.Put(threadindex.Entry{Thread: t, Order: 7})
 //	page, err := x.Page(event.ThreadFilter{Owner: t.Owner}, func(event.Thread) bool { return true })
 //
-// A page costs the same for any number of threads, unless a Query is given: then it looks at the titles
+// A page costs about the same for any number of threads. With a Query, Page compares the titles
 // of one owner's threads until the page is full. An Index is not safe for concurrent use.
 package threadindex
 
@@ -19,21 +19,21 @@ import (
 	"answerd/internal/event"
 )
 
-// Entry is a thread at its place.
+// Entry is a thread with its position in the order of updates.
 type Entry struct {
 	event.Thread
-	// Order is greater the later the thread was updated. No two threads have the same. The position of
-	// a page is the Order of its last thread.
+	// Order is greater the later the thread was updated. Each thread has a different Order. The Next of
+	// a page is the Order of its last thread, in base 36.
 	Order uint64
 }
 
 // Index has the threads of all owners. The zero Index is empty.
 type Index struct {
-	owners map[event.Owner]*threads
-	count  int
+	owners map[event.Owner]*threads // only owners with threads
+	count  int                      // number of threads of all owners
 }
 
-// threads has the threads of one owner.
+// threads has the threads of one owner, each in both fields.
 type threads struct {
 	byID   map[string]*Entry
 	sorted []*Entry // by Order, the smallest first
@@ -42,7 +42,7 @@ type threads struct {
 // Len returns the number of threads.
 func (x *Index) Len() int { return x.count }
 
-// Get returns the entry of a thread.
+// Get returns a copy of the entry of a thread, or false if there is none.
 func (x *Index) Get(owner event.Owner, id string) (Entry, bool) {
 	if o := x.owners[owner]; o != nil {
 		if e := o.byID[id]; e != nil {
@@ -52,7 +52,7 @@ func (x *Index) Get(owner event.Owner, id string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// Put adds an entry, in place of the thread's earlier one.
+// Put adds an entry. It replaces the entry with the same owner and id, if there is one.
 func (x *Index) Put(entry Entry) {
 	if x.owners == nil {
 		x.owners = make(map[event.Owner]*threads)
@@ -73,7 +73,7 @@ func (x *Index) Put(entry Entry) {
 	x.count++
 	owned.byID[entry.ID] = &entry
 	position := len(owned.sorted)
-	if position > 0 && owned.sorted[position-1].Order > entry.Order { // rare, since an update is usually the newest
+	if position > 0 && owned.sorted[position-1].Order > entry.Order { // rare: usually the entry is the newest one
 		position, _ = owned.search(entry.Order)
 	}
 	owned.sorted = slices.Insert(owned.sorted, position, &entry)
@@ -93,9 +93,11 @@ func (x *Index) Remove(owner event.Owner, id string) {
 	}
 }
 
-// Page returns a page of the owner's threads, the latest first. It leaves out those for which kept returns false,
-// and those whose title does not contain the query.
-func (x *Index) Page(filter event.ThreadFilter, kept func(event.Thread) bool) (page event.ThreadPage, err error) {
+// Page returns a page of the owner's threads, the one updated last first. It leaves out threads for which isKept
+// returns false, and those whose title does not contain the query. It returns event.ErrInvalidPosition if filter.After
+// is not empty and not a number in base 36. A thread that
+// is updated between two pages moves to the beginning of the list, so it is not on the later page.
+func (x *Index) Page(filter event.ThreadFilter, isKept func(event.Thread) bool) (page event.ThreadPage, err error) {
 	owned := x.owners[filter.Owner]
 	if owned == nil {
 		owned = &threads{}
@@ -109,16 +111,16 @@ func (x *Index) Page(filter event.ThreadFilter, kept func(event.Thread) bool) (p
 		end, _ = owned.search(after)
 	}
 	query := strings.ToLower(filter.Query)
-	lastOrder := uint64(0)
+	lastOrder := uint64(0) // of the last thread on the page
 	if query == "" {
 		page.Threads = make([]event.Thread, 0, min(end, filter.PageSize()))
 	}
 	for _, entry := range slices.Backward(owned.sorted[:end]) {
 		matches := query == "" || strings.Contains(strings.ToLower(entry.Title), query)
-		if !kept(entry.Thread) || !matches {
+		if !isKept(entry.Thread) || !matches {
 			continue
 		}
-		if len(page.Threads) == filter.PageSize() {
+		if len(page.Threads) == filter.PageSize() { // this thread is the first one of the next page
 			page.Next = strconv.FormatUint(lastOrder, 36)
 			break
 		}
@@ -129,7 +131,7 @@ func (x *Index) Page(filter event.ThreadFilter, kept func(event.Thread) bool) (p
 }
 
 // Oldest returns the threads of an owner, the one that was updated longest ago first. The index must not
-// be changed meanwhile.
+// be changed during the iteration.
 func (x *Index) Oldest(owner event.Owner) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		if o := x.owners[owner]; o != nil {
@@ -142,11 +144,13 @@ func (x *Index) Oldest(owner event.Owner) iter.Seq[Entry] {
 	}
 }
 
-// search returns the index of the first entry whose Order is at least order.
+// search returns the position in o.sorted of the first entry whose Order is at least order, and whether the Order is
+// equal.
 func (o *threads) search(order uint64) (int, bool) {
 	return slices.BinarySearchFunc(o.sorted, order, func(e *Entry, order uint64) int { return cmp.Compare(e.Order, order) })
 }
 
+// removeSorted removes e from o.sorted, but not from o.byID.
 func (o *threads) removeSorted(e *Entry) {
 	if i, ok := o.search(e.Order); ok {
 		o.sorted = slices.Delete(o.sorted, i, i+1)

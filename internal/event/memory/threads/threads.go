@@ -4,9 +4,9 @@
 //	begun, err := store.BeginTurn(ctx, owner, "thr_1", "run_1", "default", "A title")
 //	err = store.EndTurn(ctx, owner, "thr_1", "run_1", data)
 //
-// A thread is kept for Retention after its last update. When all of them exceed MaxBytes, those that were not
-// updated for longest are removed first: of an owner above an equal share, if there is one. Every method may be
-// called concurrently and returns at once.
+// A thread is kept for Retention after its last update. When all threads together exceed MaxBytes, the thread that was
+// not updated for longest is removed first, if possible one of an owner who uses more than an equal share of the space.
+// Every method may be called concurrently and returns at once.
 package threads
 
 import (
@@ -28,30 +28,30 @@ const (
 	threadOverhead = 1 << 10
 	// turnOverhead estimates the bytes that a turn needs in addition to its data.
 	turnOverhead = 128
-	// maxUnfinished bounds the runs of a thread that began and have no turn.
+	// maxUnfinished bounds the runs of a thread that have begun and have no turn yet.
 	maxUnfinished = 16
-	// maxThreadsCompared bounds the threads that are compared to find one of an owner above its share.
+	// maxThreadsCompared bounds the threads that oldestIdleLocked compares to find one of an owner above an equal share.
 	maxThreadsCompared = 64
 )
 
 // Options configures a Store.
 type Options struct {
 	Retention time.Duration // how long a thread is kept after its last update
-	MaxBytes  int64         // of all threads
-	Total     *atomic.Int64 // the bytes of the log, to which the Store adds its own
+	MaxBytes  int64         // limit of the estimated size of all threads
+	Total     *atomic.Int64 // size of the whole log, to which the Store adds the size of its threads
 }
 
-// Store implements event.Threads. Its methods whose names end in Locked need mu.
+// Store implements event.Threads. Methods whose names end in Locked are called with mu held.
 type Store struct {
 	options Options
 
-	mu         sync.Mutex // guards the fields below
-	index      threadindex.Index
-	byKey      map[threadKey]*thread
-	idle, busy list.List // of *thread without and with an active run, the one that was updated longest ago first
-	updates    uint64    // ever
-	bytes      int64     // of all threads
-	usage      map[event.Owner]int64
+	mu         sync.Mutex            // guards the fields below
+	index      threadindex.Index     // the heads of the threads
+	byKey      map[threadKey]*thread // the turns of the same threads
+	idle, busy list.List             // of *thread without and with an active run, the one updated longest ago first
+	updates    uint64                // number of updates so far; the Order of the latest one
+	bytes      int64                 // estimated size of all threads
+	usage      map[event.Owner]int64 // estimated size of the threads of each owner
 }
 
 var _ event.Threads = (*Store)(nil)
@@ -67,21 +67,22 @@ type threadKey struct {
 	id    string
 }
 
-// thread is a thread with its turns.
+// thread has the turns of a thread, whose head is its entry in the index.
 type thread struct {
 	key        threadKey
-	turns      []event.Turn // without a gap; pages share parts of it
-	lastNumber int64        // of the turns, ever
-	unfinished []string     // runs that began and have no turn, the newest last; the active run is one of them
-	bytes      int64
-	list       *list.List    // idle or busy
-	place      *list.Element // in list
+	turns      []event.Turn  // with consecutive numbers; pages share parts of the slice
+	lastNumber int64         // number of the last turn that was added, even if it was dropped
+	unfinished []string      // runs that have begun and have no turn yet, the newest last; includes the active run
+	bytes      int64         // estimated size of the thread
+	list       *list.List    // &Store.idle or &Store.busy
+	place      *list.Element // position in list
 }
 
-// turnSize estimates the bytes of a turn in memory.
+// turnSize estimates the size of a turn in memory, in bytes.
 func turnSize(t event.Turn) int64 { return int64(cap(t.Data)) + turnOverhead }
 
-// findLocked returns a thread that is kept, and its entry in the index.
+// findLocked returns a thread and its entry in the index, or event.ErrNotFound if there is none or if its retention has
+// passed.
 func (s *Store) findLocked(owner event.Owner, id string) (*thread, threadindex.Entry, error) {
 	e, ok := s.index.Get(owner, id)
 	if !ok || e.Expired(time.Now(), s.options.Retention) {
@@ -90,7 +91,7 @@ func (s *Store) findLocked(owner event.Owner, id string) (*thread, threadindex.E
 	return s.byKey[threadKey{owner, id}], e, nil
 }
 
-// BeginTurn implements event.Threads. It also removes the threads whose retention has passed.
+// BeginTurn implements event.Threads. It also removes all threads whose retention has passed.
 func (s *Store) BeginTurn(_ context.Context, owner event.Owner, id, run, agent, title string) (event.Thread, error) {
 	if !event.ValidThreadID(id) || !event.ValidID(run) {
 		return event.Thread{}, event.ErrNotFound
@@ -121,7 +122,8 @@ func (s *Store) beginLocked(owner event.Owner, id, run, agent, title string) (ev
 	return s.updateLocked(t, entry, 0), nil
 }
 
-// addThreadLocked returns a new thread that is not yet in the index.
+// addThreadLocked adds a new thread to s.byKey and s.busy, and counts its size. It returns the thread and the entry
+// that the caller must put into the index.
 func (s *Store) addThreadLocked(owner event.Owner, id, title string) (*thread, threadindex.Entry) {
 	t := &thread{key: threadKey{owner, id}, list: &s.busy}
 	t.place = t.list.PushBack(t)
@@ -130,7 +132,9 @@ func (s *Store) addThreadLocked(owner event.Owner, id, title string) (*thread, t
 	return t, threadindex.Entry{Thread: event.Thread{ID: id, Owner: owner, Title: title, Created: time.Now()}}
 }
 
-// updateLocked makes e, changed by an update that added grown bytes, the newest entry.
+// updateLocked stores e, the changed entry of t, in the index as the thread updated last, and moves t to the end of
+// s.busy or s.idle. grown is the number of bytes by which t has grown: if the threads now exceed their limit, other
+// threads, or old turns of t, are removed. It returns the thread as stored.
 func (s *Store) updateLocked(t *thread, e threadindex.Entry, grown int64) event.Thread {
 	s.updates++
 	e.Order, e.Updated = s.updates, time.Now()
@@ -156,9 +160,9 @@ func (s *Store) EndTurn(_ context.Context, owner event.Owner, id, run string, da
 	return s.endLocked(owner, id, run, data)
 }
 
-// endLocked ends the turn of run and adds data to the thread as its turn. If data is nil, the run is only no longer
-// the active one, and may still add its turn later. A turn that was added already is not added again; a run that
-// never began a turn gets event.ErrNotFound.
+// endLocked ends the turn of run and adds data to the thread as the turn. If data is nil, the run only stops being the
+// active one, and may still add its turn later. For a run that has its turn already, it does nothing; for a run that
+// never began a turn, it returns event.ErrNotFound.
 func (s *Store) endLocked(owner event.Owner, id, run string, data []byte) error {
 	t, entry, err := s.findLocked(owner, id)
 	if err != nil {
@@ -208,7 +212,7 @@ func (s *Store) Turns(_ context.Context, owner event.Owner, id string, before in
 	if err != nil {
 		return page, err
 	}
-	end := len(t.turns)
+	end := len(t.turns) // the page is t.turns[first:end]
 	if before > 0 {
 		end, _ = slices.BinarySearchFunc(t.turns, before, func(t event.Turn, n int64) int { return cmp.Compare(t.Number, n) })
 	}
@@ -220,7 +224,7 @@ func (s *Store) Turns(_ context.Context, owner event.Owner, id string, before in
 		}
 		first--
 	}
-	page.Turns = t.turns[first:end:end]
+	page.Turns = t.turns[first:end:end] // without spare capacity, so that an append by the caller copies
 	if first > 0 {
 		page.Before = t.turns[first].Number
 	}
@@ -268,7 +272,7 @@ func (s *Store) removeThreadLocked(t *thread) {
 	delete(s.byKey, t.key)
 }
 
-// countThreadBytesLocked accounts for n more bytes of t.
+// countThreadBytesLocked adds n, which may be negative, to the sizes of t, of its owner, of the store and of the log.
 func (s *Store) countThreadBytesLocked(t *thread, n int64) {
 	t.bytes += n
 	s.bytes += n
@@ -286,15 +290,16 @@ func (s *Store) removeExpiredLocked() {
 		for place := threads.Front(); place != nil; place = threads.Front() {
 			t := place.Value.(*thread)
 			if e, _ := s.index.Get(t.key.owner, t.key.id); !e.Expired(now, s.options.Retention) {
-				break // the threads after it were updated later
+				break // the next threads were updated later
 			}
 			s.removeThreadLocked(t)
 		}
 	}
 }
 
-// makeSpaceLocked removes threads until they need no more than MaxBytes: those without an
-// active run first. It keeps t as long as there are others, but not all of its turns.
+// makeSpaceLocked removes data until the threads need no more than MaxBytes, in this order: other threads
+// without an active run, turns of t except for the newest, other threads with an active run, all turns of t. The
+// thread t itself, which was just updated, remains.
 func (s *Store) makeSpaceLocked(t *thread) {
 	for limit := s.options.MaxBytes; s.bytes > limit; {
 		if idle := s.oldestIdleLocked(t, limit); idle != nil {
@@ -306,7 +311,7 @@ func (s *Store) makeSpaceLocked(t *thread) {
 		if s.bytes <= limit {
 			return
 		}
-		other := s.busy.Front() // all others are busy
+		other := s.busy.Front() // there is no other idle thread
 		if other != nil && other.Value.(*thread) == t {
 			other = other.Next()
 		}
@@ -318,11 +323,13 @@ func (s *Store) makeSpaceLocked(t *thread) {
 	}
 }
 
-// oldestIdleLocked returns the thread that was updated longest ago among those without an active run,
-// other than t; nil if there is none. Threads of owners above an equal share of limit come first, as far
-// as they are among the first maxThreadsCompared.
+// oldestIdleLocked returns the thread to remove next among the threads without an active run other than t; nil if there
+// are none. It is the one updated longest ago in the first of these groups that is not empty:
+//  1. threads of the owner of t, if that owner uses more than an equal share of limit,
+//  2. threads of owners who use more than an equal share, among the maxThreadsCompared oldest of all threads,
+//  3. all threads.
 func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
-	share, compared := limit/int64(max(len(s.usage), 1)), 0
+	share := limit / int64(max(len(s.usage), 1))
 	if s.usage[t.key.owner] > share {
 		for e := range s.index.Oldest(t.key.owner) {
 			if e.Active == "" && e.ID != t.key.id {
@@ -330,6 +337,7 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 			}
 		}
 	}
+	compared := 0
 	for place := s.idle.Front(); place != nil; place = place.Next() {
 		other := place.Value.(*thread)
 		if other == t {
@@ -349,7 +357,8 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 	return oldest
 }
 
-// cutTurnsLocked drops the oldest turns of a thread until want bytes are free, but not the newest keep of them.
+// cutTurnsLocked drops the oldest turns of a thread until at least want bytes are free. It never drops the newest keep
+// turns, so it may free less.
 func (s *Store) cutTurnsLocked(t *thread, want int64, keep int) {
 	n, freed := 0, int64(0)
 	for ; freed < want && n < len(t.turns)-keep; n++ {
