@@ -5,13 +5,13 @@
 //		fmt.Println(a.ID, a.Description)
 //	}
 //
-// The file is YAML, and so it may be JSON. Parse is strict: an unknown member, a member given twice, a
-// wrong type and an agent that cannot work are errors, which name the agent and the line. An Agent is
-// a value that nothing changes after Parse; it may be used concurrently.
+// The file is YAML, so it may also be JSON. Parse is strict: an unknown member, a member given twice, a
+// wrong type and an agent that cannot work are errors, which name the agent and the line. An Agent
+// does not change after Parse, so it may be used concurrently.
 //
 // An agent can only narrow what the service allows: its lists of servers and tools are applied after the rules
-// of the caller, its budget is lowered to the service's, and its approvals come on top of those of mcp.json.
-// The lists of agents that may be asked contain no cycle. The depth is bounded besides, by MaxLevels, because a
+// of the caller, its budget is lowered to the service's, and its approvals are added to those of mcp.json.
+// The lists of agents that may be asked contain no cycle. MaxLevels bounds the depth in addition, because a
 // service may read another file while runs of the old one continue.
 package definition
 
@@ -39,16 +39,15 @@ const CapabilitiesID = "capabilities"
 // AskPrefix precedes the id of an agent in the name of the tool that asks it.
 const AskPrefix = "ask_"
 
-// Agent is one named agent. Its zero value, apart from the id, is an agent with the settings of the
-// environment. The JSON is for processes that take over a run and for its export; files are not read
-// with it.
+// Agent is one named agent. A zero field has the setting of the service. The JSON tags are for the checkpoint and the
+// export of a run; the file of agents is not read with them.
 type Agent struct {
 	ID          string `json:"id"`
 	Description string `json:"description,omitempty"`
-	Model       string `json:"model,omitempty"`  // of questions that name none; "" means the default model
-	Prompt      string `json:"prompt,omitempty"` // a template as of package prompt; "" means the service's
+	Model       string `json:"model,omitempty"`  // the model of questions that name none; "" means the default model
+	Prompt      string `json:"prompt,omitempty"` // a template for package prompt; "" means the service's
 	// Servers and Tools restrict what the agent may use: names of servers, and globs (path.Match) for
-	// names of tools. nil means all, an empty list none.
+	// names of tools. nil allows all; an empty list allows nothing.
 	Servers []string `json:"servers"`
 	Tools   []string `json:"tools"`
 	Agents  []string `json:"agents,omitempty"` // the ids of the agents that it may ask
@@ -64,14 +63,16 @@ type Agent struct {
 	Examples        []string        `json:"examples,omitempty"`
 }
 
-// Narrows reports whether the agent has other tools than the service: fewer, or with more approvals.
+// Narrows reports whether the tools of the agent can differ from those of the service: in the servers, in the tools,
+// in the agents that it may ask, or in the approvals.
 func (a *Agent) Narrows() bool {
 	asksForApproval := a.Approval != "" && a.Approval != config.ApproveNever
 	return a.Servers != nil || a.Tools != nil || len(a.Agents) > 0 || asksForApproval
 }
 
-// FilterTools returns the tools in all that the agent may use, with its own approvals. If the agent
-// narrows nothing, it returns all itself.
+// FilterTools returns the tools in all that the agent may use, with NeedsApproval set if the agent or the server wants
+// an approval. A tool with the name of one that asks another agent is left out. If the agent does not narrow
+// anything, FilterTools returns all itself.
 func (a *Agent) FilterTools(all []catalog.Tool) []catalog.Tool {
 	if !a.Narrows() {
 		return all
@@ -86,19 +87,18 @@ func (a *Agent) FilterTools(all []catalog.Tool) []catalog.Tool {
 	return out
 }
 
-// hasAskTool reports whether name is the name of a tool that asks one of the agents. No server's tool may
-// take its place.
+// hasAskTool reports whether name is the name of the tool with which this agent asks one of its agents.
 func (a *Agent) hasAskTool(name string) bool {
-	id, asks := strings.CutPrefix(name, AskPrefix)
-	return asks && slices.Contains(a.Agents, id)
+	id, hasPrefix := strings.CutPrefix(name, AskPrefix)
+	return hasPrefix && slices.Contains(a.Agents, id)
 }
 
-// AllowsServer reports whether the agent may use a server.
+// AllowsServer reports whether the agent may use the server with that name.
 func (a *Agent) AllowsServer(name string) bool {
 	return a.Servers == nil || slices.Contains(a.Servers, name)
 }
 
-// AllowsTool reports whether the agent may use a tool of a server.
+// AllowsTool reports whether the agent may use the tool of a server: both must be allowed.
 func (a *Agent) AllowsTool(server, tool string) bool {
 	if !a.AllowsServer(server) {
 		return false
@@ -109,14 +109,14 @@ func (a *Agent) AllowsTool(server, tool string) bool {
 	})
 }
 
-// NeedsApproval reports whether a person must approve each call of t: because its server's
-// configuration says so, or because the agent's does.
+// NeedsApproval reports whether a person must approve each call of t, because of the configuration of its server or
+// because of a.Approval.
 func (a *Agent) NeedsApproval(t catalog.Tool) bool {
 	return t.NeedsApproval || t.IsSelectedBy(a.Approval)
 }
 
-// ApplySampling returns what a question samples with: its own values, and the agent's for those that it
-// leaves out.
+// ApplySampling returns s, the sampling parameters of a question, with those that the question leaves out replaced by
+// the agent's. An agent has a temperature, a seed and a reasoning effort only.
 func (a *Agent) ApplySampling(s llm.Sampling) llm.Sampling {
 	if s.Temperature == nil {
 		s.Temperature = a.Sampling.Temperature

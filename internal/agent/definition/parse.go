@@ -18,13 +18,14 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// reservedID is the name of the MCP tool of the default agent.
+// reservedID cannot be the id of an agent, because it is the name of the MCP tool of the default agent.
 const reservedID = "answer"
 
-// Parse reads a file of agents. The error is an *Error, about the first mistake. It checks each agent by itself
-// first, and then which agents ask which, since an agent may name one that comes later in the file.
+// Parse reads a file of agents, and the files of their prompts. The error is an *Error about the first mistake. Parse
+// checks each agent by itself first, and then which agents ask each other, since an agent may ask one that comes
+// later in the file.
 func Parse(data []byte, o Options) (File, error) {
-	p := parser{Options: o, lines: make(map[string]*yaml.Node)}
+	p := parser{Options: o, askedNodes: make(map[string]*yaml.Node)}
 	root, err := parseYAML(data)
 	if err == nil {
 		err = p.readFile(root)
@@ -38,7 +39,8 @@ func Parse(data []byte, o Options) (File, error) {
 	return p.file, nil
 }
 
-// parseYAML returns the root of the only document of the file.
+// parseYAML returns the root of the only document of the file. It fails if the file is larger than maxFile, is not
+// UTF-8 or YAML, is empty, or has a second document.
 func parseYAML(data []byte) (*yaml.Node, error) {
 	switch {
 	case len(data) > maxFile:
@@ -67,12 +69,13 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	return document.Content[0], nil
 }
 
-// jsonEscapes matches an escaped backslash or slash, or a pair of escapes that stands for one character.
+// jsonEscapes matches an escaped backslash, an escaped slash, or a surrogate pair, which is one character. An escaped
+// backslash is matched so that the character after it does not count as escaped.
 var jsonEscapes = regexp.MustCompile(`\\\\|\\/|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})`)
 
-// jsonAsYAML removes the differences between JSON and what the YAML library reads: tabs between the
-// tokens, escaped slashes, and characters that are written as two escapes. Lines stay the same, so that errors
-// name the lines of the file.
+// jsonAsYAML rewrites JSON so that the YAML library can read it, without changing its values. It replaces what the
+// library does not support: tabs between the tokens, escaped slashes, and surrogate pairs. Lines stay the same, so
+// that errors name the lines of the file.
 func jsonAsYAML(data []byte) []byte {
 	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" ")) // no string of JSON contains a tab
 	return jsonEscapes.ReplaceAllFunc(data, func(match []byte) []byte {
@@ -88,9 +91,11 @@ func jsonAsYAML(data []byte) []byte {
 	})
 }
 
+// lineInError matches an error of the YAML library that names a line.
 var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
 
-// syntaxError returns an error of the YAML library with its line.
+// syntaxError returns the *Error for an error of the YAML library, with the line if the library names one. The end of
+// the file before a document means that the file has no agents.
 func syntaxError(err error) error {
 	m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
 	if m == nil {
@@ -103,7 +108,7 @@ func syntaxError(err error) error {
 	return &Error{Line: line, Detail: "is not YAML: " + m[2]}
 }
 
-// readFile reads the root, whose only member is agents.
+// readFile reads the root of the file into p.file. The root must be an object whose only member is agents.
 func (p *parser) readFile(root *yaml.Node) error {
 	if root.Kind != yaml.MappingNode {
 		return p.errorAt(root, "the file must be an object with the member agents")
@@ -128,9 +133,11 @@ func (p *parser) readFile(root *yaml.Node) error {
 	})
 }
 
+// validID matches the ids that an agent may have.
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
-// readAgent reads one agent. It reads the id first, for the errors about the other members.
+// readAgent reads one agent and checks it, except for the agents that it asks. It reads the id first, so that errors
+// about the other members can name the agent.
 func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 	var agent Agent
 	if node.Kind == yaml.MappingNode {
@@ -143,16 +150,16 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 		}
 	}
 
-	var promptAt, budgetAt *yaml.Node
+	var promptNode, budgetNode *yaml.Node
 	err := p.readMembers(node, "", func(name string, value *yaml.Node) (err error) {
 		if name == "prompt" || name == "prompt_file" {
-			if promptAt != nil {
+			if promptNode != nil {
 				return p.errorAt(value, "prompt and prompt_file are both given")
 			}
-			promptAt = value
+			promptNode = value
 		}
 		if name == "budget" {
-			budgetAt = value
+			budgetNode = value
 		}
 		return p.readMember(&agent, name, value)
 	})
@@ -163,18 +170,19 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 	case agent.ID == "":
 		return agent, p.errorAt(node, "id is missing")
 	case agent.Budget.Cost > 0 && p.HasPrice != nil && !p.HasPrice(agent.Model):
-		return agent, p.errorAt(budgetAt, "budget.cost needs a price of the agent's model, in MODELS_FILE")
+		return agent, p.errorAt(budgetNode, "budget.cost needs a price of the agent's model, in MODELS_FILE")
 	}
 
-	if promptAt != nil {
+	if promptNode != nil {
 		if _, err := prompt.New(prompt.Options{Template: agent.Prompt}); err != nil {
-			return agent, p.errorAt(promptAt, "prompt: %v", err)
+			return agent, p.errorAt(promptNode, "prompt: %v", err)
 		}
 	}
 	return agent, nil
 }
 
-// readID reads the id of an agent.
+// readID reads the id of an agent into agent.ID, and sets p.agent for later errors. The id must not be reserved, or be
+// that of a model or of an earlier agent.
 func (p *parser) readID(node *yaml.Node, agent *Agent) error {
 	id, err := p.readText(node, "id", 1, 64)
 	if err != nil {
@@ -198,8 +206,9 @@ func (p *parser) readID(node *yaml.Node, agent *Agent) error {
 	return nil
 }
 
-// readMember reads one member of an agent, which readMembers has found to be given once. It returns errUnknown for
-// a name that agents do not have. The id is read before, by readAgent.
+// readMember reads the member name of an agent from node into agent, and checks it. It ignores the id, which readAgent
+// reads first. For agents it stores the node in p.askedNodes, and does not check the value. It returns errUnknown if
+// agents have no member with that name.
 func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err error) {
 	switch name {
 	case "id":
@@ -225,7 +234,7 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 		}
 	case "agents":
 		agent.Agents, err = p.readList(node, name, maxList, maxItem)
-		p.lines[agent.ID] = node
+		p.askedNodes[agent.ID] = node
 	case "approval":
 		var text string
 		if text, err = p.readText(node, name, 1, maxItem); err == nil {
@@ -252,29 +261,31 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 	return err
 }
 
-// checkDelegation returns an error if an agent lists an agent that it cannot ask, or if it could come to ask itself.
+// checkDelegation returns an error if an agent lists an agent that it cannot ask, or if an agent could ask itself
+// through other agents. All agents must have been read.
 func (p *parser) checkDelegation() error {
 	for i := range p.file.Agents {
 		if err := p.checkAskedAgents(&p.file.Agents[i]); err != nil {
 			return err
 		}
 	}
-	visited := make(map[string]bool) // the agents that lead into no cycle
+	visited := make(map[string]bool) // agents from which no cycle can be reached
 	for i := range p.file.Agents {
 		if cycle := p.findCycle(&p.file.Agents[i], nil, visited); cycle != nil {
 			p.agent = cycle[0]
-			return p.errorAt(p.lines[cycle[0]], "agents: the agents ask each other in a cycle, %s", strings.Join(cycle, " → "))
+			return p.errorAt(p.askedNodes[cycle[0]], "agents: the agents ask each other in a cycle, %s", strings.Join(cycle, " → "))
 		}
 	}
 	return nil
 }
 
-// checkAskedAgents returns an error if an agent lists an agent that is not defined, that has too long an id, or twice.
+// checkAskedAgents returns an error if agent lists an agent that is not defined, one whose id is too long for the name
+// of a tool, or one twice.
 func (p *parser) checkAskedAgents(agent *Agent) error {
 	p.agent = agent.ID
 	seen := make(map[string]bool)
 	for i, id := range agent.Agents {
-		node := p.lines[agent.ID].Content[i]
+		node := p.askedNodes[agent.ID].Content[i]
 		switch {
 		case Find(p.file.Agents, id) == nil:
 			return p.errorAt(node, "agents: no agent has the id %s", printable(id))
@@ -288,8 +299,9 @@ func (p *parser) checkAskedAgents(agent *Agent) error {
 	return nil
 }
 
-// findCycle returns the ids of a cycle that can be reached from a, its first id also at its end; nil if
-// no cycle can be reached. asking are the agents on the way to a.
+// findCycle returns the ids of a cycle that can be reached from agent, with the first id also at the end; nil if no
+// cycle can be reached. asking lists the agents on the way to agent. visited has the agents from which no cycle can be
+// reached; findCycle adds agent to them.
 func (p *parser) findCycle(agent *Agent, asking []string, visited map[string]bool) []string {
 	if at := slices.Index(asking, agent.ID); at >= 0 {
 		return append(slices.Clone(asking[at:]), agent.ID)

@@ -17,8 +17,8 @@ const (
 	maxPrompt      = 64 << 10 // bytes of a prompt, which every run stores
 	maxDescription = 1024     // bytes
 	maxModel       = 256      // bytes
-	maxList        = 256      // items
-	maxItem        = 128      // bytes of a name or a glob
+	maxList        = 256      // items of servers, tools or agents
+	maxItem        = 128      // bytes of a name, a glob or an id
 	maxExamples    = 20
 	maxExample     = 1024     // bytes
 	maxSchema      = 64 << 10 // bytes of an output schema
@@ -26,26 +26,26 @@ const (
 	maxCost        = 1e9
 )
 
-// Options say what Parse needs to know about the service. The zero value checks no names and has no
-// files.
+// Options says what Parse needs to know about the service. With the zero value, agents cannot name a model or a
+// prompt_file.
 type Options struct {
-	// ReadFile reads the file of a prompt_file, and Dir is the directory that it is relative to.
+	// ReadFile reads the file of a prompt_file, whose name is relative to Dir. If it is nil, prompt_file is an error.
 	ReadFile func(name string) ([]byte, error)
 	Dir      string
-	// Models are the ids of the models. No agent may have the id of one. If AnyModel is false, an agent
-	// may name no other model.
+	// Models lists the ids of the models. An agent must not have the id of a model. The model of an agent must be in
+	// Models, unless AnyModel is set.
 	Models   []string
 	AnyModel bool
 	// HasPrice reports whether the price of a model is known; "" is the default model. nil means that all
-	// prices are known. An agent may not limit the cost of a model without a price.
+	// prices are known. An agent must not limit the cost of a model without a price.
 	HasPrice func(model string) bool
-	// Servers are the names of the MCP servers; nil means that any name is allowed.
+	// Servers lists the names of the MCP servers. An agent must not name any other server; nil allows all names.
 	Servers []string
 }
 
 // Error says what is wrong with a file of agents.
 type Error struct {
-	Agent  string // the agent's id, or its number if it has no id; "" if the mistake belongs to none
+	Agent  string // the id, or without an id the number in the file, from 1; "" if no agent is meant
 	Line   int    // from 1; 0 if unknown
 	Detail string
 }
@@ -69,21 +69,23 @@ func (e *Error) Error() string {
 // parser reads the nodes of one file.
 type parser struct {
 	Options
-	file  File
-	agent string                // the agent that is read, for errors
-	lines map[string]*yaml.Node // the member agents of each agent, by its id
+	file       File                  // what has been read so far
+	agent      string                // id or number of the agent that is being read, for errors; "" for none
+	askedNodes map[string]*yaml.Node // by id of an agent, the value of its member agents
 }
 
-// errorAt returns an error about a node.
+// errorAt returns an *Error about a node of the current agent.
 func (p *parser) errorAt(n *yaml.Node, format string, args ...any) error {
 	return &Error{Agent: p.agent, Line: n.Line, Detail: fmt.Sprintf(format, args...)}
 }
 
-// errUnknown is returned by functions of readMembers for a name that they do not know.
+// errUnknown is what a callback of readMembers returns for a member that it does not know.
 var errUnknown = errors.New("unknown member")
 
-// readMembers calls read for each member of a mapping. parent is the name of the member whose value
-// the mapping is, followed by a point; "" for an agent.
+// readMembers calls read for each member of the mapping n, in order, until read fails. It returns an *Error if n is not
+// a mapping, if a member is given twice, has an alias as its value or a name that is not a text, and if read returns
+// errUnknown. Any other error of read is returned unchanged. parent precedes the names of members in errors, for
+// example "budget."; it is "" for an agent and for the file.
 func (p *parser) readMembers(n *yaml.Node, parent string, read func(name string, value *yaml.Node) error) error {
 	if n.Kind != yaml.MappingNode {
 		return p.errorAt(n, "%s must be an object", cmp.Or(strings.TrimRight(parent, ".: "), "an agent"))
@@ -111,7 +113,7 @@ func (p *parser) readMembers(n *yaml.Node, parent string, read func(name string,
 	return nil
 }
 
-// printable returns a text of the file for an error message.
+// printable returns the first 64 bytes of a text of the file for an error message, with control characters escaped.
 func printable(s string) string {
 	return strings.Trim(strconv.QuoteToGraphic(s[:min(len(s), 64)]), `"`)
 }

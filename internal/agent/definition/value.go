@@ -3,6 +3,7 @@ package definition
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"path"
 	"path/filepath"
 	"slices"
@@ -14,18 +15,19 @@ import (
 	"answerd/internal/mcp/schema"
 )
 
-// readText reads a text of least to most bytes.
-func (p *parser) readText(n *yaml.Node, name string, least, most int) (string, error) {
+// readText reads a text of minBytes to maxBytes. name is the member that n is the value of, for errors.
+func (p *parser) readText(n *yaml.Node, name string, minBytes, maxBytes int) (string, error) {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.Tag != "!!str":
 		return "", p.errorAt(n, "%s must be a text", name)
-	case len(n.Value) < least || len(n.Value) > most:
-		return "", p.errorAt(n, "%s must have %d to %d bytes", name, least, most)
+	case len(n.Value) < minBytes || len(n.Value) > maxBytes:
+		return "", p.errorAt(n, "%s must have %d to %d bytes", name, minBytes, maxBytes)
 	}
 	return n.Value, nil
 }
 
-// readPromptFile reads the prompt from the file that node names.
+// readPromptFile returns the content of the file that node names, and adds the name to p.file.PromptFiles even if the
+// file cannot be read.
 func (p *parser) readPromptFile(node *yaml.Node) (string, error) {
 	name, err := p.readText(node, "prompt_file", 1, 1024)
 	if err != nil {
@@ -50,14 +52,14 @@ func (p *parser) readPromptFile(node *yaml.Node) (string, error) {
 	return string(data), nil
 }
 
-// readList reads a list of texts. An empty list is not nil.
-func (p *parser) readList(n *yaml.Node, name string, most, mostBytes int) ([]string, error) {
-	if n.Kind != yaml.SequenceNode || len(n.Content) > most {
-		return nil, p.errorAt(n, "%s must be a list of at most %d texts", name, most)
+// readList reads a list of at most maxItems texts of 1 to maxBytes bytes each. An empty list is not nil.
+func (p *parser) readList(n *yaml.Node, name string, maxItems, maxBytes int) ([]string, error) {
+	if n.Kind != yaml.SequenceNode || len(n.Content) > maxItems {
+		return nil, p.errorAt(n, "%s must be a list of at most %d texts", name, maxItems)
 	}
 	out := make([]string, len(n.Content))
 	for i, item := range n.Content {
-		text, err := p.readText(item, fmt.Sprintf("each of %s", name), 1, mostBytes)
+		text, err := p.readText(item, fmt.Sprintf("each of %s", name), 1, maxBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -66,7 +68,7 @@ func (p *parser) readList(n *yaml.Node, name string, most, mostBytes int) ([]str
 	return out, nil
 }
 
-// checkServers refuses the name of a server that is not configured.
+// checkServers returns an error if one of names, the items of n, is not in Options.Servers.
 func (p *parser) checkServers(n *yaml.Node, names []string) error {
 	for i, name := range names {
 		if p.Servers != nil && !slices.Contains(p.Servers, name) {
@@ -76,8 +78,8 @@ func (p *parser) checkServers(n *yaml.Node, names []string) error {
 	return nil
 }
 
-// checkGlobs refuses a pattern that path.Match cannot use. Whether a tool matches is not checked: a server may get
-// the tool later.
+// checkGlobs returns an error if one of globs, the items of n, is not a valid pattern of path.Match. A glob may match
+// no tool: a server may get the tool later.
 func (p *parser) checkGlobs(n *yaml.Node, globs []string) error {
 	for i, glob := range globs {
 		if _, err := path.Match(glob, ""); err != nil {
@@ -87,7 +89,7 @@ func (p *parser) checkGlobs(n *yaml.Node, globs []string) error {
 	return nil
 }
 
-// readWhole reads a whole number above 0.
+// readWhole reads a whole number from 1 to 2^53, which JSON can represent exactly.
 func (p *parser) readWhole(n *yaml.Node, name string) (int64, error) {
 	var v int64
 	isInteger := n.Kind == yaml.ScalarNode && n.Tag == "!!int" && n.Decode(&v) == nil
@@ -97,14 +99,14 @@ func (p *parser) readWhole(n *yaml.Node, name string) (int64, error) {
 	return v, nil
 }
 
-// readNumber reads a number from low to high; low itself is excluded if above is set.
-func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, above bool) (float64, error) {
+// readNumber reads a number from low to high. With excludeLow, low itself is not allowed.
+func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, excludeLow bool) (float64, error) {
 	var v float64
 	hasType := n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float")
 	isNumber := hasType && n.Decode(&v) == nil
 	isInRange := v >= low && v <= high // false for NaN
 	switch {
-	case above && (!isNumber || !isInRange || v == low):
+	case excludeLow && (!isNumber || !isInRange || v == low):
 		return 0, p.errorAt(n, "%s must be a number above %g, at most %g", name, low, high)
 	case !isNumber || !isInRange:
 		return 0, p.errorAt(n, "%s must be a number from %g to %g", name, low, high)
@@ -112,7 +114,7 @@ func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, above 
 	return v, nil
 }
 
-// readBudget reads the limits of a run, by the names that questions use.
+// readBudget reads the limits of a run. Its members have the names that they have in questions.
 func (p *parser) readBudget(n *yaml.Node) (limits budget.Limits, _ error) {
 	return limits, p.readMembers(n, "budget.", func(name string, value *yaml.Node) (err error) {
 		memberPath := "budget." + name
@@ -140,7 +142,7 @@ func (p *parser) readBudget(n *yaml.Node) (limits budget.Limits, _ error) {
 	})
 }
 
-// readSampling reads how the model samples.
+// readSampling reads the sampling parameters into agent.Sampling and agent.MaxOutputTokens.
 func (p *parser) readSampling(n *yaml.Node, agent *Agent) error {
 	return p.readMembers(n, "sampling.", func(name string, value *yaml.Node) (err error) {
 		memberPath := "sampling." + name
@@ -166,7 +168,7 @@ func (p *parser) readSampling(n *yaml.Node, agent *Agent) error {
 	})
 }
 
-// readSchema reads a JSON Schema, which must be one that answers can be checked against.
+// readSchema reads a JSON Schema and returns it as JSON. It fails on a schema that answers cannot be checked against.
 func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 	if node.Kind != yaml.MappingNode {
 		return nil, p.errorAt(node, "output_schema must be a JSON Schema object")
@@ -185,13 +187,14 @@ func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 	if _, err := schema.Compile(raw); err != nil {
 		return nil, p.errorAt(node, "output_schema cannot be used: %v", err)
 	}
-	if wrong := schema.CheckTypes(raw); wrong != nil { // it would restrict nothing
+	if wrong := schema.CheckTypes(raw); wrong != nil { // Compile ignores an unknown type
 		return nil, p.errorAt(node, "output_schema cannot be used: %s %s", wrong.Pointer, wrong.Detail)
 	}
 	return raw, nil
 }
 
-// jsonValue returns a node as a value of JSON.
+// jsonValue returns a node of output_schema as a value that json.Marshal encodes. depth is the nesting of the node; at
+// most 100 levels and no aliases are allowed.
 func (p *parser) jsonValue(node *yaml.Node, depth int) (any, error) {
 	if depth > 100 {
 		return nil, p.errorAt(node, "output_schema is nested too deep")
@@ -219,8 +222,8 @@ func (p *parser) jsonValue(node *yaml.Node, depth int) (any, error) {
 	return nil, p.errorAt(node, "output_schema has an alias, which is not supported")
 }
 
-// jsonScalar returns a scalar as a value of JSON. A number stays as it is written if JSON can write it
-// like that.
+// jsonScalar returns a scalar as a value that json.Marshal encodes. A number that is valid JSON keeps its digits; any
+// other notation, such as 0x10, is converted. Infinities and NaN are errors.
 func (p *parser) jsonScalar(node *yaml.Node) (any, error) {
 	switch node.Tag {
 	case "!!str", "!!timestamp":
@@ -236,7 +239,7 @@ func (p *parser) jsonScalar(node *yaml.Node) (any, error) {
 			return json.Number(node.Value), nil
 		}
 		var v float64
-		if node.Decode(&v) == nil && v-v == 0 { // not an infinity and not NaN, which JSON has not
+		if node.Decode(&v) == nil && !math.IsInf(v, 0) && !math.IsNaN(v) {
 			return v, nil
 		}
 	}

@@ -95,8 +95,8 @@ func (x *Index) Remove(owner event.Owner, id string) {
 
 // Page returns a page of the owner's threads, the one updated last first. It leaves out threads for which isKept
 // returns false, and those whose title does not contain the query. It returns event.ErrInvalidPosition if filter.After
-// is not empty and not a number in base 36. A thread that
-// is updated between two pages moves to the beginning of the list, so it is not on the later page.
+// is not empty and not a number in base 36. A thread that is updated between two pages moves to the beginning of the
+// list, so it is not on the later page.
 func (x *Index) Page(filter event.ThreadFilter, isKept func(event.Thread) bool) (page event.ThreadPage, err error) {
 	owned := x.owners[filter.Owner]
 	if owned == nil {
