@@ -1,4 +1,4 @@
-// Package admission decides who may start a run when not everybody can: it limits how many runs
+// Package admission decides which runs may start: it limits how many runs
 // are active, how many of them belong to one caller, and how fast one caller starts them.
 //
 //	gate := admission.New(admission.Limits{Max: 512, PerCaller: 50, Rate: admission.Rate{N: 10, Per: time.Second}})
@@ -8,11 +8,11 @@
 //	}
 //	defer slot.Release()
 //
-// A caller waits only if a slot will become free in time, by the rate of recent departures; else
-// it is refused at once. Waiting callers are served in turn, one request of each, so that a caller
-// with a thousand requests delays itself and not the others.
+// A request waits only if a slot is expected to become free in time, by the rate at which runs ended recently;
+// otherwise it is refused at once. Waiting callers are served in turn, one request of each, so that a caller with a
+// thousand requests delays only itself.
 //
-// Everything here may be used concurrently; nothing starts a goroutine.
+// Everything in this package may be used concurrently. It starts no goroutines.
 package admission
 
 import (
@@ -25,27 +25,29 @@ import (
 )
 
 const (
-	// maxWait is how long a request waits for a slot. At most twice Limits.Max requests wait, and at
-	// least minQueue: more would not get one in time even if runs took a few seconds only.
-	maxWait  = 10 * time.Second
+	// maxWait is how long a request waits for a slot.
+	maxWait = 10 * time.Second
+	// minQueue bounds the requests that wait if it is more than twice Limits.Max, which is the bound otherwise: more
+	// would not get a slot in time, even if runs took only a few seconds.
 	minQueue = 100
 	// maxFairWait is the longest estimated wait of a caller that has its share of the slots, while
-	// there are other callers. It is less than maxWait, since others may join the queue and come first.
+	// there are other callers. It is less than maxWait, because requests of other callers may join the queue and be
+	// served first.
 	maxFairWait = maxWait / 3
 	// maxCallers bounds the callers in memory: those with runs, and those that used some of
 	// their rate.
 	maxCallers = 1 << 16
-	// memoryWait is when a request that is refused for lack of memory should come again.
+	// memoryWait is the RetryAfter of a request that is refused for lack of memory.
 	memoryWait = 2 * time.Second
 )
 
 // Reasons for a Refusal.
 var (
-	ErrFull    = errors.New("too many runs at a time")                    // of all callers
-	ErrMemory  = errors.New("memory is short")                            // of the process
-	ErrTooMany = errors.New("too many runs of one caller at a time")      // of this one
-	ErrTooFast = errors.New("one caller starts runs faster than allowed") // this one
-	ErrClosed  = errors.New("no further runs are admitted")
+	ErrFull    = errors.New("too many runs at a time")                    // Limits.Max, or too many callers
+	ErrMemory  = errors.New("memory is short")                            // Limits.MemoryShort or Limits.Memory
+	ErrTooMany = errors.New("too many runs of one caller at a time")      // Limits.PerCaller
+	ErrTooFast = errors.New("one caller starts runs faster than allowed") // Limits.Rate
+	ErrClosed  = errors.New("no further runs are admitted")               // after Close; never in a Refusal
 )
 
 // Refusal says that a caller got no slot. It wraps one of the errors above.
@@ -70,17 +72,17 @@ func (e *ToolsUnavailableError) Error() string {
 
 // Limits bounds the active runs. Only Max is required.
 type Limits struct {
-	Max       int  // at a time, of all callers
-	PerCaller int  // at a time, of one; 0 means any number
-	Rate      Rate // of one caller; the zero value means any
-	// MemoryShort reports whether memory is short; then everybody is refused. nil means never.
+	Max       int  // active runs of all callers
+	PerCaller int  // active and waiting runs of one caller; 0 means any number
+	Rate      Rate // starts of one caller; the zero value means any rate
+	// MemoryShort reports whether the memory of the process is short; then every request is refused. nil means never.
 	// It is called for every request.
 	MemoryShort func() bool
-	// Memory is the memory that runs may hold; nil means any amount.
+	// Memory is the memory that runs may hold together; nil means any amount.
 	Memory *Memory
 }
 
-// Rate is N in any period of Per, which may come all at once.
+// Rate is a limit of N starts per period Per, as a token bucket: N starts may come at once.
 type Rate struct {
 	N   int
 	Per time.Duration
@@ -89,15 +91,15 @@ type Rate struct {
 // Gate hands out slots. Make it with New.
 type Gate struct {
 	Limits
-	freed chan struct{} // of capacity 1: a slot was released
+	freed chan struct{} // gets an element when a slot was released; capacity 1
 
-	mu      sync.Mutex // protects what follows and every Slot
-	active  int
-	closed  bool
-	callers map[string]*callerState
-	swept   time.Time // when callers was last looked through
-	queue   queue
-	pace    departureRate
+	mu        sync.Mutex              // guards the fields below and those of every Slot
+	active    int                     // slots that are taken
+	closed    bool                    // Close was called
+	callers   map[string]*callerState // with a run, a waiter or spent tokens; idle ones until they are forgotten
+	lastSweep time.Time               // when forgetAllIdleLocked last looked at all callers
+	queue     queue
+	pace      departureRate
 }
 
 // New returns a Gate whose slots are all free.
@@ -105,24 +107,24 @@ func New(l Limits) *Gate {
 	return &Gate{Limits: l, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
-// Slot is the right to execute one run or call. Release it; once is enough.
+// Slot is the right to execute one run or call. The holder must call Release or Discard; further calls do nothing.
 type Slot struct {
-	Memory *Reservation // of the run; Release releases it too
+	Memory *Reservation // memory of the run, which Release and Discard release too
 
-	gate   *Gate
-	caller string
-	token  bool // one of the caller's tokens was spent for it
-	left   bool
+	gate       *Gate
+	caller     string
+	spentToken bool // the slot has cost the caller a token of Limits.Rate
+	freed      bool
 }
 
-// Acquire takes a slot for the caller with that name, at once or after a wait of at most ten seconds. It
-// reserves requestBytes of memory, which the request of the run holds. It returns a *Refusal if there is no slot
-// or ctx ends first, and ErrClosed after Close.
+// Acquire takes a slot for the caller with that name, at once or after a wait of at most ten seconds. requestBytes is
+// the memory that the request of the run holds. Acquire returns a *Refusal if the limits do not allow the run, if no
+// slot becomes free in time, or if ctx ends during the wait, and ErrClosed after Close.
 func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*Slot, error) {
 	processIsShort := g.MemoryShort != nil && g.MemoryShort()
-	short := processIsShort || !g.Memory.hasRoom(requestBytes)
+	memoryIsShort := processIsShort || !g.Memory.hasRoom(requestBytes)
 	g.mu.Lock()
-	w, err := g.admitOrQueueLocked(name, short, time.Now())
+	w, err := g.admitOrQueueLocked(name, memoryIsShort, time.Now())
 	if c := g.callers[name]; err != nil && c != nil {
 		g.forgetIdleLocked(name, c, time.Now())
 	}
@@ -148,22 +150,23 @@ func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*S
 	return g.newSlot(name, requestBytes)
 }
 
-// newSlot returns a slot that was taken, with its memory. Others may have taken the memory since it
-// was looked at; then the slot is free again.
+// newSlot returns the Slot for a slot that has been counted for the caller, and reserves its memory. If other runs have
+// taken the memory since Acquire checked it, newSlot frees the slot and returns a *Refusal.
 func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
-	p := &Slot{gate: g, caller: name, token: true}
+	slot := &Slot{gate: g, caller: name, spentToken: true}
 	enough := false
-	p.Memory, enough = g.Memory.reserve(requestBytes, false)
+	slot.Memory, enough = g.Memory.reserve(requestBytes, false)
 	if !enough {
-		p.Discard()
+		slot.Discard()
 		return nil, newRefusal(ErrMemory, memoryWait)
 	}
-	return p, nil
+	return slot, nil
 }
 
-// admitOrQueueLocked takes a slot and returns nil, or puts the request into the queue and returns
-// its waiter.
-func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*waiter, error) {
+// admitOrQueueLocked counts a slot for the caller and returns nil, or puts the request into the queue and returns its
+// waiter. Both spend a token. It returns an error if the request is refused. A full queue refuses the newest request of
+// the caller with the most waiters: either this request, or one in the queue, whose waiter gets the refusal.
+func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time) (*waiter, error) {
 	if g.closed {
 		return nil, ErrClosed
 	}
@@ -175,29 +178,32 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 	case caller.tokens < 1:
 		return nil, newRefusal(ErrTooFast, time.Duration((1-caller.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
 	case g.PerCaller > 0 && caller.active+caller.waiting >= g.PerCaller:
-		// Of all active runs, some are this caller's: it waits until one of those ends.
-		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*float64(g.active)/float64(max(caller.active, 1))))
-	case short:
+		// The caller can come again when one of its own runs ends. These are a part of all active runs, so that takes
+		// longer than until any run ends.
+		runsPerOwnRun := float64(g.active) / float64(max(caller.active, 1))
+		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*runsPerOwnRun))
+	case memoryIsShort:
 		return nil, newRefusal(ErrMemory, memoryWait)
-	case g.active < g.Max && g.queue.n == 0:
+	case g.active < g.Max && g.queue.count == 0:
 		g.spendTokenLocked(caller)
 		g.countActiveLocked(caller, now)
 		return nil, nil
 	}
 
-	position, longest := g.queue.positionOf(name, caller.waiting+1), maxWait
+	position := g.queue.positionOf(name, caller.waiting+1)
+	longestWait := maxWait
 	if len(g.callers) > 1 && (caller.active+caller.waiting)*len(g.callers) >= g.Max {
-		longest = maxFairWait
+		longestWait = maxFairWait // the caller has its share of the slots
 	}
-	if time.Duration(position)*g.pace.meanInterval(now) >= longest {
+	if time.Duration(position)*g.pace.meanInterval(now) >= longestWait {
 		return nil, g.fullRefusalLocked(now, position)
 	}
-	if g.queue.n >= max(minQueue, 2*g.Max) {
-		crowd := g.queue.longestQueue()
-		if crowd == nil || len(crowd.waiters) <= caller.waiting+1 {
+	if g.queue.count >= max(minQueue, 2*g.Max) {
+		longestQueue := g.queue.longestQueue()
+		if longestQueue == nil || len(longestQueue.waiters) <= caller.waiting+1 {
 			return nil, g.fullRefusalLocked(now, position)
 		}
-		last := crowd.waiters[len(crowd.waiters)-1]
+		last := longestQueue.waiters[len(longestQueue.waiters)-1]
 		g.removeWaiterLocked(last)
 		last.done <- g.fullRefusalLocked(now, position)
 	}
@@ -209,9 +215,9 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 	return w, nil
 }
 
-// AcquireOverLimit takes a slot whatever the limits say, for a run that was admitted by another
-// process and must continue, or that is the child of an admitted run. Its request holds requestBytes of memory.
-// The caller has not started it, so it does not count for the rate.
+// AcquireOverLimit takes a slot whatever the limits say and even after Close, for a run that was admitted by another
+// process and must continue, or that is the child of an admitted run. requestBytes is the memory that its request
+// holds. The caller has not started the run, so it does not cost a token of the caller's rate.
 func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -225,22 +231,24 @@ func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {
 	return &Slot{Memory: reserved, gate: g, caller: name}
 }
 
-// HasFreeSlot reports whether AcquireOverLimit would be fair. It does not queue: while others do,
-// one slot above Max counts as free, or its turn would never come.
+// HasFreeSlot reports whether there is a slot, and memory, for a run that another process has admitted. A run that is
+// taken over does not wait in the queue, and each slot that becomes free goes to the queue first. So while requests
+// wait, one slot above Max counts as free.
 func (g *Gate) HasFreeSlot() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	limit := g.Max
-	if g.queue.n > 0 {
+	if g.queue.count > 0 {
 		limit++
 	}
 	return g.active < limit && g.Memory.hasRoom(0)
 }
 
-// Freed returns a channel that can be received from when HasFreeSlot may have changed.
+// Freed returns a channel that gets an element when a slot was released, after which HasFreeSlot may report true. Of
+// several receivers, only one gets it.
 func (g *Gate) Freed() <-chan struct{} { return g.freed }
 
-// Close refuses every request from now on, also those in the queue.
+// Close makes Acquire return ErrClosed from now on, also for the requests in the queue. Taken slots stay valid.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -250,58 +258,59 @@ func (g *Gate) Close() {
 	}
 }
 
-// Release frees the slot, for the next in the queue if there is one. A nil slot may be released
-// too.
-func (p *Slot) Release() { p.freeOnce(true) }
+// Release frees the slot after its run has ended, and gives it to the next request in the queue. A nil slot may be
+// released too.
+func (s *Slot) Release() { s.freeOnce(true) }
 
-// Discard is Release for a slot whose run did not begin. It does not count as one of its caller's starts.
-func (p *Slot) Discard() { p.freeOnce(false) }
+// Discard frees the slot of a run that did not begin, as Release does, and gives the caller the token of its rate back.
+func (s *Slot) Discard() { s.freeOnce(false) }
 
-// freeOnce frees the slot, once, and gives it to the next in the queue. A run that has not begun gives its
-// caller's token back, because it does not count for the caller's rate.
-func (p *Slot) freeOnce(began bool) {
-	if p == nil {
+// freeOnce frees the slot, unless that has been done. began is false if the slot's run did not begin.
+func (s *Slot) freeOnce(began bool) {
+	if s == nil {
 		return
 	}
-	gate := p.gate
+	gate := s.gate
 	gate.mu.Lock()
 	defer gate.mu.Unlock()
-	if p.left {
+	if s.freed {
 		return
 	}
-	p.left = true
-	p.Memory.Release()
+	s.freed = true
+	s.Memory.Release()
 	now := time.Now()
 	gate.pace.countDeparture(now, gate.active >= gate.Max)
 	gate.active--
-
-	if c := gate.callers[p.caller]; c != nil {
+	if c := gate.callers[s.caller]; c != nil {
 		c.active--
-		spentInVain := p.token && !began
-		if spentInVain && gate.Rate.N > 0 {
-			c.tokens++
+		if s.spentToken && !began {
+			gate.returnTokenLocked(c)
 		}
-		gate.forgetIdleLocked(p.caller, c, now)
+		gate.forgetIdleLocked(s.caller, c, now)
 	}
-
-	for gate.active < gate.Max {
-		w := gate.queue.popNext()
-		if w == nil {
-			break
-		}
-		c := gate.callers[w.name]
-		c.waiting--
-		gate.countActiveLocked(c, now)
-		w.done <- nil
-	}
-
+	gate.serveQueueLocked(now)
 	select {
 	case gate.freed <- struct{}{}:
-	default:
+	default: // an earlier element has not been received yet
 	}
 }
 
-// leaveQueue removes a waiter from the queue and returns its refusal; nil if its turn came meanwhile.
+// serveQueueLocked gives free slots to the next waiters in the queue.
+func (g *Gate) serveQueueLocked(now time.Time) {
+	for g.active < g.Max {
+		w := g.queue.popNext()
+		if w == nil {
+			return
+		}
+		c := g.callers[w.name]
+		c.waiting--
+		g.countActiveLocked(c, now)
+		w.done <- nil
+	}
+}
+
+// leaveQueue ends the wait of a waiter. It returns the outcome if the waiter has one already, which is nil if a slot
+// was counted for it. Otherwise it removes the waiter from the queue and returns a *Refusal.
 func (g *Gate) leaveQueue(w *waiter) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -311,25 +320,25 @@ func (g *Gate) leaveQueue(w *waiter) error {
 	default:
 	}
 	g.removeWaiterLocked(w)
-	return g.fullRefusalLocked(time.Now(), g.queue.n+1)
+	return g.fullRefusalLocked(time.Now(), g.queue.count+1)
 }
 
-// removeWaiterLocked removes a waiter from the queue and returns its token to the caller.
+// removeWaiterLocked removes a waiter, which must be in the queue, and gives its token back to the caller.
 func (g *Gate) removeWaiterLocked(w *waiter) {
 	g.queue.removeWaiter(w)
 	c := g.callers[w.name]
 	c.waiting--
-	if g.Rate.N > 0 {
-		c.tokens++
-	}
+	g.returnTokenLocked(c)
 	g.forgetIdleLocked(w.name, c, time.Now())
 }
 
-// fullRefusalLocked returns the refusal for a request that would wait at that position of the queue.
+// fullRefusalLocked returns the refusal for a request at that position of the queue, counted from 1. RetryAfter is the
+// time until a slot is expected to be free for that position.
 func (g *Gate) fullRefusalLocked(now time.Time, position int) error {
 	return newRefusal(ErrFull, time.Duration(position)*g.pace.meanInterval(now))
 }
 
+// newRefusal returns a *Refusal with wait rounded up to whole seconds, within 1 s to 60 s.
 func newRefusal(reason error, wait time.Duration) error {
 	seconds := min(max(math.Ceil(wait.Seconds()), 1), 60)
 	return &Refusal{reason, time.Duration(seconds) * time.Second}

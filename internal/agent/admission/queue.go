@@ -2,10 +2,10 @@ package admission
 
 import "slices"
 
-// waiter is one request that waits for a slot. done gets the outcome, once.
+// waiter is one request that waits for a slot.
 type waiter struct {
-	name string
-	done chan error // of capacity 1
+	name string     // of the caller
+	done chan error // gets the outcome once: nil for a slot, or the refusal; capacity 1
 }
 
 // callerQueue has the waiters of one caller, in the order in which they came.
@@ -14,16 +14,17 @@ type callerQueue struct {
 	waiters []*waiter
 }
 
-// queue has all waiters, in one queue per caller. The caller at the front is served next, once, and
-// then goes to the end. There are at most twice Limits.Max, so it costs little to look at each.
+// queue has all waiters, in one queue per caller. The first caller is served next: one of its waiters gets a slot, and
+// the caller moves to the end. There are at most max(minQueue, 2*Limits.Max) waiters, so it costs little to look at all
+// of them. Its user must hold Gate.mu.
 type queue struct {
-	n       int
-	callers []*callerQueue
+	count   int            // waiters of all callers
+	callers []*callerQueue // callers with waiters, in the order in which they are served
 }
 
-// pushWaiter adds a waiter at the end of its caller's queue. A caller without a queue gets one, behind the others.
+// pushWaiter adds a waiter at the end of its caller's queue. A caller without a queue gets one at the end of q.callers.
 func (q *queue) pushWaiter(w *waiter) {
-	q.n++
+	q.count++
 	for _, caller := range q.callers {
 		if caller.name == w.name {
 			caller.waiters = append(caller.waiters, w)
@@ -33,12 +34,13 @@ func (q *queue) pushWaiter(w *waiter) {
 	q.callers = append(q.callers, &callerQueue{w.name, []*waiter{w}})
 }
 
-// popNext removes and returns the next waiter, or nil.
+// popNext removes and returns the waiter to serve next, and moves its caller to the end. It returns nil if the queue is
+// empty.
 func (q *queue) popNext() *waiter {
 	if len(q.callers) == 0 {
 		return nil
 	}
-	q.n--
+	q.count--
 	caller := q.callers[0]
 	q.callers = q.callers[1:]
 	next := caller.waiters[0]
@@ -49,15 +51,15 @@ func (q *queue) popNext() *waiter {
 	return next
 }
 
-// removeWaiter removes a waiter, and its caller's queue if that is empty then. It does nothing if the waiter was
-// removed before.
+// removeWaiter removes a waiter, and its caller if the caller has no further waiters. It does nothing if the waiter is
+// not in the queue.
 func (q *queue) removeWaiter(w *waiter) {
 	for callerIndex, caller := range q.callers {
 		waiterIndex := slices.Index(caller.waiters, w)
 		if waiterIndex < 0 {
 			continue
 		}
-		q.n--
+		q.count--
 		caller.waiters = slices.Delete(caller.waiters, waiterIndex, waiterIndex+1)
 		if len(caller.waiters) == 0 {
 			q.callers = slices.Delete(q.callers, callerIndex, callerIndex+1)
@@ -66,19 +68,19 @@ func (q *queue) removeWaiter(w *waiter) {
 	}
 }
 
-// positionOf returns how many waiters are served until the nth of a caller is, that one included:
-// until then no other caller is served more often.
+// positionOf returns the position in which the nth waiter of a caller is served, counted from 1, if no further waiters
+// come. Until then each of the other callers is served at most n times, because callers take turns.
 func (q *queue) positionOf(name string, nth int) int {
-	p := nth
+	position := nth
 	for _, caller := range q.callers {
 		if caller.name != name {
-			p += min(len(caller.waiters), nth)
+			position += min(len(caller.waiters), nth)
 		}
 	}
-	return p
+	return position
 }
 
-// longestQueue returns the queue of the caller with the most waiters, nil if there are none.
+// longestQueue returns the queue of the caller with the most waiters; nil if there are no waiters.
 func (q *queue) longestQueue() *callerQueue {
 	var longest *callerQueue
 	for _, caller := range q.callers {
