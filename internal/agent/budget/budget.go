@@ -27,20 +27,19 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Limits bounds one run; a zero field means no limit. The run checks them before each call and
-// after each turn, so the step that reaches a limit may exceed it, and so may the summing-up
-// turn after it.
+// Limits bounds one run; a zero field means no limit. The run checks the limits before each call and
+// after each turn. So the turn that reaches a limit may exceed it, and the last turn, which sums up, too.
 type Limits struct {
-	ToolCalls    int     // calls that are made; refused ones don't count
-	InputTokens  int64   // of all steps together, as the provider counts them
-	OutputTokens int64   // likewise
-	TotalTokens  int64   // likewise
-	Seconds      float64 // from the start of the run
-	ResultBytes  int64   // of tool results in the conversation; what goes beyond is cut
+	ToolCalls    int     // calls that are made; refused calls do not count
+	InputTokens  int64   // of all model calls together, as the provider counts them
+	OutputTokens int64   // of all model calls together, as the provider counts them
+	TotalTokens  int64   // of all model calls together, as the provider counts them
+	Seconds      float64 // from the start of the run, without the time in which it waits for a person
+	ResultBytes  int64   // of tool results in the conversation; results are cut to it
 	Cost         float64 // in the operator's currency, by the model's prices
 }
 
-// Within returns the limits with every field lowered to that of limit.
+// Within returns the limits with every field lowered to that of limit, as lowerLimit does.
 func (l Limits) Within(limit Limits) Limits {
 	return Limits{
 		ToolCalls:    lowerLimit(l.ToolCalls, limit.ToolCalls),
@@ -72,28 +71,29 @@ func lowerLimit[N int | int64 | float64](a, b N) N {
 	return min(a, b)
 }
 
-// Budget counts what a run has used of its Limits. Clock counts its seconds.
+// Budget counts what a run has used of its Limits. Its Clock counts the seconds.
 type Budget struct {
 	price  *llm.Price // nil if unknown
 	clock  *Clock
 	notify func(changed chan struct{}) // closes changed, see New
 
-	mu                   sync.Mutex // protects what follows: servers spend tokens while calls are charged
+	mu                   sync.Mutex // guards the fields below: servers may spend tokens while calls are charged
 	turns, calls         counter
-	input, output, total counter
+	input, output, total counter // tokens
 	cost, bytes          counter
-	seconds              float64       // the clock's limit; 0 is none
-	sampled              event.Usage   // tokens that servers spent and the metadata does not have yet
+	seconds              float64       // the clock's limit; 0 means no limit
+	sampled              event.Usage   // tokens of servers' model calls since the last TakeSampled
 	decided              []bool        // for each call of the turn: it was charged, or will not be made
-	changed              chan struct{} // closed and made anew when one more call is decided
+	changed              chan struct{} // closed when one more call is decided, and replaced by a new channel
 }
 
 // counter counts towards one limit.
 type counter struct {
-	name      string
+	name      string  // of the limit, in requests and events
 	used, max float64 // a max of 0 means no limit
-	// reported is the level in percent that readers know of: 0, 80 or 100. It holds for the
-	// limit reportedFor if the log already has events for a raised limit.
+	// reported is the level in percent of the last budget event: 0, 80 or 100. If reportedFor is not 0, the event was
+	// for this limit, to which a person has raised the limit before the run was taken over: until Raise has
+	// raised max that far again, nothing is reported.
 	reported    int
 	reportedFor float64
 }
@@ -104,8 +104,10 @@ type Status struct {
 	Used, Max float64 // a Max of 0 means no limit
 }
 
-// New returns a Budget of which nothing is used. When a call has been decided, so that TryCall may decide about the
-// next one, it calls notify with the channel that TryCall has returned. notify must close that channel.
+// New returns a Budget of which nothing is used. The seconds of limits are only for Remaining and Status: the caller
+// starts clock with them. price is nil if it is unknown; then the model calls of the run cost nothing. Whenever a call
+// of a turn is decided, the Budget calls notify with the channel that TryCall has returned, so that waiting calls try
+// again. notify must close that channel and must not call the Budget.
 func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify func(changed chan struct{})) *Budget {
 	return &Budget{
 		price:   price,
@@ -123,12 +125,12 @@ func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify fun
 	}
 }
 
-// counters returns every counter; the seconds are the clock's.
+// counters returns all counters. The seconds are not among them, because the clock counts these.
 func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
-// counterLocked returns the counter with that name, or one without a limit if there is none.
+// counterLocked returns the counter with that name. If there is none, it returns a new counter without a limit.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -138,28 +140,28 @@ func (b *Budget) counterLocked(name string) *counter {
 	return &counter{name: name}
 }
 
-// Spent returns the name of a limit after which no further turn with tools may follow, "" if
-// none is reached.
+// Spent returns the name of a limit that is reached, after which no further turn with tools may follow; "" if no limit
+// is reached. It does not consider max_turns, which has a finish reason of its own.
 func (b *Budget) Spent() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.spentLocked()
 }
 
-// spentLocked does not look at turns: they have a finish reason of their own.
+// spentLocked does what Spent describes. The caller holds b.mu.
 func (b *Budget) spentLocked() string {
 	for _, c := range []*counter{&b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes} {
 		if c.isReached() {
 			return c.name
 		}
 	}
-	if errors.Is(context.Cause(b.clock.ToolContext()), ErrToolTimeUsed) { // otherwise the run has ended
+	if errors.Is(context.Cause(b.clock.ToolContext()), ErrToolTimeUsed) { // any other cause ends the whole run
 		return "seconds"
 	}
 	return ""
 }
 
-// SpendTokens counts a model call and appends budget events where they are due.
+// SpendTokens counts the tokens and the cost of a model call, and appends budget events as reportLimits does.
 func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, u event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,8 +184,9 @@ func (b *Budget) CostOf(u event.Usage) *float64 {
 	return b.price.CostOf(u.InputTokens, u.OutputTokens)
 }
 
-// ChargeResult counts a result that goes into the conversation and returns as much of it as
-// the limit allows. url is where the whole result can be read, "" if nowhere.
+// ChargeResult counts a result that goes into the conversation, and returns the text that the limit of result_bytes
+// allows: all of text, or a part with a note about the rest. url is where the whole result can be read, for the note;
+// "" if it cannot be read.
 func (b *Budget) ChargeResult(text, url string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -208,14 +211,14 @@ func (b *Budget) ChargeMedia(size int) bool {
 	return true
 }
 
-// BeginTurn prepares for n calls of a turn.
+// BeginTurn begins a turn with n calls, of which TryCall or SkipCall has to decide each.
 func (b *Budget) BeginTurn(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.decided = make([]bool, n)
 }
 
-// EndTurn counts a turn with calls and appends budget events for what it used besides tokens.
+// EndTurn counts a turn with calls, and appends budget events about calls, result bytes and turns as reportLimits does.
 func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -223,13 +226,14 @@ func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 	return reportLimits(ctx, out, &b.calls, &b.bytes, &b.turns)
 }
 
-// TryCall charges the turn's call i, or returns the limit that refuses it. If it does neither,
-// an earlier call of the turn may still take what is left: try again when changed is closed.
+// TryCall decides whether call i of the turn may be made. It charges the call and returns charged, or returns the name
+// of the limit that refuses the call. If it does neither, earlier calls of the turn may still take what is left: call
+// TryCall again when changed is closed. The caller must not call it for a call that was charged.
 //
-// The calls of a turn run together, and each may wait for hooks and people before it is
-// charged. Which of them the limit refuses must not depend on which is faster, so they are
-// charged as if they were made one after the other, in call order. A call has to wait for
-// those before it only while that matters: when less is left than they may take.
+// The calls of a turn run at the same time, and each may wait for hooks and people before it is
+// charged. Which calls the limit refuses must not depend on which call is faster. So the calls are
+// charged as if they were made one after the other, in call order. A call waits for undecided calls before it only if
+// the limit does not allow them all.
 func (b *Budget) TryCall(i int) (limit string, charged bool, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,14 +252,16 @@ func (b *Budget) TryCall(i int) (limit string, charged bool, changed <-chan stru
 	return limit, charged, b.changed
 }
 
-// SkipCall says that the turn's call i uses nothing from now on.
+// SkipCall decides that call i of the turn will not be charged, so that later calls do not wait for it. It does nothing
+// if the call was charged.
 func (b *Budget) SkipCall(i int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.decideLocked(i)
 }
 
-// decideLocked notes that call i of the turn was charged or uses nothing, and wakes the calls that wait for that.
+// decideLocked marks call i of the turn as decided, and wakes the calls that wait for its decision. It does nothing if
+// the call was decided before.
 func (b *Budget) decideLocked(i int) {
 	if !b.decided[i] {
 		b.decided[i] = true
@@ -264,8 +270,8 @@ func (b *Budget) decideLocked(i int) {
 	}
 }
 
-// SamplingTokens returns how many of the wanted tokens a server's own model call may have; ok
-// is false if none.
+// SamplingTokens returns how many of the wanted output tokens a model call on behalf of a server may have. ok is false
+// if a limit of tokens or cost is reached, so that the call must not be made.
 func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -277,8 +283,7 @@ func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	return int64(min(float64(wanted), b.output.remaining(), b.total.remaining())), true
 }
 
-// SpendSampled counts a model call on behalf of a server and appends budget events where they
-// are due.
+// SpendSampled counts a model call on behalf of a server as SpendTokens does, and also for TakeSampled.
 func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, u event.Usage) error {
 	b.mu.Lock()
 	b.sampled.InputTokens += u.InputTokens
@@ -288,7 +293,7 @@ func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, u event.Us
 	return b.SpendTokens(ctx, out, u)
 }
 
-// TakeSampled returns what servers have spent since the last TakeSampled.
+// TakeSampled returns the tokens of model calls on behalf of servers since the last TakeSampled.
 func (b *Budget) TakeSampled() event.Usage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -297,32 +302,34 @@ func (b *Budget) TakeSampled() event.Usage {
 	return u
 }
 
-// Remaining returns the limits of a child run: what remains of this budget, divided by share, the number
-// of children that use it at the same time. calls is false if a limited number of calls is used up.
-func (b *Budget) Remaining(share int) (limits Limits, calls bool) {
+// Remaining returns the limits of a child run: what remains of this budget, divided by share, the number of children that
+// run at the same time. Seconds are not divided. In place of a limit that is used up it returns the smallest limit, since
+// 0 means no limit. For calls there is no such limit: hasCalls is false if fewer calls remain than there are children,
+// and then the child must not make calls.
+func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	part := func(c *counter) float64 {
 		if c.max <= 0 {
-			return 0
+			return 0 // no limit
 		}
 		return max(c.remaining()/float64(share), math.SmallestNonzeroFloat64)
 	}
 	whole := func(c *counter) int64 { return int64(math.Ceil(part(c))) }
-	calls = b.calls.max <= 0 || b.calls.remaining() >= float64(share)
+	hasCalls = b.calls.max <= 0 || b.calls.remaining() >= float64(share)
 	limits = Limits{
 		ToolCalls: int(part(&b.calls)), InputTokens: whole(&b.input), OutputTokens: whole(&b.output),
 		TotalTokens: whole(&b.total), ResultBytes: whole(&b.bytes), Cost: part(&b.cost),
 	}
 	if b.seconds > 0 {
-		// The child must end before the time for tools does.
+		// The child must end before the time for tools is over.
 		reserve := min(b.seconds/5, maxReserve.Seconds())
 		limits.Seconds = max(b.seconds-reserve-b.clock.Elapsed().Seconds(), 0.001)
 	}
-	return limits, calls
+	return limits, hasCalls
 }
 
-// SpendChild counts what a child run has used and appends budget events where they are due.
+// SpendChild counts what a child run has used, and appends budget events as reportLimits does.
 func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, s event.Spent) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -330,7 +337,7 @@ func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, s event.Spen
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost, &b.calls)
 }
 
-// RestoreChild counts what a child run has used in another process.
+// RestoreChild counts what a child run has used in another process. It appends no events, because the log has them.
 func (b *Budget) RestoreChild(s event.Spent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -359,8 +366,8 @@ func (b *Budget) Status(name string) Status {
 	return Status{Name: name, Used: c.used, Max: c.max}
 }
 
-// Raise sets a higher limit. Readers are told again when it is near, unless the log already
-// has that. Of the seconds it only notes the limit; Clock.Raise applies it.
+// Raise sets a higher limit. Budget events are due again for it, unless Restore says that the log already
+// has them. For "seconds" it only stores the limit; the caller must also call Clock.Raise.
 func (b *Budget) Raise(name string, limit float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -375,15 +382,16 @@ func (b *Budget) Raise(name string, limit float64) {
 	}
 }
 
-// Restore sets what the log of the run says: the level in percent that readers know of, by
-// limit, and what people raised limits to. Used amounts are restored as the run is replayed.
+// Restore sets what the log of a run says, by the names of limits: the level in percent of the last budget event, and
+// the limit to which people raised it. It is called before the run is replayed, which restores the amounts used, and
+// before any other goroutine uses b.
 func (b *Budget) Restore(reported map[string]int, raised map[string]float64) {
 	for _, c := range b.counters() {
 		c.reported, c.reportedFor = reported[c.name], raised[c.name]
 	}
 }
 
-// RestoreCall decides the turn's call i as the log says, which has recorded whether it was charged.
+// RestoreCall decides call i of a replayed turn: charged is what the log says.
 func (b *Budget) RestoreCall(i int, charged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -393,7 +401,8 @@ func (b *Budget) RestoreCall(i int, charged bool) {
 	b.decideLocked(i)
 }
 
-// RestoreSampled counts what servers spent in a replayed step.
+// RestoreSampled counts the tokens of model calls on behalf of servers in a replayed step, and stores them for
+// TakeSampled in place of what was there.
 func (b *Budget) RestoreSampled(u event.Usage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -401,9 +410,10 @@ func (b *Budget) RestoreSampled(u event.Usage) {
 	b.sampled = u
 }
 
+// isReached reports whether the limit is used up; false without a limit.
 func (c *counter) isReached() bool { return c.max > 0 && c.used >= c.max }
 
-// remaining returns what may still be used.
+// remaining returns how much of the limit is left, at least 0; infinity without a limit.
 func (c *counter) remaining() float64 {
 	if c.max <= 0 {
 		return math.Inf(1)
@@ -411,8 +421,9 @@ func (c *counter) remaining() float64 {
 	return max(c.max-c.used, 0)
 }
 
-// reportLimits appends a budget event for each counter, once at 80 % of its limit and once
-// when the limit is reached.
+// reportLimits appends a budget event for each counter that has come to 80 % or 100 % of its limit since it was last
+// reported. While the run is suspended it appends nothing and returns nil; the events follow at the next use. The
+// caller holds Budget.mu.
 func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) error {
 	for _, c := range counters {
 		level := 0
@@ -430,9 +441,7 @@ func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) 
 		used := math.Round(c.used*1e6) / 1e6
 		err := out.Append(ctx, event.Budget{Limit: c.name, Used: used, Max: c.max})
 		if errors.Is(err, event.ErrSuspended) {
-			// A server asked the model while the run waits for a person. Readers learn of it
-			// with the next use.
-			return nil
+			return nil // a server asked the model while the run waits for a person
 		}
 		c.reported = level
 		if err != nil {

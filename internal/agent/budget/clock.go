@@ -15,41 +15,42 @@ var (
 	ErrToolTimeUsed = errors.New("the run's time for tools is used up") // of its calls only
 )
 
-// maxReserve bounds the time that is kept for the summing-up turn.
+// maxReserve bounds the time that is reserved for the last turn, in which the model sums up.
 const maxReserve = 15 * time.Second
 
-// maxSeconds bounds a limit to what a time.Duration can have: a century does not end a run.
+// maxSeconds bounds the limit of a run to a century, which a time.Duration can represent.
 const maxSeconds = 100 * 365 * 86400
 
 // Clock measures and limits the time of one run. The time ends in two steps, so that a run
-// which used it up can still say what it has: tools may work until the reserve is reached, which
-// is a fifth of the time and at most 15 s; the model may answer to the end. While the run waits
-// for a person, the clock is paused. Without a limit it ends nothing.
+// which has used it up can still answer with what it has found: the context of tools ends before the context of the
+// run, by a fifth of the limit and at most 15 s, in which the model can sum up. While the run waits
+// for a person, the clock is paused. Without a limit, both contexts end only with their parent or with Stop.
 type Clock struct {
-	ctx   context.Context         // of the run; ends with ErrTimeUsed
-	tools context.Context         // within ctx; ends with ErrToolTimeUsed. Used by the run's goroutine
+	ctx   context.Context         // the context of the run; ends with ErrTimeUsed
+	tools context.Context         // the context of tools, within ctx; ends with ErrToolTimeUsed. Raise replaces it
 	end   context.CancelCauseFunc // ends both
 	guard func(f func())          // see Start
 
-	mu         sync.Mutex  // protects what follows; held while a milestone is reached
-	milestones []milestone // still to come, in order
-	used       time.Duration
-	reported   int         // the level in percent that readers know of
-	since      time.Time   // when used was right
-	paused     int         // pauses without a resume; the clock runs while it is 0
-	timer      *time.Timer // fires at the next milestone; nil if there is none
+	mu         sync.Mutex    // guards the fields below; held while the function of a milestone runs
+	milestones []milestone   // those not reached yet, in order
+	used       time.Duration // time used up to since, without pauses
+	reported   int           // the level in percent that an earlier process has reported of this limit; 0 for none
+	since      time.Time     // when the clock was started or resumed last
+	paused     int           // number of Pause calls without a Resume; the clock runs while it is 0
+	timer      *time.Timer   // fires at the next milestone; nil before the first one is planned
 	stopped    bool
 	manual     bool // time passes only with Advance
 }
 
-// milestone is what happens once so much time is used.
+// milestone is an amount of used time, and a function to call once the run has used it. The function is called with
+// Clock.mu held.
 type milestone struct {
 	at      time.Duration
 	reached func()
 }
 
-// Restore sets the time that the run has used in other processes, and the level in percent that
-// readers know of. Call it before Start.
+// Restore sets the time that the run has used in other processes, and the level in percent of the last budget event
+// about it. Call it before Start.
 func (c *Clock) Restore(used time.Duration, reported int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +60,8 @@ func (c *Clock) Restore(used time.Duration, reported int) {
 // SetManual lets the time pass only with Advance. Call it before Start.
 func (c *Clock) SetManual() { c.manual = true }
 
-// Advance lets a manual clock reach used. If it is not started yet, it reaches used then.
+// Advance sets the used time of a manual clock to used, if that is more, and calls the milestones that are reached. If
+// the clock is not started yet, Start calls them.
 func (c *Clock) Advance(used time.Duration) {
 	c.mu.Lock()
 	c.used = max(c.used, used)
@@ -70,7 +72,8 @@ func (c *Clock) Advance(used time.Duration) {
 	}
 }
 
-// sinceLocked returns the time since the clock was last started.
+// sinceLocked returns the time since the clock was started or resumed last, which c.used does not include; 0 for a
+// manual clock.
 func (c *Clock) sinceLocked() time.Duration {
 	if c.manual {
 		return 0
@@ -78,12 +81,12 @@ func (c *Clock) sinceLocked() time.Duration {
 	return time.Since(c.since)
 }
 
-// Start starts the clock and returns the context of the run, which ends with the time; call it
-// once, and Stop afterwards. A limit of 0 seconds is none. The clock's timers run within guard,
-// which has to recover a panic and end the run.
+// Start starts the clock and returns the context of the run, which ends when the limit of seconds is used up; 0 means
+// no limit. Call Start once, and Stop when the run has ended. Budget events about the time are appended to out. Timers
+// call guard with a function to execute; guard has to recover a panic in it and end the run.
 func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, guard func(f func())) context.Context {
 	c.mu.Lock()
-	c.guard = guard // its timers call it
+	c.guard = guard
 	c.ctx, c.end = context.WithCancelCause(ctx)
 	c.tools = c.ctx
 	if seconds > 0 {
@@ -97,12 +100,12 @@ func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, g
 	return c.ctx
 }
 
-// ToolContext returns the context that ends when the time for tools is over. After Raise it is
-// another one.
+// ToolContext returns the context that ends when the time for tools is over. Raise replaces the context, so ToolContext
+// must not be called while Raise is.
 func (c *Clock) ToolContext() context.Context { return c.tools }
 
-// Raise replaces the run's limit; the elapsed time still counts. Call it while no tool call is
-// in flight.
+// Raise replaces the run's limit and the context of tools. The elapsed time still counts. Call it while no tool call is
+// in flight: the call would have the old context, which no longer ends with the time for tools.
 func (c *Clock) Raise(seconds float64, out *event.Writer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,9 +123,10 @@ func (c *Clock) Elapsed() time.Duration {
 	return c.used + c.sinceLocked()
 }
 
-// setLimitLocked makes the limit of the run's time seconds from now on. It plans what happens on the way: a report
-// to out at 80 % and at 100 % of the limit, the end of the time for tools at most maxReserve before the limit, so
-// that the model can still answer, and the end of the run at the limit.
+// setLimitLocked makes seconds the limit of the run's time, and makes a new context of tools. It adds the milestones: a
+// budget event at 80 % of the limit, the end of the context of tools a fifth of the limit before it but at most
+// maxReserve, and at the limit another budget event and the end of the run. Budget events that c.reported includes are
+// left out. It starts the timer.
 func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	var endTools context.CancelCauseFunc
 	c.tools, endTools = context.WithCancelCause(c.ctx)
@@ -134,21 +138,21 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	}
 	near := limit / 5 * 4
 	if c.reported < 80 {
-		c.milestones = append(c.milestones, milestone{near, func() { report(near) }})
+		c.milestones = append(c.milestones, milestone{at: near, reached: func() { report(near) }})
 	}
-	c.milestones = append(c.milestones, []milestone{
-		{max(near, limit-maxReserve), func() { endTools(ErrToolTimeUsed) }},
-		{limit, func() {
-			if c.reported < 100 {
-				report(limit)
-			}
-			c.end(ErrTimeUsed)
-		}},
-	}...)
+	endOfTools := milestone{at: max(near, limit-maxReserve), reached: func() { endTools(ErrToolTimeUsed) }}
+	endOfRun := milestone{at: limit, reached: func() {
+		if c.reported < 100 {
+			report(limit)
+		}
+		c.end(ErrTimeUsed)
+	}}
+	c.milestones = append(c.milestones, endOfTools, endOfRun)
 	c.startTimerLocked()
 }
 
-// Pause stops the clock while the run waits for a person, until as many calls of Resume.
+// Pause stops the clock while the run waits for a person. The clock continues after as many calls of Resume as there
+// were of Pause.
 func (c *Clock) Pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +163,7 @@ func (c *Clock) Pause() {
 	}
 }
 
-// Resume lets the clock continue after Pause.
+// Resume ends one Pause.
 func (c *Clock) Resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +174,8 @@ func (c *Clock) Resume() {
 	}
 }
 
-// Stop ends the clock and its contexts. Once it returns, no milestone is reached any more.
+// Stop ends the clock and its contexts. After it has returned, no budget event about the time is appended. It waits for
+// one that is being appended.
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,13 +184,13 @@ func (c *Clock) Stop() {
 	c.end(nil)
 }
 
-// reachMilestones calls the functions of the milestones that the used time has reached, and starts the timer for the
-// next one.
+// reachMilestones calls, with c.mu held, the functions of the milestones that the used time has reached. Then it starts
+// the timer for the next one. While the clock is paused or stopped it does nothing.
 func (c *Clock) reachMilestones() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopped || c.paused > 0 {
-		return // the timer had fired already
+		return // the timer fired before Pause or Stop could stop it
 	}
 	for now := c.used + c.sinceLocked(); len(c.milestones) > 0 && c.milestones[0].at <= now; {
 		due := c.milestones[0]
@@ -195,7 +200,8 @@ func (c *Clock) reachMilestones() {
 	c.startTimerLocked()
 }
 
-// startTimerLocked starts the timer for the next milestone. A clock that is stopped or manual has none.
+// startTimerLocked starts the timer for the next milestone, in place of a running one. It starts none if the clock is
+// stopped or manual, or if no milestones are left.
 func (c *Clock) startTimerLocked() {
 	c.stopTimerLocked()
 	if len(c.milestones) > 0 && !c.stopped && !c.manual {
@@ -204,6 +210,7 @@ func (c *Clock) startTimerLocked() {
 	}
 }
 
+// stopTimerLocked stops the timer, if there is one. Its function may already be running.
 func (c *Clock) stopTimerLocked() {
 	if c.timer != nil {
 		c.timer.Stop()

@@ -5,18 +5,19 @@ import (
 	"unicode/utf8"
 )
 
-// SummaryTokens is what the last turn of a run may write although a limit of tokens or cost is
-// reached, so that it can sum up.
+// SummaryTokens is the number of tokens that the last turn of a run may write even if a limit of tokens or cost is
+// reached, so that the model can sum up.
 const SummaryTokens = 1024
 
-// AnswerTokens returns how many tokens the next answer may have, so that it stays within the
-// limits of tokens and cost; 0 means no limit. prompt is the least number of tokens that its
-// prompt will have. The last turn of a run may always have SummaryTokens.
+// AnswerTokens returns how many tokens the next answer may have so that the run stays within the limits of output
+// tokens, total tokens and cost; 0 means no limit. If nothing is left it returns 1. prompt is the least number of
+// tokens that the prompt will have. last says that this is the last turn of the run, which may always have
+// SummaryTokens.
 func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	left := min(b.output.remaining(), b.total.remaining()-float64(prompt))
-	if b.price != nil && b.price.Output > 0 {
+	if b.price != nil && b.price.Output > 0 { // prices are for 1e6 tokens
 		left = min(left, (b.cost.remaining()*1e6-float64(prompt)*b.price.Input)/b.price.Output)
 	}
 	if math.IsInf(left, 1) {
@@ -31,44 +32,45 @@ func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 // LowerTokens returns the lower of two numbers of tokens, where 0 means no limit.
 func LowerTokens(a, b int64) int64 { return lowerLimit(a, b) }
 
-// Output measures an answer while it is written and says when to cut it. Endpoints count tokens
-// only at the end of an answer, and some ignore the limit that a request asks for.
+// Output measures an answer while it is written, and says when it must be cut. Endpoints count tokens
+// only at the end of an answer, and some ignore the limit of a request.
 type Output struct {
-	limit  int64 // tokens; 0 is none
-	pieces int64
-	bytes  int64
-	words  int64
-	inWord bool   // the last byte belongs to a word
-	tail   []byte // the last bytes, at most twice loopBytes
-	next   int64  // number of bytes at which to look for a loop again
+	limit     int64  // tokens; 0 means no limit
+	pieces    int64  // number of pieces that the endpoint has sent
+	bytes     int64  // length of the answer so far
+	words     int64  // number of words that have begun
+	inWord    bool   // the last byte belongs to a word
+	tail      []byte // the end of the answer, at most twice loopBytes
+	nextCheck int64  // value of bytes from which repeatsItself looks for a loop again
 }
 
 const (
-	loopPeriod   = 200             // bytes that a looping model repeats, at most
-	minPeriod    = 16              // and at least: lines of one character, padding and base64 of zeros repeat less
-	loopBytes    = 20 * loopPeriod // of such a repetition
-	outputSlack  = 32              // tokens beyond the limit, since the count is an estimate
-	measureBytes = 32              // bytes of a piece that are counted together
+	maxPeriod    = 200            // longest text, in bytes, whose repetition counts as a loop
+	minPeriod    = 16             // shortest one: lines of one character, padding and base64 of zeros have shorter periods
+	loopBytes    = 20 * maxPeriod // length of a repetition from which it counts as a loop
+	outputSlack  = 32             // tokens that an answer may exceed its limit by, because the count is an estimate
+	measureBytes = 32             // bytes of a piece that are counted together
 )
 
 // NewOutput returns an Output for an answer of at most limit tokens; 0 means no limit.
-func NewOutput(limit int64) *Output { return &Output{limit: limit, next: loopBytes} }
+func NewOutput(limit int64) *Output { return &Output{limit: limit, nextCheck: loopBytes} }
 
-// Tokens returns the least number of tokens that the answer so far can have. As a rule endpoints
-// send each token in a piece of its own, but some send bytes of a token or many tokens in one. A
-// word between blanks is at least a token, and a token has rarely more than 8 bytes.
+// Tokens estimates the least number of tokens that the answer so far can have. Most endpoints
+// send each token in a piece of its own, but some send single bytes of a token, or many tokens in one piece. So pieces
+// count only up to one for 3 bytes. A word between blanks is at least one token, and a token rarely has more than
+// 8 bytes.
 func (o *Output) Tokens() int64 {
 	return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8, o.words)
 }
 
-// Add counts a piece of text, of reasoning, or of a call's arguments. It returns what of it is within
-// the limit, and whether the answer must be cut there: because it exceeds its limit, or because it
-// repeats the same 16 to 200 bytes up to a length of twenty times 200 bytes.
+// Add counts a piece of text, of reasoning, or of a call's arguments. If the answer must be cut within the piece, it
+// returns the part of the piece before the cut, and true; otherwise it returns the whole piece. An answer is cut if it
+// exceeds its limit, or if its last loopBytes repeat the same minPeriod to maxPeriod bytes.
 func (o *Output) Add(piece string) (kept string, cut bool) {
 	o.pieces++
 	for rest := piece; rest != ""; {
 		n := min(measureBytes, len(rest))
-		for n < len(rest) && !utf8.RuneStart(rest[n]) {
+		for n < len(rest) && !utf8.RuneStart(rest[n]) { // a cut must not split a character
 			n++
 		}
 		o.count(rest[:n])
@@ -81,7 +83,7 @@ func (o *Output) Add(piece string) (kept string, cut bool) {
 	return piece, false
 }
 
-// count adds a part of the answer to the counts of bytes and words, and to the tail in which loops looks.
+// count adds a part of the answer to o.bytes, o.words and o.tail.
 func (o *Output) count(part string) {
 	o.bytes += int64(len(part))
 	for i := range len(part) {
@@ -97,23 +99,24 @@ func (o *Output) count(part string) {
 	}
 }
 
-// repeatsItself reports whether the answer repeats itself. It looks only now and then.
+// repeatsItself reports whether the last loopBytes of the answer repeat a text of minPeriod to maxPeriod bytes. It
+// looks only once in 2*maxPeriod bytes and returns false in between, because looking takes time.
 func (o *Output) repeatsItself() bool {
-	if o.bytes < o.next {
+	if o.bytes < o.nextCheck {
 		return false
 	}
-	o.next = o.bytes + loopPeriod*2
+	o.nextCheck = o.bytes + 2*maxPeriod
 	if len(o.tail) < loopBytes {
 		return false
 	}
 	p := period(o.tail[len(o.tail)-loopBytes:])
-	return minPeriod <= p && p <= loopPeriod
+	return minPeriod <= p && p <= maxPeriod
 }
 
-// period returns the shortest length that text repeats from its beginning to its end, by the prefix
-// function of Knuth, Morris and Pratt.
+// period returns the shortest period of text, which must not be empty: the smallest p with text[i] == text[i-p] for all
+// i >= p. It is len(text) if text does not repeat itself. It uses the prefix function of Knuth, Morris and Pratt.
 func period(text []byte) int {
-	borders := make([]int, len(text)) // of each beginning of text: its longest proper prefix that is also its end
+	borders := make([]int, len(text)) // for text[:i+1], the length of its longest proper prefix that is also its suffix
 	for i := 1; i < len(text); i++ {
 		n := borders[i-1]
 		for n > 0 && text[i] != text[n] {
