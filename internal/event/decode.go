@@ -18,7 +18,8 @@ func Encode(run string, seq, ms int64, b Body) (Event, error) {
 }
 
 // AppendEncode appends the JSON of an event to line, without a line feed at its end, and returns the extended slice.
-// The parameters are those of Encode. It fails for an Unknown body, and for a body with invalid JSON in it.
+// The parameters are those of Encode. It fails for an Unknown body, and for a body that encoding/json cannot encode.
+// The JSON in an appender is not checked.
 func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, error) {
 	if u, ok := body.(Unknown); ok {
 		return nil, fmt.Errorf("encode %s event: this version does not know the type", u.kind)

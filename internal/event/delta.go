@@ -10,20 +10,22 @@ type Deltas struct {
 // Add adds body as the last delta. It returns false, and changes nothing, if body is not a delta, if it is of another
 // part or call than the deltas before it, or if the joined delta would exceed max bytes by DeltaSize.
 func (d *Deltas) Add(body Body, max int) bool {
-	size, text := DeltaSize(body), deltaText(body)
+	text := deltaText(body)
+	joinedSize := DeltaSize(body) // 0 if body is not a delta
 	if d.first != nil {
 		if !isSamePart(d.first, body) {
 			return false
 		}
-		size = d.size + len(text)
+		joinedSize = d.size + len(text)
 	}
-	if size == 0 || size > max {
+	if joinedSize == 0 || joinedSize > max {
 		return false
 	}
 	if d.first == nil {
 		d.first = body
 	}
-	d.text, d.size = append(d.text, text...), size
+	d.text = append(d.text, text...)
+	d.size = joinedSize
 	return true
 }
 
@@ -41,7 +43,7 @@ func (d *Deltas) Join() Body {
 }
 
 // Reset removes all deltas. Deltas that are added later use the same memory.
-func (d *Deltas) Reset() { d.first, d.text, d.size = nil, d.text[:0], 0 }
+func (d *Deltas) Reset() { *d = Deltas{text: d.text[:0]} }
 
 // isSamePart reports whether a and b are deltas of the same part or call.
 func isSamePart(a, b Body) bool {

@@ -15,8 +15,8 @@ type Note struct {
 
 // Journal is the part of a log that keeps the notes of runs.
 type Journal interface {
-	// AddNote adds a note after the newest event of a run. It may return before the note is stored, and fails, as
-	// AppendAsync does; Flush waits until the note is stored. So a process that was replaced by another one cannot
+	// AddNote adds a note after the newest event of a run. Like AppendAsync it may return before the note is stored;
+	// Flush waits until it is. It fails as AppendAsync does, so that a process that was replaced by another one cannot
 	// announce what it is about to do. It returns ErrTooLarge beyond MaxNote. The caller must not change
 	// note after the call.
 	AddNote(ctx context.Context, run string, note []byte) error

@@ -113,7 +113,8 @@ func (c *Clock) Raise(seconds float64, out *event.Writer) {
 	c.setLimitLocked(seconds, out)
 }
 
-// Elapsed returns the time that the run has used, without pauses.
+// Elapsed returns the time that the run has used, in all processes and without pauses. It is meaningless for a run
+// without a limit of seconds.
 func (c *Clock) Elapsed() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

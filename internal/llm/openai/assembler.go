@@ -53,7 +53,8 @@ func (a *assembler) sendPart(p llm.Part) error {
 }
 
 // decodeChunk decodes one chunk and emits its parts. isError means that the SSE event was named
-// "error", so data is an error in any case, even if it is not JSON.
+// "error", so data is an error in any case, even if it is not JSON. It returns errStopped, an *llm.Error or a
+// *retryableError; the error for a chunk that ends too early wraps errCut.
 func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	c := &a.chunk
 	err := c.decodeJSON(data)

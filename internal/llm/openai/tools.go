@@ -33,9 +33,9 @@ type toolVersion struct {
 // renderTool returns the tool's element of the tools array, from the cache if possible. The caller must not change it.
 // It fails on a schema that is not JSON, which would corrupt the request.
 func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
-	version := toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}
 	c.mu.Lock()
-	text, ok := c.texts[version]
+	// A key that is written here, and not a variable, is looked up without copying the schema.
+	text, ok := c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}]
 	c.mu.Unlock()
 	if ok {
 		return text, nil
@@ -53,7 +53,7 @@ func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
 	}
 	c.size += size
-	c.texts[version] = text
+	c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}] = text
 	return text, nil
 }
 
