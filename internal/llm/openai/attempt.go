@@ -15,10 +15,10 @@ import (
 	"github.com/openai/openai-go/v3/packages/param"
 )
 
-// makeAttempt makes one request and emits the parts of its answer. It returns nil after a complete answer, ctx's error
-// if ctx ended, errStopped if the consumer wants no more, and otherwise an *llm.Error, wrapped in a *retryableError
-// if the retry loop may make another attempt. The reply's body is closed when makeAttempt returns.
-func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) error {
+// makeAttempt makes one request with the API key and emits the parts of its answer. It returns nil after a complete
+// answer, ctx's error if ctx ended, errStopped if the consumer wants no more, and otherwise an *llm.Error, wrapped in a
+// *retryableError if the retry loop may make another attempt. The reply's body is closed when makeAttempt returns.
+func (m *Model) makeAttempt(ctx context.Context, key string, body []byte, emit emitter) error {
 	// The request gets its own context, so that the idle timer can cut the connection and store
 	// the reason as the context's cause. Cancelling the context also closes the connection when
 	// the consumer stops early.
@@ -28,7 +28,7 @@ func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) erro
 	defer idle.stopTimer()
 
 	answer := &assembler{yield: emit, endpoint: m.endpoint}
-	res, err := m.postRequest(reqCtx, idle, body)
+	res, err := m.postRequest(reqCtx, idle, key, body)
 	if res != nil {
 		defer res.Body.Close()
 	}
@@ -98,9 +98,9 @@ var noParams = param.NullStruct[sdk.ChatCompletionNewParams]()
 // postRequest sends body and returns the reply as soon as its headers have arrived. The caller must close the reply's
 // body. Without an error, maxStream bounds the size of the body, and idle limits the time of each read. If the status
 // is 4xx or 5xx, postRequest returns both the reply and an error; if no reply came, the reply is nil.
-func (m *Model) postRequest(ctx context.Context, idle *idleTimer, body []byte) (*http.Response, error) {
+func (m *Model) postRequest(ctx context.Context, idle *idleTimer, key string, body []byte) (*http.Response, error) {
 	var res *http.Response
-	options := slices.Concat([]option.RequestOption{option.WithAPIKey(m.key())}, m.options, []option.RequestOption{
+	options := slices.Concat([]option.RequestOption{option.WithAPIKey(key)}, m.options, []option.RequestOption{
 		// The body is given as bytes in place of noParams: the SDK's parameter types would marshal the tools again
 		// for each request.
 		option.WithRequestBody("application/json", body),

@@ -254,9 +254,10 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 	// part of the answer was emitted.
 	retries := 0
 	for {
-		err := m.makeAttempt(ctx, body, emit)
+		key := m.key() // once for each attempt: an error must be redacted by the key that was sent
+		err := m.makeAttempt(ctx, key, body, emit)
 		if failed, ok := errors.AsType[*llm.Error](err); ok {
-			m.reportError(ctx, request.Model, failed, slices.Concat(m.secrets, []string{m.key()}))
+			m.reportError(ctx, request.Model, failed, slices.Concat(m.secrets, []string{key}))
 		}
 		var retryable *retryableError
 		if !errors.As(err, &retryable) {

@@ -158,3 +158,14 @@ func TestRefusedValueKeepsMaxCompletionTokens(t *testing.T) {
 		}
 	}
 }
+
+// A key file may be replaced while a request with the earlier key is in flight.
+func TestErrorMessageIsLoggedWithoutTheKeyOfItsRequest(t *testing.T) {
+	keys := []string{"CANARY-OLD", "CANARY-NEW"}
+	next := 0
+	_, m := newEndpoint(t, Config{Key: func() string { next++; return keys[min(next, len(keys))-1] }}, replyStatus(400, `{"error":{"message":"the key CANARY-OLD is wrong"}}`))
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	if e := requireError(t, err, llm.ModelError); strings.Contains(e.Message, "CANARY") || !strings.Contains(e.Message, "the key [redacted]") {
+		t.Errorf("message = %q, want the key redacted", e.Message)
+	}
+}
