@@ -308,7 +308,7 @@ func (a hookAddition) isEmpty() bool { return a.Instructions == "" && len(a.Mess
 // If another process has begun the step and stored the addition, callPreModelHook returns the stored addition and does
 // not ask again. It fails for the reasons that askAboutRun has.
 func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addition hookAddition, err error) {
-	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &addition) == nil {
+	if stored := l.replayed.HookAddition(l.step + 1); stored != nil && json.Unmarshal(stored, &addition) == nil {
 		return addition, nil
 	}
 	if err := l.repeatAbort(l.step+1, false); err != nil {
@@ -335,14 +335,14 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addi
 // during the answer, the next process runs the step again with the same addition, and does not ask the hook again. It
 // does nothing if the addition is empty or is stored already.
 func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) error {
-	if addition.isEmpty() || l.replayed.Extension(l.step) != nil {
+	if addition.isEmpty() || l.replayed.HookAddition(l.step) != nil {
 		return nil
 	}
 	data, err := json.Marshal(addition)
 	if err != nil {
 		return fmt.Errorf("encode what a hook adds to a request: %w", err)
 	}
-	return l.run.writeParts(ctx, data, replay.NoteExtended)
+	return l.run.writeParts(ctx, data, replay.NoteHookAddition)
 }
 
 // hookMessage returns a message of the conversation in the form of a webhook, with the size of media in place of their
@@ -416,14 +416,14 @@ func (l *loop) mustCallInterruptHook(i *interrupt) bool {
 	if i.ChildRunID != "" || !l.agent.Hooks.Asks(webhook.Interrupt) {
 		return false
 	}
-	hasReplied := l.replayed != nil && l.replayed.Told[i.ID]
+	hasReplied := l.replayed != nil && l.replayed.HookReplied[i.ID]
 	return len(i.answer) == 0 && !hasReplied
 }
 
 // callInterruptHook asks the hook interrupt about a question to a person, in a new goroutine. If the hook ends the run,
 // it cancels the run's context with the *abortError. The run is not parked before the hook has replied, because only
-// the process that executes a run can ask the hook. The note NoteTold is written after the reply, so that a process
-// that takes over asks again if the hook's decision is not in the log.
+// the process that executes a run can ask the hook. The note NoteHookReplied is written after the reply, so that a
+// process that takes over asks again if the hook's decision is not in the log.
 func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 	r := l.run
 	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first
@@ -439,7 +439,7 @@ func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 				return
 			}
 			if err == nil {
-				err = r.writeNote(ctx, replay.NoteTold, i.ID)
+				err = r.writeNote(ctx, replay.NoteHookReplied, i.ID)
 			}
 			if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
 				l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook interrupt may be asked about a question again",

@@ -176,7 +176,7 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 	default:
 		return nil
 	}
-	return l.run.writeNote(ctx, replay.NoteLimit, l.stopReason)
+	return l.run.writeNote(ctx, replay.NoteStopReason, l.stopReason)
 }
 
 // finalAnswer returns the terminal event of a run that ends with reply, and completes l.metadata for it. Its finish
@@ -243,8 +243,8 @@ func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	for {
 		name := l.budget.Spent()
 		switch {
-		case l.replayed != nil && l.replayed.Asked != nil:
-			name = l.replayed.Asked.Limit // another process has asked this question, and it is still open
+		case l.replayed != nil && l.replayed.BudgetQuestion != nil:
+			name = l.replayed.BudgetQuestion.Limit // another process has asked this question, and it is still open
 		case name == "":
 			return nil
 		case turn == l.run.req.MaxTurns || !l.run.req.canAnswer(event.KindBudget) || !l.canIncrease(name):

@@ -38,7 +38,7 @@ func (l *loop) restoreLoop() {
 	if state == nil {
 		return
 	}
-	l.partCount = state.Parts
+	l.partCount = state.PartCount
 	for id := range state.Calls {
 		l.callIDs[id] = true
 	}
@@ -376,11 +376,11 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	if l.replayed == nil {
 		return nil, nil
 	}
-	if asked := l.replayed.Asked; asked != nil {
-		l.replayed.Asked = nil
+	if asked := l.replayed.BudgetQuestion; asked != nil {
+		l.replayed.BudgetQuestion = nil
 		return reopenedInterrupt(*asked), nil
 	}
-	if s := l.replayed.Step(l.step); s != nil && s.Refused == limit {
+	if s := l.replayed.Step(l.step); s != nil && s.RefusedLimit == limit {
 		return nil, &resolution{unanswered: errWithdrawn}
 	}
 	return nil, nil

@@ -22,13 +22,14 @@ var ErrNotEnded = errors.New("the run has not ended")
 // maxLevels bounds how deep child runs are followed; the agent allows fewer.
 const maxLevels = 8
 
-// Export returns the document of a run that has ended. Its Missing lists what is no longer kept. Errors:
-// ErrNotEnded, or those of the log.
+// Export returns the document of a run that has ended, and of its child runs. The member Missing of the document lists
+// what the log no longer keeps, so that is not an error. Errors: ErrNotEnded, or those of the log.
 func (r *Recorder) Export(ctx context.Context, id string) (*export.Document, error) {
 	return r.exportRun(ctx, id, 0)
 }
 
-// exportRun is Export for a run that has level runs above it.
+// exportRun returns the document of the run with that id. level is 0 for the run that is exported, 1 for its child
+// runs, and so on.
 func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export.Document, error) {
 	run, err := r.Log.Run(ctx, id)
 	if err != nil {
@@ -37,10 +38,13 @@ func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export
 	if !run.Last.Terminal() {
 		return nil, ErrNotEnded
 	}
-	doc := &export.Document{Version: export.Version, Service: r.Service, Messages: []export.Message{}, Tools: []export.Tool{}, Run: export.Run{
-		ID: run.ID, ThreadID: run.ThreadID, TraceID: run.TraceID, ParentID: run.ParentID, Agent: run.Agent, Subject: run.Owner.Subject,
-		Created: run.Created.UnixMilli(), Status: string(run.Status()),
-	}}
+	doc := &export.Document{
+		Version: export.Version, Service: r.Service, Messages: []export.Message{}, Tools: []export.Tool{},
+		Run: export.Run{
+			ID: run.ID, ThreadID: run.ThreadID, TraceID: run.TraceID, ParentID: run.ParentID, Agent: run.Agent,
+			Subject: run.Owner.Subject, Created: run.Created.UnixMilli(), Status: string(run.Status()),
+		},
+	}
 	events, err := r.readEvents(ctx, doc)
 	if err != nil {
 		return nil, err
@@ -54,7 +58,7 @@ func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export
 	return doc, r.addInputs(ctx, doc)
 }
 
-// readEvents reads all events of the run into doc.
+// readEvents returns all events of the run, and adds their JSON to doc.Events.
 func (r *Recorder) readEvents(ctx context.Context, doc *export.Document) (events []event.Event, _ error) {
 	for {
 		page, err := r.Log.After(ctx, doc.Run.ID, int64(len(events)))
@@ -71,14 +75,15 @@ func (r *Recorder) readEvents(ctx context.Context, doc *export.Document) (events
 	}
 }
 
-// read decodes what is stored under a name of the run. It reports false if that is not kept.
-func (r *Recorder) read(ctx context.Context, run, name string, into any) (bool, error) {
+// readResult decodes the JSON that the log stores with a run, as a result with that name. target is a pointer. found is
+// false if the log has no such result or does not keep it any more.
+func (r *Recorder) readResult(ctx context.Context, run, name string, target any) (found bool, _ error) {
 	data, err := r.Log.Result(ctx, run, name)
 	if errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) {
 		return false, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(data, into)
+		err = json.Unmarshal(data, target)
 	}
 	if err != nil {
 		return false, fmt.Errorf("read what is stored with a run: %w", err)
@@ -86,8 +91,9 @@ func (r *Recorder) read(ctx context.Context, run, name string, into any) (bool, 
 	return true, nil
 }
 
-// readDefinition decodes a definition. It reports false if that is not kept.
-func (r *Recorder) readDefinition(ctx context.Context, hash string, into any) (bool, error) {
+// readDefinition decodes the definition with that hash into target, which is a pointer. found is false if the log does
+// not keep the definition, or if its bytes do not have that hash.
+func (r *Recorder) readDefinition(ctx context.Context, hash string, target any) (found bool, _ error) {
 	data, _, err := r.Log.Value(ctx, definitionKey(hash))
 	if err != nil {
 		return false, fmt.Errorf("read a definition: %w", err)
@@ -95,15 +101,19 @@ func (r *Recorder) readDefinition(ctx context.Context, hash string, into any) (b
 	if len(data) == 0 || export.Digest(data) != hash {
 		return false, nil
 	}
-	if err := json.Unmarshal(data, into); err != nil {
+	if err := json.Unmarshal(data, target); err != nil {
 		return false, fmt.Errorf("decode a definition: %w", err)
 	}
 	return true, nil
 }
 
-// addBeginning adds what the run began with. The question, the model and the metadata come from the start event,
-// since they are not stored twice. events has at least the start event, because the run has ended.
-func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, events []event.Event, created time.Time) error {
+// addBeginning adds to doc what the run began with: the request, the messages, the settings, the tools, the system
+// prompt, and the requests to the model. It lists what the log does not keep in doc.Missing. The question, the model
+// and the metadata come from the start event, because the beginning does not store them a second time. events has at
+// least the start event, because the run has ended. created is the time for which the system prompt is rendered.
+func (r *Recorder) addBeginning(
+	ctx context.Context, doc *export.Document, events []event.Event, created time.Time,
+) error {
 	start, _ := events[0].Body.(event.Start)
 	doc.Request = export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata}
 	begin, found, err := r.readBeginning(ctx, doc.Run.ID)
@@ -133,8 +143,8 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 	return r.addRequests(ctx, doc, begin, events)
 }
 
-// readBeginning reads what a run began with. It is stored in several notes, because a note has a maximum size. found is false if
-// there is none.
+// readBeginning reads the beginning of a run, which is stored in several notes because a note has a maximum size. found
+// is false if the run has no such note.
 func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginning, found bool, _ error) {
 	notes, err := r.Log.Notes(ctx, run)
 	if err != nil {
@@ -155,8 +165,9 @@ func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginni
 	return begin, true, nil
 }
 
-// addSettings adds the settings of the agent and the definitions of the tools, which runs share under their hashes. found
-// is false if the settings are not kept any more. A tool that is not kept is left out.
+// addSettings adds to doc the settings of the agent and the definitions of the tools. hash is that of the
+// sharedContext, which has them. found is false if the log does not keep the sharedContext any more. A tool whose
+// definition is not kept is left out. doc.Missing lists both.
 func (r *Recorder) addSettings(ctx context.Context, doc *export.Document, hash string) (found bool, _ error) {
 	var shared sharedContext
 	found, err := r.readDefinition(ctx, hash, &shared)
@@ -184,8 +195,8 @@ func (r *Recorder) addSettings(ctx context.Context, doc *export.Document, hash s
 	return true, nil
 }
 
-// renderPrompt renders the system prompt of a run again: the log keeps its checksum, not its text. It returns false
-// if no rendering has that checksum, for example because the file of the prompt has changed since the run.
+// renderPrompt renders the system prompt of a run again, because the log keeps its checksum and not its text. ok is
+// false if no rendering has that checksum, for example because this version of answerd renders templates differently.
 func renderPrompt(doc *export.Document, created time.Time, checksum string) (text string, ok bool) {
 	var serverTools, builtinTools []catalog.Tool
 	for _, recorded := range doc.Tools {
@@ -211,7 +222,8 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 	return "", false
 }
 
-// Render renders a system prompt as the agent does.
+// Render renders a system prompt as the agent does: the template t, then t.Instructions, then the instructions of the
+// request, which may be "". tools and created are the values for the template.
 func Render(t export.Template, instructions string, tools []catalog.Tool, created time.Time) (string, error) {
 	zone, err := time.LoadLocation(cmp.Or(t.Timezone, "UTC"))
 	if err != nil {
@@ -222,40 +234,55 @@ func Render(t export.Template, instructions string, tools []catalog.Tool, create
 		return "", err
 	}
 	text, err := p.Render(tools, created)
+	if err != nil {
+		return "", err
+	}
 	text += t.Instructions
 	if instructions != "" {
 		text = strings.TrimSpace(text) + "\n\n" + instructions
 	}
-	return text, err
+	return text, nil
 }
 
-// addRequests adds the requests to the model, if they were recorded. A step has several if the endpoint refused
-// the first ones as too long. A step that ran again after a takeover has those of the last time. If an earlier time
-// had more tries, the rest of its requests is still stored: they have another attempt than the step's first one.
+// addRequests adds the requests to the model to doc, if b says that they were recorded.
 func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b beginning, events []event.Event) error {
+	if !b.Requests {
+		return nil
+	}
 	for _, e := range events {
-		started, ok := e.Body.(event.StepStart)
-		attempt := 0 // of the step's first request
-		for try := 1; ok && b.Requests; try++ {
-			var request storedRequest
-			found, err := r.read(ctx, doc.Run.ID, requestKey(started.Step, try), &request)
-			if err != nil {
+		if started, ok := e.Body.(event.StepStart); ok {
+			if err := r.addStepRequests(ctx, doc, started.Step); err != nil {
 				return err
 			}
-			if try == 1 {
-				attempt = request.Attempt
-			}
-			if !found || request.Attempt != attempt {
-				break
-			}
-			doc.ModelRequests = append(doc.ModelRequests, request.ModelRequest)
 		}
 	}
 	return nil
 }
 
-// addCalls adds the whole results of the calls whose events have only a part, and the exports of the child runs.
-// level is how deep the run itself is below the exported one; children below maxLevels are left out.
+// addStepRequests adds the requests of one step to doc. A step has several requests if the endpoint refused the first
+// ones as too long. If the step ran again after a takeover, only the requests of the newest attempt of the job are
+// added. They have replaced those of earlier attempts with the same number; if an earlier attempt made more requests,
+// the remaining ones are still stored, and their attempt differs from that of the first request.
+func (r *Recorder) addStepRequests(ctx context.Context, doc *export.Document, step int) error {
+	attempt := 0 // of the step's first request
+	for try := 1; ; try++ {
+		var request storedRequest
+		found, err := r.readResult(ctx, doc.Run.ID, requestKey(step, try), &request)
+		if err != nil {
+			return err
+		}
+		if try == 1 {
+			attempt = request.Attempt
+		}
+		if !found || request.Attempt != attempt {
+			return nil
+		}
+		doc.ModelRequests = append(doc.ModelRequests, request.ModelRequest)
+	}
+}
+
+// addCalls adds to doc the whole results of the calls whose events have only a part, and the documents of the child
+// runs. level is the number of runs above the run of doc, as in exportRun. At maxLevels, child runs are left out.
 func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []event.Event, level int) error {
 	for _, e := range events {
 		callID, childID, truncated := "", "", false
@@ -284,11 +311,13 @@ func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []
 	return nil
 }
 
-// addChild adds the export of a child run, or says that it is missing: it may have been deleted, or not have ended.
+// addChild adds the document of a child run to doc.Children. A child run that was deleted or has not ended is added to
+// doc.Missing.
 func (r *Recorder) addChild(ctx context.Context, doc *export.Document, childID string, level int) error {
 	child, err := r.exportRun(ctx, childID, level)
 	switch {
-	case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost), errors.Is(err, ErrNotEnded):
+	case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost),
+		errors.Is(err, ErrNotEnded):
 		doc.Missing = append(doc.Missing, "the child run "+childID)
 	case err != nil:
 		return err
@@ -298,10 +327,10 @@ func (r *Recorder) addChild(ctx context.Context, doc *export.Document, childID s
 	return nil
 }
 
-// addResult adds the whole result of a call, or says that it is missing.
+// addResult adds the whole result of a call to doc.Results, or to doc.Missing if the log does not keep it.
 func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID string) error {
 	var result json.RawMessage
-	found, err := r.read(ctx, doc.Run.ID, callID, &result)
+	found, err := r.readResult(ctx, doc.Run.ID, callID, &result)
 	if err != nil {
 		return err
 	}
@@ -316,8 +345,8 @@ func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID s
 	return nil
 }
 
-// addInputs adds the answers of people. The run closes a question itself when nobody has answered it, which
-// its events say.
+// addInputs adds the answers of people to doc. It leaves out the inputs with which the run itself closed an unanswered
+// question, because the events of the run show that.
 func (r *Recorder) addInputs(ctx context.Context, doc *export.Document) error {
 	for pos := int64(0); ; {
 		page, err := r.Log.Inputs(ctx, doc.Run.ID, pos)

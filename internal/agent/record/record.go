@@ -5,12 +5,12 @@
 //	err := r.Begin(ctx, run.ID, record.Beginning{Request: request, Tools: list}) // once, before the first step
 //	doc, err := r.Export(ctx, run.ID)
 //
-// Tools, agents and prompts are stored once, under their hash, and runs refer to them. So a run costs
-// some 200 bytes more than its events. A Recorder may be used concurrently.
+// The definitions of tools and the settings of agents are stored once, under their hash, and runs refer to them. So a
+// run costs some 200 bytes more than its events. A Recorder may be used concurrently.
 //
-// A run continues if this fails: its export then lists what is missing, and cannot be run again. The system
-// prompt is not stored at all. The export renders it again from its template, and compares the result with a
-// checksum, so a change of how prompts are rendered makes it missing and not wrong.
+// A run continues if Begin fails: its export then lists what is missing, and cannot be run again. The system
+// prompt is not stored at all. Export renders it again from its template, and compares the result with a checksum. If a
+// later version renders the template differently, the export lacks the prompt, and does not have a wrong one.
 package record
 
 import (
@@ -41,10 +41,10 @@ type Options struct {
 type Recorder struct {
 	Options
 
-	mu    sync.Mutex           // protects what follows
-	known map[string]time.Time // when a definition was stored last by this process, by its hash
-	bytes int                  // of the definitions that were stored since known was empty
-	tools map[toolKey]string   // the hash of a tool's definition; a cache, emptied at maxHashes
+	mu          sync.Mutex           // protects the fields below
+	storedAt    map[string]time.Time // when this process last stored a definition, or began to, by its hash
+	storedBytes int                  // the size of the definitions that were stored since storedAt was empty
+	toolHashes  map[toolKey]string   // caches the hashes of tools' definitions; emptied at maxHashes
 }
 
 // toolKey identifies the definition of a tool.
@@ -55,7 +55,7 @@ type toolKey struct {
 
 // Bounds of what one process stores.
 const (
-	maxDefinitions = 4 << 20   // bytes of definitions in one retention; a log in memory has 16 MiB for all values
+	maxDefinitions = 4 << 20   // limit of storedBytes; a log in memory has 16 MiB for all values
 	maxHashes      = 10_000    // tools whose hashes are cached
 	maxDefinition  = 100 << 10 // bytes of one definition
 	storeWorkers   = 8         // definitions that are stored at the same time
@@ -64,11 +64,12 @@ const (
 // beginningPrefix comes before each piece of a beginning in the notes of a run.
 const beginningPrefix = replay.NoteBeginning + " "
 
-// requestName is the name under which a log stores a request to the model. It begins with a character that ids
-// of calls do not have.
+// requestName begins the names under which requests to the model are stored among the results of a run. The NUL
+// distinguishes them from ids of calls, under which the results of calls are stored.
 const requestName = "\x00request"
 
-// IsReserved reports whether the id of a call is a name of this package.
+// IsReserved reports whether callID is a name that only this package uses among the results of a run, not the id of a
+// call.
 func IsReserved(callID string) bool { return len(callID) > 0 && callID[0] == 0 }
 
 // New returns a Recorder.
@@ -76,7 +77,7 @@ func New(o Options) *Recorder {
 	if o.Retention <= 0 {
 		o.Retention = event.DefaultRetention
 	}
-	return &Recorder{Options: o, known: make(map[string]time.Time), tools: make(map[toolKey]string)}
+	return &Recorder{Options: o, storedAt: make(map[string]time.Time), toolHashes: make(map[toolKey]string)}
 }
 
 // Beginning is what a run begins with.
@@ -84,22 +85,21 @@ type Beginning struct {
 	Request  export.Request // without the question, if the run's start event has it
 	Settings export.Settings
 	System   string        // the system prompt
-	Messages []llm.Message // the others; nil if they are the question alone
-	History  int
-	Tools    *ToolList  // that the run may call
-	Offered  []llm.Tool // tools of answerd itself that the model is offered
-	// Requests says that the requests to the model are recorded too.
-	Requests bool
+	Messages []llm.Message // the messages after the system prompt; nil if there is only the question
+	History  int           // the number of Messages before the question
+	Tools    *ToolList     // the tools of servers that the run may call
+	Offered  []llm.Tool    // the tools of answerd itself that the model is offered
+	Requests bool          // the requests to the model are recorded too, with AddRequest
 }
 
 // ToolList has the tools that runs may call. Runs with the same tools share it, so that the definitions of
-// 1,000 tools are not looked up for each of them, which took 19 % of an answer's CPU time.
+// 1,000 tools are not looked up for each run, which took 19 % of an answer's CPU time.
 type ToolList struct {
 	tools []catalog.Tool
 
-	mu     sync.Mutex // protects the fields below
-	hashes []byte     // of the definitions, as the elements of a JSON array
-	stored time.Time  // when all definitions were stored; zero if one is not
+	mu       sync.Mutex // protects the fields below
+	hashes   []byte     // the hashes of the definitions, as the elements of a JSON array without its brackets
+	storedAt time.Time  // when the definition that was stored first was stored; zero if one is not stored
 }
 
 // NewToolList returns the list of some tools, which must not change.
@@ -109,7 +109,7 @@ func NewToolList(tools []catalog.Tool) *ToolList { return &ToolList{tools: tools
 type beginning struct {
 	Request  export.Request   `json:"request"`
 	Context  string           `json:"context"` // the hash of a sharedContext
-	System   string           `json:"system"`  // the beginning of the hash of the system prompt
+	System   string           `json:"system"`  // the first checksumBytes of the hash of the system prompt
 	Messages []export.Message `json:"messages,omitempty"`
 	History  int              `json:"history,omitempty"`
 	Requests bool             `json:"requests,omitempty"`
@@ -121,31 +121,33 @@ type sharedContext struct {
 	Tools    []string        `json:"tools"` // hashes of definitions
 }
 
-// checksumBytes is how much of the hash of the system prompt is stored. It only tells whether the export
-// renders the same text.
+// checksumBytes is how many hex digits of the hash of the system prompt are stored. They only have to show whether the
+// export renders the same text.
 const checksumBytes = 16
 
-// Begin stores what a run begins with. An error means that the run cannot be exported in full.
+// Begin stores what a run begins with. After an error the run may continue, but it cannot be exported in full. The
+// beginning itself is stored even if a definition cannot be.
 func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error {
 	settings, err := json.Marshal(begin.Settings)
 	if err != nil {
 		return fmt.Errorf("encode the settings of a run: %w", err)
 	}
-	hashes, undefined := r.defineTools(ctx, begin.Tools)
+	hashes, defineErr := r.defineTools(ctx, begin.Tools)
 
-	shared := slices.Concat([]byte(`{"settings":`), settings, []byte(`,"tools":[`), hashes) // a sharedContext
-	definitions := make(map[string][]byte)
+	// shared is the JSON of a sharedContext. It is put together here to reuse the encoded hashes of the tools.
+	shared := slices.Concat([]byte(`{"settings":`), settings, []byte(`,"tools":[`), hashes)
+	definitions := make(map[string][]byte) // by hash
 	for _, t := range begin.Offered {
-		own := export.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
-		data, err := json.Marshal(own)
+		data, err := json.Marshal(export.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema})
 		if err != nil {
 			return fmt.Errorf("encode the definition of a tool: %w", err)
 		}
 		hash := export.Digest(data)
-		shared, definitions[hash] = appendHash(shared, hash), data
+		shared = appendHash(shared, hash)
+		definitions[hash] = data
 	}
-
 	shared = append(shared, "]}"...)
+
 	stored := beginning{
 		Request:  begin.Request,
 		Context:  export.Digest(shared),
@@ -157,21 +159,26 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 		stored.Messages = messages(begin.Messages)
 	}
 	definitions[stored.Context] = shared
-	undefined = errors.Join(undefined, r.define(ctx, definitions))
-
-	data, err := json.Marshal(stored)
-	for piece := range slices.Chunk(data, event.MaxNote-len(beginningPrefix)) {
-		if err == nil { // it is stored together with the next events
-			err = r.Log.AddNote(ctx, run, append([]byte(beginningPrefix), piece...))
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("store what a run begins with: %w", err)
-	}
-	return errors.Join(err, undefined)
+	defineErr = errors.Join(defineErr, r.define(ctx, definitions))
+	return errors.Join(r.addBeginningNotes(ctx, run, stored), defineErr)
 }
 
-// appendHash appends a hash to an open array.
+// addBeginningNotes adds the beginning to the notes of the run, in pieces. It does not wait until the log has stored
+// them: they are stored with the next events.
+func (r *Recorder) addBeginningNotes(ctx context.Context, run string, stored beginning) error {
+	data, err := json.Marshal(stored)
+	if err != nil {
+		return fmt.Errorf("store what a run begins with: %w", err)
+	}
+	for piece := range slices.Chunk(data, event.MaxNote-len(beginningPrefix)) {
+		if err := r.Log.AddNote(ctx, run, append([]byte(beginningPrefix), piece...)); err != nil {
+			return fmt.Errorf("store what a run begins with: %w", err)
+		}
+	}
+	return nil
+}
+
+// appendHash appends a hash to the JSON of an array whose closing bracket is missing.
 func appendHash(array []byte, hash string) []byte {
 	if n := len(array); n > 0 && array[n-1] != '[' {
 		array = append(array, ',')
@@ -179,86 +186,94 @@ func appendHash(array []byte, hash string) []byte {
 	return append(append(append(array, '"'), hash...), '"')
 }
 
-// defineTools stores the definitions of the tools, unless they are stored for long enough. It returns their
-// hashes as the elements of a JSON array.
+// defineTools stores the definitions of the tools, unless all of them were stored less than the retention ago. It
+// returns their hashes as the elements of a JSON array without its brackets, also with an error.
 func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []byte, err error) {
 	list.mu.Lock()
-	hashes, stored := list.hashes, list.stored
+	hashes, storedAt := list.hashes, list.storedAt
 	list.mu.Unlock()
-	if time.Since(stored) < r.Retention {
+	if time.Since(storedAt) < r.Retention {
 		return hashes, nil
 	}
+
 	hashes = nil
-	all, definitions := make([]string, 0, len(list.tools)), make(map[string][]byte)
+	allHashes := make([]string, 0, len(list.tools))
+	definitions := make(map[string][]byte)
 	for _, t := range list.tools {
-		hash, data := r.hashTool(t)
-		if data != nil {
-			definitions[hash] = data
+		hash, definition := r.hashTool(t)
+		if definition != nil {
+			definitions[hash] = definition
 		}
-		all, hashes = append(all, hash), appendHash(hashes, hash)
+		allHashes = append(allHashes, hash)
+		hashes = appendHash(hashes, hash)
 	}
 	err = r.define(ctx, definitions)
-	stored = r.oldestOf(all)
+	storedAt = r.oldestOf(allHashes)
+
 	list.mu.Lock()
 	defer list.mu.Unlock()
-	list.hashes, list.stored = hashes, stored
+	list.hashes, list.storedAt = hashes, storedAt
 	return hashes, err
 }
 
-// oldestOf returns when the first of some definitions was stored, or the zero time if one is not stored.
+// oldestOf returns the earliest time at which one of the definitions was stored. It is the zero time if one of them is
+// not stored, and the present without any hash.
 func (r *Recorder) oldestOf(hashes []string) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	oldest := time.Now()
 	for _, hash := range hashes {
-		if at := r.known[hash]; at.Before(oldest) {
+		if at := r.storedAt[hash]; at.Before(oldest) {
 			oldest = at
 		}
 	}
 	return oldest
 }
 
-// hashTool returns the hash of a tool's definition, and the definition unless the hash was cached.
-func (r *Recorder) hashTool(tool catalog.Tool) (hash string, data []byte) {
-	key := toolKey{tool.Version(), tool.Name, tool.Server, tool.NeedsApproval}
+// hashTool returns the hash of a tool's definition. definition is nil if the hash was cached and the definition need
+// not be stored again. The hash of a tool without a version is never taken from the cache.
+func (r *Recorder) hashTool(tool catalog.Tool) (hash string, definition []byte) {
+	key := toolKey{version: tool.Version(), name: tool.Name, server: tool.Server, needsApproval: tool.NeedsApproval}
 	r.mu.Lock()
-	hash, cached := r.tools[key]
+	hash, cached := r.toolHashes[key]
 	cached = cached && key.version != "" && r.isFreshLocked(hash)
 	r.mu.Unlock()
 	if cached {
 		return hash, nil
 	}
-	data, _ = json.Marshal(Definition(tool)) // schemas are valid JSON, so that the definition always marshals
-	hash = export.Digest(data)
+	definition, _ = json.Marshal(Definition(tool)) // cannot fail, because schemas are valid JSON
+	hash = export.Digest(definition)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.tools) >= maxHashes {
-		clear(r.tools)
+	if len(r.toolHashes) >= maxHashes {
+		clear(r.toolHashes)
 	}
-	r.tools[key] = hash
-	return hash, data
+	r.toolHashes[key] = hash
+	return hash, definition
 }
 
 // Definition returns a tool of the catalog in the form of an export, without its hash.
 func Definition(t catalog.Tool) export.Tool {
 	var annotations json.RawMessage
 	if t.Annotations != nil {
-		annotations, _ = json.Marshal(t.Annotations) // booleans always marshal
+		annotations, _ = json.Marshal(t.Annotations) // cannot fail for strings and booleans
 	}
 	return export.Tool{
-		Name: t.Name, Server: t.Server, Original: t.Original, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema,
-		OutputSchema: t.OutputSchema, Annotations: annotations, NeedsApproval: t.NeedsApproval, Version: t.Version(),
+		Name: t.Name, Server: t.Server, Original: t.Original, Title: t.Title, Description: t.Description,
+		InputSchema: t.InputSchema, OutputSchema: t.OutputSchema, Annotations: annotations, NeedsApproval: t.NeedsApproval,
+		Version: t.Version(),
 	}
 }
 
-// isFreshLocked reports whether a definition is stored for long enough for a run that begins now.
+// isFreshLocked reports whether the log keeps a definition for as long as a run that begins now: it keeps a definition
+// for twice the retention, so it must have been stored less than the retention ago. The caller holds r.mu.
 func (r *Recorder) isFreshLocked(hash string) bool {
-	at, ok := r.known[hash]
+	at, ok := r.storedAt[hash]
 	return ok && time.Since(at) < r.Retention
 }
 
-// define stores the definitions that are not stored yet, or not for long enough. A definition is kept for
-// twice the retention, and so for the retention of every run that refers to it while it is fresh.
+// define stores the definitions, which are by hash, except those that are fresh (isFreshLocked). It stores up to
+// storeWorkers of them at the same time and returns when all are stored or have failed.
 func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) error {
 	var missing []string
 	r.mu.Lock()
@@ -287,57 +302,66 @@ func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) er
 // errTooMany means that the process has stored as many bytes of definitions as it may.
 var errTooMany = errors.New("too many definitions of tools and agents are stored")
 
-// defineOne stores a definition, or extends the time for which it is kept. It marks the definition as known
-// before it asks the log, so that 100 runs which begin at once do not store it 100 times. If the log fails, these
-// runs have an export with a missing definition, and the next run tries again.
+// defineOne stores a definition, or extends the time for which it is kept. It marks the definition as stored before it
+// calls the log, so that 100 runs which begin at once do not store the definition 100 times. If the log fails, the
+// exports of these runs lack the definition, and the next run tries again.
 func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) error {
 	if len(data) > maxDefinition {
 		return fmt.Errorf("a definition of %d bytes is too large to be stored", len(data))
 	}
-	r.mu.Lock()
-
-	_, again := r.known[hash]
-	if !again && r.bytes+len(data) > maxDefinitions {
-		r.forgetOldLocked()
-		if r.bytes+len(data) > maxDefinitions {
-			r.mu.Unlock()
-			return errTooMany
-		}
+	if err := r.markStored(hash, len(data)); err != nil {
+		return err
 	}
-	if !again {
-		r.bytes += len(data)
-	}
-
-	// Concurrent runs need not store it too.
-	r.known[hash] = time.Now()
-	r.mu.Unlock()
 	key := definitionKey(hash)
 	_, revision, err := r.Log.Value(ctx, key)
 	if err == nil {
 		_, err = r.Log.SetValue(ctx, key, data, revision, 2*r.Retention)
 	}
 	if err != nil {
-		r.mu.Lock()
-		if _, counted := r.known[hash]; counted { // else a concurrent failure has subtracted it
-			delete(r.known, hash)
-			r.bytes -= len(data)
-		}
-		r.mu.Unlock()
+		r.unmarkStored(hash, len(data))
 		return fmt.Errorf("store a definition: %w", err)
 	}
 	return nil
 }
 
-// forgetOldLocked forgets definitions that the log has dropped. Their sizes are not known any more, so
-// the count starts again when none is left.
-func (r *Recorder) forgetOldLocked() {
-	for hash, at := range r.known {
+// markStored marks a definition of that many bytes as stored now. It returns errTooMany, and does not mark a new
+// definition, if the definitions would have more than maxDefinitions bytes.
+func (r *Recorder) markStored(hash string, size int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, counted := r.storedAt[hash]; !counted {
+		if r.storedBytes+size > maxDefinitions {
+			r.forgetExpiredLocked()
+		}
+		if r.storedBytes+size > maxDefinitions {
+			return errTooMany
+		}
+		r.storedBytes += size
+	}
+	r.storedAt[hash] = time.Now()
+	return nil
+}
+
+// unmarkStored reverts markStored, unless a concurrent failure has reverted it.
+func (r *Recorder) unmarkStored(hash string, size int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, counted := r.storedAt[hash]; counted {
+		delete(r.storedAt, hash)
+		r.storedBytes -= size
+	}
+}
+
+// forgetExpiredLocked removes the definitions from storedAt that the log does not keep any more. Their sizes are not
+// known here, so storedBytes is only reset when no definition is left. The caller holds r.mu.
+func (r *Recorder) forgetExpiredLocked() {
+	for hash, at := range r.storedAt {
 		if time.Since(at) >= 2*r.Retention {
-			delete(r.known, hash)
+			delete(r.storedAt, hash)
 		}
 	}
-	if len(r.known) == 0 {
-		r.bytes = 0
+	if len(r.storedAt) == 0 {
+		r.storedBytes = 0
 	}
 }
 
@@ -347,12 +371,12 @@ func definitionKey(hash string) values.Key { return values.NewKey("definition", 
 // storedRequest is the stored form of a request to the model.
 type storedRequest struct {
 	export.ModelRequest
-	Attempt int `json:"attempt,omitempty"` // of the job; a step that runs again has another one
+	Attempt int `json:"attempt,omitempty"` // as in AddRequest
 }
 
 // AddRequest stores a request to the model with its run. step is the number of the step and try the number of the
 // request in that step, both from 1. attempt is the attempt of the run's job, 0 without a job: a step runs again after
-// a takeover, and attempt tells its requests from those of the first time.
+// a takeover, and attempt distinguishes its new requests from those before the takeover.
 func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attempt int, request llm.Request) error {
 	recorded := export.ModelRequest{
 		Step: step, Model: request.Model, Messages: messages(request.Messages), ToolChoice: request.ToolChoice,
@@ -361,7 +385,7 @@ func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attemp
 	for _, t := range request.Tools {
 		recorded.Tools = append(recorded.Tools, t.Name)
 	}
-	data, err := json.Marshal(storedRequest{recorded, attempt})
+	data, err := json.Marshal(storedRequest{ModelRequest: recorded, Attempt: attempt})
 	if err == nil {
 		err = r.Log.SaveResult(ctx, run, requestKey(step, try), data)
 	}
@@ -371,11 +395,11 @@ func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attemp
 	return nil
 }
 
-// requestKey returns the name under which a request is stored with its run. addRequests tries the numbers in order.
+// requestKey returns the name under which a request is stored among the results of its run.
 func requestKey(step, try int) string { return fmt.Sprintf("%s %d %d", requestName, step, try) }
 
-// messages returns messages in the form of an export. What a provider wants back with a message is left
-// out: it is for the provider alone.
+// messages returns messages in the form of an export. It leaves out their llm.Extensions, which only the provider that
+// sent them can read.
 func messages(all []llm.Message) []export.Message {
 	out := make([]export.Message, len(all))
 	for i, m := range all {
@@ -394,18 +418,19 @@ func messages(all []llm.Message) []export.Message {
 // Executing says for which run a context is.
 type Executing struct {
 	Run string
-	// Parent is the run, and Call the call of it, that started the run; "" if a caller did.
+	// Parent is the run that started Run, and Call the id of the call by which it did; both "" if a caller started Run.
 	Parent, Call string
 }
 
 type executingKey struct{}
 
-// WithRun returns the context of a run, with which the agent calls the model and the tools.
+// WithRun returns a context of the run e. The agent calls the model and the tools with it, so that RunOf tells their
+// implementations for which run they are called.
 func WithRun(ctx context.Context, e Executing) context.Context {
 	return context.WithValue(ctx, executingKey{}, e)
 }
 
-// RunOf returns the run that ctx belongs to.
+// RunOf returns the run that WithRun has put into ctx. ok is false if there is no run in ctx.
 func RunOf(ctx context.Context) (e Executing, ok bool) {
 	e, ok = ctx.Value(executingKey{}).(Executing)
 	return e, ok

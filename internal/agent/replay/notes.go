@@ -11,32 +11,34 @@ import (
 	"answerd/internal/event"
 )
 
-// Notes are records of a run that readers do not see. A process writes them for the next one
-// that executes the run. The first word of a note is one of these. Together with the events
-// they journal each call: it is intended once tool_call is in the log, sent once NoteSent is,
-// waiting for input once all of NoteInput is, and done or failed with tool_result or tool_error.
+// Notes are records of a run that readers do not see. A process writes them for the next process that executes the
+// run. A note is a text of words with spaces between them: one of these words, and the arguments that its comment
+// lists. KEY is the CallKey of a call, and PART one of Parts. "This step" is the newest step when the note is written.
+//
+// Together with the events, notes journal each call. It is intended once tool_call is in the log, sent once NoteSent is,
+// waiting for input once all parts of NoteInput are, and done or failed with tool_result or tool_error.
 const (
-	NoteSent       = "sent"       // and the CallKey of a call: its request may leave from now on
-	NoteLimit      = "cut"        // and a finish reason: the next step is the last one
-	NoteSampled    = "sampled"    // and tokens: input, output and total, that a server has used
-	NoteExtensions = "extensions" // and a part of llm.Extensions, as JSON in base64: of the answer of this step
-	NoteModel      = "model"      // and the id of the model that answered this step, if it is not the one before
-	NoteUpstream   = "upstream"   // and a part: how its endpoint calls that model, if it is not the name before
-	NoteInput      = "input"      // and a CallKey and a part: what the server of a call requires before it is sent again
-	NoteTold       = "told"       // and the id of an interrupt: the hook interrupt has replied about it
-	NoteExtended   = "extended"   // and a part: what the hook pre_model_call adds to the requests of this step
-	NoteAborted    = "aborted"    // and a part: the Abort of a hook that ends the run
-	NoteEnd        = "end"        // and a part: the terminal event that the hook run_end is asked about
-	NoteTurn       = "turn"       // the run is about to end its turn in its thread
-	NoteChild      = "child"      // and a CallKey and a run's id: the child run that the call asks
-	NoteSpent      = "spent"      // and a CallKey and an event.Spent as JSON: what the child run has used, once it has ended
-	NoteBeginning  = "beginning"  // and a piece of JSON: what the export of the run needs and events do not have (package record)
-	NoteTaken      = "taken"      // a process takes over the run of another one
-	NoteLeft       = "left"       // a process stops to execute the run, in an orderly way
+	NoteSent         = "sent"       // KEY: the request of the call may be sent from now on
+	NoteStopReason   = "cut"        // a finish reason: the next step is the last one
+	NoteSampled      = "sampled"    // input, output and total tokens that a server has used by sampling
+	NoteExtensions   = "extensions" // a piece of the llm.Extensions of this step's answer, which are JSON in base64
+	NoteModel        = "model"      // the id of the model that answered this step, if it differs from the step before
+	NoteUpstream     = "upstream"   // PART: the endpoint's name for that model, if it differs from the step before
+	NoteInput        = "input"      // KEY PART: the input that the server of a call requires before the call is sent again
+	NoteHookReplied  = "told"       // the id of an interrupt: the hook interrupt has replied about it
+	NoteHookAddition = "extended"   // PART: what the hook pre_model_call adds to the requests of this step
+	NoteAborted      = "aborted"    // PART: the Abort of a hook that ends the run
+	NoteEnd          = "end"        // PART: the terminal event that the hook run_end is asked about
+	NoteTurn         = "turn"       // the run is about to end its turn in its thread
+	NoteChild        = "child"      // KEY and the id of a run: the child run that the call asks
+	NoteSpent        = "spent"      // KEY and an event.Spent as JSON: what the child run of the call has used, when it ended
+	NoteBeginning    = "beginning"  // a piece of JSON: what the export of the run needs besides events (package record)
+	NoteTaken        = "taken"      // a process takes the run over
+	NoteLeft         = "left"       // the process stops executing the run without a crash
 )
 
-// Parts divides data into the parts of notes. A part is an index, the number of parts, and a piece
-// in base64.
+// Parts divides data into texts that fit one note each, to be written in this order. A part is its index from 0, the
+// number of parts, and a piece of the base64 of data, with spaces between them. There is no part if data is empty.
 func Parts(data []byte) []string {
 	pieces := slices.Collect(slices.Chunk([]byte(base64.StdEncoding.EncodeToString(data)), maxPiece))
 	out := make([]string, len(pieces))
@@ -46,18 +48,19 @@ func Parts(data []byte) []string {
 	return out
 }
 
-// maxPiece bounds the piece of data in one note, in bytes. The words before it need the rest.
+// maxPiece bounds the piece of data in one part, in bytes. 128 bytes are left for the words before the piece.
 const maxPiece = event.MaxNote - 128
 
-// joined holds the parts of Parts as they are read. A process that died may have left some parts
-// only; the next process writes all of them again.
-type joined struct {
-	pieces string // of the parts so far
-	data   []byte // once all parts are there; nil before
+// partJoiner puts the parts of Parts together again. If a process died before it had written all parts, the next
+// process writes all of them again, so the part with the index 0 discards what was read before.
+type partJoiner struct {
+	pieces string // the base64 of the parts so far
+	data   []byte // what Parts was called with; nil until all parts have been added
 }
 
-// addPart adds a part, whose words are those that Parts has written, and reports whether it was the last one.
-func (j *joined) addPart(words []string) bool {
+// addPart adds the part that consists of words. It reports whether that was the last part, and then sets data. It
+// ignores words that are not a part.
+func (j *partJoiner) addPart(words []string) (complete bool) {
 	if len(words) != 3 {
 		return false
 	}
@@ -79,19 +82,20 @@ func (j *joined) addPart(words []string) bool {
 	return true
 }
 
-// CallKey returns the key of a call in notes: a hash, since a provider may choose an id of any
-// length.
+// CallKey returns the key of a call in notes. It is a hash of the id, because an id that a provider chose may be too
+// long for a note.
 func CallKey(callID string) string { return hexSHA256([]byte(callID)) }
 
+// hexSHA256 returns the SHA-256 of data in hex.
 func hexSHA256(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-// Crashes returns how many processes died while they executed the run, the last one included:
-// those that took it, or began it, and wrote no NoteLeft.
+// Crashes returns how many processes began the run or took it over, and wrote no NoteLeft. The process that executed
+// the run last counts too, so call Crashes before this process writes NoteTaken.
 func Crashes(notes []event.Note) (n int) {
-	executing := true
+	executing := true // by the process that began the run, which writes no NoteTaken
 	for _, note := range notes {
 		switch string(note.Data) {
 		case NoteTaken:

@@ -9,9 +9,9 @@
 //		// nobody knows whether the server carried it out
 //	}
 //
-// The run loop goes through the state as if everything happened again, without a model, a tool
-// or an event, and so comes to where the run was left. Methods of a nil State return nil, which
-// is the state of a run that begins here. A State is for one goroutine.
+// The run loop takes the steps of the state again. It takes answers and results from the state, without calling a model
+// or a tool and without appending an event, until it has reached the end of the log; there it continues the run.
+// A nil *State is the state of a run that this process began. A State is for one goroutine.
 package replay
 
 import (
@@ -26,35 +26,34 @@ import (
 
 // State is what a run has done in other processes.
 type State struct {
-	Steps    []*Step
-	Calls    map[string]*Call   // by call id; also those of steps that were reset
-	Parts    int                // text and reasoning parts
-	Reported map[string]int     // levels of limits that readers know of, in percent, by limit
-	Raised   map[string]float64 // what people raised limits to, by limit
-	Used     time.Duration      // of the run's own time, without pauses
-	// Asked is the open question about a limit; nil if there is none.
-	Asked  *event.Interrupt
-	Inputs map[string][]byte // what people answered, by interrupt
-	Told   map[string]bool   // the interrupts about which the hook interrupt has replied
-	// Abort is set if a hook ends the run, and End if the hook run_end may know how it ends. Another
-	// process has died since, and no terminal event came.
-	Abort *Abort
-	End   event.Body
-	// Suspended says that the run was suspended at least once.
-	Suspended bool
-	// Ending says that everything open was closed for a terminal event that never came.
+	Steps     []*Step            // in order; Steps[0] is step 1
+	Calls     map[string]*Call   // by call id; also those of steps that were reset
+	PartCount int                // text and reasoning parts that have begun
+	Reported  map[string]int     // the newest event budget of each limit: 80 or 100 percent; 0 once the limit was raised
+	Raised    map[string]float64 // the value that a person raised a limit to, by limit
+	Used      time.Duration      // the run's own time, without suspensions and without the time between processes
+	// BudgetQuestion is the open question about a limit; nil if there is none.
+	BudgetQuestion *event.Interrupt
+	Inputs         map[string][]byte // what people answered, by interrupt
+	HookReplied    map[string]bool   // the interrupts about which the hook interrupt has replied
+	// Abort is set if a hook decided to end the run, and End if the hook run_end was or was about to be asked about that
+	// terminal event. The process died before the terminal event was in the log.
+	Abort     *Abort
+	End       event.Body
+	Suspended bool // the run was suspended at least once
+	// Ending says that the open step was closed for a terminal event, which is not in the log.
 	Ending bool
 }
 
-// HasCallOf reports whether the run has called the tool with that name, unless the model invented the tool. Calls of a
-// step that runs again do not count. s may be nil.
+// HasCallOf reports whether a step that ended has a call of the tool with that name. Calls that failed because
+// the catalog did not have the tool do not count. s may be nil.
 func (s *State) HasCallOf(tool string) bool {
 	if s == nil {
 		return false
 	}
 	for n := range s.Steps {
 		step := s.Step(n + 1)
-		if step == nil { // it runs again
+		if step == nil { // The step did not end and will run again.
 			continue
 		}
 		for _, c := range step.Calls {
@@ -73,48 +72,47 @@ type Step struct {
 	Calls        []*Call
 	Usage        event.Usage
 	FinishReason string
-	Ended        bool        // a step that did not end runs again
-	Sampled      event.Usage // tokens that servers used
-	StopReason   string      // why the next step is the last one; "" if that was not decided
-	// Limits that people raised, before the step's calls and after them.
+	Ended        bool        // step_end is in the log; a step without it runs again
+	Sampled      event.Usage // tokens that MCP servers used by sampling
+	StopReason   string      // the finish reason for which the next step is the last one; "" if that was not decided
+	// Limits that people raised, before the first call of the step ended and after that.
 	RaisedBefore, RaisedAfter []event.BudgetResolved
-	Extensions                string // the notes of NoteExtensions, joined
-	Model                     string // that answered; "" if it is the one before
-	Upstream                  string // how its endpoint calls it; "" as before
-	// Extended is what the hook pre_model_call adds to the requests of the step; nil if nothing. It
-	// stays when the step is reset.
-	Extended []byte
-	Refused  string // the limit that somebody did not raise; "" if there is none
+	Extensions                string // the pieces of NoteExtensions, joined: JSON in base64
+	Model                     string // the model that answered; "" if it is that of the step before
+	Upstream                  string // the endpoint's name for the model; "" if it is that of the step before
+	// HookAddition is what the hook pre_model_call adds to the requests of the step; nil for nothing. A reset of the
+	// step keeps it.
+	HookAddition []byte
+	RefusedLimit string // the limit that a person refused to raise; "" if there is none
 
 	text strings.Builder // becomes Text
 }
 
-// Call is a tool call, as far as it came.
+// Call is a tool call, as far as the log shows it.
 type Call struct {
 	event.Call
 	Args     string // the arguments as the model wrote them; "" until they are complete
 	ByClient bool   // the caller executes it
-	Sent     bool   // its request may have left
-	InFlight bool   // it may have left since the server last required input
-	// Input is what the server required last, before the call is sent again; nil if nothing.
+	Sent     bool   // its request may have been sent
+	InFlight bool   // its request may have been sent since the server last required input
+	// Input is the input that the server required last, before the call is sent again; nil if it required none.
 	Input []byte
-	End   event.Body
-	// Approval is the newest approval that was asked for, and Resolution what became of it;
-	// nil if there is none.
+	End   event.Body // the ToolResult or ToolError; nil if the call has not ended
+	// Approval is the newest approval that was asked for, and Resolution the decision about it; nil if there is none.
 	Approval   *event.Interrupt
 	Resolution *event.ApprovalResolved
-	// Elicitations are the questions of its server that are still open, and Elicited what became
-	// of the others, by interrupt.
+	// Elicitations are the questions of the call's server that are still open. Elicited has the resolutions of the
+	// questions that are not, by interrupt.
 	Elicitations []event.Interrupt
 	Elicited     map[string]event.ElicitationResolved
 
 	// Child is the newest child run of a call that asks another agent; "" before it is asked. Spent is what
-	// the child has used, once it has ended. Relayed are the questions of the child, in order.
+	// the child has used; nil before it has ended. Relayed are the questions of the child, in order.
 	Child   string
 	Spent   *event.Spent
 	Relayed []*Relayed
 
-	input joined // of NoteInput
+	input partJoiner // the parts of NoteInput
 }
 
 // Relayed is a question of a child run that its parent has asked.
@@ -143,35 +141,36 @@ type Abort struct {
 	Withheld bool   `json:"withheld,omitempty"` // the caller must not get the text of the step
 }
 
-// Read rebuilds the state of a run from all of its events, notes and inputs.
+// Read rebuilds the state of a run from all of its events, notes and inputs, each in the order of the log. It ignores
+// notes that it cannot decode.
 func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State {
 	state := &State{
-		Calls:    make(map[string]*Call),
-		Reported: make(map[string]int),
-		Raised:   make(map[string]float64),
-		Inputs:   make(map[string][]byte),
-		Told:     make(map[string]bool),
+		Calls:       make(map[string]*Call),
+		Reported:    make(map[string]int),
+		Raised:      make(map[string]float64),
+		Inputs:      make(map[string][]byte),
+		HookReplied: make(map[string]bool),
 	}
 	for _, in := range inputs {
 		state.Inputs[in.ID] = in.Data
 	}
 	n := noteReader{State: state, byKey: make(map[string]*Call)}
-	var since int64 // the time from which on time counts; 0 while the clock is paused
+	var countFrom int64 // the time of the previous event; 0 if the time until the next event does not count
 	for _, e := range events {
-		if since > 0 {
-			state.Used += time.Duration(e.Time-since) * time.Millisecond
+		if countFrom > 0 {
+			state.Used += time.Duration(e.Time-countFrom) * time.Millisecond
 		}
-		since = e.Time
+		countFrom = e.Time
 		state.applyEvent(e)
 		if c, ok := e.Body.(event.ToolCallStart); ok {
 			n.byKey[CallKey(c.CallID)] = state.Calls[c.CallID]
 		}
 		if _, suspended := e.Body.(event.Suspended); suspended {
-			since = 0
+			countFrom = 0
 		}
 		for ; len(notes) > 0 && notes[0].After <= e.Seq; notes = notes[1:] {
 			if n.applyNote(strings.Fields(string(notes[0].Data))) {
-				since = 0 // until the next process does something
+				countFrom = 0 // No process executes the run until the next event.
 			}
 		}
 	}
@@ -181,7 +180,7 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 	return state
 }
 
-// Step returns the step with that number, from 1, if it ended; nil otherwise.
+// Step returns the step with the number n, from 1, if it ended, and nil otherwise. s may be nil.
 func (s *State) Step(n int) *Step {
 	if s == nil || n > len(s.Steps) || !s.Steps[n-1].Ended {
 		return nil
@@ -189,7 +188,7 @@ func (s *State) Step(n int) *Step {
 	return s.Steps[n-1]
 }
 
-// Call returns what the log has of a call, nil if nothing.
+// Call returns the call with that id, or nil if the log does not have it. s may be nil.
 func (s *State) Call(callID string) *Call {
 	if s == nil {
 		return nil
@@ -202,16 +201,16 @@ func (s *Step) HasEndedCall() bool {
 	return slices.ContainsFunc(s.Calls, func(c *Call) bool { return c.End != nil })
 }
 
-// Extension returns what the hook pre_model_call adds to the requests of step n, which did not end.
-// nil means that the hook is to be asked.
-func (s *State) Extension(n int) []byte {
+// HookAddition returns what the hook pre_model_call adds to the requests of step n, from 1. nil means that the log has
+// no addition, so that the hook must be asked. s may be nil.
+func (s *State) HookAddition(n int) []byte {
 	if s == nil || n > len(s.Steps) {
 		return nil
 	}
-	return s.Steps[n-1].Extended
+	return s.Steps[n-1].HookAddition
 }
 
-// lastStep returns the newest step, nil before the first.
+// lastStep returns the newest step, or nil before the first step.
 func (s *State) lastStep() *Step {
 	if len(s.Steps) == 0 {
 		return nil
@@ -222,13 +221,15 @@ func (s *State) lastStep() *Step {
 // noteReader adds notes to a state.
 type noteReader struct {
 	*State
-	byKey map[string]*Call // by CallKey
-	// Of NoteExtended, NoteUpstream, NoteAborted and NoteEnd.
-	extended, upstream, abort, end joined
+	byKey map[string]*Call // the calls so far, by CallKey
+	// The parts of NoteHookAddition, NoteUpstream, NoteAborted and NoteEnd.
+	hookAddition, upstream, abort, end partJoiner
 }
 
-// applyNote adds one note to the state, and reports whether another process took over there.
-func (n *noteReader) applyNote(words []string) (movedOn bool) {
+// applyNote adds the note that consists of words to the state. It reports whether a process stopped executing the run
+// at this note, or another process took over. It ignores notes of an unknown call, notes of a step before the first
+// step, and notes that are not part of a State.
+func (n *noteReader) applyNote(words []string) (processChanged bool) {
 	if len(words) == 0 {
 		return false
 	}
@@ -249,11 +250,11 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 		if json.Unmarshal([]byte(words[2]), &spent) == nil {
 			n.byKey[words[1]].Spent = &spent
 		}
-	case kind == NoteTold:
-		n.Told[rest] = true
-	case kind == NoteExtended && step != nil:
-		if n.extended.addPart(words[1:]) {
-			step.Extended = n.extended.data
+	case kind == NoteHookReplied:
+		n.HookReplied[rest] = true
+	case kind == NoteHookAddition && step != nil:
+		if n.hookAddition.addPart(words[1:]) {
+			step.HookAddition = n.hookAddition.data
 		}
 	case kind == NoteAborted:
 		var a Abort
@@ -270,7 +271,7 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 		step.Model = rest
 	case kind == NoteUpstream && step != nil && n.upstream.addPart(words[1:]):
 		step.Upstream = string(n.upstream.data)
-	case kind == NoteLimit && step != nil:
+	case kind == NoteStopReason && step != nil:
 		step.StopReason = rest
 	case kind == NoteSampled && step != nil:
 		var u event.Usage
@@ -283,8 +284,8 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 	return false
 }
 
-// applyInput adds one part of what the server of the call requires. A process that died before the
-// last part has not asked anybody yet, so the call still counts as in flight.
+// applyInput adds one part of NoteInput. The call counts as in flight until the last part: a process that died before
+// it had written the last part has not asked a person for the input.
 func (c *Call) applyInput(part []string) {
 	if c.input.addPart(part) {
 		c.Input, c.InFlight = c.input.data, false
@@ -298,16 +299,16 @@ func (s *State) applyEvent(e event.Event) {
 	case event.StepStart:
 		s.Steps = append(s.Steps, &Step{})
 	case event.StepReset:
-		*step = Step{Extended: step.Extended}
+		*step = Step{HookAddition: step.HookAddition}
 	case event.StepEnd:
 		step.Ended, step.FinishReason = true, body.FinishReason
 		if body.Usage != nil {
 			step.Usage = *body.Usage
 		}
-		// No model gives these reasons: the step was closed because the run came to its end.
+		// Models do not give these finish reasons: the run loop does when it closes the step because the run ends.
 		s.Ending = body.FinishReason == "error" || body.FinishReason == "cancelled"
 	case event.TextStart, event.ReasoningStart:
-		s.Parts++
+		s.PartCount++
 	case event.TextDelta:
 		step.text.WriteString(body.Delta)
 	case event.Budget:
@@ -317,7 +318,7 @@ func (s *State) applyEvent(e event.Event) {
 		}
 	case event.BudgetRequired:
 		asked, _ := InterruptOf(e)
-		s.Asked = &asked
+		s.BudgetQuestion = &asked
 	case event.BudgetResolved:
 		s.applyBudgetResolved(body, step)
 	case event.Suspended:
@@ -327,11 +328,11 @@ func (s *State) applyEvent(e event.Event) {
 	}
 }
 
-// applyBudgetResolved adds what became of the question about a limit.
+// applyBudgetResolved adds the answer to the open question about a limit. step is the newest step.
 func (s *State) applyBudgetResolved(b event.BudgetResolved, step *Step) {
-	s.Asked = nil
+	s.BudgetQuestion = nil
 	if !b.Approved {
-		step.Refused = b.Limit
+		step.RefusedLimit = b.Limit
 		return
 	}
 	s.Reported[b.Limit], s.Raised[b.Limit] = 0, b.Max
@@ -342,22 +343,14 @@ func (s *State) applyBudgetResolved(b event.BudgetResolved, step *Step) {
 	}
 }
 
-// applyCallEvent adds an event of a call.
+// applyCallEvent adds an event of a call. It ignores events that are not about a call.
 func (s *State) applyCallEvent(e event.Event) {
-	if asked, _ := InterruptOf(e); asked.ID != "" {
-		call := s.Calls[asked.CallID]
-		if asked.ChildRunID != "" {
-			call.Relayed = append(call.Relayed, &Relayed{Interrupt: asked})
-			return
-		}
-		if asked.Kind == event.KindApproval {
-			call.Approval, call.Resolution = &asked, nil
-		} else {
-			call.Elicitations = append(call.Elicitations, asked)
-		}
+	asked, resolvedID := InterruptOf(e)
+	if asked.ID != "" {
+		s.addQuestion(asked)
 		return
 	}
-	if _, resolved := InterruptOf(e); resolved != "" && s.resolveRelayed(resolved) {
+	if resolvedID != "" && s.resolveRelayed(resolvedID) {
 		return
 	}
 	switch body := e.Body.(type) {
@@ -389,7 +382,20 @@ func (s *State) applyCallEvent(e event.Event) {
 	}
 }
 
-// resolveRelayed marks a question of a child run as resolved. It reports false if no question has that id.
+// addQuestion adds a question about a call to that call.
+func (s *State) addQuestion(asked event.Interrupt) {
+	call := s.Calls[asked.CallID]
+	switch {
+	case asked.ChildRunID != "":
+		call.Relayed = append(call.Relayed, &Relayed{Interrupt: asked})
+	case asked.Kind == event.KindApproval:
+		call.Approval, call.Resolution = &asked, nil
+	default:
+		call.Elicitations = append(call.Elicitations, asked)
+	}
+}
+
+// resolveRelayed marks the question of a child run with that id as resolved. It returns false if no child run has it.
 func (s *State) resolveRelayed(id string) bool {
 	for _, c := range s.Calls {
 		if q := c.RelayedQuestion(id); q != nil {
@@ -400,8 +406,8 @@ func (s *State) resolveRelayed(id string) bool {
 	return false
 }
 
-// InterruptOf returns the question that an event asks, or the id of the one that it resolves.
-// Both are empty for all other events.
+// InterruptOf returns the question that an event asks, or the id of the question that it resolves. For other events,
+// both results are zero.
 func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 	switch body := e.Body.(type) {
 	case event.Elicitation:
@@ -420,8 +426,9 @@ func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 		}, ""
 	case event.ApprovalRequired:
 		return event.Interrupt{
-			ID: body.InterruptID, Kind: event.KindApproval, Call: body.Call, Message: body.Message, Args: body.Args, ArgsSHA256: hexSHA256(body.Args),
-			ToolVersion: body.ToolVersion, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt, ChildRunID: body.ChildRunID,
+			ID: body.InterruptID, Kind: event.KindApproval, Call: body.Call, Message: body.Message, Args: body.Args,
+			ArgsSHA256: hexSHA256(body.Args), ToolVersion: body.ToolVersion, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt,
+			ChildRunID: body.ChildRunID,
 		}, ""
 	case event.BudgetRequired:
 		return event.Interrupt{

@@ -67,17 +67,17 @@ func TestReadRestoresDecisionsOfHooks(t *testing.T) {
 		}
 	}
 
-	addNote(2, replay.NoteExtended, "torn"+long, 1) // the process died; the next one asked again
-	addNote(2, replay.NoteExtended, long, 2)
-	addNote(4, replay.NoteExtended, "torn"+long, 1)
+	addNote(2, replay.NoteHookAddition, "torn"+long, 1) // the process died; the next one asked again
+	addNote(2, replay.NoteHookAddition, long, 2)
+	addNote(4, replay.NoteHookAddition, "torn"+long, 1)
 	addNote(4, replay.NoteAborted, `{"reason":"not today","withheld":true}`, 1)
 	addNote(4, replay.NoteEnd, string(failed.JSON), 1)
 	s := replay.Read(numberEvents(event.Start{}, event.StepStart{Step: 1}, event.StepReset{Step: 1}, event.TextDelta{Delta: "Hello"}), notes, nil)
-	if got := string(s.Extension(1)); got != long {
-		t.Errorf("Extension(1) = %.20q and %d bytes, want the whole one of %d bytes", got, len(got), len(long))
+	if got := string(s.HookAddition(1)); got != long {
+		t.Errorf("HookAddition(1) = %.20q and %d bytes, want the whole one of %d bytes", got, len(got), len(long))
 	}
-	if got := s.Extension(2); got != nil {
-		t.Errorf("Extension(2) = %q, want nil", got)
+	if got := s.HookAddition(2); got != nil {
+		t.Errorf("HookAddition(2) = %q, want nil", got)
 	}
 	if want := (replay.Abort{Reason: "not today", Withheld: true}); s.Abort == nil || *s.Abort != want {
 		t.Errorf("Abort = %+v, want %+v", s.Abort, want)
