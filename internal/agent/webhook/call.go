@@ -18,7 +18,7 @@ import (
 // SignatureHeader carries "sha256=" and the HMAC-SHA256 of the body in hex.
 const SignatureHeader = "X-Answerd-Signature"
 
-// Event is what a service is asked about.
+// Event names a hook: the moment of a run at which the service is asked.
 type Event string
 
 // The hooks about tool calls.
@@ -46,40 +46,39 @@ func (e Event) isToolEvent() bool {
 	return slices.Contains([]Event{PreToolCall, ToolError, ToolResult}, e)
 }
 
-// Call is one question: what it is about and how far that has come.
+// Call is one question to the service.
 type Call struct {
 	Hook    Event
 	RunID   string // "" outside of runs
-	Subject string // on whose behalf; "" where nobody authenticates
+	Subject string // the caller of the run; "" if callers need not authenticate
 
-	// Of the hooks about tool calls.
+	// For hooks about tool calls.
 	Server string // "" for a tool that no server has
 	Tool   string
 	CallID string
-	// Args is the arguments, a JSON object; nil where a model wrote something else,
-	// which is ArgsText then.
+	// Args are the arguments, a JSON object. If the model wrote anything else, Args is nil and ArgsText is that text.
 	Args     json.RawMessage
 	ArgsText string
-	Result   *Result  // of ToolResult
-	Failure  *Failure // of ToolError
+	Result   *Result  // for ToolResult
+	Failure  *Failure // for ToolError
 
-	// Of the hooks about a run. Another process may ask about the same step, interrupt or end again
-	// if one died before it stored the reply.
+	// For hooks about a run. If a process dies before it has stored the reply, another process asks about the same step,
+	// interrupt or end again.
 	ThreadID string
-	Step     int             // of PreModelCall and ModelResult
-	Request  *ModelRequest   // of PreModelCall
-	Answer   *ModelAnswer    // of ModelResult
-	Waiting  json.RawMessage // of Interrupt: as the event suspended has it
-	End      *End            // of RunEnd
+	Step     int             // for PreModelCall and ModelResult
+	Request  *ModelRequest   // for PreModelCall
+	Answer   *ModelAnswer    // for ModelResult
+	Waiting  json.RawMessage // for Interrupt: the question to the person, as in the event suspended
+	End      *End            // for RunEnd
 }
 
-// Result is what the tool gave, as MCP has it.
+// Result is the result of a tool, with the content of MCP.
 type Result struct {
 	Content    []json.RawMessage `json:"content"`
 	Structured json.RawMessage   `json:"structured,omitempty"`
 }
 
-// Failure is the error that the model would get.
+// Failure is the error that the model gets unless the reply replaces it.
 type Failure struct {
 	Kind    string `json:"kind"` // as in the event tool_error
 	Message string `json:"message"`
@@ -90,38 +89,38 @@ type ModelRequest struct {
 	Model     string    `json:"model"`
 	Messages  []Message `json:"messages"`
 	Tools     []string  `json:"tools"`                // names
-	MaxTokens int64     `json:"max_tokens,omitempty"` // of the answer; 0 is no limit
+	MaxTokens int64     `json:"max_tokens,omitempty"` // the limit of the answer; 0 for no limit
 }
 
 // Message is one message of a conversation.
 type Message struct {
 	Role    string        `json:"role"` // system, user, assistant or tool
 	Content string        `json:"content"`
-	Calls   []MessageCall `json:"calls,omitempty"`   // of an assistant
-	CallID  string        `json:"call_id,omitempty"` // of a tool: the call that it answers
-	Tool    string        `json:"tool,omitempty"`
+	Calls   []MessageCall `json:"calls,omitempty"`   // of a message with the role assistant
+	CallID  string        `json:"call_id,omitempty"` // of a message with the role tool: the call whose result it is
+	Tool    string        `json:"tool,omitempty"`    // of a message with the role tool
 	Media   []Media       `json:"media,omitempty"`
 }
 
 // MessageCall is a tool call as the model wrote it.
 type MessageCall struct {
-	CallID string          `json:"call_id"`
-	Tool   string          `json:"tool"`
-	Args   json.RawMessage `json:"args"` // null where the model wrote something else, which is ArgsText
-	// ArgsText is as in Call.
-	ArgsText string `json:"args_text,omitempty"`
+	CallID string `json:"call_id"`
+	Tool   string `json:"tool"`
+	// Args are a JSON object. If the model wrote anything else, Args is null and ArgsText is that text.
+	Args     json.RawMessage `json:"args"`
+	ArgsText string          `json:"args_text,omitempty"`
 }
 
-// Media describes an image or audio of a message, without its data.
+// Media describes an image, audio or PDF of a message, without its data.
 type Media struct {
 	MIME  string `json:"media_type"`
 	Bytes int    `json:"bytes"`
-	URL   string `json:"url,omitempty"` // in place of both
+	URL   string `json:"url,omitempty"` // of an image that is given by its address, without data
 }
 
 // ModelAnswer is what the model answered in one step.
 type ModelAnswer struct {
-	Model        string          `json:"model"` // that answered
+	Model        string          `json:"model"` // the model that answered
 	Text         string          `json:"text"`
 	Calls        []MessageCall   `json:"calls"`
 	FinishReason string          `json:"finish_reason"`
@@ -132,11 +131,11 @@ type ModelAnswer struct {
 type End struct {
 	Status string          // completed, failed or cancelled
 	Result json.RawMessage // of a completed run: answer, finish_reason and metadata
-	Error  json.RawMessage // of any other: code, message, partial_answer
+	Error  json.RawMessage // of a failed or cancelled run: code, message, partial_answer
 }
 
-// wireCall is the body of a question about a tool call. Timestamp and DeliveryID are what a receiver
-// needs to refuse a copy: they stand in the body because the body is what is signed.
+// wireCall is the body of a question about a tool call. With Timestamp and DeliveryID a receiver can refuse a request
+// that somebody recorded and sent again. They are in the body because the signature covers only the body.
 type wireCall struct {
 	Hook       Event           `json:"hook"`
 	RunID      string          `json:"run_id"`
@@ -144,7 +143,7 @@ type wireCall struct {
 	Server     string          `json:"server"`
 	Tool       string          `json:"tool"`
 	CallID     string          `json:"call_id"`
-	Args       json.RawMessage `json:"args"` // null where there is no object
+	Args       json.RawMessage `json:"args"` // null if the arguments are not an object
 	ArgsText   string          `json:"args_text,omitempty"`
 	Result     *Result         `json:"result,omitempty"`
 	Error      *Failure        `json:"error,omitempty"`
@@ -168,8 +167,8 @@ type wireRunEvent struct {
 	DeliveryID string          `json:"delivery_id"`
 }
 
-// deliveryID returns the id of the POST. Another process may send run_end of the same run again; it
-// has the same id there, so that a service which remembers ids acts on it once.
+// deliveryID returns the id of the POST. It is random, except for run_end: another process may ask about the same end
+// again, so the id follows from the run, and a service that remembers ids acts once.
 func (c Call) deliveryID() string {
 	if c.Hook != RunEnd {
 		return "dlv_" + strings.ToLower(rand.Text())
@@ -178,7 +177,8 @@ func (c Call) deliveryID() string {
 	return "dlv_" + hex.EncodeToString(sum[:16])
 }
 
-// encodeBody returns the bytes that are signed and sent. now and delivery become the timestamp and the delivery_id.
+// encodeBody returns the body of the POST, which is also what is signed. now and delivery become the members timestamp
+// and delivery_id.
 func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -197,20 +197,20 @@ func (c Call) wireBody(now int64, delivery string) any {
 			Args: c.Args, ArgsText: c.ArgsText, Result: c.Result, Error: c.Failure, Timestamp: now, DeliveryID: delivery,
 		}
 	}
-	decoded := wireRunEvent{
+	body := wireRunEvent{
 		Hook: c.Hook, RunID: c.RunID, ThreadID: c.ThreadID, Subject: c.Subject, Step: c.Step,
 		Request: c.Request, Interrupt: c.Waiting, Timestamp: now, DeliveryID: delivery,
 	}
 	if c.Answer != nil {
-		decoded.Result = c.Answer
+		body.Result = c.Answer
 	}
 	if c.End != nil {
-		decoded.Status, decoded.Error = c.End.Status, c.End.Error
-		if c.End.Result != nil {
-			decoded.Result = c.End.Result
+		body.Status, body.Error = c.End.Status, c.End.Error
+		if c.End.Result != nil { // A nil RawMessage in the any would be encoded as null and not left out.
+			body.Result = c.End.Result
 		}
 	}
-	return decoded
+	return body
 }
 
 // Sign returns the value of SignatureHeader for a body.

@@ -8,11 +8,11 @@
 //		// no reply, or one that cannot be used: what that means depends on the hook
 //	}
 //
-// Each question is one signed POST. It is not repeated when there is no reply, since the service
-// may have acted on it. Only if an HTTP/2 connection ends before the service took the question are
-// the same bytes sent again; a service recognizes them by their delivery_id. Over HTTP/1.1 each
-// question has its own connection. Ask blocks until the reply is there, 5 seconds are over or ctx
-// ends, whichever is first. Any number of questions may be asked at once.
+// Each question is one signed POST. It is not repeated when there is no reply, since the service may have acted on it.
+// There is one exception: if an HTTP/2 connection ends before the service has accepted the question, net/http sends
+// the same bytes again, and a service recognizes them by their delivery_id. Over HTTP/1.1 each question has its own
+// connection. Ask blocks until the reply has arrived, 5 seconds have passed or ctx ends. Any number of questions may be
+// asked at once.
 package webhook
 
 import (
@@ -47,14 +47,13 @@ const (
 // Options say which service to ask. URL and Secret are required.
 type Options struct {
 	URL    string      // https, or http on the loopback address
-	Secret auth.Secret // what every question is signed with
-	// CurrentSecret, if set, returns the secret for each question in place of Secret.
+	Secret auth.Secret // the key of the signatures
+	// CurrentSecret, if set, is called for each question and returns the key to use instead of Secret.
 	CurrentSecret func() auth.Secret
-	// Events are the hooks about runs that are asked. Those about tool calls always are.
+	// Events lists the hooks about runs that are enabled. The hooks about tool calls always are.
 	Events []Event
 
-	// Transport, if set, wraps the transport that sends the questions. Redirects are
-	// refused with any.
+	// Transport, if set, wraps the transport that sends the questions. Redirects are not followed with any transport.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Tracer    trace.Tracer // nil records nothing
 	Meter     metric.Meter // nil records nothing
@@ -66,12 +65,12 @@ type Client struct {
 	secret   func() auth.Secret
 	events   []Event
 	http     *http.Client
-	http2    atomic.Bool // the service speaks HTTP/2
+	http2    atomic.Bool // the last response came over HTTP/2
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
 }
 
-// New returns a client of the service. It asks nothing yet.
+// New checks the options and returns a client of the service. It does not connect to the service.
 func New(opts Options) (*Client, error) {
 	if err := fetch.CheckEndpoint("the URL", opts.URL); err != nil {
 		return nil, err
@@ -79,10 +78,10 @@ func New(opts Options) (*Client, error) {
 	if opts.Secret.IsZero() {
 		return nil, errors.New("there is no secret to sign with")
 	}
-	own := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
-	var transport http.RoundTripper = own
+	// The clone uses the proxies of the environment (S3.7).
+	var transport http.RoundTripper = http.DefaultTransport.(*http.Transport).Clone()
 	if opts.Transport != nil {
-		transport = opts.Transport(own)
+		transport = opts.Transport(transport)
 	}
 	if opts.CurrentSecret == nil {
 		opts.CurrentSecret = func() auth.Secret { return opts.Secret }
@@ -108,7 +107,7 @@ func New(opts Options) (*Client, error) {
 	return client, nil
 }
 
-// Close closes the connections that wait for another question.
+// Close closes the idle connections. Questions in flight are not affected.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Asks reports whether the service is asked about e. A nil Client asks about nothing.
@@ -116,61 +115,54 @@ func (c *Client) Asks(e Event) bool {
 	return c != nil && (e.isToolEvent() || slices.Contains(c.events, e))
 }
 
-// Ask puts one question. The error says in our own words why there is no reply that
-// could be used; it names no URL, no value of the question and no byte of the reply.
+// Ask sends one question and returns the reply. An error means that there is no reply, or no valid one; the service may
+// have received the question nevertheless. The text of the error has no URL, no value of the question and no part of
+// the reply.
 func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	attributes := []attribute.KeyValue{attribute.String("answerd.hook", string(call.Hook))}
 	if call.Hook.isToolEvent() {
-		attributes = append(attributes, attribute.String("gen_ai.tool.name", call.Tool), attribute.String("gen_ai.tool.call.id", call.CallID))
+		attributes = append(attributes,
+			attribute.String("gen_ai.tool.name", call.Tool), attribute.String("gen_ai.tool.call.id", call.CallID))
 	}
 	ctx, span := c.tracer.Start(ctx, "hook", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 	defer span.End()
 	started := time.Now()
 	reply, err := c.postCall(ctx, call)
-	does := reply.String()
+	kind := reply.String()
 	if err != nil {
-		does = "error"
+		kind = "error"
 		span.SetStatus(codes.Error, err.Error())
 	}
-	span.SetAttributes(attribute.String("answerd.hook.reply", does))
+	span.SetAttributes(attribute.String("answerd.hook.reply", kind))
 	c.duration.Record(ctx, time.Since(started).Seconds(), metric.WithAttributes(
-		attribute.String("hook", string(call.Hook)), attribute.String("reply", does)))
+		attribute.String("hook", string(call.Hook)), attribute.String("reply", kind)))
 	return reply, err
 }
 
-// postCall sends one question and returns the reply. An error means that the service may or may not have received
-// the question.
+// postCall sends one question and returns the reply, without telemetry.
 func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
-	delivery := call.deliveryID()
-	body, err := call.encodeBody(time.Now(), delivery)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	var reused bool // whether the connection had another request before
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused },
+	})
+	req, err := c.newRequest(traced, call)
 	if err != nil {
 		return Reply{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
-	if err != nil {
-		return Reply{}, errors.New("the question cannot be sent")
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set(SignatureHeader, Sign(c.secret(), body))
-	req.Header.Set("Idempotency-Key", delivery)
 
-	// A reply over HTTP/1.1 does not say which question it is for. If a proxy or the service sends
-	// one twice, net/http may read the second copy as the reply to the next question on that
-	// connection, which is about another call (F51).
+	// A reply over HTTP/1.1 does not say which question it is for. If a proxy or the service sends a reply twice,
+	// net/http may read the second copy as the reply to the next question on that connection, which is about another
+	// call (F51). So a connection that may be HTTP/1.1 is used once.
 	req.Close = !c.http2.Load()
-	var reused bool
-	conns := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
-	req = req.WithContext(httptrace.WithClientTrace(ctx, conns))
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return Reply{}, transportError(ctx)
 	}
 	defer resp.Body.Close()
 	c.http2.Store(resp.ProtoMajor >= 2)
-	if reused && resp.ProtoMajor < 2 { // the service spoke HTTP/2 until now
+	if reused && resp.ProtoMajor < 2 { // req.Close was false, because the previous response came over HTTP/2
 		return Reply{}, errors.New("the service changed to HTTP/1.1 on a connection in use")
 	}
 	if resp.StatusCode/100 != 2 {
@@ -187,8 +179,26 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	return parseReply(call.Hook, text)
 }
 
-// transportError returns why there was no reply. What net/http says names addresses, and
-// the URL with a key that it may hold.
+// newRequest returns the signed request that asks the question.
+func (c *Client) newRequest(ctx context.Context, call Call) (*http.Request, error) {
+	delivery := call.deliveryID()
+	body, err := call.encodeBody(time.Now(), delivery)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.New("the question cannot be sent")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set(SignatureHeader, Sign(c.secret(), body))
+	req.Header.Set("Idempotency-Key", delivery)
+	return req, nil
+}
+
+// transportError returns the error for a question without a reply. ctx is the context of the request: if it has ended,
+// the error says why. The error of net/http is left out, because it has addresses and the URL, which may contain a key.
 func transportError(ctx context.Context) error {
 	err := ctx.Err()
 	switch {

@@ -12,34 +12,31 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
+// Bounds of a reply.
 const (
-	// maxReason bounds the reason of an abort, in bytes: the caller of the run reads it.
-	maxReason = 500
-	maxBlocks = 1000 // content blocks of a reply
-	// maxAdded bounds what a reply to pre_model_call adds to a request, in bytes, and maxMessages the
-	// messages among it.
-	maxAdded    = 256 << 10
-	maxMessages = 32
+	maxReason   = 500       // bytes of the reason of an abort, which the caller of the run reads
+	maxBlocks   = 1000      // content blocks
+	maxAdded    = 256 << 10 // bytes of Instructions and Messages together
+	maxMessages = 32        // Messages
 )
 
 // Reply is what a service decided. The zero value changes nothing; otherwise one of Text, Content,
 // Args and Abort is set, or Instructions, Messages or both.
 type Reply struct {
-	Text    *string            // becomes the tool's result
-	Content *Result            // likewise, as content blocks
-	Args    stdjson.RawMessage // a JSON object in place of the arguments; of PreToolCall only
+	Text    *string            // the new result of the tool, as a text
+	Content *Result            // the new result of the tool, as content blocks
+	Args    stdjson.RawMessage // the new arguments, a JSON object; for PreToolCall only
 
-	// Instructions are added to the system prompt of a request, and Messages, which are the user's, after
-	// its last message; of PreModelCall only.
+	// Instructions are added to the system prompt of a request. Messages are added after its last message, with the role
+	// user. Both are for PreModelCall only.
 	Instructions string
 	Messages     []string
 
 	Abort  bool   // the run ends
-	Reason string // of an abort; one line
+	Reason string // why Abort is set; one line, or ""
 }
 
-// String returns what the reply does, in one word, for logs and telemetry: nothing of the
-// service's own text.
+// String returns one word for what the reply does, for logs and telemetry. It has no text of the service.
 func (r Reply) String() string {
 	switch {
 	case r.Abort:
@@ -57,11 +54,11 @@ func (r Reply) String() string {
 // extends reports whether the reply adds something to a model request.
 func (r Reply) extends() bool { return r.Instructions != "" || len(r.Messages) > 0 }
 
-// errReply says no more: the cause could quote the text.
+// errReply does not wrap the error of the decoder, which could quote the reply.
 var errReply = errors.New("the reply is not one JSON object of the agreed shape")
 
-// takenBy lists the members of replies, and the hooks that take each.
-var takenBy = map[string][]Event{
+// memberHooks lists the members that a reply may have, each with the hooks whose replies may have it.
+var memberHooks = map[string][]Event{
 	"content":      {PreToolCall, ToolError, ToolResult},
 	"structured":   {PreToolCall, ToolError, ToolResult},
 	"args":         {PreToolCall},
@@ -71,11 +68,12 @@ var takenBy = map[string][]Event{
 	"reason":       {PreToolCall, ToolError, ToolResult, PreModelCall, ModelResult, Interrupt},
 }
 
-// parseReply decodes a reply strictly, because it is a permission: an unknown member, or one in
-// another spelling, may have been meant to forbid the call. A member that is null counts as left
-// out, because many languages encode it so. Errors name the member and quote no value.
-func parseReply(about Event, text []byte) (Reply, error) {
-	// json/v2 takes names exactly as written, and refuses two of one name.
+// parseReply decodes the reply to a question about hook. It is strict, because a reply is a permission: an unknown
+// member, or a member in another spelling, may have been meant to forbid the call. A member that is null counts as left
+// out, because the JSON encoders of many languages write absent values as null. Errors name the member and do not quote
+// its value.
+func parseReply(hook Event, text []byte) (Reply, error) {
+	// json/v2 compares the names of members exactly, and refuses an object with two members of the same name.
 	var members map[string]stdjson.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
 		return Reply{}, errReply
@@ -87,39 +85,22 @@ func parseReply(about Event, text []byte) (Reply, error) {
 		if string(value) == "null" {
 			continue
 		}
-		hooks, known := takenBy[name]
+		hooks, known := memberHooks[name]
 		switch {
 		case !known:
 			return Reply{}, errors.New("the reply has an unknown member")
-		case !slices.Contains(hooks, about):
-			return Reply{}, fmt.Errorf("the reply has %s, which %s does not take", name, about)
-		}
-		var err error
-		switch name {
-		case "content":
-			err = reply.parseContent(value)
-		case "structured":
+		case !slices.Contains(hooks, hook):
+			return Reply{}, fmt.Errorf("the reply has %s, which %s does not take", name, hook)
+		case name == "structured":
 			structured = value
-		case "args":
-			reply.Args = value
-			if value[0] != '{' {
-				err = wrongType(name)
-			}
-		case "instructions":
-			err = unmarshal(name, value, &reply.Instructions)
-		case "messages":
-			reply.Messages, err = parseMessages(value)
-		case "abort":
-			err = unmarshal(name, value, &reply.Abort)
-		case "reason":
-			err = unmarshal(name, value, &reply.Reason)
+			continue
 		}
-		if err != nil {
+		if err := reply.setMember(name, value); err != nil {
 			return Reply{}, err
 		}
 	}
 
-	if structured != nil {
+	if structured != nil { // It is added last, because it needs the content.
 		if err := reply.addStructured(structured); err != nil {
 			return Reply{}, err
 		}
@@ -132,18 +113,41 @@ func parseReply(about Event, text []byte) (Reply, error) {
 	return reply, nil
 }
 
-// wrongType returns the error for a member whose value is of another JSON type.
+// setMember decodes a member into its field. name is one of memberHooks, but not structured.
+func (r *Reply) setMember(name string, value stdjson.RawMessage) (err error) {
+	switch name {
+	case "content":
+		err = r.parseContent(value)
+	case "args":
+		r.Args = value
+		if value[0] != '{' {
+			err = wrongType(name)
+		}
+	case "instructions":
+		err = unmarshal(name, value, &r.Instructions)
+	case "messages":
+		r.Messages, err = parseMessages(value)
+	case "abort":
+		err = unmarshal(name, value, &r.Abort)
+	case "reason":
+		err = unmarshal(name, value, &r.Reason)
+	}
+	return err
+}
+
+// wrongType returns the error for a member whose value has the wrong JSON type.
 func wrongType(name string) error { return fmt.Errorf("the reply's %s is of a wrong type", name) }
 
-// unmarshal decodes the member with that name. Its error has neither the value nor the words of the decoder.
-func unmarshal(name string, value stdjson.RawMessage, to any) error {
-	if json.Unmarshal(value, to) != nil {
+// unmarshal decodes the value of the member with that name into target, which is a pointer. The error of the decoder is
+// replaced, because it could quote the value.
+func unmarshal(name string, value stdjson.RawMessage, target any) error {
+	if json.Unmarshal(value, target) != nil {
 		return wrongType(name)
 	}
 	return nil
 }
 
-// parseContent decodes a text, or a list of MCP content blocks.
+// parseContent decodes the member content, which is a text or a list of MCP content blocks, into r.Text or r.Content.
 func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	if value[0] == '"' {
 		r.Text = new(string)
@@ -168,11 +172,15 @@ func (r *Reply) parseContent(value stdjson.RawMessage) error {
 // blockMembers lists the types of content blocks (MCP 2025-11-25, ContentBlock) with the members that
 // must be strings.
 var blockMembers = map[string][]string{
-	"text": {"text"}, "image": {"data", "mimeType"}, "audio": {"data", "mimeType"}, "resource_link": {"uri", "name"}, "resource": {},
+	"text":          {"text"},
+	"image":         {"data", "mimeType"},
+	"audio":         {"data", "mimeType"},
+	"resource_link": {"uri", "name"},
+	"resource":      {},
 }
 
-// checkBlock returns what is wrong with a content block, as a continuation of the pointer to it, or
-// "".
+// checkBlock returns what is wrong with a content block, or "" if nothing is. The text continues the JSON pointer to
+// the block, as in "/type is missing".
 func checkBlock(raw stdjson.RawMessage) string {
 	var members map[string]stdjson.RawMessage
 	if json.Unmarshal(raw, &members) != nil || members == nil {
@@ -203,7 +211,8 @@ func checkBlock(raw stdjson.RawMessage) string {
 	return ""
 }
 
-// checkResource returns what is wrong with the member resource of a content block, as checkBlock does.
+// checkResource returns what is wrong with the member resource of a content block, or "". The text continues the JSON
+// pointer to the block.
 func checkResource(raw stdjson.RawMessage) string {
 	var r map[string]stdjson.RawMessage
 	if json.Unmarshal(raw, &r) != nil || r == nil {
@@ -223,7 +232,7 @@ func checkResource(raw stdjson.RawMessage) string {
 	return ""
 }
 
-// stringOf returns the value of a JSON string; ok is false for any other value, and for none.
+// stringOf returns the value of a JSON string. ok is false if raw is empty or another value.
 func stringOf(raw stdjson.RawMessage) (s string, ok bool) {
 	if len(raw) == 0 || raw[0] != '"' {
 		return "", false
@@ -231,8 +240,8 @@ func stringOf(raw stdjson.RawMessage) (s string, ok bool) {
 	return s, json.Unmarshal(raw, &s) == nil
 }
 
-// addStructured adds structured content. The content is required then, because models read the content
-// and programs the structured content.
+// addStructured adds structured content to r.Content. A text in r.Text becomes a content block. A reply without
+// content is refused, because models read the content, and only programs read the structured content.
 func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	switch {
 	case r.Text != nil:
@@ -245,7 +254,7 @@ func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	return nil
 }
 
-// parseMessages decodes the messages that are added to a request.
+// parseMessages decodes the member messages and returns the contents of the messages, each of which has the role user.
 func parseMessages(value stdjson.RawMessage) ([]string, error) {
 	var list []stdjson.RawMessage
 	if err := unmarshal("messages", value, &list); err != nil {
@@ -274,11 +283,12 @@ func parseMessages(value stdjson.RawMessage) ([]string, error) {
 	return out, nil
 }
 
-// validateReply refuses a reply with two decisions, or with more than the bounds allow.
+// validateReply returns an error for a reply with more than one decision, with a reason but no abort, or with more than
+// maxAdded bytes for a request.
 func (r Reply) validateReply() error {
 	decisions := 0
-	for _, made := range []bool{r.Text != nil || r.Content != nil, r.Args != nil, r.extends(), r.Abort} {
-		if made {
+	for _, isMade := range []bool{r.Text != nil || r.Content != nil, r.Args != nil, r.extends(), r.Abort} {
+		if isMade {
 			decisions++
 		}
 	}
@@ -299,7 +309,8 @@ func (r Reply) validateReply() error {
 	return nil
 }
 
-// cleanReason returns at most maxReason bytes of s without control characters.
+// cleanReason returns at most maxReason bytes of s, with spaces in place of control characters and without white space
+// at its ends.
 func cleanReason(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -1,5 +1,5 @@
-// Package webhooktest is a service that hooks ask, for tests: a real HTTP server that
-// trusts nothing but a fresh signature.
+// Package webhooktest is a service for the hooks of package webhook, for tests. It is a real HTTP server that checks
+// signatures, and refuses questions that are old or were sent before.
 //
 //	service := webhooktest.New(t, func(q webhooktest.Question) string { return `{}` })
 //	hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret})
@@ -20,11 +20,11 @@ import (
 	"answerd/internal/auth"
 )
 
-// Secret is what the service and whoever asks it share.
+// Secret is the key of the signatures that the service accepts.
 var Secret = auth.NewSecret("a secret of the tests")
 
-// window is how old a question may be; the service remembers deliveries for as long.
-const window = 5 * time.Minute
+// maxAge bounds how far the timestamp of a question may be from the present.
+const maxAge = 5 * time.Minute
 
 // Question is a body that the service was sent.
 type Question struct {
@@ -87,20 +87,20 @@ type ModelCall struct {
 	ArgsText string `json:"args_text"`
 }
 
-// Service is the server. It answers a question that is not signed, is old or was
-// there before with 401.
+// Service is the server. It answers 401 to a question whose signature is wrong, whose timestamp is not within maxAge,
+// or whose delivery_id is missing or was accepted before.
 type Service struct {
 	URL    string
-	answer func(Question) string
+	answer func(Question) string // as in New
 
-	mu       sync.Mutex // protects what follows
-	seen     map[string]bool
-	got      []Question
-	repeated int
+	mu       sync.Mutex      // protects the fields below
+	seen     map[string]bool // by the delivery_id of accepted questions
+	accepted []Question
+	repeated int // questions that were refused because of their delivery_id
 }
 
-// New starts a service that replies what answer returns. It ends with the test. An
-// answer that is "" is HTTP 500.
+// New starts a service, which ends with the test. The service replies to an accepted question with the text that answer
+// returns, or with HTTP 500 if that is "". answer may be called concurrently.
 func New(t testing.TB, answer func(Question) string) *Service {
 	s := &Service{answer: answer, seen: make(map[string]bool)}
 	web := httptest.NewServer(s)
@@ -109,14 +109,14 @@ func New(t testing.TB, answer func(Question) string) *Service {
 	return s
 }
 
-// Questions returns what was asked so far, in the order of arrival.
+// Questions returns the questions that were accepted so far, in the order of arrival.
 func (s *Service) Questions() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]Question(nil), s.got...)
+	return append([]Question(nil), s.accepted...)
 }
 
-// Repeated returns how many deliveries were refused since they had been there before.
+// Repeated returns how many questions were refused because one with the same delivery_id was accepted before.
 func (s *Service) Repeated() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,22 +134,23 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	if answer := s.answer(q); answer == "" {
+	answer := s.answer(q)
+	if answer == "" {
 		w.WriteHeader(http.StatusInternalServerError)
-	} else {
-		// An error is an asker that left.
-		_, _ = io.WriteString(w, answer)
+		return
 	}
+	_, _ = io.WriteString(w, answer) // fails if the client has closed the connection
 }
 
-// accept returns the receiver's side of the signature, as docs/hooks.md has it.
+// accept checks a request as docs/hooks.md tells receivers to, and decodes and records its question. ok is false if the
+// request must be refused.
 func (s *Service) accept(body []byte, signature string) (q Question, ok bool) {
 	mac := hmac.New(sha256.New, []byte(Secret.Reveal()))
 	mac.Write(body)
 	if !hmac.Equal([]byte(signature), []byte("sha256="+hex.EncodeToString(mac.Sum(nil)))) {
 		return q, false
 	}
-	if json.Unmarshal(body, &q) != nil || time.Since(time.Unix(q.Timestamp, 0)).Abs() > window {
+	if json.Unmarshal(body, &q) != nil || time.Since(time.Unix(q.Timestamp, 0)).Abs() > maxAge {
 		return q, false
 	}
 	s.mu.Lock()
@@ -160,7 +161,8 @@ func (s *Service) accept(body []byte, signature string) (q Question, ok bool) {
 	if q.DeliveryID == "" || s.seen[q.DeliveryID] {
 		return q, false
 	}
-	s.seen[q.DeliveryID], q.Body = true, body
-	s.got = append(s.got, q)
+	s.seen[q.DeliveryID] = true
+	q.Body = body
+	s.accepted = append(s.accepted, q)
 	return q, true
 }
