@@ -15,8 +15,8 @@ import (
 // run. A note is a text of words with spaces between them: one of these words, and the arguments that its comment
 // lists. KEY is the CallKey of a call, and PART one of Parts. "This step" is the newest step when the note is written.
 //
-// Together with the events, notes journal each call. It is intended once tool_call is in the log, sent once NoteSent is,
-// waiting for input once all parts of NoteInput are, and done or failed with tool_result or tool_error.
+// Together with the events, notes journal each call. It is intended once tool_call is in the log, sent once NoteSent
+// is, waiting for input once all parts of NoteInput are, and done or failed with tool_result or tool_error.
 const (
 	NoteSent         = "sent"       // KEY: the request of the call may be sent from now on
 	NoteStopReason   = "cut"        // a finish reason: the next step is the last one

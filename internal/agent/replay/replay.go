@@ -36,8 +36,8 @@ type State struct {
 	BudgetQuestion *event.Interrupt
 	Inputs         map[string][]byte // what people answered, by interrupt
 	HookReplied    map[string]bool   // the interrupts about which the hook interrupt has replied
-	// Abort is set if a hook decided to end the run, and End if the hook run_end was or was about to be asked about that
-	// terminal event. The process died before the terminal event was in the log.
+	// Abort is set if a hook decided to end the run, and End if the hook run_end was or was about to be asked about
+	// that terminal event. The process died before the terminal event was in the log.
 	Abort     *Abort
 	End       event.Body
 	Suspended bool // the run was suspended at least once

@@ -12,21 +12,21 @@ import (
 // Builder collects the steps of a run from its events. Its methods may be called concurrently. The zero
 // value is ready for the first event.
 type Builder struct {
-	mu    sync.Mutex // protects what follows
-	steps []Step
-	text  strings.Builder // of the last step
-	size  int             // bytes of results so far
+	mu         sync.Mutex // protects the fields below
+	steps      []Step
+	text       strings.Builder // the text of the last step; Step.Text of that step is not set yet
+	resultSize int             // bytes of results so far
 }
 
 const (
-	// maxResults bounds the results of a run in bytes, so that nearly every turn has room for its texts
-	// and arguments besides, and need not be shortened again.
+	// maxResults bounds the results of a run in bytes. What is left of event.MaxTurn is nearly always enough for texts
+	// and arguments, so that Turn.Encode need not shorten the turn.
 	maxResults = event.MaxTurn - event.MaxTurn/8
-	// minResult is the length down to which results are kept that come after maxResults bytes of others.
+	// minResult is the length to which a result is cut once there are maxResults bytes of results.
 	minResult = 4 << 10
 )
 
-// Add adds one event. Events must come in order.
+// Add adds one event. Events must be added in order. Results beyond maxResults are cut.
 func (b *Builder) Add(body event.Body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,14 +60,15 @@ func (b *Builder) Add(body event.Body) {
 		if c := b.callLocked(e.CallID); c != nil {
 			c.Args = e.Args
 			c.ArgsText = ""
-			c.Payload = content.TruncateValue(e.Payload, max(maxResults-b.size, minResult), "")
-			b.size += len(c.Payload)
+			c.Payload = content.TruncateValue(e.Payload, max(maxResults-b.resultSize, minResult), "")
+			b.resultSize += len(c.Payload)
 		}
 	case event.ToolError:
 		if c := b.callLocked(e.CallID); c != nil {
-			text, _ := content.TruncateText(e.Payload, max(maxResults-b.size, minResult), "")
-			c.Error, c.cancelled = &text, e.Kind == "cancelled"
-			b.size += len(text)
+			text, _ := content.TruncateText(e.Payload, max(maxResults-b.resultSize, minResult), "")
+			c.Error = &text
+			c.cancelled = e.Kind == "cancelled"
+			b.resultSize += len(text)
 		}
 	}
 }
@@ -79,7 +80,7 @@ func (b *Builder) StepText() string {
 	return b.text.String()
 }
 
-// endStepLocked gives the last step its text, if there is one.
+// endStepLocked sets the text of the last step, if there is a step. The caller holds b.mu.
 func (b *Builder) endStepLocked() {
 	if n := len(b.steps); n > 0 {
 		b.steps[n-1].Text = b.text.String()
@@ -87,7 +88,7 @@ func (b *Builder) endStepLocked() {
 	b.text.Reset()
 }
 
-// callLocked returns the call with that id, or nil. The call is one of the last step.
+// callLocked returns the call of the last step with that id, or nil. There must be a step. The caller holds b.mu.
 func (b *Builder) callLocked(id string) *Call {
 	step := &b.steps[len(b.steps)-1]
 	if i := slices.IndexFunc(step.Calls, func(c Call) bool { return c.CallID == id }); i >= 0 {
@@ -96,10 +97,11 @@ func (b *Builder) callLocked(id string) *Call {
 	return nil
 }
 
-// Turn returns the turn of a run that ends with end, which was not added, or that has not ended, if end is
-// nil. Without an answer it has only the calls that ended, and the partial text that the end gives: endpoints
-// refuse a conversation in which a call has no result. Calls of the caller's own tools stay open if the run
-// completed with them, since their results come with the next question. Turn may be called several times.
+// Turn returns the turn of a run from the events that were added and end, the terminal event, which need not have been
+// added. end is nil if the run has not ended. The turn has no calls without a result, because endpoints refuse a
+// conversation with one. The exception are calls of the caller's own tools in a run that completed: their results come
+// with the next question. A run without an answer has the partial answer of end as its last text. Turn does not change
+// the Builder.
 func (b *Builder) Turn(end event.Body) Turn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,12 +113,12 @@ func (b *Builder) Turn(end event.Body) Turn {
 		turn.setLastText(textOf(end))
 	}
 	turn.dropEmptySteps()
-	turn.dropCallsWithoutResult()
+	turn.dropUnfinishedCalls()
 	turn.dropReplacedSteps()
 	return turn
 }
 
-// textOf returns the text of a terminal event: the answer, or the part of it that was written.
+// textOf returns the text of a terminal event: the answer, or the partial answer.
 func textOf(end event.Body) string {
 	switch e := end.(type) {
 	case event.FinalAnswer:
@@ -143,10 +145,10 @@ func (t *Turn) dropEmptySteps() {
 	t.Steps = slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
 }
 
-// dropCallsWithoutResult removes the calls that have no result, except those that the caller is to answer after a
-// completed run. Of the last step of a run that did not complete, it also removes the calls that were cancelled. It
-// does not change the lists of calls of the Builder, which t shares.
-func (t *Turn) dropCallsWithoutResult() {
+// dropUnfinishedCalls removes the calls that have no result, except the calls of a completed run that the caller
+// executes. If the run did not complete, it also removes the calls of the last step that were cancelled. It copies the
+// lists of calls before it changes them, because t shares them with the Builder.
+func (t *Turn) dropUnfinishedCalls() {
 	completed := t.Status == event.StatusCompleted
 	for i := range t.Steps {
 		isLast := i == len(t.Steps)-1
@@ -158,8 +160,8 @@ func (t *Turn) dropCallsWithoutResult() {
 	}
 }
 
-// dropReplacedSteps removes each step without a call that another step follows: it was an answer that
-// violated its schema, and the next step replaces it.
+// dropReplacedSteps removes the steps without a call, except the last step. Such a step was an answer that violated the
+// schema of the structured output, and the next step replaces it.
 func (t *Turn) dropReplacedSteps() {
 	kept := t.Steps[:0]
 	for i, s := range t.Steps {

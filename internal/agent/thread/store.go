@@ -11,18 +11,18 @@ import (
 	"answerd/internal/event"
 )
 
-// ErrNoTurn means that a thread does not have the turn of a run, or not any more.
+// ErrNoTurn means that a thread has no turn of the run that a question is to follow, or does not keep it any more.
 var ErrNoTurn = errors.New("the thread does not have that turn")
 
 const (
-	// maxBytes and maxTurns bound what a run reads of its thread. The window of the model usually has
-	// room for less.
+	// maxBytes and maxTurns bound the page of turns that Read reads at a time. The context window of the model usually
+	// holds less.
 	maxBytes = 1 << 20
 	maxTurns = 500
-	// maxPages bounds the pages that are read to find the turn of a run.
+	// maxPages bounds the pages that Read reads to find the turn of a run.
 	maxPages = 32
-	// startWait bounds how long Get and Begin wait for the log, and Release for the first event of a run,
-	// whose process may have died before that.
+	// startWait bounds how long Get and Begin wait until the log is available, and how long Release waits for the first
+	// event of a run.
 	startWait  = 5 * time.Second
 	retryPause = 100 * time.Millisecond // between two attempts of Get and Begin
 )
@@ -33,27 +33,29 @@ type Store struct {
 	Logger *slog.Logger
 }
 
-// Get returns a thread, or event.ErrNotFound.
+// Get returns a thread, or event.ErrNotFound. While the log is unavailable, it tries again for up to startWait.
 func (s Store) Get(ctx context.Context, owner event.Owner, id string) (t event.Thread, err error) {
-	err = await(ctx, func() error {
+	err = retryUnavailable(ctx, func() error {
 		t, err = s.Log.Thread(ctx, owner, id)
 		return err
 	})
 	return t, err
 }
 
-// Begin makes a run the active one of its thread.
+// Begin makes a run the active run of its thread, and returns the thread. It creates the thread, with that title, if
+// there is none. A *event.BusyError names another run that is active. While the log is unavailable, Begin tries again
+// for up to startWait.
 func (s Store) Begin(ctx context.Context, run event.Run, title string) (t event.Thread, err error) {
-	err = await(ctx, func() error {
+	err = retryUnavailable(ctx, func() error {
 		t, err = s.Log.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
 		return err
 	})
 	return t, err
 }
 
-// await repeats f for a moment while the log does not answer, as it does when a run is created. A log
-// that starts again may have its runs before it has its threads.
-func await(ctx context.Context, f func() error) error {
+// retryUnavailable calls f until its error is not event.ErrUnavailable, for up to startWait or until ctx ends, and
+// returns the error of the last call. A log that has just started may have its runs before it has its threads.
+func retryUnavailable(ctx context.Context, f func() error) error {
 	deadline := time.Now().Add(startWait)
 	for {
 		err := f()
@@ -68,24 +70,28 @@ func await(ctx context.Context, f func() error) error {
 	}
 }
 
-// Read returns the newest turns of a thread in order, as far as a question may read them. If *after names
-// a run, they end with its turn, and without that turn the error is ErrNoTurn. Read sets *after to "" if
-// that turn is the newest one.
+// Read returns the newest turns of a thread in order: at most maxTurns, of at most maxBytes. If *after is not "", it is
+// the id of a run. The turns then end with the turn of that run, at most as many precede it on its page and the page
+// before, and turns that it does not continue are left out. Read returns ErrNoTurn if maxPages pages have no turn of
+// that run. Read sets *after to "" if the turn of that run is the newest one.
 func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
 	var all []event.Turn
-	branch, found := *after != "", *after == ""
+	isBranch := *after != ""
+	found := !isBranch
 	for before, pages := int64(0), 0; t.Turns > 0 && pages < maxPages; pages++ {
 		page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read the turns of a thread: %w", err)
 		}
-		if found { // the first page, or the one before that with the turn
+		if found { // This is the newest page, or the page before the one with the turn of *after.
 			all = slices.Concat(page.Turns, all)
 			break
 		}
 		if i := slices.IndexFunc(page.Turns, func(t event.Turn) bool { return t.Run == *after }); i >= 0 {
-			found, all = true, page.Turns[:i+1]
-			if i == len(page.Turns)-1 && before == 0 {
+			found = true
+			all = page.Turns[:i+1]
+			isNewest := before == 0 && i == len(page.Turns)-1
+			if isNewest {
 				*after = ""
 				break
 			}
@@ -98,25 +104,26 @@ func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn,
 	if !found {
 		return nil, ErrNoTurn
 	}
-	return s.decode(ctx, all, branch), nil
+	return s.decode(ctx, all, isBranch), nil
 }
 
-// decode decodes turns. If branch is set, it leaves out turns that the last one does not continue: a
-// question may follow another turn than the newest one.
-func (s Store) decode(ctx context.Context, stored []event.Turn, branch bool) (turns []Turn) {
-	previous := "" // the run whose turn comes before those in turns; "" means the next one
+// decode decodes turns. It logs and leaves out turns that cannot be decoded, because one of them must not make the
+// whole thread useless. If isBranch is set, it also leaves out the turns that the last turn does not continue, directly
+// or through other turns: a question may follow an earlier turn than the newest one (Turn.After).
+func (s Store) decode(ctx context.Context, stored []event.Turn, isBranch bool) (turns []Turn) {
+	wantRun := "" // the run of the next turn to decode; "" for the next turn in stored
 	for _, data := range slices.Backward(stored) {
-		if previous != "" && data.Run != previous {
+		if wantRun != "" && data.Run != wantRun {
 			continue
 		}
 		turn, err := Decode(data.Data)
-		if err != nil { // it must not make the whole thread useless
+		if err != nil {
 			s.Logger.WarnContext(ctx, "a turn of a thread cannot be read", "run_id", data.Run, "error", err)
 			continue
 		}
-		previous = ""
-		if branch {
-			previous = turn.After
+		wantRun = ""
+		if isBranch {
+			wantRun = turn.After
 		}
 		turns = append(turns, turn)
 	}
@@ -124,13 +131,14 @@ func (s Store) decode(ctx context.Context, stored []event.Turn, branch bool) (tu
 	return turns
 }
 
-// Release lets other runs of the thread begin if its active run has ended or is not in the log any more.
-// It adds the turn of a run that has ended without adding it. It returns a *event.BusyError if the run
-// continues. beginsHere says that this process executes the run or is about to.
+// Release lets other runs of the thread begin if the run with that id, its active run, has ended or is not in the log
+// any more. It adds the turn of the run if the run has ended without adding it. It returns a *event.BusyError if the
+// run has not ended. beginsHere says that this process executes the run or is about to.
 //
-// This repairs what a process left that died between two steps of a turn. A run without an event is waited for
-// and then deleted, because its process may have died before the job was created, and then no process would
-// ever begin it. If that process is only slow, its next append fails, and it does not begin the run either.
+// Release repairs the thread after a process died while it began or ended a run. It waits for up to startWait for the
+// first event of a run without events, and then deletes the run: its process may have died before it created the job,
+// and then no process would ever begin the run. If that process is only slow, its next append fails, and it does not
+// begin the run either.
 func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string, beginsHere bool) error {
 	run, err := s.Log.Run(ctx, id)
 	if err == nil && run.Last.Seq == 0 && !beginsHere {
@@ -154,7 +162,8 @@ func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string
 	return s.endTurn(ctx, owner, thread, id, FromEvents(run, events).Encode())
 }
 
-// endTurn ends a turn; data is nil if the run left nothing. A thread that was deleted meanwhile is not an error.
+// endTurn adds data as the turn of the run, unless data is nil, and ends the run's time as the active run of its
+// thread. It returns nil if the thread does not exist any more.
 func (s Store) endTurn(ctx context.Context, owner event.Owner, thread, id string, data []byte) error {
 	if err := s.Log.EndTurn(ctx, owner, thread, id, data); err != nil && !errors.Is(err, event.ErrNotFound) {
 		return fmt.Errorf("end a turn of a thread: %w", err)
@@ -162,8 +171,8 @@ func (s Store) endTurn(ctx context.Context, owner event.Owner, thread, id string
 	return nil
 }
 
-// awaitFirstEvent waits a moment for the first event of a run that another process has created. A run
-// without one is deleted, and its process, if it is alive, can then not begin it.
+// awaitFirstEvent waits for up to startWait until a run, which another process has created, has an event, and returns
+// the run. After that time it deletes the run and returns event.ErrGone; the other process can then not begin the run.
 func (s Store) awaitFirstEvent(ctx context.Context, id string) (event.Run, error) {
 	timeout := time.NewTimer(startWait)
 	defer timeout.Stop()
@@ -188,7 +197,8 @@ func (s Store) awaitFirstEvent(ctx context.Context, id string) (event.Run, error
 	}
 }
 
-// AwaitEnd waits until a run has its terminal event, or until stop is closed.
+// AwaitEnd waits until a run has its terminal event. It returns nil then, or if stop is closed first; a nil stop is
+// never closed. It returns the cause of ctx if ctx ends, or the error of the log.
 func AwaitEnd(ctx context.Context, log event.Log, id string, stop <-chan struct{}) error {
 	for {
 		run, err := log.Run(ctx, id)
@@ -218,11 +228,13 @@ func AwaitEnd(ctx context.Context, log event.Log, id string, stop <-chan struct{
 	}
 }
 
-// FromEvents returns the turn of a run as its events say, which do not have the files of the question.
+// FromEvents returns the turn of a run from all of its events. The turn lacks what events do not have: Media, After and
+// Given.
 func FromEvents(run event.Run, events []event.Event) Turn {
 	var b Builder
 	var end event.Body
-	question, ended := "", int64(0)
+	question := ""
+	ended := int64(0) // the time of the last event
 	for _, e := range events {
 		if start, ok := e.Body.(event.Start); ok {
 			question = start.Question

@@ -1,5 +1,5 @@
-// Package thread has what one run adds to its thread: the question and what came of it. A log stores
-// it as opaque bytes.
+// Package thread defines the turn that one run adds to its thread, and reads and repairs the turns of a thread in the
+// log (Store). A turn is the question of the run with its steps. A log stores turns as opaque bytes.
 //
 //	var b thread.Builder
 //	b.Add(e.Body) // each event of the run
@@ -35,7 +35,7 @@ type Message struct {
 	Content string
 	Media   []llm.Media    `json:",omitempty"` // of the user
 	Calls   []llm.ToolCall `json:",omitempty"` // of the assistant
-	CallID  string         `json:",omitempty"` // of a tool: the call whose result it is
+	CallID  string         `json:",omitempty"` // of a result: the call that it answers
 }
 
 // Turn is what one run adds to its thread.
@@ -43,14 +43,15 @@ type Turn struct {
 	Version int    `json:"version"`
 	Agent   string `json:"agent,omitempty"` // the named agent that answered
 	// After is the run whose turn the question follows, if that was not the newest turn; "" otherwise.
-	After    string      `json:"after,omitempty"`
-	Given    []Message   `json:"given,omitempty"` // came with the request and precede the question, such as results of the caller's tools
+	After string `json:"after,omitempty"`
+	// Given are messages of the request that precede the question, such as results of the caller's tools.
+	Given    []Message   `json:"given,omitempty"`
 	Question string      `json:"question,omitempty"`
 	Media    []llm.Media `json:"media,omitempty"` // of the question
 
 	Status  event.Status `json:"status"`
 	Asked   int64        `json:"asked"`    // milliseconds since the Unix epoch
-	EndedAt int64        `json:"ended_at"` // likewise
+	EndedAt int64        `json:"ended_at"` // milliseconds since the Unix epoch
 	Steps   []Step       `json:"steps,omitempty"`
 }
 
@@ -60,13 +61,14 @@ type Step struct {
 	Calls []Call `json:"calls,omitempty"`
 }
 
-// Call is a tool call. It has a Payload or an Error; neither if the caller executes it.
+// Call is a tool call. It has a Payload or an Error. It has neither if the caller executes it: the result then is in
+// Given of the next turn.
 type Call struct {
 	CallID   string          `json:"call_id"`
 	Tool     string          `json:"tool"`
 	Server   string          `json:"server,omitempty"`
 	Args     json.RawMessage `json:"args,omitempty"`
-	ArgsText string          `json:"args_text,omitempty"` // what the model wrote, if that is no JSON object
+	ArgsText string          `json:"args_text,omitempty"` // the arguments as the model wrote them, if Args is nil
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Error    *string         `json:"error,omitempty"`
 
@@ -78,7 +80,7 @@ type Call struct {
 // version changes when an older process cannot read the turns of a newer one.
 const version = 1
 
-// Decode decodes a turn.
+// Decode decodes a turn from the bytes of Encode. A turn of another version is an error.
 func Decode(data []byte) (t Turn, err error) {
 	if err := json.Unmarshal(data, &t); err != nil {
 		return t, fmt.Errorf("decode a turn of a thread: %w", err)
@@ -89,8 +91,10 @@ func Decode(data []byte) (t Turn, err error) {
 	return t, nil
 }
 
-// Encode returns the turn as JSON of at most event.MaxTurn bytes. It leaves out as little as necessary: files
-// first, of which a line of text remains, then parts of results, then parts of texts.
+// Encode returns the turn as JSON of at most event.MaxTurn bytes. If the turn is larger, Encode replaces files by a
+// line of text each. Then it cuts texts, arguments and results to shorter and shorter lengths, down to minText. At last
+// it keeps only the question and the text of the last step. Encode may wait until the process has capacity to encode a
+// large turn (compute.Begin).
 func (t Turn) Encode() []byte {
 	t.Version = version
 	defer compute.Begin(t.contentSize())()
@@ -103,8 +107,9 @@ func (t Turn) Encode() []byte {
 			return data
 		}
 		t = t.shorten(limit)
-		if limit < minText {
-			t.Given, t.Steps = nil, t.Steps[max(0, len(t.Steps)-1):]
+		if limit < minText { // The turn has too many messages, steps or calls, however short they are.
+			t.Given = nil
+			t.Steps = t.Steps[max(0, len(t.Steps)-1):]
 			for i := range t.Steps {
 				t.Steps[i].Calls = nil
 			}
@@ -119,8 +124,8 @@ const maxAddress = 2 << 10
 // minText is the length down to which Encode shortens each text before it leaves out whole calls.
 const minText = 256
 
-// encodeWithin returns the turn as JSON if that has at most limit bytes. What certainly has more is not encoded,
-// since a run with large results would otherwise occupy a processor for milliseconds.
+// encodeWithin returns the turn as JSON. ok is false if the JSON has more than limit bytes. If contentSize alone is
+// above the limit, the turn is not encoded, because a run with large results would occupy a processor for milliseconds.
 func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
 	if t.contentSize() > limit {
 		return nil, false
@@ -129,7 +134,8 @@ func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
 	return data, len(data) <= limit
 }
 
-// contentSize returns the bytes of the texts, files and results. Their JSON is rarely shorter.
+// contentSize returns the number of bytes of the texts, files, arguments and results. The JSON of the turn is rarely
+// shorter than that.
 func (t Turn) contentSize() int {
 	n := len(t.Question)
 	for _, m := range t.Media {
@@ -150,18 +156,19 @@ func (t Turn) contentSize() int {
 	return n
 }
 
-// encode returns the turn as encoding/json would. That takes four times as long for a payload of 100 kB, which
-// was a sixth of the CPU time of an answer with one.
+// encode returns the turn as JSON. It does not use encoding/json, which needs four times as long for a payload of
+// 100 kB: a sixth of the CPU time of an answer with such a payload.
 func (t Turn) encode() []byte {
 	data, err := jsonv1.Marshal(t)
-	if err != nil { // a payload is not JSON, which no log would have accepted
+	if err != nil { // A payload is not JSON. That cannot come from a log, which refuses such an event.
 		t.Steps = nil
 		data, _ = jsonv1.Marshal(t)
 	}
 	return data
 }
 
-// withoutMedia returns the turn with a line of text in place of each file that is not a text or an address.
+// withoutMedia returns the turn with the files of the question and of Given described in the text (describeMedia). It
+// does not change the messages of t.
 func (t Turn) withoutMedia() Turn {
 	t.Question, t.Media = describeMedia(t.Question, t.Media)
 	t.Given = slices.Clone(t.Given)
@@ -172,10 +179,9 @@ func (t Turn) withoutMedia() Turn {
 	return t
 }
 
-// describeMedia returns a text with the files of a message in it: text files as they are, and a line for each other
-// one. Files that are only an address stay as they are, if that is not longer than maxAddress.
-func describeMedia(text string, media []llm.Media) (string, []llm.Media) {
-	var kept []llm.Media
+// describeMedia returns the text of a message with its files appended: text files in full, and a line for each other
+// file. kept are the files that are not in the text: images that consist of an address of at most maxAddress bytes.
+func describeMedia(text string, media []llm.Media) (described string, kept []llm.Media) {
 	for _, m := range media {
 		switch {
 		case m.URL != "" && len(m.URL) <= maxAddress:
@@ -197,7 +203,8 @@ func omittedFileLine(m llm.Media) string {
 		m.Name, m.MIME, base64.StdEncoding.DecodedLen(len(m.Data)))
 }
 
-// shorten returns the turn with texts and results of at most limit bytes each.
+// shorten returns the turn with texts, arguments and results of at most limit bytes each, plus a note in each that was
+// cut. Arguments that are cut are not JSON any more, so they become ArgsText. t does not change.
 func (t Turn) shorten(limit int) Turn {
 	short := func(text string) string { text, _ = content.TruncateText(text, limit, ""); return text }
 	t.Question = short(t.Question)
@@ -211,9 +218,11 @@ func (t Turn) shorten(limit int) Turn {
 		s.Text, s.Calls = short(s.Text), slices.Clone(s.Calls)
 		for j := range s.Calls {
 			c := &s.Calls[j]
-			c.Payload, c.ArgsText = content.TruncateValue(c.Payload, limit, ""), short(c.ArgsText)
+			c.Payload = content.TruncateValue(c.Payload, limit, "")
+			c.ArgsText = short(c.ArgsText)
 			if len(c.Args) > limit {
-				c.Args, c.ArgsText = nil, short(string(c.Args))
+				c.ArgsText = short(string(c.Args))
+				c.Args = nil
 			}
 			if c.Error != nil {
 				text := short(*c.Error)
@@ -224,7 +233,8 @@ func (t Turn) shorten(limit int) Turn {
 	return t
 }
 
-// Messages returns the turn as messages for the model.
+// Messages returns the turn as messages for the model: Given, the question, and for each step the answer of the model
+// followed by the results of its calls.
 func (t Turn) Messages() []Message {
 	out := slices.Clone(t.Given)
 	if t.Question != "" || len(t.Media) > 0 {
@@ -266,6 +276,7 @@ func Title(question string) string {
 	return ""
 }
 
+// arguments returns the arguments as text for the model.
 func (c Call) arguments() string {
 	if c.Args != nil {
 		return string(c.Args)
@@ -273,15 +284,14 @@ func (c Call) arguments() string {
 	return c.ArgsText
 }
 
-// result returns the result of the call as text for the model; false if it has none.
-func (c Call) result() (string, bool) {
+// result returns the result or error of the call as text for the model. ended is false if the call has neither.
+func (c Call) result() (text string, ended bool) {
 	if c.Error != nil {
 		return "Error: " + *c.Error, true
 	}
 	if c.Payload == nil {
 		return "", false
 	}
-	var text string
 	if json.Unmarshal(c.Payload, &text) == nil {
 		return text, true
 	}

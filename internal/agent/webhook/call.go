@@ -62,8 +62,8 @@ type Call struct {
 	Result   *Result  // for ToolResult
 	Failure  *Failure // for ToolError
 
-	// For hooks about a run. If a process dies before it has stored the reply, another process asks about the same step,
-	// interrupt or end again.
+	// For hooks about a run. If a process dies before it has stored the reply, another process asks about the same
+	// step, interrupt or end again.
 	ThreadID string
 	Step     int             // for PreModelCall and ModelResult
 	Request  *ModelRequest   // for PreModelCall

@@ -27,8 +27,8 @@ type Reply struct {
 	Content *Result            // the new result of the tool, as content blocks
 	Args    stdjson.RawMessage // the new arguments, a JSON object; for PreToolCall only
 
-	// Instructions are added to the system prompt of a request. Messages are added after its last message, with the role
-	// user. Both are for PreModelCall only.
+	// Instructions are added to the system prompt of a request. Messages are added after its last message, with the
+	// role user. Both are for PreModelCall only.
 	Instructions string
 	Messages     []string
 
