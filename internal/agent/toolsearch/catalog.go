@@ -8,14 +8,14 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// Catalog holds the tools that a run may use. Runs share it, so it never changes.
+// Catalog holds the tools that a run may use. Runs share it, so it must not be changed.
 type Catalog struct {
 	Tools   []catalog.Tool
 	ByName  map[string]catalog.Tool
-	Offered []llm.Tool // the same tools in the same order
+	Offered []llm.Tool // Tools as the model is offered them, in the same order
 
-	bytes int // of the tools' definitions for the model
-	// Computed on first use, because the index of 1,000 tools takes about 20 ms.
+	bytes int // the size of names, descriptions and schemas together
+	// index and searchTool are computed when they are first called, because an index of 1,000 tools takes about 20 ms.
 	index      func() *Index
 	searchTool func() catalog.Tool
 }
@@ -39,7 +39,8 @@ func NewCatalog(tools []catalog.Tool) *Catalog {
 	return c
 }
 
-// SearchToolName returns the name that the search tool for c has.
+// SearchToolName returns the name of the search tool: search_tools, with a number if the catalog has a tool of that
+// name.
 func (c *Catalog) SearchToolName() string {
 	name := "search_tools"
 	for n := 2; c.ByName[name].Name != ""; n++ {

@@ -1,5 +1,5 @@
-// Package toolsearch finds the few tools that fit a wish among very many, by the words
-// that both have in common.
+// Package toolsearch finds the few tools that fit a query among very many, by the words
+// that query and tool have in common.
 //
 //	index := toolsearch.New([]toolsearch.Doc{{Name: "create_issue", Server: "tracker", Description: "Opens an issue."}})
 //	for _, i := range index.Find("open a new issue", 8) {
@@ -9,31 +9,31 @@
 // The order is that of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
 // Framework", 2009) over the fields of a tool: rare words count more than common ones, a
 // word in a name more than one in the description of a parameter. Each field saturates
-// by itself, so that a server which repeats a word in a description wins no more by it
-// than the description is worth. There is no model in it and no network: the same query
-// over the same tools gives the same answer.
+// by itself, so that a server which repeats a word in a description gains at most the
+// weight of the description. No model and no network are used: the same query over the
+// same tools gives the same answer.
 //
-// An Index does not change once it is made and may be used by any number of goroutines. Neither does a Catalog, which
-// has the tools of runs and their Index. A Search belongs to one run: it is the tool by which the model finds others,
-// and knows which ones it has found.
+// An Index does not change and may be used by any number of goroutines. The same is true of a Catalog, which has the
+// tools of runs and their Index. A Search belongs to one run: it is the tool by which the model finds tools, and has
+// the list of those that it has found.
 package toolsearch
 
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strings"
 )
 
-// Doc is one tool. What a server says of itself is as long as it likes: at most
-// maxWords words of each field are looked at.
+// Doc is one tool. Its texts may have any length: at most maxWords words of each field are indexed.
 type Doc struct {
 	Name, Title, Server, Description string
-	Schema                           json.RawMessage // of its parameters; what is no JSON has no words
+	Schema                           json.RawMessage // the input schema; ignored if it is not JSON
 }
 
-// The fields of a tool and what a word in each is worth.
+// The fields of a tool, as indices of arrays.
 const (
 	inName = iota
 	inTitle
@@ -41,103 +41,124 @@ const (
 	inDescription
 	inParameterNames
 	inParameterTexts
-	fields
+	fieldCount
 )
 
-var worth = [fields]float64{inName: 2, inTitle: 2, inServer: 1.5, inDescription: 2, inParameterNames: 0.5, inParameterTexts: 0.25}
+// perField has one value for each field of a tool.
+type perField [fieldCount]float64
+
+// fieldWeights are the weights of a word by the field that has it.
+var fieldWeights = perField{
+	inName: 2, inTitle: 2, inServer: 1.5, inDescription: 2, inParameterNames: 0.5, inParameterTexts: 0.25,
+}
 
 const (
-	// k1 and b are BM25's usual constants: how soon a repeated word stops counting, and
-	// how much a long field is marked down.
+	// k1 and b are constants of BM25 with their usual values: how soon further occurrences of a word stop counting, and
+	// how much less an occurrence counts in a long field.
 	k1 = 1.2
 	b  = 0.75
 
-	partMatch = 0.4 // what a word counts that begins like the one asked for, or it like that
+	prefixWeight = 0.4 // the weight of a word of a tool that begins with the word of the query, or the reverse
 )
 
 // Index is the words of many tools.
 type Index struct {
-	docs     int
-	words    []string // sorted, to find those that begin alike
-	postings map[string][]posting
+	docs     int                  // the number of tools
+	words    []string             // all words, sorted, to find those with a common beginning
+	postings map[string][]posting // the tools that have a word, by word
 }
 
-// posting is one tool that has a word, and how much the word says for it.
+// posting is one tool that has a word.
 type posting struct {
-	doc   int32
-	score float32
+	doc   int32   // the index of the tool in the argument of New
+	score float32 // the BM25 score of the tool for the word
 }
 
-// New makes an index of docs.
+// New returns an index of docs.
 func New(docs []Doc) *Index {
-	counts := make([]map[string]*[fields]float64, len(docs))
-	var lengths [fields]float64 // of all docs together
-	own := make([][fields]float64, len(docs))
-	holders := make(map[string]int) // how many docs have a word
+	counts := make([]map[string]*perField, len(docs)) // by doc and word: the occurrences of the word in each field
+	lengths := make([]perField, len(docs))            // by doc: the words in each field
+	var totalLengths perField                         // of all docs together
+	docsWithWord := make(map[string]int)
 	for i, d := range docs {
-		counts[i] = make(map[string]*[fields]float64)
+		counts[i] = make(map[string]*perField)
 		for field, words := range d.fieldWords() {
-			own[i][field] = float64(len(words))
-			lengths[field] += float64(len(words))
+			lengths[i][field] = float64(len(words))
+			totalLengths[field] += float64(len(words))
 			for _, w := range words {
 				count := counts[i][w]
 				if count == nil {
-					count = new([fields]float64)
+					count = new(perField)
 					counts[i][w] = count
-					holders[w]++
+					docsWithWord[w]++
 				}
 				count[field]++
 			}
 		}
 	}
 
-	index := &Index{docs: len(docs), postings: make(map[string][]posting, len(holders))}
-	for w := range holders {
-		index.words = append(index.words, w)
+	total := float64(len(docs))
+	meanLengths := totalLengths
+	for field := range meanLengths {
+		meanLengths[field] /= total
 	}
-
-	slices.Sort(index.words)
+	index := &Index{docs: len(docs), postings: make(map[string][]posting, len(docsWithWord))}
 	for i := range docs {
 		for w, count := range counts[i] {
-			weight := 0.0
-			for field := range fields {
-				if count[field] > 0 {
-					mean := lengths[field] / float64(len(docs))
-					often := count[field] / (1 - b + b*own[i][field]/mean)
-					weight += worth[field] * often / (k1 + often)
-				}
-			}
-			n := float64(holders[w])
-			idf := math.Log(1 + (float64(len(docs))-n+0.5)/(n+0.5))
-			index.postings[w] = append(index.postings[w], posting{int32(i), float32(idf * weight)})
+			n := float64(docsWithWord[w])
+			idf := math.Log(1 + (total-n+0.5)/(n+0.5)) // inverse document frequency
+			score := idf * weightOf(count, &lengths[i], &meanLengths)
+			index.postings[w] = append(index.postings[w], posting{doc: int32(i), score: float32(score)})
 		}
 	}
+	index.words = slices.Sorted(maps.Keys(index.postings))
 	return index
 }
 
+// weightOf returns the weight of a word in a tool, which is the sum of its saturated frequency in each field by the
+// weight of the field. counts are the occurrences of the word in each field, lengths the words in each field of the
+// tool, and meanLengths the mean of lengths over all tools.
+func weightOf(counts, lengths, meanLengths *perField) float64 {
+	weight := 0.0
+	for field, count := range counts {
+		if count > 0 {
+			frequency := count / (1 - b + b*lengths[field]/meanLengths[field])
+			weight += fieldWeights[field] * frequency / (k1 + frequency)
+		}
+	}
+	return weight
+}
+
 // fieldWords returns the words of each field.
-func (d *Doc) fieldWords() [fields][]string {
+func (d *Doc) fieldWords() [fieldCount][]string {
 	var names, texts strings.Builder
 	var schema any
 	if json.Unmarshal(d.Schema, &schema) == nil {
 		collectSchemaText(schema, &names, &texts, 0)
 	}
-	return [fields][]string{
-		inName: splitWords(d.Name), inTitle: splitWords(d.Title), inServer: splitWords(d.Server), inDescription: splitWords(d.Description),
-		inParameterNames: splitWords(names.String()), inParameterTexts: splitWords(texts.String()),
+	return [fieldCount][]string{
+		inName:           splitWords(d.Name),
+		inTitle:          splitWords(d.Title),
+		inServer:         splitWords(d.Server),
+		inDescription:    splitWords(d.Description),
+		inParameterNames: splitWords(names.String()),
+		inParameterTexts: splitWords(texts.String()),
 	}
 }
 
-// collectSchemaText collects the names of parameters and what is said about them, at any level
-// of a schema that anybody would use.
+// maxSchemaDepth bounds the levels of a schema whose texts are indexed.
+const maxSchemaDepth = 16
+
+// collectSchemaText appends the names of the parameters in a decoded schema to names, and their descriptions to texts.
+// depth is the level of schema within the whole schema, from 0; levels below maxSchemaDepth are ignored.
 func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
-	if depth > 16 {
+	if depth > maxSchemaDepth {
 		return
 	}
 	switch s := schema.(type) {
-	case []any: // of anyOf and its kin
-		for _, one := range s {
-			collectSchemaText(one, names, texts, depth+1)
+	case []any: // the value of anyOf, oneOf or allOf
+		for _, alternative := range s {
+			collectSchemaText(alternative, names, texts, depth+1)
 		}
 	case map[string]any:
 		if text, ok := s["description"].(string); ok {
@@ -157,15 +178,15 @@ func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
 	}
 }
 
-// Find returns the tools that fit the query, best first, at most limit of them. Tools
-// without any word of it are not among them.
+// Find returns the indices of the tools that have a word of the query, best first, and at most limit of them. The
+// indices are those of the argument of New.
 func (x *Index) Find(query string, limit int) []int {
 	scores := make([]float32, x.docs)
-	for _, w := range dropRepeated(splitWords(query)) {
-		best := make(map[int32]float32) // a tool counts once for a word, by its best form
-		for form, share := range x.matchingForms(w) {
+	for _, w := range sortUnique(splitWords(query)) {
+		best := make(map[int32]float32) // by tool: the score of its best form of w
+		for form, weight := range x.matchingForms(w) {
 			for _, p := range x.postings[form] {
-				best[p.doc] = max(best[p.doc], p.score*share)
+				best[p.doc] = max(best[p.doc], p.score*weight)
 			}
 		}
 		for doc, score := range best {
@@ -184,29 +205,35 @@ func (x *Index) Find(query string, limit int) []int {
 	return found[:min(len(found), max(limit, 0))]
 }
 
-// matchingForms returns the words of the index that may stand for w, and what they count: w
-// itself, those that it begins (repo, repository) and those that begin it.
+// Words that are shorter, in bytes, are not compared as prefixes: too many words begin with them.
+const (
+	minQueryPrefix = 3 // of a word of the query that begins a word of a tool
+	minToolPrefix  = 4 // of a word of a tool that begins a word of the query
+)
+
+// matchingForms returns the words that match the word w of a query, each with its weight: w itself, the words of the
+// index that begin with w (repository for repo), and the words of the index that w begins with.
 func (x *Index) matchingForms(w string) map[string]float32 {
 	out := map[string]float32{w: 1}
-	if len(w) < 3 {
+	if len(w) < minQueryPrefix {
 		return out
 	}
 	at, _ := slices.BinarySearch(x.words, w)
 	for ; at < len(x.words) && strings.HasPrefix(x.words[at], w); at++ {
 		if x.words[at] != w {
-			out[x.words[at]] = partMatch
+			out[x.words[at]] = prefixWeight
 		}
 	}
-	for n := len(w) - 1; n >= 4; n-- {
+	for n := len(w) - 1; n >= minToolPrefix; n-- {
 		if _, ok := x.postings[w[:n]]; ok {
-			out[w[:n]] = partMatch
+			out[w[:n]] = prefixWeight
 		}
 	}
 	return out
 }
 
-// dropRepeated drops repeated words: a query gains nothing by saying one twice.
-func dropRepeated(words []string) []string {
+// sortUnique sorts words and removes repeated ones. It changes words.
+func sortUnique(words []string) []string {
 	slices.Sort(words)
 	return slices.Compact(words)
 }

@@ -15,39 +15,43 @@ import (
 )
 
 // Options set when a model is offered a search tool and the tools that it has found, instead
-// of all tools. A zero field means no limit. If one is set, tools are also searched when their
-// definitions take more than a third of the model's window, as far as its size is known.
+// of all tools. A zero field means no limit. If a field is set, the search tool is also used when the
+// definitions of the tools take more than a third of the model's context window, if the size of the window is known.
 type Options struct {
-	MinTools int // with more tools than this
-	MinBytes int // or with more bytes of names, descriptions and schemas
+	MinTools int // the search tool is used above this number of tools
+	MinBytes int // the search tool is used above this number of bytes of names, descriptions and schemas
 }
 
 // Bounds of the tool search.
 const (
-	maxToolShare     = 3    // the offered tools may take one part in so many of the model's window
+	maxToolShare     = 3    // the offered tools may take a third of the model's context window
 	maxHits          = 8    // tools that one search finds
-	maxShownTools    = 48   // the latest found tools that the model is offered
+	maxShownTools    = 48   // found tools that the model is offered
 	maxQuery         = 1000 // bytes of a query
 	maxSummary       = 300  // bytes of a description in a hit
 	maxListedServers = 20   // servers that the search tool names
 )
 
+// searchSchema is the input schema of the search tool.
 var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,` +
-	`"description":"A few words on what the tool should do, such as: create calendar event"}},"required":["query"],"additionalProperties":false}`)
+	`"description":"A few words on what the tool should do, such as: create calendar event"}},` +
+	`"required":["query"],"additionalProperties":false}`)
 
-// Search is the tool by which the model of one run finds the others. Only the goroutine of the run may change it, and
-// not during a call of Find.
+// Search is the search tool of one run, and the tools that it has found. Find may be called concurrently; no other
+// method may run at the same time as another one.
 type Search struct {
-	Tool catalog.Tool // as the model is offered it
+	Tool catalog.Tool // the search tool itself
 
-	catalog    *Catalog
-	maxTokens  int64    // that the offered tools may take of the model's window; 0 means no limit
-	foundNames []string // in the order in which they were found first, which Shown keeps
-	recent     []string // the same names; those that were found or called last are at the end
+	catalog   *Catalog
+	maxTokens int64 // the tokens that the offered tools may take; 0 means no limit
+	// foundNames are the names of the found tools that the model is offered, in the order in which they were found
+	// first.
+	foundNames []string
+	recent     []string // the same names, in the order in which they were last found or called
 }
 
-// Search returns nil if the model is offered all tools of a catalog, because they are few and small. windowTokens is the size
-// of the model's window; 0 if it is unknown.
+// Search returns a new Search, or nil if the model can be offered all tools of the catalog, because they are within the
+// limits of o. windowTokens is the size of the model's context window; 0 if it is unknown.
 func (o Options) Search(c *Catalog, windowTokens int64) *Search {
 	many := o.MinTools > 0 && len(c.Tools) > o.MinTools
 	large := o.MinBytes > 0 && c.bytes > o.MinBytes
@@ -60,12 +64,13 @@ func (o Options) Search(c *Catalog, windowTokens int64) *Search {
 	return NewSearch(c, windowTokens)
 }
 
-// NewSearch returns a search that has found nothing, whatever the number of tools.
+// NewSearch returns a Search that has found nothing, even if the catalog has few tools. windowTokens is the size of the
+// model's context window; 0 if it is unknown.
 func NewSearch(c *Catalog, windowTokens int64) *Search {
 	return &Search{Tool: c.searchTool(), catalog: c, maxTokens: windowTokens / maxToolShare}
 }
 
-// Fit keeps the tools that the model is offered within its share of a window whose size was learned.
+// Fit adapts s to a context window whose size has become known, and drops found tools that exceed their share of it.
 func (s *Search) Fit(windowTokens int64) {
 	s.maxTokens = windowTokens / maxToolShare
 	s.dropOldest()
@@ -79,7 +84,8 @@ func newSearchTool(c *Catalog) catalog.Tool {
 	}
 }
 
-// searchDescription describes to the model the tools that it is not offered.
+// searchDescription returns the description of the search tool: how many tools there are, of which servers, and how to
+// find them. It names at most maxListedServers servers.
 func searchDescription(tools []catalog.Tool) string {
 	var servers []string
 	known := make(map[string]bool)
@@ -94,13 +100,14 @@ func searchDescription(tools []catalog.Tool) string {
 		more = fmt.Sprintf(" and %d more", len(servers)-maxListedServers)
 		servers = servers[:maxListedServers]
 	}
-	return fmt.Sprintf("Finds tools by what they do. %d tools can be used, of the servers %s%s; you are shown only those that you have found. "+
+	return fmt.Sprintf("Finds tools by what they do. %d tools can be used, of the servers %s%s; "+
+		"you are shown only those that you have found. "+
 		"Search before you say that you cannot do something, and again in other words if nothing fits. "+
 		"From your next turn on you can call what you found.", len(tools), strings.Join(servers, ", "), more)
 }
 
-// Shown returns the search tool and then the found tools, the newest last. A provider's
-// prompt cache stays valid for as much of the beginning as stays the same.
+// Shown returns the search tool, followed by the found tools in the order in which they were found first. The order is
+// stable because a provider's prompt cache is valid only for an unchanged beginning of the request.
 func (s *Search) Shown() []llm.Tool {
 	out := make([]llm.Tool, 0, len(s.foundNames)+1)
 	out = append(out, llm.Tool{Name: s.Tool.Name, Description: s.Tool.Description, Schema: s.Tool.InputSchema})
@@ -111,9 +118,10 @@ func (s *Search) Shown() []llm.Tool {
 	return out
 }
 
-// Offer offers tools that were found or called by name, in this order, as far as they exist. It reports whether that
-// changes the offered tools.
-func (s *Search) Offer(names ...string) bool {
+// Offer adds the tools with these names to the tools that the model is offered, and marks them as used last, in this
+// order. It ignores names that the catalog does not have. Tools that exceed the limits are dropped (dropOldest). Offer
+// reports whether it has added a tool; without a new tool, none is dropped either.
+func (s *Search) Offer(names ...string) (changed bool) {
 	before := len(s.foundNames)
 	for _, name := range names {
 		if s.catalog.ByName[name].Name == "" {
@@ -126,14 +134,14 @@ func (s *Search) Offer(names ...string) bool {
 		}
 		s.recent = append(s.recent, name)
 	}
-	changed := len(s.foundNames) > before
+	changed = len(s.foundNames) > before
 	s.dropOldest()
 	return changed
 }
 
-// dropOldest keeps the found tools within their limits. It drops those that were neither found nor called for the
-// longest time, because the result of a search says that all of its tools can be called, those of earlier searches
-// included. The latest tool always stays.
+// dropOldest drops found tools until they are within maxShownTools and maxTokens, those first that were neither found
+// nor called for the longest time. A tool of the newest search is dropped last even if an earlier search had found it:
+// the result of the newest search says that the model can call it. One tool is always kept.
 func (s *Search) dropOldest() {
 	exceedsLimits := func() bool {
 		return len(s.recent) > maxShownTools || s.maxTokens > 0 && window.ToolTokens(s.Shown()) > s.maxTokens
@@ -153,23 +161,24 @@ type searchHit struct {
 	Description string `json:"description"`
 }
 
-// ErrArguments means that the arguments of a search cannot be used.
+// ErrArguments means that the arguments of a call of the search tool are invalid, and says why.
 var ErrArguments = errors.New("the arguments cannot be used")
 
 // Find executes one call of the search tool. It returns the result and the names of the tools in it, which the
-// caller gives to Offer when the turn has ended. The error wraps ErrArguments if the model can correct its arguments.
+// caller passes to Offer when the turn has ended. If the arguments are invalid, so that the model can correct them, the
+// error wraps ErrArguments. Find does not change s.
 func (s *Search) Find(args json.RawMessage) (result *content.Result, found []string, _ error) {
 	query, err := queryOf(args)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrArguments, err)
 	}
-	hits := []searchHit{}
-	tokens := window.ToolTokens(s.Shown()[:1])
+	hits := []searchHit{}                      // not nil, so that the structured content has a list
+	tokens := window.ToolTokens(s.Shown()[:1]) // the search tool is offered too
 	for _, i := range s.catalog.index().Find(query, maxHits) {
 		tokens += window.ToolTokens(s.catalog.Offered[i : i+1])
 		isFull := s.maxTokens > 0 && tokens > s.maxTokens
 		if isFull && len(hits) > 0 {
-			break // the best hits come first
+			break // The remaining hits fit the query less well.
 		}
 		tool := s.catalog.Tools[i]
 		hits = append(hits, searchHit{tool.Name, tool.Title, tool.Server, summarize(tool.Description)})
@@ -203,7 +212,8 @@ func searchResult(hits []searchHit) (*content.Result, error) {
 	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
 }
 
-// queryOf returns the query of a search by its arguments, a JSON object.
+// queryOf returns the query from the arguments of the search tool. The error says what is wrong with them, for the
+// model.
 func queryOf(args json.RawMessage) (string, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(args, &members); err != nil {
@@ -229,7 +239,7 @@ func queryOf(args json.RawMessage) (string, error) {
 	return query, nil
 }
 
-// summarize returns the beginning of a description, on one line.
+// summarize returns a description on one line, cut to maxSummary bytes and an ellipsis if it is longer.
 func summarize(description string) string {
 	line := strings.Join(strings.Fields(description), " ")
 	if len(line) <= maxSummary {
@@ -242,7 +252,8 @@ func summarize(description string) string {
 	return line[:cut] + "…"
 }
 
-// FoundNames returns the names of the tools in the structured content of a search's result.
+// FoundNames returns the names of the tools in the structured content of a result of Find, or nil if it cannot be
+// decoded.
 func FoundNames(structured json.RawMessage) (names []string) {
 	var found struct{ Tools []searchHit }
 	if json.Unmarshal(structured, &found) == nil {

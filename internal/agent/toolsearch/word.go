@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxWords bounds the words of a text.
+// maxWords bounds the words that splitWords returns.
 const maxWords = 2000
 
-// stopWords are words that say nothing about a tool.
+// stopWords are words that are too common to distinguish tools.
 var stopWords = map[string]bool{
 	"a": true, "an": true, "and": true, "any": true, "are": true, "as": true, "at": true, "be": true, "by": true, "can": true,
 	"for": true, "from": true, "i": true, "if": true, "in": true, "into": true, "is": true, "it": true, "its": true, "me": true,
@@ -17,16 +17,17 @@ var stopWords = map[string]bool{
 	"tool": true, "use": true, "want": true, "was": true, "which": true, "with": true, "you": true, "your": true,
 }
 
-// splitWords returns the words of a text in the form in which they are compared. A name is
+// splitWords returns the first maxWords words of a text as stems (stemWord), without stop words. A name is
 // split where one of its words ends: create_issue, createIssue and "Create issue" give the same two words.
 func splitWords(text string) []string {
 	var out []string
-	start, last := -1, rune(0)
-	end := func(to int) {
+	start := -1 // where the current word begins; -1 between words
+	previous := rune(0)
+	endWord := func(end int) {
 		if start < 0 {
 			return
 		}
-		out = appendWord(out, text[start:to])
+		out = appendWord(out, text[start:end])
 		start = -1
 	}
 	for i, r := range text {
@@ -34,50 +35,54 @@ func splitWords(text string) []string {
 			return out[:maxWords]
 		}
 		switch {
-		case !unicode.In(r, unicode.L, unicode.N, unicode.M):
-			end(i)
+		case !unicode.In(r, unicode.L, unicode.N, unicode.M): // not a letter, a number or a combining mark
+			endWord(i)
 		case start < 0:
 			start = i
-		case startsWord(last, r, text[i:]):
-			end(i)
+		case startsWord(previous, r, text[i:]):
+			endWord(i)
 			start = i
 		}
-		last = r
+		previous = r
 	}
-	end(len(text))
+	endWord(len(text))
 	return out[:min(len(out), maxWords)]
 }
 
-// startsWord reports whether a new word begins at r, the first of rest: at the U of getURLs,
-// and at the F of JSONFile. A new word also begins where a script without spaces begins or ends.
-func startsWord(last, r rune, rest string) bool {
-	if hasNoSpaces(last) != hasNoSpaces(r) {
+// startsWord reports whether a new word begins at r, which follows previous and is the first rune of rest: at the U of
+// getURLs, and at the F of JSONFile. A new word also begins where a script without spaces begins or ends.
+func startsWord(previous, r rune, rest string) bool {
+	if hasNoSpaces(previous) != hasNoSpaces(r) {
 		return true
 	}
 	if !unicode.IsUpper(r) {
 		return false
 	}
-	if !unicode.IsUpper(last) {
+	if !unicode.IsUpper(previous) {
 		return true
 	}
+	// r follows another capital. It begins a word if a small letter follows, as in JSONFile.
 	next, _ := utf8.DecodeRuneInString(rest[utf8.RuneLen(r):])
 	after, _ := utf8.DecodeRuneInString(strings.TrimPrefix(rest[utf8.RuneLen(r):], string(next)))
 	// The s of a plural such as URLs or IDs does not begin a word.
 	return unicode.IsLower(next) && !(next == 's' && !unicode.IsLetter(after))
 }
 
-// hasNoSpaces reports whether words of r's script are written without spaces between.
+// hasNoSpaces reports whether r belongs to a script without spaces between words. 'ー' is part of words in Hiragana and
+// Katakana, but of neither script in Unicode.
 func hasNoSpaces(r rune) bool {
 	return r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
 }
 
-// appendWord adds the stem of a word, unless it is a stop word. In a script without spaces it adds each pair of
-// adjacent letters: a word is then found by its pairs, without a dictionary.
+// appendWord appends the stem of a word to out, unless the word is a stop word. A word in a script without spaces may
+// be several words, so appendWord appends each pair of adjacent letters instead: a word is found by its pairs, without
+// a dictionary. A single letter is appended as it is.
 func appendWord(out []string, word string) []string {
-	first, size := utf8.DecodeRuneInString(word)
-	if !hasNoSpaces(first) {
+	letter, size := utf8.DecodeRuneInString(word)
+	if !hasNoSpaces(letter) {
 		lower := strings.ToLower(word)
-		stem := stemWord(lower) // of "this" it is "thi", so both forms are looked up
+		stem := stemWord(lower)
+		// Both forms are looked up, because the stem of the stop word "this" is "thi".
 		if !stopWords[lower] && !stopWords[stem] {
 			out = append(out, stem)
 		}
@@ -94,8 +99,9 @@ func appendWord(out []string, word string) []string {
 	return out
 }
 
-// stemWord takes the commonest endings off an English word, so that files, filed and filing
-// meet in fil. It only has to be the same for all forms, not to be a word.
+// stemWord returns the stem of an English word, so that files, filed and filing all become fil. It removes a plural s,
+// then ing or ed, then a doubled consonant before them, then a final e. The stem need not be a word; it only has to be
+// the same for the forms of a word. A word with other letters than a to z is returned unchanged.
 func stemWord(w string) string {
 	for i := range len(w) {
 		if w[i] < 'a' || w[i] > 'z' {
@@ -105,7 +111,7 @@ func stemWord(w string) string {
 	switch {
 	case len(w) > 4 && strings.HasSuffix(w, "ies"):
 		w = w[:len(w)-3] + "y"
-	case strings.HasSuffix(w, "ss"), strings.HasSuffix(w, "us"):
+	case strings.HasSuffix(w, "ss"), strings.HasSuffix(w, "us"): // The s belongs to the word, as in class and status.
 	case len(w) > 2 && strings.HasSuffix(w, "s"):
 		w = w[:len(w)-1]
 	}
