@@ -5,7 +5,7 @@
 //		return fmt.Errorf("the model takes %s", attachment.Accepted(profile))
 //	}
 //
-// The media type that a caller gives must be that of the bytes. Nothing is fetched or stored here.
+// The media type that a caller gives must be that of the bytes. The package does not fetch or store files.
 package attachment
 
 import (
@@ -24,7 +24,8 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Bounds of the attachments of one message. The size of the request bounds their bytes.
+// Bounds of the attachments of one message. Only the bound of the HTTP request limits the bytes of files other than
+// text.
 const (
 	Max     = 16      // attachments
 	maxText = 1 << 20 // bytes of a text
@@ -43,8 +44,9 @@ var textTypes = []string{
 // errType lists the media types that New accepts.
 var errType = errors.New("must be image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg, application/pdf, or text")
 
-// New returns an attachment from its name, which may be empty, its media type and its bytes in
-// base64. The error is written for the caller.
+// New returns an attachment from its name, which may be "", its media type and its bytes in base64, which may have line
+// breaks. It returns an error for a type that is not accepted, for bytes that are not of that type, and for a text of
+// more than maxText bytes. The text of the error is for the caller.
 func New(name, mediaType, data string) (llm.Media, error) {
 	kind, _, err := mime.ParseMediaType(mediaType)
 	if err != nil {
@@ -55,7 +57,8 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	media := llm.Media{Name: cleanName(name), MIME: kind, Data: data}
 	switch {
 	case kind == PDF:
-		if head, err := decode(data); err != nil || !strings.Contains(head[:min(len(head), 1024)], "%PDF-") {
+		// Readers of PDF accept other bytes before the header, within the first 1,024 bytes.
+		if file, err := decode(data); err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
 			return llm.Media{}, errors.New("its data is not application/pdf in base64")
 		}
 		return media, nil
@@ -85,11 +88,11 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	return media, nil
 }
 
-// FromURL returns an attachment from a data: URL (RFC 2397) in base64, or an image from an https:
-// URL. The model's endpoint fetches that URL.
+// FromURL returns an attachment from a data: URL (RFC 2397) in base64, or an image from an https: URL. answerd does not
+// fetch an https: URL; the model's endpoint does. name is used for a data: URL only. The error is always errURL.
 func FromURL(name, address string) (llm.Media, error) {
-	rest, inline := strings.CutPrefix(address, "data:")
-	if !inline {
+	rest, isData := strings.CutPrefix(address, "data:")
+	if !isData {
 		u, err := url.Parse(address)
 		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
 			return llm.Media{}, errURL
@@ -107,9 +110,12 @@ func FromURL(name, address string) (llm.Media, error) {
 	return m, err
 }
 
-var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image, WAV or MP3 sound, PDF or text in base64, or the https: URL of an image")
+// errURL lists the URLs that FromURL accepts.
+var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image, WAV or MP3 sound, " +
+	"PDF or text in base64, or the https: URL of an image")
 
-// IsText reports whether the content of a file is text, which is written into the message.
+// IsText reports whether the media type of a file is that of a text. Inline then writes the text into the message. An
+// SVG image does not count as text.
 func IsText(m llm.Media) bool {
 	switch {
 	case m.MIME == "image/svg+xml":
@@ -120,7 +126,7 @@ func IsText(m llm.Media) bool {
 	return slices.Contains(textTypes, m.MIME)
 }
 
-// Accepts reports whether a model takes m.
+// Accepts reports whether a model with that profile accepts m. Every model accepts text.
 func Accepts(profile llm.Profile, m llm.Media) bool {
 	switch {
 	case IsText(m):
@@ -133,14 +139,14 @@ func Accepts(profile llm.Profile, m llm.Media) bool {
 	return profile.Images
 }
 
-// Accepted returns what a model takes, in words: "images, PDF and text".
+// Accepted returns what a model accepts, in words: "images, PDF and text".
 func Accepted(p llm.Profile) string {
 	var kinds []string
 	for _, k := range []struct {
-		name  string
-		taken bool
+		name       string
+		isAccepted bool
 	}{{"images", p.Images}, {"audio", p.Audio}, {"PDF", p.PDF}} {
-		if k.taken {
+		if k.isAccepted {
 			kinds = append(kinds, k.name)
 		}
 	}
@@ -150,7 +156,7 @@ func Accepted(p llm.Profile) string {
 	return strings.Join(kinds, ", ") + " and text"
 }
 
-// Describe returns a line for a model that does not take media.
+// Describe returns the line that replaces an image, audio or PDF for a model that does not accept it.
 func Describe(media llm.Media) string {
 	what := "An image"
 	switch {
@@ -173,8 +179,9 @@ func Describe(media llm.Media) string {
 	return "[" + what + " was here, which this model cannot take.]"
 }
 
-// Inline returns the content of an attachment that is text, as a part of a message. The fence is
-// longer than any in the text, so that the text cannot end it.
+// Inline returns an attachment that is text as a part of a message: its name, and its content in a Markdown code fence.
+// The fence is longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data
+// is not base64.
 func Inline(media llm.Media) string {
 	text, err := decode(media.Data)
 	if err != nil {
@@ -191,7 +198,7 @@ func Inline(media llm.Media) string {
 	return "Attachment " + name + ":\n" + fence + "\n" + strings.TrimSuffix(text, "\n") + "\n" + fence
 }
 
-// decode returns the bytes of padded base64 (RFC 4648 section 4).
+// decode returns the bytes of padded base64 (RFC 4648 section 4). It returns an error if there are none.
 func decode(data string) (string, error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(data)
 	if err == nil && len(b) == 0 {
@@ -200,8 +207,9 @@ func decode(data string) (string, error) {
 	return string(b), err
 }
 
-// cleanName returns the last element of a file's name on one line. It is untrusted text that
-// becomes a part of a prompt.
+// cleanName returns the last element of a file's path, cut to maxName bytes; "" if it names a directory only. Because
+// the name is untrusted text that becomes a part of a prompt, cleanName replaces control characters, line breaks,
+// backquotes, brackets and quotation marks with underscores.
 func cleanName(name string) string {
 	name = path.Base(strings.ReplaceAll(strings.ToValidUTF8(name, ""), `\`, "/"))
 	name = strings.Map(func(r rune) rune {

@@ -29,10 +29,11 @@ type Problem = schema.Problem
 // Schema is the schema of an answer.
 type Schema struct{ compiled *schema.Schema }
 
-// InvalidError says why a schema cannot be used. Pointer is the place within the schema, as far as it
-// is known. Detail begins with "it".
+// InvalidError says why a schema cannot be used. Pointer is the JSON pointer to the place within the schema; "" if that
+// is unknown or the whole schema. Detail is a clause that begins with "it".
 type InvalidError struct{ Pointer, Detail string }
 
+// Error implements error.
 func (e *InvalidError) Error() string { return strings.TrimPrefix(e.Pointer+": "+e.Detail, ": ") }
 
 // Compile compiles a JSON Schema (draft 2020-12, or draft-07 if $schema names it). The error is an
@@ -45,7 +46,7 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return s, err
 }
 
-// compile is Compile, except that its error may be of any type.
+// compile compiles a JSON Schema and checks its size and the types of its keywords. Its error may be of any type.
 func compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > MaxSchema {
 		return nil, fmt.Errorf("it is larger than %d bytes", MaxSchema)
@@ -60,7 +61,8 @@ func compile(raw json.RawMessage) (*Schema, error) {
 	return &Schema{compiled}, nil
 }
 
-// Check returns the value of an answer on one line, or all violations of the schema.
+// Check returns the JSON value of an answer without white space between tokens, or what is wrong with the answer.
+// Exactly one of the results is nil.
 func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) {
 	if strings.TrimSpace(text) == "" {
 		return nil, []Problem{{Detail: "the answer is empty"}}
@@ -75,7 +77,7 @@ func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) 
 	return line.Bytes(), nil
 }
 
-// RepairPrompt returns the message that asks the model for another answer after one with problems.
+// RepairPrompt returns the message that asks the model for another answer after an answer with these problems.
 func RepairPrompt(problems []Problem) string {
 	var b strings.Builder
 	b.WriteString("Your answer does not conform to the JSON Schema that it must have:\n")
@@ -86,6 +88,7 @@ func RepairPrompt(problems []Problem) string {
 		}
 		fmt.Fprintf(&b, "- %s: %s\n", at, p.Detail)
 	}
-	b.WriteString("Write the whole answer again, as JSON that conforms to the schema. Write nothing else: no explanation and no code fence.")
+	b.WriteString("Write the whole answer again, as JSON that conforms to the schema. " +
+		"Write nothing else: no explanation and no code fence.")
 	return b.String()
 }

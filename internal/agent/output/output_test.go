@@ -120,7 +120,7 @@ func FuzzFence(f *testing.F) {
 		f.Add(text, 3)
 	}
 	f.Fuzz(func(t *testing.T, text string, size int) {
-		if size < 1 || len(text) > maxHeld {
+		if size < 1 || len(text) > maxPending {
 			return
 		}
 		whole, pieces := withoutFence(text, len(text)+1), withoutFence(text, size)

@@ -18,7 +18,7 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// defaultPrompt says who the model is working for and how it should treat tools.
+// defaultPrompt is the built-in template.
 const defaultPrompt = `You are a helpful assistant that answers the questions of {{.username}}.
 It is {{.today_long}}; today's date is {{.today_iso}}.
 
@@ -31,7 +31,7 @@ Never invent a tool's result, and never show credentials, tokens or internal add
 Answer in the language of the question, briefly and completely.
 `
 
-// Options configure a Prompt. The zero value means the built-in prompt in UTC.
+// Options configure a Prompt. The zero value means the built-in template in UTC.
 type Options struct {
 	// Template is a text/template with username, today_long, today_iso and tools; "" means the
 	// built-in template.
@@ -40,24 +40,21 @@ type Options struct {
 	Location *time.Location // nil means UTC
 }
 
-// Prompt renders the system prompt. It does so once for each run, so that the text has the
-// current date and tools.
+// Prompt renders the system prompts of runs, each with the date and the tools of its run.
 type Prompt struct {
-	options  Options
+	options  Options // with the defaults
 	template *template.Template
-	username string
-	location *time.Location
-	last     atomic.Pointer[renderedPrompt]
+	last     atomic.Pointer[renderedPrompt] // the newest result of Render, which Render may return again
 }
 
-// renderedPrompt caches a rendered template with the values that it was rendered from.
+// renderedPrompt is a rendered template with the values that it was rendered from.
 type renderedPrompt struct {
-	second int64 // Unix time; the template does not get fractions of a second
+	second int64 // Unix time; no value of the template has fractions of a second
 	tools  []catalog.Tool
 	text   string
 }
 
-// New checks the template by executing it once.
+// New returns a Prompt. It executes the template once, and returns an error if that fails.
 func New(opts Options) (*Prompt, error) {
 	if opts.Template == "" {
 		opts.Template = defaultPrompt
@@ -72,29 +69,29 @@ func New(opts Options) (*Prompt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the system prompt: %w", err)
 	}
-	p := &Prompt{options: opts, template: t, username: opts.Username, location: opts.Location}
+	p := &Prompt{options: opts, template: t}
 	if _, err := p.Render(nil, time.Time{}); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// WithTemplate returns a prompt of another template for the same user and time zone. If text is "", it
-// returns p.
+// WithTemplate returns a Prompt with the template text for the same user and time zone. If text is "", it returns p.
 func (p *Prompt) WithTemplate(text string) (*Prompt, error) {
 	if text == "" {
 		return p, nil
 	}
-	return New(Options{Template: text, Username: p.username, Location: p.location})
+	return New(Options{Template: text, Username: p.options.Username, Location: p.options.Location})
 }
 
-// Options returns what the prompt was made from, with the defaults for what was left out.
+// Options returns the options of the prompt, with the defaults in place of zero values.
 func (p *Prompt) Options() Options { return p.options }
 
-// toolLines is the template's value for the tools. Printing it gives one line per tool; a range
-// over it gives .Name and .Description of each tool.
+// toolLines is the value of tools in the template. {{.tools}} prints one line for each tool, and {{range .tools}} gives
+// tools with .Name and .Description.
 type toolLines []catalog.Tool
 
+// String returns one line for each tool: its name and the first line of its description.
 func (t toolLines) String() string {
 	var b strings.Builder
 	for _, tool := range t {
@@ -104,17 +101,17 @@ func (t toolLines) String() string {
 	return b.String()
 }
 
-// Render returns the prompt of a run that starts now. Templates are slow, so runs that start in
-// the same second with the same list of tools share the text.
+// Render returns the prompt of a run that was created at the time now. Executing a template is slow, so Render returns
+// the previous text again if it is of the same second and of the same slice of tools. The caller must not change tools.
 func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
 	last := p.last.Load()
 	if last != nil && last.second == now.Unix() && isSameSlice(last.tools, tools) {
 		return last.text, nil
 	}
-	now = now.In(p.location)
+	now = now.In(p.options.Location)
 	var b strings.Builder
 	err := p.template.Execute(&b, map[string]any{
-		"username":   p.username,
+		"username":   p.options.Username,
 		"today_long": now.Format("Monday, 02 January 2006, 15:04:05 MST"),
 		"today_iso":  now.Format(time.DateOnly),
 		"tools":      toolLines(tools),
@@ -122,12 +119,12 @@ func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("execute the system prompt: %w", err)
 	}
-	p.last.Store(&renderedPrompt{now.Unix(), tools, b.String()})
+	p.last.Store(&renderedPrompt{second: now.Unix(), tools: tools, text: b.String()})
 	return b.String(), nil
 }
 
-// isSameSlice reports whether a and b are the same elements in memory. Lists of tools are never changed, so that they
-// are then equal.
+// isSameSlice reports whether a and b have the same elements in memory, or are both empty. Their values are then equal
+// now and were equal before, because lists of tools are not changed.
 func isSameSlice(a, b []catalog.Tool) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -10,19 +10,20 @@ import (
 	"answerd/internal/llm"
 )
 
-// retryTrimRatio is the share of a request that the provider refused as too long which the
-// second try may have.
+// retryTrimRatio is the size to which TrimRefused trims a prompt whose permitted size it does not know, as a share of
+// the prompt that the provider refused.
 const retryTrimRatio = 0.6
 
-// Result tells what trimming did. All figures are estimates in tokens.
+// Result says what Trim or TrimRefused did. All numbers are estimates in tokens.
 type Result struct {
-	Before, After int64 // of the conversation
-	Limit         int64 // that the prompt may have
-	Trimmed       bool  // the conversation was above Limit
-	TooLarge      bool  // what cannot be left out does not fit the window
+	Before, After int64 // the size of the conversation
+	Limit         int64 // the permitted size of the prompt
+	Trimmed       bool  // Trim: Before was above Limit. TrimRefused: something was left out.
+	TooLarge      bool  // what must not be left out does not fit the window
 }
 
-// Trim shortens conv where its estimate is above the limit, before a request is made with it.
+// Trim shortens conv if its estimate is above the limit, before a request is made with it. It never shortens conv while
+// the size of the window is unknown.
 func (w *Window) Trim(conv *Conversation) Result {
 	w.sent = w.estimatePlain(conv)
 	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
@@ -31,37 +32,39 @@ func (w *Window) Trim(conv *Conversation) Result {
 		return result
 	}
 	result.Trimmed, result.After = true, w.fit(conv, result.Limit)
-	least := result.After
+	lowEstimate := result.After
 	if !w.counted {
-		least /= 2 // the estimate may be too high by as much; the provider decides
+		lowEstimate /= 2 // The estimate may be twice the true size. The provider decides in this case.
 	}
-	result.TooLarge = least > result.Limit && !w.guessed
+	result.TooLarge = lowEstimate > result.Limit && !w.guessed
 	w.sent = w.estimatePlain(conv)
 	return result
 }
 
-// Refusal holds what a provider named when it refused a conversation as too long, in tokens. 0
-// means that it did not name it.
+// Refusal holds the sizes that a provider named when it refused a request as too long, in tokens. A size that it did
+// not name is 0.
 type Refusal struct {
-	Window int64 // prompt and answer together
-	Prompt int64 // as the provider counted it
+	Window int64 // the context window, for prompt and answer together
+	Prompt int64 // the prompt, as the provider counted it
 }
 
-// TrimRefused shortens conv after the provider refused it as too long. It learns from that: the sizes
-// of the window and the prompt if the provider named them, otherwise a size for an unknown window,
-// or a higher estimate. Trimmed is false if nothing was left out. Then another try may only
-// succeed with a shorter answer, and with TooLarge not even then.
+// TrimRefused shortens conv after the provider refused a request with it as too long. It also corrects w: it takes the
+// sizes of the window and of the prompt that the provider named. Without these it guesses the size of an unknown
+// window, or raises the estimates.
+//
+// If Trimmed is false, nothing was left out, and another request can succeed only with a shorter answer. If TooLarge is
+// true, no request can succeed.
 func (w *Window) TrimRefused(conv *Conversation, refused Refusal) Result {
 	w.Observe(event.Usage{InputTokens: refused.Prompt})
 	w.LearnSize(refused.Window)
 	counted := refused.Prompt > 0 && w.Size() > 0
 	if !counted {
-		w.learnRefused(w.sentTokens())
+		w.learnRefused(w.PromptTokens())
 	}
 	r := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
 	target := r.Limit
 	if !counted {
-		target = min(target, int64(float64(w.sentTokens())*retryTrimRatio))
+		target = min(target, int64(float64(w.PromptTokens())*retryTrimRatio))
 	}
 	r.After = w.fit(conv, target)
 	r.Trimmed = r.After != r.Before
@@ -70,18 +73,19 @@ func (w *Window) TrimRefused(conv *Conversation, refused Refusal) Result {
 	return r
 }
 
-// learnRefused corrects the window by a request of that many estimated tokens that the
-// provider refused as too long.
+// learnRefused corrects w after the provider refused a prompt as too long without naming sizes. tokens is the estimate
+// of that prompt. If the size of the window is unknown, tokens becomes the guess. Otherwise the prompt must have been
+// as large as the window, so the factor is raised accordingly, to at most maxFactor.
 func (w *Window) learnRefused(tokens int64) {
 	if w.size == 0 {
 		w.size, w.guessed = tokens, true
-		w.reserve = min(w.size/8, maxAnswerReserve)
+		w.reserve = defaultReserve(w.size)
 		return
 	}
-	w.factor = min(max(w.factor, w.factor*float64(w.size)/float64(max(tokens, 1))), 4)
+	w.factor = min(max(w.factor, w.factor*float64(w.size)/float64(max(tokens, 1))), maxFactor)
 }
 
-// estimatePlain returns the estimate for c by bytes alone, without the provider's correction.
+// estimatePlain estimates the tokens of c from bytes alone, without w.factor.
 func (w *Window) estimatePlain(c *Conversation) int64 {
 	byBytes := Window{factor: 1}
 	return byBytes.conversationTokens(c)
@@ -91,15 +95,14 @@ func (w *Window) estimatePlain(c *Conversation) int64 {
 // message is the system prompt, then comes the history, then the question and all turns since.
 type Conversation struct {
 	Messages []llm.Message // trimming replaces elements, and drops some of the history
-	History  int           // messages behind the first that are older than the question
+	History  int           // the number of messages of the history
 	Tools    []llm.Tool
-	// StoredAt returns the URL path at which a result can be read in full, by the id of its
-	// call; "" if it is not stored.
+	// StoredAt returns the URL path at which the result of a call can be read in full; "" if it is not stored.
 	StoredAt func(callID string) string
 }
 
-// lastTurn returns the index at which the last turn begins: the last message with calls. If
-// there is none, what follows the history counts as the last turn.
+// lastTurn returns the index in Messages at which the last turn begins: the last message with calls that follows the
+// history. Without such a message, everything after the history counts as the last turn.
 func (c *Conversation) lastTurn() int {
 	for i := len(c.Messages) - 1; i > c.History; i-- {
 		if len(c.Messages[i].Calls) > 0 {
@@ -109,7 +112,7 @@ func (c *Conversation) lastTurn() int {
 	return c.History + 1
 }
 
-// conversationTokens estimates all of c.
+// conversationTokens estimates the tokens of all messages and tools of c.
 func (w *Window) conversationTokens(c *Conversation) int64 {
 	sum := w.toolTokens(c.Tools)
 	for i := range c.Messages {
@@ -118,9 +121,9 @@ func (w *Window) conversationTokens(c *Conversation) int64 {
 	return sum
 }
 
-// requiredTokens estimates what fit leaves of conv while it keeps the results of the last turn
-// whole: the system prompt, the question, the earlier calls without long arguments, and the
-// last turn.
+// requiredTokens estimates the tokens that remain of conv if everything is left out except what fit keeps and the
+// results of the last turn. What fit keeps are the system prompt, the question, the earlier calls without long
+// arguments, and the messages of the last turn. The placeholders of earlier results are not counted.
 func (w *Window) requiredTokens(conv *Conversation) int64 {
 	sum := w.toolTokens(conv.Tools)
 	turn := conv.lastTurn()
@@ -138,18 +141,19 @@ func (w *Window) requiredTokens(conv *Conversation) int64 {
 }
 
 // fit shortens conv to at most limit tokens, as far as that is possible, and returns the estimate
-// for what is left. It works in this order and stops as soon as conv fits:
+// of the shortened conv. It works in this order and stops as soon as conv fits:
 //
 //  1. results of earlier turns become placeholders, the oldest first
 //  2. messages of the history are dropped, the oldest first
 //  3. long arguments of earlier calls are left out
 //  4. results of the last turn are cut
 //
-// The system prompt, the question, every call and the last turn's messages stay.
+// It keeps the system prompt, the question, every call of the run and the messages of the last turn. If these steps
+// could not be enough without the fourth, it first cuts the results of the last turn to half the limit.
 func (w *Window) fit(conv *Conversation, limit int64) int64 {
 	tokens := w.conversationTokens(conv)
 	if tokens > limit && w.requiredTokens(conv) > limit {
-		// Otherwise one huge result would drive out everything that was said before it.
+		// Without this, one huge result would displace all that precedes it in the conversation.
 		tokens -= w.cutResults(conv, limit/2)
 	}
 	tokens -= w.replaceEarlierResults(conv, tokens-limit)
@@ -161,9 +165,8 @@ func (w *Window) fit(conv *Conversation, limit int64) int64 {
 	return tokens
 }
 
-// replaceEarlierResults puts placeholders in the place of results before the last turn, the
-// oldest first, until it has saved excess tokens, and returns what it saved. A result that is
-// shorter than its placeholder stays.
+// replaceEarlierResults replaces the results before the last turn with placeholders, the oldest first, until it has
+// saved excess tokens. It returns the tokens that it saved. It keeps a result that is shorter than its placeholder.
 func (w *Window) replaceEarlierResults(c *Conversation, excess int64) (saved int64) {
 	for i, turn := c.History+1, c.lastTurn(); i < turn && saved < excess; i++ {
 		m := &c.Messages[i]
@@ -171,23 +174,22 @@ func (w *Window) replaceEarlierResults(c *Conversation, excess int64) (saved int
 			continue
 		}
 		short := c.placeholder(m)
-		if less := w.messageTokens(m) - w.messageTokens(&short); less > 0 {
+		if difference := w.messageTokens(m) - w.messageTokens(&short); difference > 0 {
 			*m = short
-			saved += less
+			saved += difference
 		}
 	}
 	return saved
 }
 
-// dropHistory drops the oldest messages of the history until it has saved excess tokens, and
-// returns what it saved.
+// dropHistory drops the oldest messages of the history until it has saved excess tokens and the history is empty or
+// begins with a message of the user. It returns the tokens that it saved.
 func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
 	dropped := 0
 	for dropped < conv.History && saved < excess {
 		dropped++
 		saved += w.messageTokens(&conv.Messages[dropped])
-		// The history continues with a user's message. An answer without its question says
-		// little, and endpoints refuse a result without its call.
+		// An answer without its question helps little, and endpoints refuse a result without its call.
 		for dropped < conv.History && conv.Messages[dropped+1].Role != llm.User {
 			dropped++
 			saved += w.messageTokens(&conv.Messages[dropped])
@@ -199,7 +201,7 @@ func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
 }
 
 // shortenEarlierArguments leaves out long arguments of calls before the last turn, the oldest
-// first, until it has saved excess tokens, and returns what it saved.
+// first, until it has saved excess tokens. It returns the tokens that it saved.
 func (w *Window) shortenEarlierArguments(c *Conversation, excess int64) (saved int64) {
 	for i, turn := c.History+1, c.lastTurn(); i < turn && saved < excess; i++ {
 		m := &c.Messages[i]
@@ -210,7 +212,7 @@ func (w *Window) shortenEarlierArguments(c *Conversation, excess int64) (saved i
 	return saved
 }
 
-// lastResults returns the results of the last turn.
+// lastResults returns pointers to the results of the last turn in c.Messages.
 func (c *Conversation) lastResults() (out []*llm.Message) {
 	for i := c.lastTurn(); i < len(c.Messages); i++ {
 		if c.Messages[i].Role == llm.ToolRole {
@@ -220,7 +222,7 @@ func (c *Conversation) lastResults() (out []*llm.Message) {
 	return out
 }
 
-// resultTokens estimates the results of the last turn.
+// resultTokens estimates the tokens of the results of the last turn.
 func (w *Window) resultTokens(c *Conversation) (sum int64) {
 	for _, m := range c.lastResults() {
 		sum += w.messageTokens(m)
@@ -231,14 +233,18 @@ func (w *Window) resultTokens(c *Conversation) (sum int64) {
 // minResultTokens is the shortest part of a result that helps a model.
 const minResultTokens = 64
 
-// cutResults cuts the results of the last turn to limit tokens together, the longest ones
-// first, and returns what it saved. Each result may have an equal share of what the shorter
-// ones leave. It stops where a share would be below minResultTokens.
+// cutResults cuts the results of the last turn so that they have at most limit tokens together. It returns the tokens
+// that it saved. Short results stay whole: from the shortest to the longest, each result may have an equal share of
+// what is left of limit. When a share would be below minResultTokens, cutResults does not cut this result and longer
+// ones.
 func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
 	results := conv.lastResults()
-	slices.SortStableFunc(results, func(a, b *llm.Message) int { return cmp.Compare(w.messageTokens(a), w.messageTokens(b)) })
+	slices.SortStableFunc(results, func(a, b *llm.Message) int {
+		return cmp.Compare(w.messageTokens(a), w.messageTokens(b))
+	})
 	for i, m := range results {
-		tokens, share := w.messageTokens(m), limit/int64(len(results)-i)
+		tokens := w.messageTokens(m)
+		share := limit / int64(len(results)-i)
 		if tokens > share {
 			if share < minResultTokens {
 				return saved
@@ -251,8 +257,8 @@ func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
 	return saved
 }
 
-// cutResult cuts a result to a number of tokens and appends a note that says so. Images and
-// audio are left out first.
+// cutResult cuts a result to about that many tokens, and appends a note that says so and where the whole result is
+// stored. It leaves out images and audio first, and cuts the text only if that is not enough.
 func (w *Window) cutResult(c *Conversation, message *llm.Message, tokens int64) {
 	stored := c.storedAt(message, "; the whole is kept at ")
 	if len(message.Media) > 0 {
@@ -263,37 +269,37 @@ func (w *Window) cutResult(c *Conversation, message *llm.Message, tokens int64) 
 		}
 	}
 	note := fmt.Sprintf("\n[cut here to make room%s]", stored)
-	excess := w.messageTokens(message) + w.textTokens(len(note)) - tokens + 1 // one more for rounding
+	excess := w.messageTokens(message) + w.textTokens(len(note)) - tokens + 1 // 1 more, because estimates are rounded
 	keep := len(message.Text) - int(float64(excess)*bytesPerToken/w.factor) - 1
 	keep = max(min(keep, len(message.Text)-1), 0)
-	for keep > 0 && !utf8.RuneStart(message.Text[keep]) {
+	for keep > 0 && !utf8.RuneStart(message.Text[keep]) { // do not cut within a rune
 		keep--
 	}
 	message.Text = message.Text[:keep] + note
 }
 
-// placeholder returns the message that replaces a result. The call keeps an answer, since
-// endpoints refuse a call without one.
+// placeholder returns the message that replaces a result that is left out. The message is needed because endpoints
+// refuse a call without a result.
 func (c *Conversation) placeholder(m *llm.Message) llm.Message {
 	return llm.Message{Role: m.Role, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed, Text: fmt.Sprintf(
 		"[The result of %s (call %s) was left out to make room%s.]", m.Tool, m.CallID, c.storedAt(m, ". It is kept at "))}
 }
 
-// storedAt returns where a result is stored, behind the words that lead to it; "" for one that
-// came with the request, which the log does not store.
-func (c *Conversation) storedAt(m *llm.Message, lead string) string {
+// storedAt returns prefix and the path at which the log stores a result. It returns "" if the log does not store the
+// result, because the result came with the request.
+func (c *Conversation) storedAt(m *llm.Message, prefix string) string {
 	path := c.StoredAt(m.CallID)
 	if path == "" {
 		return ""
 	}
-	return lead + path
+	return prefix + path
 }
 
 // longArguments is the size in bytes above which arguments are left out.
 const longArguments = 256
 
-// shortenArguments returns the message without the long arguments of its calls. The calls themselves
-// stay: a model that does not know of them would make them again.
+// shortenArguments returns a copy of the message in which a placeholder replaces the long arguments of its calls. The
+// calls themselves are kept, because a model that does not see a call would make it again.
 func shortenArguments(m *llm.Message) llm.Message {
 	short := *m
 	short.Calls = slices.Clone(m.Calls)

@@ -29,14 +29,18 @@ import (
 // fewer bytes per token: then the provider refuses the request, and TrimRefused is for that.
 const (
 	bytesPerToken    = 3
-	tokensPerMessage = 8  // role and framing; a call has as much
-	tokensPerTool    = 16 // framing of one tool's definition
-	maxAnswerReserve = 8192
+	tokensPerMessage = 8    // role and framing of a message, or of a call
+	tokensPerTool    = 16   // framing of one tool's definition
+	maxAnswerReserve = 8192 // tokens; see defaultReserve
+	// minFactor and maxFactor bound Window.factor, so that a provider that counts wrongly does not make Trim leave out
+	// everything, or nothing.
+	minFactor = 0.25
+	maxFactor = 4
 	// Providers count an image by its pixels, up to about 1,600 tokens, and audio by its
 	// duration, which the size in bytes only hints at.
 	tokensPerImage     = 1600
-	audioBytesPerToken = 256 // of base64
-	// pdfBytesPerToken is of base64 too. Providers count the text and an image of each page, some
+	audioBytesPerToken = 256 // bytes of base64
+	// pdfBytesPerToken is in bytes of base64. Providers count the text and an image of each page, some
 	// 2,000 tokens for a page that often has 100 KiB.
 	pdfBytesPerToken = 64
 )
@@ -46,9 +50,9 @@ const (
 type Window struct {
 	size    int64   // in tokens, prompt and answer together; 0 if unknown
 	reserve int64   // the part of size that stays free for the answer
-	factor  float64 // tokens that the provider counted per estimated token
-	sent    int64   // the estimate for the last request, without factor
-	guessed bool    // size is that of a request that the provider refused
+	factor  float64 // tokens that the provider counted per token estimated by bytes
+	sent    int64   // the estimate of the conversation that was trimmed last, without factor
+	guessed bool    // size is the estimate of a request that the provider refused
 	counted bool    // factor comes from a count of the provider
 }
 
@@ -57,13 +61,17 @@ type Window struct {
 func New(p llm.Profile) *Window {
 	w := &Window{size: p.ContextTokens, reserve: p.MaxOutputTokens, factor: 1}
 	if w.reserve == 0 {
-		w.reserve = min(w.size/8, maxAnswerReserve)
+		w.reserve = defaultReserve(w.size)
 	}
 	return w
 }
 
-// LearnSize sets the size that the endpoint has named for its window, if it is smaller than the
-// known size. It ignores 0.
+// defaultReserve returns the tokens that stay free for the answer in a window of that size, if the profile does not
+// say.
+func defaultReserve(size int64) int64 { return min(size/8, maxAnswerReserve) }
+
+// LearnSize sets the size of the window to the one that the endpoint has named, if no size is known, the size is a
+// guess, or the known size is larger. It lowers a reserve of more than half the window. It ignores 0.
 func (w *Window) LearnSize(tokens int64) {
 	isKnown := w.size > 0 && !w.guessed
 	if tokens <= 0 || isKnown && w.size <= tokens {
@@ -71,7 +79,7 @@ func (w *Window) LearnSize(tokens int64) {
 	}
 	w.size, w.guessed = tokens, false
 	if w.reserve == 0 || w.reserve > tokens/2 {
-		w.reserve = min(tokens/8, maxAnswerReserve)
+		w.reserve = defaultReserve(tokens)
 	}
 }
 
@@ -84,46 +92,43 @@ func (w *Window) Size() int64 {
 }
 
 // AnswerRoom returns how many tokens an answer may have so that it fits the window together with
-// the conversation that was trimmed last; 0 if the window's size is unknown. It leaves a sixteenth
-// of the prompt free, because the size of the prompt is an estimate.
+// the conversation that was trimmed last; 0 if the window's size is unknown.
 func (w *Window) AnswerRoom() int64 {
 	if w.Size() == 0 {
 		return 0
 	}
-	prompt := w.sentTokens()
+	prompt := w.PromptTokens()
 	room := w.size - prompt
 	if !w.counted {
-		room = max(room, w.reserve)
+		room = max(room, w.reserve) // The prompt may be smaller than its estimate, which tends to be too high.
 	}
+	// A sixteenth of the prompt stays free, because its size is an estimate, but not more than half of the room.
 	return max(room-prompt/16, room/2, 1)
 }
 
 // LimitReserve lowers the reserve for the answer to tokens, for a request that limits its
-// answers itself.
+// answers itself. A reserve below that is kept.
 func (w *Window) LimitReserve(tokens int64) { w.reserve = min(w.reserve, tokens) }
 
-// promptLimit returns the tokens that a prompt may have; 0 means no limit.
+// promptLimit returns the tokens that a prompt may have; 0 if the size of the window is unknown.
 func (w *Window) promptLimit() int64 { return w.size - min(w.reserve, w.size) }
 
-// Observe corrects the estimate by what the provider counted for the last request.
+// Observe corrects the estimates by the input tokens that the provider counted for the conversation that was trimmed
+// last. It ignores a count of 0.
 func (w *Window) Observe(u event.Usage) {
 	if u.InputTokens > 0 && w.sent > 0 {
-		// The bounds keep a provider that counts wrongly from emptying the conversation.
-		w.factor = min(max(float64(u.InputTokens)/float64(w.sent), 0.25), 4)
+		w.factor = min(max(float64(u.InputTokens)/float64(w.sent), minFactor), maxFactor)
 		w.counted = true
 	}
 }
 
-// PromptTokens returns an estimate of the last prompt.
-func (w *Window) PromptTokens() int64 { return w.sentTokens() }
+// PromptTokens estimates the tokens of the conversation that was trimmed last, which is the prompt of the last request.
+func (w *Window) PromptTokens() int64 { return int64(math.Ceil(float64(w.sent) * w.factor)) }
 
-// sentTokens estimates the conversation that was trimmed last, which is in the last request.
-func (w *Window) sentTokens() int64 { return int64(math.Ceil(float64(w.sent) * w.factor)) }
-
-// textTokens estimates a text of n bytes.
+// textTokens estimates the tokens of a text of n bytes.
 func (w *Window) textTokens(n int) int64 { return int64(float64(n) / bytesPerToken * w.factor) }
 
-// messageTokens estimates one message.
+// messageTokens estimates the tokens of one message.
 func (w *Window) messageTokens(message *llm.Message) int64 {
 	size := len(message.Text) + len(message.Tool)
 	for _, c := range message.Calls {
@@ -132,7 +137,7 @@ func (w *Window) messageTokens(message *llm.Message) int64 {
 	if x := message.Extensions; x != nil {
 		size += len(x.Message)
 		if x.Content != nil {
-			size += len(x.Content) - len(message.Text) // the text is among the parts
+			size += len(x.Content) - len(message.Text) // Content is sent in place of Text, which it contains.
 		}
 		for _, c := range x.Calls {
 			size += len(c)
@@ -141,7 +146,7 @@ func (w *Window) messageTokens(message *llm.Message) int64 {
 	return w.textTokens(size+tokensPerMessage*bytesPerToken) + mediaTokens(message)
 }
 
-// MessageTokens estimates the messages of a request.
+// MessageTokens estimates the tokens of the messages of a request from bytes alone, without a count of the provider.
 func MessageTokens(messages []llm.Message) (sum int64) {
 	byBytes := Window{factor: 1}
 	for i := range messages {
@@ -150,8 +155,8 @@ func MessageTokens(messages []llm.Message) (sum int64) {
 	return sum
 }
 
-// mediaTokens estimates the images and audio of a message. The factor does not apply: it
-// comes from what the provider counted for text.
+// mediaTokens estimates the tokens of the images, audio and PDF of a message. It does not use Window.factor, which is a
+// correction for text.
 func mediaTokens(m *llm.Message) (sum int64) {
 	for _, p := range m.Media {
 		switch {
@@ -166,13 +171,13 @@ func mediaTokens(m *llm.Message) (sum int64) {
 	return sum
 }
 
-// ToolTokens estimates the definitions of tools in a request.
+// ToolTokens estimates the tokens of the definitions of tools from bytes alone, without a count of the provider.
 func ToolTokens(tools []llm.Tool) int64 {
 	byBytes := Window{factor: 1}
 	return byBytes.toolTokens(tools)
 }
 
-// toolTokens estimates the tools that a request offers.
+// toolTokens estimates the tokens of the definitions of tools.
 func (w *Window) toolTokens(tools []llm.Tool) int64 {
 	size := 0
 	for i := range tools {
