@@ -13,15 +13,15 @@ import (
 	"answerd/internal/help"
 )
 
-// outage logs when exports begin to fail, and when they work again: once each, not for each batch.
+// outage logs when exports begin to fail and when they succeed again, but not each failed export.
 type outage struct {
 	logger       *slog.Logger
-	begins, ends string
-	help         help.Page
-	failing      bool
+	begins, ends string    // the messages of the log
+	help         help.Page // for the line about the beginning
+	failing      bool      // the last export failed
 }
 
-// record records the result of an export.
+// record records the result of an export, which is nil after a success, and logs if an outage begins or ends.
 func (o *outage) record(err error) {
 	switch {
 	case err != nil && !o.failing:
@@ -43,8 +43,8 @@ func exportRecovered(export func() error) (err error) {
 	return export()
 }
 
-// withoutResponse returns the text of err without the collector's response, which another service
-// wrote. In the exporter's errors it follows one of two phrases.
+// withoutResponse returns the text of an exporter's error without the collector's response, because text of another
+// service must not get into the log. The response follows one of two phrases.
 func withoutResponse(err error) string {
 	text := err.Error()
 	for _, mark := range []string{"body: ", "partial success: "} {
@@ -53,12 +53,16 @@ func withoutResponse(err error) string {
 	return strings.TrimRight(text, " (:")
 }
 
-// flush exports what waits, until ctx ends. The provider gets no deadline: with one it would return and
-// leave its goroutine in the export. Cancelling the export ends both.
-func flush(ctx context.Context, what string, shutdown func(context.Context) error, cancelExport context.CancelFunc) error {
+// flush calls shutdown, the method Shutdown of a provider, which exports what waits and returns when the provider's
+// goroutine has ended. If ctx ends first, flush calls cancelExport, so that shutdown returns early, and returns an
+// error with the cause of ctx. shutdown gets a context without a deadline, because it would otherwise return at the
+// deadline although its goroutine is still exporting. what names the signal in errors.
+func flush(
+	ctx context.Context, what string, shutdown func(context.Context) error, cancelExport context.CancelFunc,
+) error {
 	stop := context.AfterFunc(ctx, cancelExport)
 	err := shutdown(context.WithoutCancel(ctx))
-	if !stop() { // the AfterFunc has run, so the export was cancelled
+	if !stop() { // ctx has ended, and the export was cancelled.
 		return fmt.Errorf("flushing %s: %w", what, context.Cause(ctx))
 	}
 	cancelExport()
@@ -77,9 +81,9 @@ func OCIHeaders(dataKey string) map[string]string {
 	return map[string]string{"authorization": "dataKey " + dataKey}
 }
 
-// checkEndpoint returns an error for an endpoint that the exporter would silently change, or that
-// would receive credentials over plain HTTP. Its errors never contain the URL, which may have a
-// password. enabled says which setting exports the signal.
+// checkEndpoint returns an error for an endpoint that is empty, that the exporter would silently change, or that
+// would receive headers, which are credentials, over plain HTTP. Its errors never contain the URL, which may have a
+// password. They begin with enabled, which says why the endpoint is needed. signal is traces, metrics or logs.
 func checkEndpoint(enabled, signal, endpoint string, headers map[string]string) error {
 	settings := "OTEL_EXPORTER_OTLP_" + strings.ToUpper(signal) + "_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT"
 	if signal == "traces" {
@@ -88,20 +92,20 @@ func checkEndpoint(enabled, signal, endpoint string, headers map[string]string) 
 	if endpoint == "" {
 		return fmt.Errorf("%s, but there is no endpoint: set %s", enabled, settings)
 	}
-	bad := func(what string) error { return fmt.Errorf("the %s endpoint (%s) %s", signal, settings, what) }
+	invalid := func(reason string) error { return fmt.Errorf("the %s endpoint (%s) %s", signal, settings, reason) }
 	u, err := url.Parse(endpoint)
 	switch {
 	case err != nil:
-		return bad("is not a URL")
+		return invalid("is not a URL")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return bad("must begin with http:// or https://")
+		return invalid("must begin with http:// or https://")
 	case u.Hostname() == "":
-		return bad("names no host")
+		return invalid("names no host")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		// The exporter keeps only scheme, host and path.
-		return bad("must have no user, query or fragment; credentials go into headers")
+		// The exporter uses only scheme, host and path.
+		return invalid("must have no user, query or fragment; credentials go into headers")
 	case u.Scheme == "http" && len(headers) > 0 && !isLoopback(u.Hostname()):
-		return bad("must be https, because credentials are sent to it")
+		return invalid("must be https, because credentials are sent to it")
 	}
 	return nil
 }
@@ -115,12 +119,12 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// proxyUnlessRedirected returns the exporter's proxy, or an error for a redirect, which must not
-// receive the credentials. net/http sets Response only on requests that a redirect caused, and
-// asks for the proxy before it connects.
+// proxyUnlessRedirected returns the proxy for a request of the exporter, or errRedirected for the request that follows
+// a redirect, because another host must not receive the credentials. net/http sets Response only on requests that a
+// redirect caused, and calls this function before it connects.
 //
-// The exporter has no other hook for this that keeps the OTEL_EXPORTER_OTLP_* timeout and TLS
-// files: an http.Client of our own would switch those off.
+// The exporter has no other option by which redirects can be refused and OTEL_EXPORTER_OTLP_* timeouts and TLS files
+// still apply: it would ignore these settings with an http.Client of ours.
 func proxyUnlessRedirected(r *http.Request) (*url.URL, error) {
 	if r.Response != nil {
 		return nil, errRedirected

@@ -13,22 +13,23 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Handler gives every request of next a trace: the one of the caller's traceparent (W3C Trace
-// Context), or else a new one. TraceID returns its id. With tracing on, the request also gets a
-// server span named after its method and route. Requests to /healthz, /readyz and /metrics are
-// left out, because probes would outnumber all others.
+// Handler returns a handler that gives each request a trace and passes it to next. The trace is that of the caller's
+// header traceparent (W3C Trace Context), or else a new one; TraceID returns its id from the request's context. With
+// tracing on, the request also gets a server span named after its method and route. Requests to /healthz, /readyz and
+// /metrics get no trace, because there would be more of them than of all other requests.
 //
-// route returns the pattern of a request ("/runs/{run_id}"), or "" if no route matches; it runs
-// before next. With a nil route, the pattern is that of http.ServeMux. The raw path is never used
+// route returns the pattern of a request ("/runs/{run_id}"), or "" if no route matches; Handler calls it
+// before next. If route is nil, the pattern is the one that http.ServeMux sets. The raw path is never used
 // as a name, because callers could create any number of names.
 func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string) http.Handler {
 	propagators := otelhttp.WithPropagators(propagator)
 	if !t.tracing {
 		propagators = otelhttp.WithPropagators(newTracePropagator{propagator})
 	}
-	traced := otelhttp.NewHandler(next, "", t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isNotProbe))
+	traced := otelhttp.NewHandler(next, "",
+		t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isNotProbe))
 	if !t.tracing || route == nil {
-		return traced // without spans nothing needs the route
+		return traced // Only spans need the route.
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// otelhttp reads the span's name and http.route from Pattern, which http.ServeMux would set.
@@ -37,8 +38,7 @@ func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string)
 	})
 }
 
-// tracerProvider returns the option that makes otelhttp use these tracers instead of the global
-// ones.
+// tracerProvider returns the option that makes otelhttp use t.tracers instead of the global tracer provider.
 func (t *Telemetry) tracerProvider() otelhttp.Option { return otelhttp.WithTracerProvider(t.tracers) }
 
 // withoutMetrics returns the option that switches off otelhttp's metrics. They have the Host
@@ -56,8 +56,9 @@ func isNotProbe(r *http.Request) bool {
 	return true
 }
 
-// traceContext is OpenTelemetry's propagator, which reads only the first of several headers of one name. Those of tracestate
-// are one list (W3C Trace Context section 3.3.1), and a traceparent has one value, so with several of them none is valid.
+// traceContext is OpenTelemetry's propagator with a correction for repeated headers, of which OpenTelemetry reads only
+// the first. Several tracestate headers are parts of one list (W3C Trace Context section 3.3.1). With several
+// traceparent headers, the request has no valid trace, because the header has one value.
 type traceContext struct{ propagation.TraceContext }
 
 // Extract implements propagation.TextMapPropagator.
@@ -87,9 +88,9 @@ func (p newTracePropagator) Extract(ctx context.Context, carrier propagation.Tex
 	return ctx
 }
 
-// randomSpanContext returns random ids as the SDK creates them. They need not be unpredictable, so
-// it uses math/rand. An id of zeros is invalid (W3C Trace Context, section 3.2.2.3), so it tries
-// again.
+// randomSpanContext returns random ids, as the SDK creates them, without the flag sampled. They need not be
+// unpredictable, so it uses math/rand. If an id is all zeros, which is invalid (W3C Trace Context, section 3.2.2.3), it
+// tries again.
 func randomSpanContext() trace.SpanContext {
 	var c trace.SpanContextConfig
 	for !c.TraceID.IsValid() {

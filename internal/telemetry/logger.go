@@ -17,14 +17,13 @@ import (
 // redacted replaces the values of secrets.
 const redacted = "[redacted]"
 
-// NewLogger returns a logger that writes JSON lines to w from level on: debug, info, warn or
-// error, in any case. debug means level debug, whatever level says. The error names LOG_LEVEL.
+// NewLogger returns a logger that writes lines of at least that level to w, as JSON. level is debug, info, warn or
+// error, in any case; if debug is set, the level is debug. The error for another level names LOG_LEVEL.
 //
-// A line that is logged with the context of a request or run has its trace_id. A warning or an error
-// has help, the page of docs that says what to do about it (package help). Values whose key
-// names a secret are replaced, also in maps and headers. That is a safeguard; callers must not
-// rely on it. If w is a *LogWriter whose buffer is nearly full, lines below warn are dropped
-// first.
+// A line that is logged with the context of a request or run has the member trace_id. A warning or an error
+// has the member help, the page of docs that says what to do about it (package help). Values whose key
+// names a secret are replaced, also in maps and headers. That is a safeguard, on which callers must not
+// rely. If w is a *LogWriter whose buffer is half full, lines below warn are dropped.
 func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -33,29 +32,29 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	if debug {
 		l = slog.LevelDebug
 	}
-	lines, _ := w.(*LogWriter)
-	writer := &lineWriter{Writer: w}
+	logWriter, _ := w.(*LogWriter)
+	writer := &exportWriter{Writer: w}
 	out := slog.NewJSONHandler(writer, &slog.HandlerOptions{Level: l, ReplaceAttr: redactAttr})
-	return slog.New(&logHandler{Handler: out, root: out, lines: lines, writer: writer}), nil
+	return slog.New(&logHandler{Handler: out, root: out, logWriter: logWriter, writer: writer}), nil
 }
 
 // logHandler adds trace_id to the lines of its Handler, and help to warnings and errors, always at the
 // top level.
 //
-// slog puts an attribute that is added to a record into the open group. So after the first group,
-// logHandler keeps the root and the steps that lead from it to Handler, and applies them again
-// after these attributes.
+// slog puts an attribute that is added to a record into the open group. Therefore logHandler keeps the handler
+// before the first group as root, and the calls of WithGroup and WithAttrs since then as steps. To add attributes at
+// the top level, it adds them to root and repeats the steps.
 type logHandler struct {
-	slog.Handler
-	root   slog.Handler                      // before the first group
-	steps  []func(slog.Handler) slog.Handler // WithGroup and WithAttrs since root
-	lines  *LogWriter                        // nil if the writer is another one
-	writer *lineWriter                       // below Handler and root
+	slog.Handler                                   // root with all steps
+	root         slog.Handler                      // the handler before the first group
+	steps        []func(slog.Handler) slog.Handler // WithGroup and WithAttrs since root
+	logWriter    *LogWriter                        // the writer below writer; nil if that is of another type
+	writer       *exportWriter                     // the writer of Handler and root
 }
 
 // Handle implements slog.Handler.
 func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
-	if h.lines != nil && !h.lines.admitLevel(record.Level) {
+	if h.logWriter != nil && !h.logWriter.admitLevel(record.Level) {
 		return nil
 	}
 	var added []slog.Attr
@@ -80,7 +79,7 @@ func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
 	return next.Handle(ctx, record)
 }
 
-// needsHelp reports whether a line is a warning or an error that names no page to read.
+// needsHelp reports whether a record is a warning or an error without the attribute help.
 func needsHelp(r slog.Record) bool {
 	needs := r.Level >= slog.LevelWarn
 	r.Attrs(func(a slog.Attr) bool {
@@ -90,11 +89,11 @@ func needsHelp(r slog.Record) bool {
 	return needs
 }
 
-// WithAttrs implements slog.Handler. Before the first group, attributes move the root.
+// WithAttrs implements slog.Handler. Before the first group, the attributes become a part of the root.
 func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	if len(h.steps) == 0 {
 		next := h.Handler.WithAttrs(attrs)
-		return &logHandler{Handler: next, root: next, lines: h.lines, writer: h.writer}
+		return &logHandler{Handler: next, root: next, logWriter: h.logWriter, writer: h.writer}
 	}
 	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
 }
@@ -107,15 +106,14 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithGroup(name) })
 }
 
-// withStep returns the handler after one more step. It copies the steps, because two handlers can
-// be derived from the same one.
+// withStep returns a handler with one more step. It copies the steps, because several handlers may be derived from h.
 func (h *logHandler) withStep(step func(slog.Handler) slog.Handler) slog.Handler {
 	return &logHandler{
-		Handler: step(h.Handler),
-		root:    h.root,
-		steps:   append(slices.Clip(h.steps), step),
-		lines:   h.lines,
-		writer:  h.writer,
+		Handler:   step(h.Handler),
+		root:      h.root,
+		steps:     append(slices.Clip(h.steps), step),
+		logWriter: h.logWriter,
+		writer:    h.writer,
 	}
 }
 
@@ -139,8 +137,8 @@ func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// redactMap returns a copy of m in which the values of secret keys are replaced by replacement. It
-// copies because the caller still uses m.
+// redactMap returns a copy of m in which replacement is the value of each key that names a secret. m does not change,
+// because the code that logged it still uses it.
 func redactMap[M ~map[string]V, V any](m M, replacement V) M {
 	out := make(M, len(m))
 	for k, v := range m {
@@ -165,14 +163,15 @@ func isSecretKey(key string) bool {
 	return slices.ContainsFunc(secretSuffixes, func(end string) bool { return hasSuffix(key, end) })
 }
 
-// hasSuffix reports whether key ends in end, whatever the case and the separators of its words.
+// hasSuffix reports whether key ends in end, without regard to the case of key and to the separators - _ . and space in
+// it. end must be in lower case and without separators.
 func hasSuffix(key, end string) bool {
 	for end != "" {
 		n := len(key) - 1
 		switch {
 		case n >= 0 && strings.IndexByte("-_. ", key[n]) >= 0:
 			key = key[:n]
-		case n < 0 || key[n]|0x20 != end[len(end)-1]: // end has lower case
+		case n < 0 || key[n]|0x20 != end[len(end)-1]: // |0x20 makes a letter lower case
 			return false
 		default:
 			key, end = key[:n], end[:len(end)-1]

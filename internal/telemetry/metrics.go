@@ -33,11 +33,15 @@ var (
 	}
 )
 
-// newMetrics returns the meter provider and the handler of /metrics. They have their own registry,
-// which also has the metrics of the Go runtime and the process. Instruments use only labels from
-// the configuration or the code, and "_other" otherwise; maxLabelSets bounds the series if one
-// does not.
-func newMetrics(res *resource.Resource, push *metricSender, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
+// newMetrics returns the meter provider and the handler of /metrics. They share a registry of their own, which also has
+// the metrics of the Go runtime and the process. exporter exports the metrics too, at the interval of
+// OTEL_METRIC_EXPORT_INTERVAL; nil exports none.
+//
+// The values of labels come from the configuration or the code, or are "_other". maxLabelSets bounds the series if an
+// instrument violates this rule.
+func newMetrics(
+	res *resource.Resource, exporter *metricSender, logger *slog.Logger,
+) (*sdkmetric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -54,13 +58,13 @@ func newMetrics(res *resource.Resource, push *metricSender, logger *slog.Logger)
 		sdkmetric.WithReader(reader),
 		sdkmetric.WithView(newBucketView("s", durationBuckets), newBucketView("{token}", tokenBuckets)),
 	}
-	if push != nil {
-		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(push))) // OTEL_METRIC_EXPORT_INTERVAL
+	if exporter != nil {
+		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
 	}
 	provider := sdkmetric.NewMeterProvider(options...)
 	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelError),
-		// If one collector fails, the page still has the metrics of the others.
+		// If one collector of the registry fails, the page still has all other metrics.
 		ErrorHandling:       promhttp.ContinueOnError,
 		EnableOpenMetrics:   true,
 		MaxRequestsInFlight: 8,
@@ -70,46 +74,57 @@ func newMetrics(res *resource.Resource, push *metricSender, logger *slog.Logger)
 	}), nil
 }
 
-// scrapeWriter hides from promhttp that the client has left. promhttp would log one error for each
-// metric that it cannot send. Only the goroutine of the request uses it.
+// scrapeWriter discards what is written after a write has failed, and reports no error. promhttp would log an error for
+// each metric that it cannot send to a client that has closed the connection. Only the goroutine of the request uses
+// it.
 type scrapeWriter struct {
 	http.ResponseWriter
-	left bool
+	failed bool
 }
 
 // Write implements http.ResponseWriter. It never returns an error.
 func (w *scrapeWriter) Write(b []byte) (int, error) {
-	if !w.left {
+	if !w.failed {
 		_, err := w.ResponseWriter.Write(b)
-		w.left = err != nil
+		w.failed = err != nil
 	}
 	return len(b), nil
 }
 
-// metricSender exports metrics. The SDK never calls Export concurrently.
+// metricSender exports metrics. The SDK never calls Export concurrently, so outage needs no lock.
 type metricSender struct {
 	sdkmetric.Exporter
-	canceled     context.Context
+	canceled     context.Context    // done after cancelExport
 	cancelExport context.CancelFunc // ends the current export and all later ones
 	outage       outage
 }
 
-// newMetricSender returns the exporter of metrics by OTLP. It connects when it exports.
+// newMetricSender returns the OTLP exporter of metrics, or an error about the configuration. The exporter connects when
+// it exports for the first time.
 func newMetricSender(ctx context.Context, cfg Config) (*metricSender, error) {
 	if err := checkEndpoint("OTEL_METRICS_EXPORTER is otlp", "metrics", cfg.MetricsEndpoint, nil); err != nil {
 		return nil, err
 	}
-	exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(cfg.MetricsEndpoint), otlpmetrichttp.WithProxy(proxyUnlessRedirected))
+	exporter, err := otlpmetrichttp.New(ctx,
+		otlpmetrichttp.WithEndpointURL(cfg.MetricsEndpoint), otlpmetrichttp.WithProxy(proxyUnlessRedirected))
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter of metrics (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
 	canceled, cancel := context.WithCancel(context.Background())
-	return &metricSender{Exporter: exporter, canceled: canceled, cancelExport: cancel, outage: outage{
-		logger: cfg.Logger, begins: "metrics do not reach the collector", ends: "metrics reach the collector again", help: help.Metrics,
-	}}, nil
+	return &metricSender{
+		Exporter:     exporter,
+		canceled:     canceled,
+		cancelExport: cancel,
+		outage: outage{
+			logger: cfg.Logger,
+			begins: "metrics do not reach the collector",
+			ends:   "metrics reach the collector again",
+			help:   help.Metrics,
+		},
+	}, nil
 }
 
-// Export sends the metrics. It always returns nil, because it logs a failure itself.
+// Export implements sdkmetric.Exporter. It always returns nil, because it logs a failure itself.
 func (s *metricSender) Export(ctx context.Context, metrics *metricdata.ResourceMetrics) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,7 +133,7 @@ func (s *metricSender) Export(ctx context.Context, metrics *metricdata.ResourceM
 	return nil
 }
 
-// newBucketView returns a view that gives all histograms of one unit the same boundaries.
+// newBucketView returns a view that gives all histograms of a unit these bucket boundaries.
 func newBucketView(unit string, boundaries []float64) sdkmetric.View {
 	return sdkmetric.NewView(
 		sdkmetric.Instrument{Kind: sdkmetric.InstrumentKindHistogram, Unit: unit},

@@ -132,7 +132,7 @@ func TestOutageOfACollectorIsLoggedOnce(t *testing.T) {
 	tel, logger := newExportingTelemetry(t, c, &lines)
 	for range 3 {
 		logger.Info("line")
-		if err := tel.logs.provider.ForceFlush(t.Context()); err != nil {
+		if err := tel.logsExport.provider.ForceFlush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := tel.meters.ForceFlush(t.Context()); err != nil {

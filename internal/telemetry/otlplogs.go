@@ -21,50 +21,51 @@ import (
 	"answerd/internal/help"
 )
 
-// lineWriter passes the lines of a logger to its writer, and to the collector once there is one. So the
-// collector gets what the log has, with the same values replaced.
-type lineWriter struct {
+// exportWriter passes the lines of a logger to its writer, and also to a pipeline that exports them if there is one. It
+// gets the encoded lines, so that secrets are replaced in the exported lines too.
+type exportWriter struct {
 	io.Writer
-	collector atomic.Pointer[logPipeline] // nil: lines are not exported
+	pipeline atomic.Pointer[logPipeline] // nil if lines are not exported
 }
 
-// Write writes a line, which is one JSON object, and queues it for the collector. It does not wait for
-// the latter.
-func (w *lineWriter) Write(line []byte) (int, error) {
-	if p := w.collector.Load(); p != nil {
+// Write writes a line, which is one JSON object, and queues it for the collector. It does not wait for the collector.
+func (w *exportWriter) Write(line []byte) (int, error) {
+	if p := w.pipeline.Load(); p != nil {
 		p.emit(line)
 	}
 	return w.Writer.Write(line)
 }
 
-// logPipeline exports lines of the log. The SDK's batch processor drops the oldest ones that wait when its
-// queue is full.
+// logPipeline exports lines of the log. When the queue of the SDK's batch processor is full, the processor drops the
+// oldest line in it.
 type logPipeline struct {
 	provider     *sdklog.LoggerProvider
 	logger       log.Logger
 	cancelExport context.CancelFunc // ends the current export and all later ones
 }
 
-// logSender exports lines. The SDK never calls Export concurrently.
+// logSender exports lines. The SDK never calls Export concurrently, so outage needs no lock.
 type logSender struct {
 	sdklog.Exporter
-	canceled context.Context
+	canceled context.Context // done after logPipeline.cancelExport
 	outage   outage
 }
 
-// newLogPipeline creates the pipeline. Its goroutine runs until shutdown.
+// newLogPipeline returns a pipeline to cfg.LogsEndpoint, or an error about the configuration. It starts a goroutine,
+// which runs until provider is shut down.
 func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*logPipeline, error) {
 	if err := checkEndpoint("OTEL_LOGS_EXPORTER is otlp", "logs", cfg.LogsEndpoint, nil); err != nil {
 		return nil, err
 	}
-	exporter, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(cfg.LogsEndpoint), otlploghttp.WithProxy(proxyUnlessRedirected))
+	exporter, err := otlploghttp.New(ctx,
+		otlploghttp.WithEndpointURL(cfg.LogsEndpoint), otlploghttp.WithProxy(proxyUnlessRedirected))
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter of logs (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
-	abandoned, abandon := context.WithCancel(context.Background())
+	canceled, cancel := context.WithCancel(context.Background())
 	sender := &logSender{
 		Exporter: exporter,
-		canceled: abandoned,
+		canceled: canceled,
 		outage: outage{
 			logger: cfg.Logger,
 			begins: "logs do not reach the collector",
@@ -80,11 +81,11 @@ func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*l
 	return &logPipeline{
 		provider:     provider,
 		logger:       provider.Logger("answerd", log.WithInstrumentationVersion(cfg.Version)),
-		cancelExport: abandon,
+		cancelExport: cancel,
 	}, nil
 }
 
-// Export sends one batch. It always returns nil, because it logs a failure itself.
+// Export implements sdklog.Exporter. It always returns nil, because it logs a failure itself.
 func (s *logSender) Export(ctx context.Context, records []sdklog.Record) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -93,18 +94,21 @@ func (s *logSender) Export(ctx context.Context, records []sdklog.Record) error {
 	return nil
 }
 
-// severities has OpenTelemetry's severity of a level.
+// severities maps the levels of slog to severities of OpenTelemetry.
 var severities = map[string]log.Severity{
-	slog.LevelDebug.String(): log.SeverityDebug, slog.LevelInfo.String(): log.SeverityInfo,
-	slog.LevelWarn.String(): log.SeverityWarn, slog.LevelError.String(): log.SeverityError,
+	slog.LevelDebug.String(): log.SeverityDebug,
+	slog.LevelInfo.String():  log.SeverityInfo,
+	slog.LevelWarn.String():  log.SeverityWarn,
+	slog.LevelError.String(): log.SeverityError,
 }
 
-// emit queues a line of the log: its message is the body, its trace_id is that of the record, and
-// everything else are attributes.
+// emit queues a line of the log as a record. The time, the level, the message and the trace_id of the line become the
+// fields that a record has for them, and all other members become attributes. emit ignores a line that is not a JSON
+// object.
 func (p *logPipeline) emit(line []byte) {
 	var fields map[string]any
 	if json.Unmarshal(line, &fields) != nil {
-		return // no line of a JSON handler
+		return
 	}
 	take := func(key string) string {
 		text, _ := fields[key].(string)
@@ -121,7 +125,8 @@ func (p *logPipeline) emit(line []byte) {
 	record.SetBody(attribute.StringValue(take(slog.MessageKey)))
 	ctx := context.Background()
 	if id, err := trace.TraceIDFromHex(take("trace_id")); err == nil {
-		ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, TraceFlags: trace.FlagsSampled}))
+		sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, TraceFlags: trace.FlagsSampled})
+		ctx = trace.ContextWithSpanContext(ctx, sc)
 	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		record.AddAttributes(logAttribute(key, fields[key]))
@@ -129,7 +134,8 @@ func (p *logPipeline) emit(line []byte) {
 	p.logger.Emit(ctx, record)
 }
 
-// logAttribute returns a member of a line. Lists and objects stay JSON text.
+// logAttribute returns the attribute for a member of a line. Lists, objects and null become a string with their JSON. A
+// number without a fraction becomes an integer.
 func logAttribute(key string, v any) attribute.KeyValue {
 	switch v := v.(type) {
 	case string:

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	defaultQueue      = 2048 // ended spans, as the SDK's own
-	maxAttributeBytes = 4096 // bytes of one attribute, unless OTEL_* says otherwise
+	defaultQueue      = 2048 // ended spans; the default of the SDK
+	maxAttributeBytes = 4096 // bytes of one attribute; the default of Config.MaxAttribute
 )
 
 // tracePipeline passes ended spans to the collector:
@@ -27,8 +27,8 @@ const (
 //	OnEnd → spanQueue (bounded) → the SDK's batch processor → ExportSpans → OTLP
 //
 // The batch processor drops spans silently when it is full, and reports failed exports, with the
-// collector's message, to a global handler. So spanQueue lets in only as many spans as the
-// processor can hold and counts the others, and ExportSpans returns no errors to it.
+// collector's message, to a global handler. To avoid both, spanQueue admits only as many spans as the
+// processor can hold and counts those that it drops, and ExportSpans returns no errors.
 type tracePipeline struct {
 	provider     *sdktrace.TracerProvider
 	cancelExport context.CancelFunc // ends the current export and all later ones
@@ -38,27 +38,28 @@ type tracePipeline struct {
 type spanQueue struct {
 	sdktrace.SpanProcessor
 	size      int64
-	waiting   *atomic.Int64 // accepted spans that are not exported yet
-	countFull func()        // counts a dropped span
+	waiting   *atomic.Int64 // accepted spans that are not exported yet; shared with spanSender
+	countFull func()        // counts a span that was dropped because the queue is full
 }
 
 // spanSender exports spans and frees their places in spanQueue. The SDK never calls ExportSpans
 // concurrently, so outage needs no lock.
 type spanSender struct {
 	sdktrace.SpanExporter
-	canceled    context.Context
-	waiting     *atomic.Int64
-	countFailed func(spans int)
+	canceled    context.Context // done after tracePipeline.cancelExport
+	waiting     *atomic.Int64   // the counter of spanQueue
+	countFailed func(spans int) // counts spans whose export failed
 	outage      outage
 }
 
-// newTracePipeline creates the pipeline. Its goroutine runs until shutdown.
+// newTracePipeline returns a pipeline to cfg.Endpoint, or an error about the configuration. It starts a goroutine,
+// which runs until provider is shut down. m gets the counter of dropped spans.
 func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m metric.Meter) (*tracePipeline, error) {
 	exporter, err := newExporter(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	full, failed, err := dropCounters(m)
+	countFull, countFailed, err := dropCounters(m)
 	if err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
@@ -66,26 +67,35 @@ func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m
 		cfg.QueueSize = defaultQueue
 	}
 
-	abandoned, abandon := context.WithCancel(context.Background())
+	canceled, cancel := context.WithCancel(context.Background())
 	waiting := new(atomic.Int64)
 	sender := &spanSender{
-		SpanExporter: exporter, canceled: abandoned, waiting: waiting, countFailed: failed,
-		outage: outage{logger: cfg.Logger, begins: "traces do not reach the collector", ends: "traces reach the collector again", help: help.Traces},
+		SpanExporter: exporter,
+		canceled:     canceled,
+		waiting:      waiting,
+		countFailed:  countFailed,
+		outage: outage{
+			logger: cfg.Logger,
+			begins: "traces do not reach the collector",
+			ends:   "traces reach the collector again",
+			help:   help.Traces,
+		},
 	}
 	queue := &spanQueue{
 		SpanProcessor: sdktrace.NewBatchSpanProcessor(sender, sdktrace.WithMaxQueueSize(cfg.QueueSize)),
 		size:          int64(cfg.QueueSize),
 		waiting:       waiting,
-		countFull:     full,
+		countFull:     countFull,
 	}
-	return &tracePipeline{cancelExport: abandon, provider: sdktrace.NewTracerProvider(
+	return &tracePipeline{cancelExport: cancel, provider: sdktrace.NewTracerProvider(
 		sdktrace.WithSpanProcessor(queue),
 		sdktrace.WithResource(res),
 		sdktrace.WithRawSpanLimits(spanLimits(cfg.MaxAttribute)),
 	)}, nil
 }
 
-// newExporter returns the OTLP exporter. It connects when it exports.
+// newExporter returns the OTLP exporter of traces, or an error about the configuration. The exporter connects when it
+// exports for the first time.
 func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 	if err := checkEndpoint("ENABLE_TRACING is true", "traces", c.Endpoint, c.Headers); err != nil {
 		return nil, err
@@ -104,33 +114,32 @@ func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 	return exporter, nil
 }
 
-// spanLimits returns the SDK's limits, and a limit for the length of an attribute, which the SDK
-// does not have. The caller's user agent is an attribute, and a full queue of long ones would need
-// much memory.
-func spanLimits(length int) sdktrace.SpanLimits {
+// spanLimits returns the SDK's limits, with maxAttribute as the limit for the length of an attribute unless
+// OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT is set; 0 means maxAttributeBytes. The SDK has no limit by default. The
+// caller's user agent is an attribute, so a full queue of spans with long ones would need much memory.
+func spanLimits(maxAttribute int) sdktrace.SpanLimits {
 	l := sdktrace.NewSpanLimits()
-	if l.AttributeValueLengthLimit < 0 {
-		l.AttributeValueLengthLimit = cmp.Or(length, maxAttributeBytes)
+	if l.AttributeValueLengthLimit < 0 { // not set
+		l.AttributeValueLengthLimit = cmp.Or(maxAttribute, maxAttributeBytes)
 	}
 	return l
 }
 
-// inherited are the attributes of a run's span that the spans below it carry too. Backends group spans
-// by them.
+// inherited lists the attributes of a run's span that its child spans get too, because backends group spans by them.
 var inherited = []attribute.Key{
 	"gen_ai.agent.name", "gen_ai.conversation.id", "session.id", "enduser.id", "user.id", "answerd.run_id",
 }
 
-// OnStart copies the inherited attributes from the parent, unless the span has its own, as the span of
-// a run below another run does.
+// OnStart copies the inherited attributes from the parent span. It does not replace attributes that the span has
+// already, such as those of a child run's span.
 func (q *spanQueue) OnStart(parent context.Context, span sdktrace.ReadWriteSpan) {
-	if above, ok := trace.SpanFromContext(parent).(sdktrace.ReadOnlySpan); ok {
-		var own []attribute.Key
+	if parentSpan, ok := trace.SpanFromContext(parent).(sdktrace.ReadOnlySpan); ok {
+		var existing []attribute.Key
 		for _, kv := range span.Attributes() {
-			own = append(own, kv.Key)
+			existing = append(existing, kv.Key)
 		}
-		for _, kv := range above.Attributes() {
-			if slices.Contains(inherited, kv.Key) && !slices.Contains(own, kv.Key) {
+		for _, kv := range parentSpan.Attributes() {
+			if slices.Contains(inherited, kv.Key) && !slices.Contains(existing, kv.Key) {
 				span.SetAttributes(kv)
 			}
 		}
@@ -138,10 +147,10 @@ func (q *spanQueue) OnStart(parent context.Context, span sdktrace.ReadWriteSpan)
 	q.SpanProcessor.OnStart(parent, span)
 }
 
-// dropCounters creates the counter of lost spans, and returns a function for each reason that
-// counts one. Both reasons are 0 from the start, so that an alert sees the first loss as an
-// increase.
-func dropCounters(m metric.Meter) (full func(), failed func(int), err error) {
+// dropCounters creates the counter of dropped spans. countFull counts a span for the reason queue_full, and
+// countFailed counts spans for the reason export_failed. Both reasons have the value 0 from the start, so that an alert
+// sees the first loss as an increase.
+func dropCounters(m metric.Meter) (countFull func(), countFailed func(spans int), err error) {
 	counter, err := m.Int64Counter("answerd.trace.spans.dropped", metric.WithUnit("{span}"),
 		metric.WithDescription("Ended spans that never reached the collector."))
 	if err != nil {
@@ -152,14 +161,15 @@ func dropCounters(m metric.Meter) (full func(), failed func(int), err error) {
 		counter.Add(context.Background(), 0, opt)
 		return func(n int) { counter.Add(context.Background(), int64(n), opt) }
 	}
-	fullN, failed := add("queue_full"), add("export_failed")
-	return func() { fullN(1) }, failed, nil
+	addFull := add("queue_full")
+	return func() { addFull(1) }, add("export_failed"), nil
 }
 
-// OnEnd queues s, or drops and counts it. It never blocks, even if the collector does not answer.
+// OnEnd queues a sampled span, or drops and counts it if the queue is full. It never blocks, even if the collector does
+// not answer.
 func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
-		return // recorded, but not for export
+		return // The batch processor does not export it and would not free its place.
 	}
 	if q.waiting.Add(1) > q.size {
 		q.waiting.Add(-1)
@@ -169,8 +179,8 @@ func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	q.SpanProcessor.OnEnd(s)
 }
 
-// ExportSpans sends one batch. It always returns nil, because it counts and logs a failure itself,
-// the latter once per outage.
+// ExportSpans implements sdktrace.SpanExporter. It always returns nil, because it counts the spans of a failed export
+// and logs the beginning of an outage itself.
 func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	defer s.waiting.Add(-int64(len(spans)))
 	ctx, cancel := context.WithCancel(ctx)

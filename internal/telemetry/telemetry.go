@@ -1,22 +1,22 @@
-// Package telemetry sets up traces that are exported by OTLP, metrics that Prometheus reads,
-// and the log. Metrics and the log can be exported by OTLP too. No other package imports the OpenTelemetry SDK; they get a trace.Tracer or a
-// metric.Meter and use only the OpenTelemetry API.
+// Package telemetry sets up traces that are exported by OTLP, metrics that Prometheus reads, and the log. Metrics and
+// the log can be exported by OTLP too. No other package imports the OpenTelemetry SDK: other packages get a
+// trace.Tracer or a metric.Meter, and use only the OpenTelemetry API.
 //
 //	lines := telemetry.NewLogWriter(os.Stderr) // never blocks
 //	log, err := telemetry.NewLogger(lines, "info", false)
 //	tel, err := telemetry.New(ctx, telemetry.Config{Version: version, Logger: log})
 //	defer tel.Shutdown(ctx)
 //
-//	client := &http.Client{Transport: tel.Transport(base)} // sends traceparent on
+//	client := &http.Client{Transport: tel.Transport(base)} // sends traceparent
 //	tracer := tel.Tracer("answerd/agent")                  // for the agent's spans
 //	router.Handle("/metrics", tel.Metrics())
 //	server.Handler = tel.Handler(router, route)            // one span per request
 //
 // Every request has a trace id, also with tracing off: the caller's, or a random one. With tracing
-// off no span is recorded, and only that id is passed on. No caller ever waits for the collector:
-// spans wait in a bounded queue, and those that do not fit are dropped and counted. No global state
-// is set, so several Telemetry values are independent. Of W3C's headers only traceparent and
-// tracestate are passed on; baggage is neither read nor sent, because it may be about people.
+// off no span is recorded, and only the trace id is passed on. No function waits for the collector,
+// except Shutdown: spans wait in a bounded queue, and spans that do not fit are dropped and counted. No
+// global state is set, so several Telemetry values are independent. Of W3C's headers only traceparent
+// and tracestate are passed on; baggage is neither read nor sent, because it may be about people.
 //
 // All functions and methods may be used concurrently.
 package telemetry
@@ -49,22 +49,22 @@ var propagator propagation.TextMapPropagator = traceContext{}
 
 // Telemetry holds the providers of one process.
 type Telemetry struct {
-	version string
-	tracing bool
-	tracers trace.TracerProvider // no-op unless tracing
-	traces  *tracePipeline       // nil unless tracing
-	meters  *sdkmetric.MeterProvider
-	push    *metricSender // nil unless metrics are exported
-	lines   *lineWriter   // of the log, if it is exported
-	logs    *logPipeline  // nil unless the log is exported
-	metrics http.Handler
+	version        string
+	tracing        bool
+	tracers        trace.TracerProvider // no-op unless tracing
+	traces         *tracePipeline       // nil unless tracing
+	meters         *sdkmetric.MeterProvider
+	metricsHandler http.Handler
+	metricsExport  *metricSender // nil unless metrics are exported
+	logWriter      *exportWriter // the writer of the log; nil unless the log is exported
+	logsExport     *logPipeline  // nil unless the log is exported
 
-	shutdown sync.Once
-	err      error // of the shutdown; written inside it
+	shutdown    sync.Once
+	shutdownErr error // written within shutdown
 }
 
 // New sets up telemetry. It does not connect to the collector, which need not be reachable yet.
-// Each error is about an unusable configuration and names the setting. ctx is not kept.
+// An error means that the configuration is unusable, and names the setting. ctx is not kept.
 func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -76,11 +76,11 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 
 	tel := &Telemetry{version: cfg.Version, tracing: cfg.Tracing, tracers: noop.NewTracerProvider()}
 	if cfg.MetricsEndpoint != "" {
-		if tel.push, err = newMetricSender(ctx, cfg); err != nil {
+		if tel.metricsExport, err = newMetricSender(ctx, cfg); err != nil {
 			return nil, err
 		}
 	}
-	if tel.meters, tel.metrics, err = newMetrics(res, tel.push, cfg.Logger); err != nil {
+	if tel.meters, tel.metricsHandler, err = newMetrics(res, tel.metricsExport, cfg.Logger); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
 	if err := observeDropped(cfg.Logger, tel.Meter("answerd/telemetry")); err != nil {
@@ -93,17 +93,17 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 		tel.tracers = tel.traces.provider
 	}
 	if h, ok := cfg.Logger.Handler().(*logHandler); ok && cfg.LogsEndpoint != "" {
-		if tel.logs, err = newLogPipeline(ctx, cfg, res); err != nil {
+		if tel.logsExport, err = newLogPipeline(ctx, cfg, res); err != nil {
 			return nil, errors.Join(err, tel.Shutdown(ctx))
 		}
-		tel.lines = h.writer
-		tel.lines.collector.Store(tel.logs)
+		tel.logWriter = h.writer
+		tel.logWriter.pipeline.Store(tel.logsExport)
 	}
 	return tel, nil
 }
 
-// Tracer returns the tracer of one package, for example "answerd/agent". With tracing off its
-// spans only carry the trace id of their parent.
+// Tracer returns the tracer of one package, for example "answerd/agent". With tracing off, its
+// spans are not recorded, and only have the trace id of their parent.
 func (t *Telemetry) Tracer(name string) trace.Tracer {
 	return t.tracers.Tracer(name, trace.WithInstrumentationVersion(t.version))
 }
@@ -116,30 +116,34 @@ func (t *Telemetry) Meter(name string) metric.Meter {
 }
 
 // Metrics returns the handler that serves the Prometheus page.
-func (t *Telemetry) Metrics() http.Handler { return t.metrics }
+func (t *Telemetry) Metrics() http.Handler { return t.metricsHandler }
 
-// Shutdown exports what waits, for at most 5 s or until ctx ends, and returns when the
-// exporting goroutines have ended. The error means that spans, metrics or lines were lost. Later calls
-// return the result of the first one.
+// Shutdown exports the spans, metrics and log lines that wait, for at most 5 s or until ctx ends. It returns when the
+// exporting goroutines have ended. An error means that something was lost. Later calls return the result of the first
+// call.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
-	t.shutdown.Do(func() {
-		ctx, cancel := context.WithTimeout(ctx, flushTime)
-		defer cancel()
-		if t.traces != nil {
-			t.err = flush(ctx, "traces", t.traces.provider.Shutdown, t.traces.cancelExport)
-		}
-		if t.push != nil {
-			t.err = errors.Join(t.err, flush(ctx, "metrics", t.meters.Shutdown, t.push.cancelExport))
-		} else {
-			// The reader of the page only unregisters: it waits for nothing, and its error would not help anybody.
-			_ = t.meters.Shutdown(context.WithoutCancel(ctx))
-		}
-		if t.logs != nil {
-			t.lines.collector.Store(nil)
-			t.err = errors.Join(t.err, flush(ctx, "logs", t.logs.provider.Shutdown, t.logs.cancelExport))
-		}
-	})
-	return t.err
+	t.shutdown.Do(func() { t.shutdownErr = t.shutdownAll(ctx) })
+	return t.shutdownErr
+}
+
+// shutdownAll shuts down the traces, then the metrics, then the log, so that it exports lines about the former two.
+func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	if t.traces != nil {
+		err = flush(ctx, "traces", t.traces.provider.Shutdown, t.traces.cancelExport)
+	}
+	if t.metricsExport != nil {
+		err = errors.Join(err, flush(ctx, "metrics", t.meters.Shutdown, t.metricsExport.cancelExport))
+	} else {
+		// Only the reader of the page unregisters. It does not block, and its error has no consequence.
+		_ = t.meters.Shutdown(context.WithoutCancel(ctx))
+	}
+	if t.logsExport != nil {
+		t.logWriter.pipeline.Store(nil)
+		err = errors.Join(err, flush(ctx, "logs", t.logsExport.provider.Shutdown, t.logsExport.cancelExport))
+	}
+	return err
 }
 
 // TraceID returns the id of ctx's trace, 32 hex digits, or "" outside of any trace.
@@ -151,23 +155,23 @@ func TraceID(ctx context.Context) string {
 	return sc.TraceID().String()
 }
 
-// newResource returns the attributes of this process, which all spans and metrics carry. If an
-// attribute is given twice, the later option wins. Hence the order: the default name, then
+// newResource returns the attributes of this process, which all spans, metrics and log records have. If an
+// attribute is given twice, the later option applies. Hence the order: the default name, then
 // OTEL_RESOURCE_ATTRIBUTES, then the explicit configuration.
 func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
-	var set []attribute.KeyValue
+	var configured []attribute.KeyValue
 	if c.ServiceName != "" {
-		set = append(set, semconv.ServiceName(c.ServiceName))
+		configured = append(configured, semconv.ServiceName(c.ServiceName))
 	}
 	if c.Version != "" {
-		set = append(set, semconv.ServiceVersion(c.Version))
+		configured = append(configured, semconv.ServiceVersion(c.Version))
 	}
 	res, err := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("answerd")),
 		resource.WithTelemetrySDK(),
 		resource.WithHost(),
 		resource.WithFromEnv(),
-		resource.WithAttributes(set...),
+		resource.WithAttributes(configured...),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -175,16 +179,16 @@ func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 	return res, nil
 }
 
-// observeDropped adds a counter of dropped lines to the meter if logger writes to a LogWriter.
+// observeDropped adds the counter answerd.log.lines.dropped to the meter if logger writes to a LogWriter.
 func observeDropped(logger *slog.Logger, m metric.Meter) error {
 	h, ok := logger.Handler().(*logHandler)
-	if !ok || h.lines == nil {
+	if !ok || h.logWriter == nil {
 		return nil
 	}
 	_, err := m.Int64ObservableCounter("answerd.log.lines.dropped", metric.WithUnit("{line}"),
 		metric.WithDescription("Log lines that could not be written."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(h.lines.Dropped())
+			o.Observe(h.logWriter.Dropped())
 			return nil
 		}))
 	return err

@@ -10,8 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Transport returns a RoundTripper that sends the trace of a request's context as traceparent.
-// Within a recorded span it also creates a client span, which ends when the response body is
+// Transport returns a RoundTripper that sends requests with next and adds the trace of the request's context as the
+// header traceparent. Within a recorded span it also creates a client span, which ends when the response body is
 // closed or read to its end. A request outside of any trace, such as a token refresh, is sent
 // unchanged. next must not be nil.
 func (t *Telemetry) Transport(next http.RoundTripper) http.RoundTripper {
@@ -33,25 +33,25 @@ func (t *Telemetry) Transport(next http.RoundTripper) http.RoundTripper {
 // tracing off.
 func isRecorded(r *http.Request) bool { return trace.SpanFromContext(r.Context()).IsRecording() }
 
-// transport forwards http.Client.CloseIdleConnections, which otelhttp's transport does not.
+// transport is otelhttp's transport with the method CloseIdleConnections, which http.Client calls and otelhttp lacks.
 type transport struct {
-	http.RoundTripper
-	next http.RoundTripper
+	http.RoundTripper                   // otelhttp's transport
+	next              http.RoundTripper // the transport that it wraps
 }
 
-// CloseIdleConnections closes the idle connections of the transport that was wrapped.
+// CloseIdleConnections closes the idle connections of next, if next has such a method.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// propagatingTransport does two things that otelhttp does not. In a recorded span it removes the
-// query from url.full, which otelhttp has just set, because the context of a run adds ids of
-// people and records to URLs. To a request that the filter excluded it adds the traceparent.
+// propagatingTransport does two things that otelhttp does not. In a recorded span it removes user and
+// query from the attribute url.full, which otelhttp has just set, because the context of a run adds ids of
+// people and records to URLs. To a request that the filter isRecorded excluded it adds the header traceparent.
 type propagatingTransport struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper. It does not change r, which that interface forbids.
+// RoundTrip implements http.RoundTripper. It does not change r, as that interface requires.
 func (p propagatingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	span := trace.SpanFromContext(r.Context())
 	switch {

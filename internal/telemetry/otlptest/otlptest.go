@@ -18,10 +18,10 @@ import (
 type Span struct {
 	TraceID, SpanID, ParentID string
 	Name                      string
-	Attributes, Resource      map[string]string // texts and numbers as they are, lists as JSON
+	Attributes, Resource      map[string]string // numbers as decimal text, lists as JSON
 }
 
-// Decode returns the spans of an ExportTraceServiceRequest. The field numbers are those of
+// Decode returns the spans of an ExportTraceServiceRequest. The numbers of fields in the code are those of
 // opentelemetry/proto: collector/trace/v1/trace_service.proto, trace/v1/trace.proto,
 // resource/v1/resource.proto and common/v1/common.proto.
 func Decode(request []byte) ([]Span, error) {
@@ -47,7 +47,7 @@ func Decode(request []byte) ([]Span, error) {
 // Record is an exported line of a log. TraceID is hex digits, "" outside of a trace.
 type Record struct {
 	TraceID, Severity, Body string
-	Attributes, Resource    map[string]string // as those of a Span
+	Attributes, Resource    map[string]string // as in Span
 }
 
 // DecodeLogs returns the records of an ExportLogsServiceRequest (collector/logs/v1/logs_service.proto,
@@ -85,17 +85,18 @@ func DecodeMetrics(request []byte) (names []string, _ error) {
 	return names, d.err
 }
 
-// fields holds the values of a protobuf message by field number.
+// fields holds the values of a protobuf message by field number: a list for each field, as fields may be repeated.
 type fields map[protowire.Number][][]byte
 
-// valueOf returns the value of a field that is not repeated.
+// valueOf returns the value of a field that is not repeated; nil if the message does not have it.
 func (f fields) valueOf(n protowire.Number) []byte { return bytes.Join(f[n], nil) }
 
-// decoder decodes messages and keeps the first error, so that callers check once.
+// decoder decodes messages and keeps the first error in err, so that callers check it once, at the end.
 type decoder struct{ err error }
 
-// splitMessage splits a message into its fields. Integers and numbers of 64 bits become decimal text; the
-// latter are doubles here, or times that nobody reads.
+// splitMessage splits a message into its fields. It sets d.err and returns the fields so far if the message is invalid.
+// Integers become decimal text. Fields of fixed 64 bits become decimal text as doubles, which is wrong for times; the
+// tests do not read these.
 func (d *decoder) splitMessage(b []byte) fields {
 	all := fields{}
 	for len(b) > 0 {
@@ -133,8 +134,8 @@ func (d *decoder) decodeAttributes(keyValues [][]byte) map[string]string {
 	return all
 }
 
-// decodeValue decodes an AnyValue message: a text (field 1), boolean (2), integer (3), double (4) or list
-// of texts (5). Only one of them is set.
+// decodeValue returns an AnyValue message as text. Exactly one of its fields is set: a text (1), a boolean (2), an
+// integer (3), a double (4) or a list of texts (5). A boolean is 0 or 1.
 func (d *decoder) decodeValue(b []byte) string {
 	value := d.splitMessage(b)
 	if list, ok := value[5]; ok {
