@@ -5,12 +5,12 @@
 //	fmt.Println(doc.Request.Question, doc.Run.Agent)
 //	events, err := doc.DecodeEvents()
 //
-// api/openapi/export.schema.json is its JSON Schema. A document contains no token and no key. A Document is a
-// value; nothing here blocks.
+// api/openapi/export.schema.json is its JSON Schema. A document contains no token and no key. No function of the
+// package blocks.
 //
 // Package agent/record builds documents from the log, package rerun runs them again, and package receipt signs
-// statements about them. Hashes are of encoded JSON, so whoever changes how a member is encoded changes
-// hashes that are stored elsewhere: in logs, in receipts and in older documents.
+// statements about them. Hashes are of encoded JSON, so a change of how a member is encoded also changes hashes that
+// are stored elsewhere: in logs, in receipts and in older documents.
 package export
 
 import (
@@ -35,14 +35,14 @@ const MaxSize = 256 << 20
 // Document is a run with its child runs.
 type Document struct {
 	Version  int      `json:"version"`
-	Service  string   `json:"answerd_version,omitempty"` // of the service that wrote the document
+	Service  string   `json:"answerd_version,omitempty"` // the version of the service that wrote the document
 	Run      Run      `json:"run"`
 	Request  Request  `json:"request"`
 	Settings Settings `json:"settings"`
 	// SystemPrompt is the text that the run began with.
 	SystemPrompt *Prompt `json:"system_prompt,omitempty"`
-	// Messages are those that the run began with, after the system prompt: what the model got of the
-	// conversation before the question, and the question. History counts those before the question.
+	// Messages are the messages that the run began with, after the system prompt: the history that the model got, and
+	// the question. History is the number of messages before the question.
 	Messages []Message `json:"messages"`
 	History  int       `json:"history,omitempty"`
 	Tools    []Tool    `json:"tools"`
@@ -53,9 +53,9 @@ type Document struct {
 	// Inputs are the answers to interrupts, and requests to cancel the run, in the order in which they were stored.
 	Inputs   []Input    `json:"inputs,omitempty"`
 	Children []Document `json:"children,omitempty"` // the runs that its calls started
-	// ModelRequests are there with RECORD_MODEL_REQUESTS.
+	// ModelRequests are the requests to the model in order, if RECORD_MODEL_REQUESTS was set.
 	ModelRequests []ModelRequest `json:"model_requests,omitempty"`
-	// Missing says what is no longer kept. A run without missing parts can be run again.
+	// Missing describes the parts that the log no longer keeps. A run without missing parts can be run again.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -71,7 +71,7 @@ type Run struct {
 	Status   string `json:"status"`
 }
 
-// Request is the question as the agent answered it: with the defaults and limits that it set.
+// Request is the request for the run, with the defaults and limits that the agent has applied to it.
 type Request struct {
 	Question     string            `json:"question"`
 	Instructions string            `json:"instructions,omitempty"`
@@ -82,7 +82,7 @@ type Request struct {
 	ToolChoice   llm.ToolChoice    `json:"tool_choice,omitempty"`
 	ForcedTool   string            `json:"forced_tool,omitempty"`
 	Servers      []string          `json:"servers,omitzero"` // an empty list allows none
-	Tools        []string          `json:"tools,omitzero"`   // likewise
+	Tools        []string          `json:"tools,omitzero"`   // an empty list allows none
 	ClientTools  []ClientTool      `json:"client_tools,omitempty"`
 	MaxTurns     int               `json:"max_turns,omitempty"`
 	Budget       Budget            `json:"budget,omitzero"`
@@ -94,11 +94,11 @@ type Request struct {
 	Interactive       bool `json:"interactive,omitempty"`
 	FormsDeclined     bool `json:"forms_declined,omitempty"`
 	ApprovalsDeclined bool `json:"approvals_declined,omitempty"`
-	Level             int  `json:"level,omitempty"` // of a child run: how many runs are above it
+	Level             int  `json:"level,omitempty"` // how many runs are above it; 0 unless it is a child run
 	Hops              int  `json:"hops,omitempty"`
 }
 
-// Budget limits a run; what is 0 is not limited.
+// Budget limits a run; 0 means no limit.
 type Budget struct {
 	ToolCalls    int     `json:"tool_calls,omitempty"`
 	InputTokens  int64   `json:"input_tokens,omitempty"`
@@ -127,10 +127,10 @@ type ClientTool struct {
 // Settings are the settings of the service that the run depended on.
 type Settings struct {
 	Agent  json.RawMessage `json:"agent,omitempty"` // the definition of the agent (AGENTS_FILE)
-	Prompt Template        `json:"prompt,omitzero"` // of the system prompt
-	Budget Budget          `json:"budget,omitzero"` // that no question can raise
-	Model  Model           `json:"model,omitzero"`  // what was known of the model
-	Search Search          `json:"search,omitzero"` // when the model must search for tools
+	Prompt Template        `json:"prompt,omitzero"` // the system prompt before it is rendered
+	Budget Budget          `json:"budget,omitzero"` // the limits that a request cannot raise
+	Model  Model           `json:"model,omitzero"`  // the profile of the model
+	Search Search          `json:"search,omitzero"` // the limits above which the model must search for tools
 	Output int64           `json:"max_output_tokens,omitempty"`
 }
 
@@ -139,7 +139,7 @@ type Template struct {
 	Template     string `json:"template"`
 	Username     string `json:"username"`
 	Timezone     string `json:"timezone"`
-	Instructions string `json:"server_instructions,omitempty"` // that follow it
+	Instructions string `json:"server_instructions,omitempty"` // follow the rendered template
 }
 
 // Model is the profile of a model, without its endpoint.
@@ -196,7 +196,7 @@ type Media struct {
 // Tool is the definition of a tool that the run could call.
 type Tool struct {
 	Name          string          `json:"name"`
-	Server        string          `json:"server,omitempty"` // "" of a tool of answerd itself
+	Server        string          `json:"server,omitempty"` // "" for a tool of answerd itself
 	Original      string          `json:"original_name,omitempty"`
 	Title         string          `json:"title,omitempty"`
 	Description   string          `json:"description,omitempty"`
@@ -204,16 +204,16 @@ type Tool struct {
 	OutputSchema  json.RawMessage `json:"output_schema,omitempty"`
 	Annotations   json.RawMessage `json:"annotations,omitempty"`
 	NeedsApproval bool            `json:"needs_approval,omitempty"`
-	// Version is the tool_version of approvals; "" of a tool of answerd itself.
+	// Version is the tool_version of approvals; "" for a tool of answerd itself.
 	Version string `json:"version,omitempty"`
-	// SHA256 is the hash of this object without the member sha256, as Hash returns it.
+	// SHA256 is the result of Hash.
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Hash returns the SHA-256 of the definition, in hex: of its JSON without the member sha256.
+// Hash returns the SHA-256 in hex of the definition, encoded as JSON without the member sha256.
 func (t Tool) Hash() string {
 	t.SHA256 = ""
-	data, _ := json.Marshal(t) // raw members were valid JSON when they were read
+	data, _ := json.Marshal(t) // cannot fail, because the raw members are valid JSON
 	return Digest(data)
 }
 
@@ -229,7 +229,7 @@ type Input struct {
 	Data json.RawMessage `json:"data,omitempty"`
 }
 
-// ModelRequest is one request to a model, in the order in which they were made.
+// ModelRequest is one request to a model.
 type ModelRequest struct {
 	Step         int             `json:"step"`
 	Model        string          `json:"model"`
@@ -241,21 +241,22 @@ type ModelRequest struct {
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 }
 
-// ErrVersion means that a document is of another version than this answerd reads.
+// ErrVersion means that the version of a document is not Version.
 var ErrVersion = errors.New("its version is not one that this answerd reads")
 
-// Decode decodes a document. It checks the version and that there are events; it does not check that
-// the run can be run again. Members that it does not know are ignored: a newer answerd of the same version may
-// write them. Errors say what is wrong in words for the person who has the file.
+// Decode decodes a document. It returns an error if data is larger than MaxSize, is of another version (ErrVersion), or
+// has no events. It does not check that the run can be run again. It ignores unknown members, because a newer answerd
+// may write them without a change of the version. The errors are for the person who has the file.
 func Decode(data []byte) (*Document, error) {
-	var doc Document
 	if len(data) > MaxSize {
 		return nil, fmt.Errorf("an export is at most %d bytes", MaxSize)
 	}
-	var compact bytes.Buffer // schemas are compared by their bytes, and tools may have formatted the file
+	// Raw members, such as schemas, are compared by their bytes. A formatter may have added white space to the file.
+	var compact bytes.Buffer
 	if err := json.Compact(&compact, data); err != nil {
 		return nil, fmt.Errorf("decode an export: %w", err)
 	}
+	var doc Document
 	if err := json.Unmarshal(compact.Bytes(), &doc); err != nil {
 		return nil, fmt.Errorf("decode an export: %w", err)
 	}
@@ -270,7 +271,7 @@ func Decode(data []byte) (*Document, error) {
 	return &doc, nil
 }
 
-// Encode returns the document as JSON on one line.
+// Encode returns the document as JSON on one line, which ends with a newline.
 func (d *Document) Encode() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -281,7 +282,7 @@ func (d *Document) Encode() ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// DecodeEvents returns the events, decoded. The error names the first event that cannot be decoded, from 1.
+// DecodeEvents decodes Events. The error has the number of the first event that cannot be decoded, from 1.
 func (d *Document) DecodeEvents() ([]event.Event, error) {
 	out := make([]event.Event, len(d.Events))
 	for i, line := range d.Events {

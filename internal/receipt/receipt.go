@@ -6,12 +6,12 @@
 //	statement, err := receipt.Verify(jws, file, keys)
 //
 // A receipt is a JWS (RFC 7515) in the compact form, signed with Ed25519 (RFC 8037). It covers every byte
-// of the export that is not white space between JSON tokens. Nothing here blocks.
+// of the export that is not white space between JSON tokens. No function of the package blocks.
 //
 // The hash of the export alone proves that nothing was changed. The statement repeats the calls, the approvals and
-// the children, so that an auditor can read what was done from the receipt when the export is no longer kept, and
-// can compare single events. The chain of events tells, if the hash differs, whether the events are the signed
-// ones. A receipt says that this service had this log, not that the log is true.
+// the children, so that an auditor can read from the receipt what was done when the export is no longer kept, and
+// can compare single events. If the hash of the export differs, the chain of events shows whether the events are the
+// signed ones. A receipt proves that this service had this log, not that the log is true.
 package receipt
 
 import (
@@ -25,6 +25,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -33,7 +34,7 @@ import (
 	"answerd/internal/export"
 )
 
-// Statement is what a receipt says. Hashes are SHA-256 in hex.
+// Statement is the content of a receipt. Hashes are SHA-256 in hex.
 type Statement struct {
 	jwt.RegisteredClaims
 
@@ -46,7 +47,7 @@ type Statement struct {
 	Events   int    `json:"events"`
 	Chain    string `json:"event_chain"` // see Chain
 	Question string `json:"question_sha256"`
-	Answer   string `json:"answer_sha256"` // of the answer's text; of the partial one if the run did not complete
+	Answer   string `json:"answer_sha256"` // of the answer, or of the partial answer if the run did not complete
 
 	Calls     []Call     `json:"calls,omitempty"`
 	Approvals []Approval `json:"approvals,omitempty"`
@@ -58,7 +59,7 @@ type Call struct {
 	ID         string `json:"call_id"`
 	Tool       string `json:"tool"`
 	Server     string `json:"server,omitempty"`
-	Definition string `json:"definition_sha256,omitempty"` // as in the export; "" of an unknown tool
+	Definition string `json:"definition_sha256,omitempty"` // as in the export; "" if the export does not have the tool
 	Arguments  string `json:"arguments_sha256"`
 	Result     string `json:"result_sha256"`    // of the event that ended the call
 	Failed     string `json:"failed,omitempty"` // the kind of the failure; "" if the call succeeded
@@ -69,7 +70,7 @@ type Approval struct {
 	Call      string `json:"call_id"`
 	Tool      string `json:"tool"`
 	Approved  bool   `json:"approved"`
-	By        string `json:"by,omitempty"` // the subject who decided; "" if nobody did
+	By        string `json:"by,omitempty"` // the subject who decided; "" if no person did
 	Arguments string `json:"arguments_sha256"`
 	Version   string `json:"tool_version,omitempty"` // of the tool's definition that the person was asked about
 }
@@ -80,8 +81,8 @@ type Child struct {
 	Chain string `json:"event_chain"`
 }
 
-// Chain returns the last link of the hash chain over events: each link is the SHA-256 of the one before, which
-// is 32 zero bytes at first, followed by the event's JSON as in the export.
+// Chain returns the last link of the hash chain over events, in hex. A link is the SHA-256 of the previous link,
+// followed by the event's JSON as in the export. The link before the first event is 32 zero bytes.
 func Chain(events []json.RawMessage) string {
 	var link [sha256.Size]byte
 	for _, e := range events {
@@ -90,10 +91,9 @@ func Chain(events []json.RawMessage) string {
 	return hex.EncodeToString(link[:])
 }
 
-// newStatement returns the statement about an export, which has the canonical form data. Its time is that of the
-// last event and not the present, so that the same export always has the same receipt. The arguments of a call
-// are those that it ended with, which a person or a hook may have changed; those of an approval are what was shown.
-// The document has at least one event, as export.Decode and the recorder make sure.
+// newStatement returns the statement about doc. data is the canonical form of doc. The time of the statement is that of
+// the last event and not the present, so that the same export always has the same receipt. doc must have an event,
+// which export.Decode and the recorder guarantee.
 func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -101,8 +101,9 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	}
 
 	last := events[len(events)-1]
+	issuedAt := jwt.NewNumericDate(time.UnixMilli(last.Time))
 	statement := &Statement{
-		RegisteredClaims: jwt.RegisteredClaims{Issuer: "answerd", IssuedAt: jwt.NewNumericDate(timeOf(last))},
+		RegisteredClaims: jwt.RegisteredClaims{Issuer: "answerd", IssuedAt: issuedAt},
 		Run:              doc.Run.ID,
 		Thread:           doc.Run.ThreadID,
 		Agent:            doc.Run.Agent,
@@ -115,23 +116,33 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 		Answer:           export.Digest([]byte(answerOf(last))),
 	}
 
-	hashes := make(map[string]string)
-	for _, t := range doc.Tools {
-		hashes[t.Name] = t.SHA256
+	statement.addCallsAndApprovals(doc, events)
+	for _, c := range doc.Children {
+		statement.Children = append(statement.Children, Child{Run: c.Run.ID, Chain: Chain(c.Events)})
 	}
+	return statement, nil
+}
 
+// addCallsAndApprovals adds the calls that ended and the approvals that were decided, in the order of the events.
+// events are the decoded events of doc. The arguments of a call are those at its end, which a person or a hook may have
+// changed. The arguments of an approval are those that the person was shown.
+func (s *Statement) addCallsAndApprovals(doc *export.Document, events []event.Event) {
+	definitions := make(map[string]string) // hashes by the name of the tool
+	for _, t := range doc.Tools {
+		definitions[t.Name] = t.SHA256
+	}
 	addCall := func(i int, call event.Call, args []byte, failed string) {
-		statement.Calls = append(statement.Calls, Call{
+		s.Calls = append(s.Calls, Call{
 			ID:         call.CallID,
 			Tool:       call.Tool,
 			Server:     call.Server,
-			Definition: hashes[call.Tool],
+			Definition: definitions[call.Tool],
 			Arguments:  export.Digest(args),
 			Result:     export.Digest(doc.Events[i]),
 			Failed:     failed,
 		})
 	}
-	asked := make(map[string]event.ApprovalRequired)
+	asked := make(map[string]event.ApprovalRequired) // by interrupt
 	for i, e := range events {
 		switch body := e.Body.(type) {
 		case event.ToolResult:
@@ -146,7 +157,7 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 			asked[body.InterruptID] = body
 		case event.ApprovalResolved:
 			question := asked[body.InterruptID]
-			statement.Approvals = append(statement.Approvals, Approval{
+			s.Approvals = append(s.Approvals, Approval{
 				Call:      body.CallID,
 				Tool:      body.Tool,
 				Approved:  body.Approved,
@@ -156,17 +167,9 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 			})
 		}
 	}
-
-	for _, c := range doc.Children {
-		statement.Children = append(statement.Children, Child{c.Run.ID, Chain(c.Events)})
-	}
-	return statement, nil
 }
 
-// timeOf returns when the log stored an event.
-func timeOf(e event.Event) time.Time { return time.UnixMilli(e.Time) }
-
-// answerOf returns the text that a run ended with: its answer, or what there was of it.
+// answerOf returns the answer or partial answer in the terminal event of a run; "" for other events.
 func answerOf(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.FinalAnswer:
@@ -179,7 +182,7 @@ func answerOf(e event.Event) string {
 	return ""
 }
 
-// Sign returns the receipt of an export. The same export has the same receipt.
+// Sign returns the receipt of an export, a JWS in the compact form. The same export always has the same receipt.
 func (s *Signer) Sign(doc *export.Document) (string, error) {
 	data, err := doc.Encode()
 	if err != nil {
@@ -193,7 +196,8 @@ func (s *Signer) Sign(doc *export.Document) (string, error) {
 		return "", err
 	}
 	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, statement)
-	token.Header["kid"], token.Header["typ"] = s.keys[0].ID, "answerd-receipt+jws"
+	token.Header["kid"] = s.keys[0].ID
+	token.Header["typ"] = "answerd-receipt+jws"
 	signed, err := token.SignedString(s.private)
 	if err != nil {
 		return "", fmt.Errorf("sign a receipt: %w", err)
@@ -201,7 +205,7 @@ func (s *Signer) Sign(doc *export.Document) (string, error) {
 	return signed, nil
 }
 
-// canonical returns JSON without white space between tokens.
+// canonical returns the JSON of an export without white space between tokens.
 func canonical(data []byte) ([]byte, error) {
 	var out bytes.Buffer
 	if err := json.Compact(&out, data); err != nil {
@@ -218,75 +222,81 @@ var (
 	ErrChanged = errors.New("the export is not the one that the receipt is about")
 )
 
-// Verify checks a receipt, and an export against it. Errors: ErrSignature, ErrChanged. With ErrChanged it also
-// returns the statement, whose signature is valid, so that it can be shown what was signed. Only the algorithm
-// EdDSA is accepted, whatever the header of the receipt says, and only the key that its kid names is tried.
+// Verify checks the signature of a receipt, and compares the export data with its statement. Errors: ErrSignature,
+// ErrChanged. With ErrChanged it also returns the statement, whose signature is valid, to show what was signed. Verify
+// accepts only the algorithm EdDSA, and tries only the key that the kid of the receipt names.
 func Verify(jws string, data []byte, keys []Key) (*Statement, error) {
 	var statement Statement
-	_, err := jwt.ParseWithClaims(string(bytes.TrimSpace([]byte(jws))), &statement, func(t *jwt.Token) (any, error) {
+	keyOf := func(t *jwt.Token) (any, error) {
 		for _, k := range keys {
 			if k.ID == t.Header["kid"] {
 				return k.Public, nil
 			}
 		}
 		return nil, errors.New("its kid is not among the keys")
-	}, jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}))
-	if err != nil {
+	}
+	validMethods := jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()})
+	if _, err := jwt.ParseWithClaims(strings.TrimSpace(jws), &statement, keyOf, validMethods); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSignature, err)
 	}
 	compact, err := canonical(data)
 	if err != nil {
 		return &statement, fmt.Errorf("%w: %w", ErrChanged, err)
 	}
-	if export.Digest(compact) == statement.Export {
-		return &statement, nil
+	if export.Digest(compact) != statement.Export {
+		return &statement, statement.changedError(data)
 	}
+	return &statement, nil
+}
+
+// changedError returns an ErrChanged for the export data, whose hash is not the one in s. It says what differs.
+func (s *Statement) changedError(data []byte) error {
 	doc, err := export.Decode(data)
 	switch {
 	case err != nil:
-		return &statement, fmt.Errorf("%w: %w", ErrChanged, err)
-	case doc.Run.ID != statement.Run:
-		return &statement, fmt.Errorf("%w: it is about the run %s", ErrChanged, statement.Run)
-	case Chain(doc.Events) == statement.Chain:
-		return &statement, fmt.Errorf("%w: the events are the signed ones, and something else differs", ErrChanged)
+		return fmt.Errorf("%w: %w", ErrChanged, err)
+	case doc.Run.ID != s.Run:
+		return fmt.Errorf("%w: it is about the run %s", ErrChanged, s.Run)
+	case Chain(doc.Events) == s.Chain:
+		return fmt.Errorf("%w: the events are the signed ones, and something else differs", ErrChanged)
 	}
-	return &statement, fmt.Errorf("%w: the events differ", ErrChanged)
+	return fmt.Errorf("%w: the events differ", ErrChanged)
 }
 
 // Key is a public key.
 type Key struct {
-	ID     string // its thumbprint (RFC 7638)
+	ID     string // the kid: the thumbprint (RFC 7638), or what a JWK names
 	Public ed25519.PublicKey
 }
 
-// Signer signs receipts with one key, and publishes others that it signed with before. So receipts stay valid when
-// the key is replaced: the new one is put before the old one. Its methods may be called concurrently.
+// Signer signs receipts with one key, and publishes this key and the keys that it signed with before, so that receipts
+// can be verified after the key was replaced. Its methods may be called concurrently.
 type Signer struct {
-	private ed25519.PrivateKey
-	keys    []Key // the first one signs
+	private ed25519.PrivateKey // of the first key
+	keys    []Key
 }
 
 // jwk is a key as JSON (RFC 7517, RFC 8037).
 type jwk struct {
 	Type  string `json:"kty"`
 	Curve string `json:"crv"`
-	X     string `json:"x"`
-	D     string `json:"d,omitempty"`
+	X     string `json:"x"`           // the public key, in base64url
+	D     string `json:"d,omitempty"` // the private key, in base64url
 	ID    string `json:"kid,omitempty"`
 	Use   string `json:"use,omitempty"`
 	Alg   string `json:"alg,omitempty"`
 }
 
-// ParseKeys reads private keys: PEM blocks of PKCS #8, a JWK, or a JWK Set. The first key signs; the public
-// keys of all are published.
+// ParseKeys returns the Signer for a file of private Ed25519 keys: PEM blocks of PKCS #8, a JWK, or a JWK Set. The
+// first key signs, and the public keys of all are published. To replace the key, put the new one before the old one.
 func ParseKeys(data []byte) (*Signer, error) {
 	var all []ed25519.PrivateKey
 	if trimmed := bytes.TrimSpace(data); bytes.HasPrefix(trimmed, []byte("{")) {
-		found, err := parseJWKs(trimmed)
+		jwks, err := parseJWKs(trimmed)
 		if err != nil {
 			return nil, err
 		}
-		for _, k := range found {
+		for _, k := range jwks {
 			seed, err := base64.RawURLEncoding.DecodeString(k.D)
 			if err != nil || len(seed) != ed25519.SeedSize {
 				return nil, errors.New("a JWK has no private key of Ed25519")
@@ -307,14 +317,14 @@ func ParseKeys(data []byte) (*Signer, error) {
 	}
 	s := &Signer{private: all[0]}
 	for _, k := range all {
-		public := k.Public().(ed25519.PublicKey) // the type that its documentation promises
-		s.keys = append(s.keys, Key{thumbprint(public), public})
+		public := k.Public().(ed25519.PublicKey) // documented to be of that type
+		s.keys = append(s.keys, Key{ID: thumbprint(public), Public: public})
 	}
 	return s, nil
 }
 
-// parseJWKs reads a JWK or a JWK Set, and returns the keys of Ed25519. Other keys are skipped, as RFC 7517, section 5,
-// asks for keys of a type that the reader does not understand.
+// parseJWKs reads a JWK or a JWK Set, and returns the keys of Ed25519. It skips keys of other types, as RFC 7517,
+// section 5, recommends for types that the reader does not understand.
 func parseJWKs(data []byte) ([]jwk, error) {
 	var set struct {
 		jwk
@@ -323,7 +333,7 @@ func parseJWKs(data []byte) ([]jwk, error) {
 	if err := json.Unmarshal(data, &set); err != nil {
 		return nil, fmt.Errorf("read a JWK: %w", err)
 	}
-	if set.Keys == nil {
+	if set.Keys == nil { // It is a single JWK.
 		set.Keys = []jwk{set.jwk}
 	}
 	var out []jwk
@@ -360,14 +370,14 @@ func (s *Signer) JWKS() []byte {
 	return data
 }
 
-// ParseJWKS reads a JWK Set of public keys.
+// ParseJWKS returns the Ed25519 public keys of a JWK Set or a JWK. The ID of a key without a kid is its thumbprint.
 func ParseJWKS(data []byte) ([]Key, error) {
-	found, err := parseJWKs(data)
+	jwks, err := parseJWKs(data)
 	if err != nil {
 		return nil, err
 	}
 	var out []Key
-	for _, k := range found {
+	for _, k := range jwks {
 		x, err := base64.RawURLEncoding.DecodeString(k.X)
 		if err != nil || len(x) != ed25519.PublicKeySize {
 			return nil, errors.New("a JWK has no public key of Ed25519")
@@ -376,7 +386,7 @@ func ParseJWKS(data []byte) ([]Key, error) {
 		if id == "" {
 			id = thumbprint(x)
 		}
-		out = append(out, Key{id, x})
+		out = append(out, Key{ID: id, Public: x})
 	}
 	return out, nil
 }
