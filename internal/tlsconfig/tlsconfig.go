@@ -11,9 +11,9 @@
 //	err = source.Reload() // after an error, the current certificates stay in use
 //
 // The package does not watch the files; its caller does. After Reload, a Transport opens new
-// connections with the new certificates, and uses the older connections for no further request. A
+// connections with the new certificates, and does not use the older connections for further requests. A
 // connection that is in use, such as a WebSocket, keeps the certificates with which it was opened.
-// Everything may be used concurrently. Only Load and Reload block, to read the files.
+// Everything may be used concurrently. Only Load and Reload read files.
 package tlsconfig
 
 import (
@@ -36,8 +36,8 @@ const maxFile = 4 << 20
 // Files names PEM files. The zero value stands for the system's roots and no client certificate.
 type Files struct {
 	CAFile   string // root certificates, instead of the system's
-	CertFile string // the client certificate, or that of a listener, with its intermediate certificates
-	KeyFile  string // its private key, not encrypted
+	CertFile string // the certificate of the client or the listener, followed by its intermediate certificates
+	KeyFile  string // the private key of CertFile, not encrypted
 }
 
 // Field identifies a field of Files in errors.
@@ -61,7 +61,7 @@ func (f Files) Paths() []string {
 	return out
 }
 
-// Check returns a *FileError if only one of the certificate and its key is set.
+// Check returns a *FileError if only one of CertFile and KeyFile is set. It does not read the files.
 func (f Files) Check() error {
 	switch {
 	case f.CertFile != "" && f.KeyFile == "":
@@ -76,7 +76,7 @@ func (f Files) Check() error {
 // the file.
 type FileError struct {
 	Field Field
-	Path  string // "" if it is not set
+	Path  string // "" if the error is that the field is not set
 	Err   error
 }
 
@@ -94,19 +94,19 @@ func (e *FileError) Unwrap() error { return e.Err }
 // contents has what the files contained at one time. It does not change, so that connections can
 // refer to it without a lock.
 type contents struct {
-	read   [3][]byte // of CAFile, CertFile and KeyFile
-	roots  *x509.CertPool
-	client *tls.Certificate // nil without one
+	ca, cert, key []byte           // the bytes of CAFile, CertFile and KeyFile; nil if the field is not set
+	roots         *x509.CertPool   // nil for the system's roots
+	certificate   *tls.Certificate // of CertFile and KeyFile; nil if these are not set
 }
 
 // Source holds the certificates of Files. Reload replaces them.
 type Source struct {
 	files   Files
-	current atomic.Pointer[contents]
+	current atomic.Pointer[contents] // never nil after Load
 }
 
-// Load reads the files. The error is a *FileError. It accepts an expired certificate, because the
-// other side decides whether to accept that; Expiry returns the time.
+// Load reads the files. The error is a *FileError. Load accepts an expired certificate, because the
+// peer decides whether to accept it; Expiry returns the time.
 func Load(files Files) (*Source, error) {
 	s := &Source{files: files}
 	if err := s.Reload(); err != nil {
@@ -122,34 +122,29 @@ func (s *Source) Reload() error {
 	if err != nil {
 		return err
 	}
-	if old := s.current.Load(); old != nil && sameFiles(old.read, next.read) {
+	if old := s.current.Load(); old != nil && old.equal(next) {
 		return nil
 	}
 	s.current.Store(next)
 	return nil
 }
 
-// sameFiles reports whether all files have the same content.
-func sameFiles(a, b [3][]byte) bool {
-	for i := range a {
-		if !bytes.Equal(a[i], b[i]) {
-			return false
-		}
-	}
-	return true
+// equal reports whether all files have the same bytes in c and d.
+func (c *contents) equal(d *contents) bool {
+	return bytes.Equal(c.ca, d.ca) && bytes.Equal(c.cert, d.cert) && bytes.Equal(c.key, d.key)
 }
 
-// Files returns the paths of the certificates.
+// Files returns the paths of the files.
 func (s *Source) Files() Files { return s.files }
 
 // ServerConfig returns the TLS configuration of a listener with the certificate of CertFile. New
-// connections get the newest certificate, and open connections keep theirs. It does not use the roots,
-// and does not ask clients for a certificate.
+// connections get the newest certificate, and open connections keep theirs. Without CertFile every handshake fails. The
+// listener does not use CAFile, and does not request certificates from clients.
 func (s *Source) ServerConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if c := s.current.Load().client; c != nil {
+			if c := s.current.Load().certificate; c != nil {
 				return c, nil
 			}
 			return nil, errors.New("there is no certificate")
@@ -159,68 +154,76 @@ func (s *Source) ServerConfig() *tls.Config {
 
 // Expiry returns the time when the certificate of CertFile expires, or the zero time if there is none.
 func (s *Source) Expiry() time.Time {
-	if c := s.current.Load().client; c != nil {
+	if c := s.current.Load().certificate; c != nil {
 		return c.Leaf.NotAfter
 	}
 	return time.Time{}
 }
 
-// readContents reads and checks the files.
+// readContents reads the files and decodes the certificates. Its error is a *FileError.
 func (f Files) readContents() (*contents, error) {
 	if err := f.Check(); err != nil {
 		return nil, err
 	}
 	loaded := &contents{}
-	for i, file := range []struct {
-		field Field
-		path  string
-	}{{CAFile, f.CAFile}, {CertFile, f.CertFile}, {KeyFile, f.KeyFile}} {
+	for _, file := range []struct {
+		field  Field
+		path   string
+		target *[]byte
+	}{{CAFile, f.CAFile, &loaded.ca}, {CertFile, f.CertFile, &loaded.cert}, {KeyFile, f.KeyFile, &loaded.key}} {
 		if file.path == "" {
 			continue
 		}
 		data, err := readFile(file.path)
 		if err != nil {
-			return nil, &FileError{file.field, file.path, err}
+			return nil, &FileError{Field: file.field, Path: file.path, Err: err}
 		}
-		loaded.read[i] = data
+		*file.target = data
 	}
 	if f.CAFile != "" {
 		loaded.roots = x509.NewCertPool()
-		if !loaded.roots.AppendCertsFromPEM(loaded.read[0]) {
+		if !loaded.roots.AppendCertsFromPEM(loaded.ca) {
 			return nil, &FileError{CAFile, f.CAFile, errors.New("has no certificate in PEM")}
 		}
 	}
 	if f.CertFile != "" {
-		pair, err := tls.X509KeyPair(loaded.read[1], loaded.read[2])
+		pair, err := tls.X509KeyPair(loaded.cert, loaded.key)
 		if err != nil {
-			return nil, f.pairError(err, loaded.read[1], loaded.read[2])
+			return nil, f.pairError(err, loaded.cert, loaded.key)
 		}
-		loaded.client = &pair
+		loaded.certificate = &pair
 	}
 	return loaded, nil
 }
 
-// readFile returns the content of a file. The error does not repeat the path, which FileError has.
+// readFile returns the content of a file of at most maxFile bytes. The error does not have the path, which FileError
+// adds.
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
-	if err == nil {
-		defer file.Close()
-		var data []byte
-		data, err = io.ReadAll(io.LimitReader(file, maxFile+1))
-		if len(data) > maxFile {
-			err = fmt.Errorf("is larger than %d bytes", maxFile)
-		}
-		if err == nil {
-			return data, nil
-		}
+	if err != nil {
+		return nil, readError(err)
 	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if len(data) > maxFile {
+		err = fmt.Errorf("is larger than %d bytes", maxFile)
+	}
+	if err != nil {
+		return nil, readError(err)
+	}
+	return data, nil
+}
+
+// readError returns the error for a file that cannot be read because of err, without the path in err.
+func readError(err error) error {
 	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
 	}
-	return nil, fmt.Errorf("cannot be read: %w", err)
+	return fmt.Errorf("cannot be read: %w", err)
 }
 
-// pairError converts an error about a certificate and its key to one that names the file at fault.
+// pairError converts an error of tls.X509KeyPair to a *FileError for the file at fault. cert and key are the bytes of
+// CertFile and KeyFile.
 func (f Files) pairError(err error, cert, key []byte) error {
 	if !x509.NewCertPool().AppendCertsFromPEM(cert) {
 		return &FileError{CertFile, f.CertFile, errors.New("has no certificate in PEM")}
@@ -232,46 +235,48 @@ func (f Files) pairError(err error, cert, key []byte) error {
 	return &FileError{KeyFile, f.KeyFile, fmt.Errorf("is not the key of %s: %w", f.CertFile, err)}
 }
 
-// newConfig returns a TLS configuration with these certificates. verify is called with each new
+// newConfig returns the TLS configuration of a client with these certificates. verify is called with each new
 // connection after its certificates were verified.
 func (c *contents) newConfig(verify func(tls.ConnectionState) error) *tls.Config {
 	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, VerifyConnection: verify}
-	if c.client != nil {
-		// Unlike Certificates, this also sends the certificate to a server whose list of authorities
-		// lacks its issuer. The server's error is then about that, and not about a missing certificate.
-		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.client, nil }
+	if c.certificate != nil {
+		// tls.Config.Certificates would not send the certificate to a server whose list of authorities lacks the issuer
+		// of the certificate. The server would then report a missing certificate, and not one that it does not accept.
+		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return c.certificate, nil
+		}
 	}
 	return out
 }
 
-// Transport sends requests over connections that use the newest certificates of a Source. It has
-// one http.Transport for each state of the files, because the TLS settings of an http.Transport
+// Transport sends requests over connections that use the newest certificates of a Source. After the
+// files have changed, it continues with a new http.Transport, because the TLS settings of an http.Transport
 // must not change.
 type Transport struct {
-	source   *Source
-	template *http.Transport // is cloned and sends nothing
-	peer     atomic.Int64    // expiry of the server's certificate in Unix seconds; 0 if unknown
+	source     *Source
+	template   *http.Transport // cloned for each generation; sends no requests itself
+	peerExpiry atomic.Int64    // when the server's certificate expires, in Unix seconds; 0 if unknown
 
-	current atomic.Pointer[generation]
-	mu      sync.Mutex // held while current is replaced
+	current atomic.Pointer[generation] // nil before the first request
+	mu      sync.Mutex                 // held while current is replaced
 }
 
 // generation is a transport whose connections use one state of the files.
 type generation struct {
 	*http.Transport
-	of *contents
+	contents *contents
 }
 
-// Transport returns a round tripper that sends requests like t, with the certificates of s instead
+// Transport returns a round tripper with the settings of t, except that it uses the certificates of s in place
 // of t's TLS settings. The caller must not use t any more.
 func (s *Source) Transport(t *http.Transport) *Transport { return &Transport{source: s, template: t} }
 
-// Client returns an HTTP client with its own connections, for an identity provider or another
-// single host.
+// Client returns an HTTP client with its own connections, which uses the proxies of the environment. It keeps up to 8
+// idle connections for a host, because it is for a single host, such as an identity provider.
 func (s *Source) Client() *http.Client {
-	own := http.DefaultTransport.(*http.Transport).Clone() // uses proxies of the environment
-	own.MaxIdleConnsPerHost = 8
-	return &http.Client{Transport: s.Transport(own)}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 8
+	return &http.Client{Transport: s.Transport(transport)}
 }
 
 // Source returns the source of the certificates.
@@ -282,50 +287,51 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.newestGeneration().RoundTrip(r)
 }
 
-// CloseIdleConnections closes the connections that are not in use.
+// CloseIdleConnections closes the idle connections. http.Client.CloseIdleConnections calls it.
 func (t *Transport) CloseIdleConnections() {
 	if g := t.current.Load(); g != nil {
 		g.CloseIdleConnections()
 	}
 }
 
-// PeerExpiry returns the time when the server's certificate in the newest connection expires, or
+// PeerExpiry returns the time when the server's certificate of the newest connection expires, or
 // the zero time if there was no TLS connection.
 func (t *Transport) PeerExpiry() time.Time {
-	if at := t.peer.Load(); at != 0 {
+	if at := t.peerExpiry.Load(); at != 0 {
 		return time.Unix(at, 0)
 	}
 	return time.Time{}
 }
 
-// newestGeneration returns the transport for the source's current certificates. It creates it if
-// the files have changed since the last request; requests in flight finish on the old one.
+// newestGeneration returns the transport for the source's current certificates. If the files have changed since the
+// last request, it creates the transport and closes the idle connections of the previous one, on which requests in
+// flight continue.
 func (t *Transport) newestGeneration() *generation {
-	now := t.source.current.Load()
-	if g := t.current.Load(); g != nil && g.of == now {
+	files := t.source.current.Load()
+	if g := t.current.Load(); g != nil && g.contents == files {
 		return g
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now = t.source.current.Load()
+	files = t.source.current.Load()
 	old := t.current.Load()
-	if old != nil && old.of == now {
-		return old // another request has created it
+	if old != nil && old.contents == files {
+		return old // A concurrent request has created it.
 	}
-	next := &generation{t.template.Clone(), now}
-	next.TLSClientConfig = now.newConfig(t.recordPeer)
+	next := &generation{Transport: t.template.Clone(), contents: files}
+	next.TLSClientConfig = files.newConfig(t.recordPeerExpiry)
 	t.current.Store(next)
 	if old != nil {
-		// An http.Transport without requests also closes connections that become idle later.
+		// After this call, old also closes connections when they become idle, until it gets another request.
 		old.CloseIdleConnections()
 	}
 	return next
 }
 
-// recordPeer records when the server's certificate expires. It accepts every connection.
-func (t *Transport) recordPeer(c tls.ConnectionState) error {
+// recordPeerExpiry records when the server's certificate expires. It accepts every connection.
+func (t *Transport) recordPeerExpiry(c tls.ConnectionState) error {
 	if len(c.PeerCertificates) > 0 {
-		t.peer.Store(c.PeerCertificates[0].NotAfter.Unix())
+		t.peerExpiry.Store(c.PeerCertificates[0].NotAfter.Unix())
 	}
 	return nil
 }

@@ -28,17 +28,17 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// serial numbers the certificates of the process.
+// serial is the serial number of the newest certificate.
 var serial atomic.Int64
 
 // CA is a certificate authority.
 type CA struct {
-	PEM  []byte // its certificate
+	PEM  []byte // the certificate of the authority
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA returns a new authority.
+// NewCA returns a new authority, whose certificate is valid for an hour.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	ca := &CA{cert: &x509.Certificate{
@@ -54,8 +54,9 @@ func NewCA(t testing.TB) *CA {
 	return ca
 }
 
-// sign returns a certificate from template, signed by ca or, before ca has a key, by itself.
-func (ca *CA) sign(t testing.TB, template *x509.Certificate, until time.Time) ([]byte, *ecdsa.PrivateKey) {
+// sign returns a new certificate in DER, with a new key, that is valid until notAfter. It is signed by ca, or by its
+// own key while ca has none. sign completes template.
+func (ca *CA) sign(t testing.TB, template *x509.Certificate, notAfter time.Time) ([]byte, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -63,7 +64,7 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate, until time.Time) ([
 	}
 	template.SerialNumber = big.NewInt(serial.Add(1))
 	template.Subject = pkix.Name{CommonName: template.SerialNumber.String()}
-	template.NotBefore, template.NotAfter = time.Now().Add(-48*time.Hour), until
+	template.NotBefore, template.NotAfter = time.Now().Add(-48*time.Hour), notAfter
 	parent, signer := ca.cert, ca.key
 	if signer == nil {
 		signer = key
@@ -75,14 +76,15 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate, until time.Time) ([
 	return der, key
 }
 
-// Issue returns a certificate for 127.0.0.1, for servers and clients, and its key, both in PEM.
-func (ca *CA) Issue(t testing.TB, until time.Time) (cert, key []byte) {
+// Issue returns a certificate for 127.0.0.1 that is valid until notAfter, for servers and clients, and its key, both in
+// PEM.
+func (ca *CA) Issue(t testing.TB, notAfter time.Time) (cert, key []byte) {
 	t.Helper()
 	der, private := ca.sign(t, &x509.Certificate{
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}, until)
+	}, notAfter)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
@@ -91,22 +93,23 @@ func (ca *CA) Issue(t testing.TB, until time.Time) (cert, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
-// WriteClient writes the authority's certificate, and a new client certificate with its key, to
-// ca.pem, client.pem and client.key in dir. It replaces existing files.
-func (ca *CA) WriteClient(t testing.TB, dir string, until time.Time) tlsconfig.Files {
+// WriteClient writes the authority's certificate to ca.pem in dir, and a new client certificate, valid until notAfter,
+// with its key to client.pem and client.key. It replaces existing files.
+func (ca *CA) WriteClient(t testing.TB, dir string, notAfter time.Time) tlsconfig.Files {
 	t.Helper()
 	files := tlsconfig.Files{
-		CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "client.pem"), KeyFile: filepath.Join(dir, "client.key"),
+		CAFile:   filepath.Join(dir, "ca.pem"),
+		CertFile: filepath.Join(dir, "client.pem"),
+		KeyFile:  filepath.Join(dir, "client.key"),
 	}
-	cert, key := ca.Issue(t, until)
+	cert, key := ca.Issue(t, notAfter)
 	for path, data := range map[string][]byte{files.CAFile: ca.PEM, files.CertFile: cert, files.KeyFile: key} {
 		ReplaceFile(t, path, data)
 	}
 	return files
 }
 
-// ReplaceFile writes a file like tools that rotate certificates do: as a new file under the old
-// name.
+// ReplaceFile writes data to a new file and renames it to path, as tools that rotate certificates do.
 func ReplaceFile(t testing.TB, path string, data []byte) {
 	t.Helper()
 	next := path + ".next"
@@ -118,15 +121,15 @@ func ReplaceFile(t testing.TB, path string, data []byte) {
 	}
 }
 
-// StartServer starts a server with a certificate of ca. It requires a client certificate of one of
-// clients, or of ca if there are none.
+// StartServer starts a server on 127.0.0.1 with a certificate of ca, which ends with the test. The server requires a
+// client certificate of one of the authorities in clients, or of ca if there are none.
 func (ca *CA) StartServer(t testing.TB, h http.Handler, clients ...*CA) *httptest.Server {
 	t.Helper()
 	cert, key := ca.Issue(t, time.Now().Add(time.Hour))
 	return ca.StartServerWith(t, h, cert, key, clients...)
 }
 
-// StartServerWith starts a server like StartServer, with the given certificate.
+// StartServerWith starts a server as StartServer does, but with the certificate cert and its key, both in PEM.
 func (ca *CA) StartServerWith(t testing.TB, h http.Handler, cert, key []byte, clients ...*CA) *httptest.Server {
 	t.Helper()
 	pair, err := tls.X509KeyPair(cert, key)
@@ -141,7 +144,9 @@ func (ca *CA) StartServerWith(t testing.TB, h http.Handler, cert, key []byte, cl
 		pool.AppendCertsFromPEM(c.PEM)
 	}
 	s := httptest.NewUnstartedServer(h)
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	s.TLS = &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // tests refuse handshakes on purpose
 	s.EnableHTTP2 = true
 	s.StartTLS()
