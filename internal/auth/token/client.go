@@ -16,30 +16,30 @@ import (
 	"answerd/internal/help"
 )
 
-// ClientCredentialsConfig describes how the service gets its own token.
+// ClientCredentialsConfig describes how the service gets its own token. ClientID, Secret, and either TokenURL or Issuer
+// are required.
 type ClientCredentialsConfig struct {
 	// TokenURL is the IAM's token endpoint: https, or http on the loopback address.
 	TokenURL string
-	// Issuer may be set instead. The token endpoint is then the one in its metadata, which must name
+	// Issuer is set instead of TokenURL if the token endpoint is to be read from the issuer's metadata, which must name
 	// exactly this issuer (RFC 8414).
 	Issuer   string
 	ClientID string
-	// Secret returns the client secret: FixedSecret, or ocivault.NewReader. It is called for the first
-	// request, and again after the IAM has refused the secret, so it needs no cache. It gets 10 s and
-	// must observe its context.
+	// Secret returns the client secret, such as FixedSecret or ocivault.NewReader. It is called for the first
+	// request, and again after the IAM has refused the secret, so it needs no cache. Its context ends after 10 s.
 	Secret func(context.Context) (auth.Secret, error)
 	// Scope is sent unchanged, several scopes separated by spaces; "" sends none.
 	Scope string
 	// Resource is the URI of the server that the token is for (RFC 8707); "" sends none.
 	Resource string
-	// HTTPClient sends the requests. Its redirects are not followed. nil means a new client with its
-	// own connections.
+	// HTTPClient sends the requests; nil means a new client with its own connections. Redirects are not followed with
+	// any client.
 	HTTPClient *http.Client
 	// Logger gets a debug line for each token and a warning for each failure; nil means no log.
 	Logger *slog.Logger
 }
 
-// addTarget adds scope and resource to form, which limit what the token is for.
+// addTarget adds the parameters scope and resource, which limit what the token is for, to form, if they are set.
 func (cfg *ClientCredentialsConfig) addTarget(form url.Values) {
 	if cfg.Scope != "" {
 		form.Set("scope", cfg.Scope)
@@ -50,8 +50,8 @@ func (cfg *ClientCredentialsConfig) addTarget(form url.Values) {
 }
 
 const (
-	endpointName  = "the token endpoint"
-	secretTimeout = 10 * time.Second // for reading the client secret
+	endpointName  = "the token endpoint" // in errors
+	secretTimeout = 10 * time.Second     // for reading the client secret
 )
 
 // endpointClient sends the token requests of one OAuth client to one token endpoint, for any
@@ -59,13 +59,13 @@ const (
 type endpointClient struct {
 	cfg      ClientCredentialsConfig
 	client   *http.Client
-	metadata *issuer.Cache[string] // the token endpoint of the issuer; nil if the token URL is configured
+	metadata *issuer.Cache[string] // the token endpoint from the issuer's metadata; nil if cfg.TokenURL is set
 
 	mu     sync.Mutex  // protects secret
-	secret auth.Secret // the last result of cfg.Secret
+	secret auth.Secret // the last result of cfg.Secret; zero before the first one
 }
 
-// newEndpointClient checks cfg. It does not send a request.
+// newEndpointClient checks cfg and returns a client. It does not send a request. The caller must close the client.
 func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	if err := CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
 		return nil, err
@@ -78,29 +78,30 @@ func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	}
 	c := &endpointClient{cfg: cfg, client: fetch.NewClient(cfg.HTTPClient)}
 	if cfg.Issuer != "" {
-		c.metadata = newTokenEndpoint(cfg.Issuer, c.client)
+		c.metadata = newEndpointCache(cfg.Issuer, c.client)
 	}
 	return c, nil
 }
 
-// newTokenEndpoint returns the token endpoint of an issuer that the configuration names (RFC 8414), as its
-// metadata names it.
-func newTokenEndpoint(name string, client *http.Client) *issuer.Cache[string] {
-	source := issuer.Source{Issuer: name, Name: "the issuer's metadata", Client: client}
+// newEndpointCache returns a cache of the token endpoint in the metadata of an issuer (RFC 8414). issuerURL is the
+// issuer's identifier. The metadata is read with client when the cache is first used.
+func newEndpointCache(issuerURL string, client *http.Client) *issuer.Cache[string] {
+	source := issuer.Source{Issuer: issuerURL, Name: "the issuer's metadata", Client: client}
 	return issuer.NewCache(source.Name, func(ctx context.Context) (string, error) {
 		document, err := source.Read(ctx)
 		if err != nil {
 			return "", err
 		}
-		found, ok := document.Endpoint("token_endpoint")
+		endpoint, ok := document.Endpoint("token_endpoint")
 		if !ok {
 			return "", source.Unusable("names no token endpoint that a secret may be sent to")
 		}
-		return found, nil
+		return endpoint, nil
 	})
 }
 
-// close cancels the request for metadata. The caller must have ended all token requests.
+// close cancels the request for metadata, and closes the idle connections of a client that is not cfg.HTTPClient. The
+// caller must have ended all token requests.
 func (c *endpointClient) close() {
 	if c.metadata != nil {
 		c.metadata.Close()
@@ -110,8 +111,8 @@ func (c *endpointClient) close() {
 	}
 }
 
-// CheckTokenEndpoint returns an error unless exactly one of issuer and tokenURL is set and it is
-// https, or http on the loopback address. The error quotes neither.
+// CheckTokenEndpoint returns an error unless exactly one of issuer and tokenURL is set, and its scheme is
+// https, or http on the loopback address. The error does not quote the URLs.
 func CheckTokenEndpoint(issuer, tokenURL string) error {
 	switch {
 	case issuer != "" && tokenURL != "":
@@ -124,12 +125,14 @@ func CheckTokenEndpoint(issuer, tokenURL string) error {
 	return fetch.CheckEndpoint("the issuer", issuer)
 }
 
-// requestToken gets one token and logs the outcome, without any value of the request or the reply.
+// requestToken requests one token and logs the outcome, without a secret or a token. form has the parameters of the
+// request, except for the client's id and secret.
 func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Token, error) {
 	started := time.Now()
 	t, err := c.requestWithSecret(ctx, form)
 	if err != nil {
-		c.cfg.Logger.WarnContext(ctx, "token fetch failed", "client_id", c.cfg.ClientID, "error", err.Error(), help.ServerTokens.Attr())
+		c.cfg.Logger.WarnContext(ctx, "token fetch failed",
+			"client_id", c.cfg.ClientID, "error", err.Error(), help.ServerTokens.Attr())
 		return Token{}, err
 	}
 	c.cfg.Logger.DebugContext(ctx, "token fetched", "client_id", c.cfg.ClientID,
@@ -137,30 +140,30 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 	return t, nil
 }
 
-// requestWithSecret sends the request with the last known client secret. If the IAM refuses the
-// client, the secret may have been rotated in the vault. So requestWithSecret reads it again and,
+// requestWithSecret sends the request with the client secret that was read last. If the IAM refuses the
+// client, the secret may have been rotated since. So requestWithSecret reads the secret again and,
 // if it has changed, repeats the request once.
 func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values) (Token, error) {
-	known := c.lastSecret()
-	secret, justRead := known, known.IsZero()
-	if justRead {
-		var err error
-		if secret, err = c.readSecret(ctx); err != nil {
+	secret := c.lastSecret()
+	if secret.IsZero() {
+		firstSecret, err := c.readSecret(ctx)
+		if err != nil {
 			return Token{}, err
 		}
+		return c.sendRequest(ctx, form, firstSecret)
 	}
 	t, err := c.sendRequest(ctx, form, secret)
-	if justRead || !isClientRefused(err) {
+	if !isClientRefused(err) {
 		return t, err
 	}
-	secret, readErr := c.readSecret(ctx)
+	newSecret, readErr := c.readSecret(ctx)
 	if readErr != nil {
 		return Token{}, readErr
 	}
-	if secret == known {
+	if newSecret == secret {
 		return Token{}, err
 	}
-	return c.sendRequest(ctx, form, secret)
+	return c.sendRequest(ctx, form, newSecret)
 }
 
 // isClientRefused reports whether the token endpoint refused the client's credentials (RFC 6749
@@ -177,16 +180,16 @@ func (c *endpointClient) lastSecret() auth.Secret {
 	return c.secret
 }
 
-// readSecret reads the client secret and stores it. It returns a *fetch.Error, such as the
-// vault's, unchanged.
+// readSecret calls cfg.Secret and stores the secret as the last one. Its error is a *fetch.Error: the one of cfg.Secret
+// if that returned one, such as the vault's.
 func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
 	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
 	secret, err := c.cfg.Secret(ctx)
-	var known *fetch.Error
+	var fetchErr *fetch.Error
 	switch {
-	case errors.As(err, &known):
-		return auth.Secret{}, known
+	case errors.As(err, &fetchErr):
+		return auth.Secret{}, fetchErr
 	case err != nil:
 		return auth.Secret{}, &fetch.Error{Public: "the client secret cannot be read", Err: err}
 	case secret.IsZero():
@@ -198,8 +201,8 @@ func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
 	return secret, nil
 }
 
-// sendRequest sends one token request. If the configuration names an issuer, it first finds the
-// token endpoint in the issuer's metadata.
+// sendRequest sends one token request with that client secret and returns the token. If the configuration names an
+// issuer, sendRequest first gets the token endpoint from the issuer's metadata.
 func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secret auth.Secret) (Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
@@ -220,18 +223,22 @@ func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secre
 		return Token{}, err
 	}
 	if reply.Status != http.StatusOK {
-		return Token{}, &fetch.Error{Public: endpointName + " refused the request", Status: reply.Status, Code: ErrorCode(reply.Body)}
+		return Token{}, &fetch.Error{
+			Public: endpointName + " refused the request", Status: reply.Status, Code: ErrorCode(reply.Body),
+		}
 	}
 	return ParseReply(reply, requested, "Bearer")
 }
 
-// NewRequest returns form as a request to a token endpoint, with the client's id and secret in the
-// Authorization header. Without a secret the form must contain the client's id.
+// NewRequest returns a request to a token endpoint with form as its body, and with the client's id and secret in the
+// header Authorization. If secret is zero, there is no such header, and form must contain the client's id.
 //
-// golang.org/x/oauth2 sends the same request, but its reading of the reply cannot be replaced. It
+// golang.org/x/oauth2 sends the same request, but does not let its callers decode the reply. It
 // refuses a token whose expires_in is 1e12 or 1.5, decodes JSON that is labeled text/plain as a
-// form, takes the last of two access_tokens, and hides the Date header.
-func NewRequest(ctx context.Context, tokenURL string, form url.Values, id string, secret auth.Secret) (*http.Request, error) {
+// form, takes the last of two access_tokens, and hides the header Date.
+func NewRequest(
+	ctx context.Context, tokenURL string, form url.Values, id string, secret auth.Secret,
+) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, tokenURL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, &fetch.Error{Public: "the token request cannot be created"}

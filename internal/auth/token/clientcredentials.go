@@ -8,13 +8,13 @@ import (
 )
 
 // ClientCredentials is the Source of the service's own token, by the client credentials grant (RFC
-// 6749 section 4.4). It caches like CachedSource. Its errors are *fetch.Error, or the context's.
+// 6749 section 4.4). It caches the token as CachedSource does. Its errors are *fetch.Error, or the context's.
 type ClientCredentials struct {
 	client *endpointClient
 	tokens *CachedSource
 }
 
-// NewClientCredentials checks cfg. It does not send a request. The caller must Close the source.
+// NewClientCredentials checks cfg and returns the source. It does not send a request. The caller must Close the source.
 func NewClientCredentials(cfg ClientCredentialsConfig) (*ClientCredentials, error) {
 	client, err := newEndpointClient(cfg)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 const grantTypeExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 const (
-	maxCallers        = 4096             // callers whose tokens an Exchange caches at a time
-	callerIdleTimeout = 30 * time.Minute // without requests; then a caller's tokens are dropped
+	maxCallers        = 4096             // tokens of callers for which an Exchange caches a source
+	callerIdleTimeout = 30 * time.Minute // the time without requests after which a caller's source is dropped
 )
 
 // ExchangeConfig describes how callers' tokens are exchanged.
 type ExchangeConfig struct {
 	ClientCredentialsConfig
-	// Audience is the logical name of the server that the token is for, for an IAM that does not
-	// know the server by Resource; "" sends none.
+	// Audience is the logical name of the server that the token is for, if the IAM does not
+	// identify the server by Resource; "" sends none.
 	Audience string
 }
 
@@ -37,7 +37,7 @@ type ExchangeConfig struct {
 // different rights.
 type Exchange struct {
 	client  *endpointClient
-	form    url.Values
+	form    url.Values // the parameters that all requests have
 	callers *lru.Cache[callerKey, *CachedSource]
 }
 
@@ -47,7 +47,7 @@ type callerKey struct {
 	token           [sha256.Size]byte
 }
 
-// NewExchange checks cfg. It does not send a request. The caller must Close the Exchange.
+// NewExchange checks cfg and returns an Exchange. It does not send a request. The caller must Close the Exchange.
 func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
 	client, err := newEndpointClient(cfg.ClientCredentialsConfig)
 	if err != nil {
@@ -63,11 +63,12 @@ func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
 		form.Set("audience", cfg.Audience)
 	}
 	closeSource := func(s *CachedSource) { s.Close() } // a refresh may be in flight
-	return &Exchange{client: client, form: form, callers: lru.New[callerKey](maxCallers, callerIdleTimeout, closeSource)}, nil
+	callers := lru.New[callerKey](maxCallers, callerIdleTimeout, closeSource)
+	return &Exchange{client: client, form: form, callers: callers}, nil
 }
 
-// For returns the source of tokens on behalf of id, which must have a Token. The source need not
-// be closed. Its errors are *fetch.Error, or the context's.
+// For returns the source of tokens on behalf of id. The source need not be closed. Its errors are *fetch.Error, or the
+// context's; without id.Token it always fails.
 func (e *Exchange) For(id auth.Identity) Source { return delegatedSource{e, id} }
 
 // delegatedSource is the Source of one caller.
@@ -86,15 +87,20 @@ func (d delegatedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.
 	return d.withSource(func(s *CachedSource) (auth.Secret, error) { return s.Renew(ctx, rejected) })
 }
 
-// withSource calls get with the cached source of the caller's token, and creates that source if
-// there is none. While get runs, the source cannot be dropped from the cache.
+// withSource calls get with the cached source for the caller's token, and creates that source if
+// there is none. While get runs, the source cannot be dropped from the cache. It fails if the Exchange is closed, or if
+// all maxCallers sources are in use.
 func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)) (auth.Secret, error) {
 	if d.caller.Token.IsZero() {
 		return auth.Secret{}, &fetch.Error{Public: "the caller sent no token"}
 	}
-	key := callerKey{d.caller.Issuer, d.caller.Subject, sha256.Sum256([]byte(d.caller.Token.Reveal()))}
+	key := callerKey{
+		issuer: d.caller.Issuer, subject: d.caller.Subject, token: sha256.Sum256([]byte(d.caller.Token.Reveal())),
+	}
 	source, err := d.exchange.callers.Acquire(key, func() *CachedSource {
-		return NewCachedSource(func(ctx context.Context) (Token, error) { return d.exchange.requestToken(ctx, d.caller.Token) })
+		return NewCachedSource(func(ctx context.Context) (Token, error) {
+			return d.exchange.requestToken(ctx, d.caller.Token)
+		})
 	})
 	switch {
 	case errors.Is(err, lru.ErrClosed):
@@ -106,7 +112,7 @@ func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)
 	return get(source)
 }
 
-// requestToken exchanges the subject token (RFC 8693 section 2.1).
+// requestToken exchanges the token of a caller, the subject token of RFC 8693 section 2.1.
 func (e *Exchange) requestToken(ctx context.Context, subject auth.Secret) (Token, error) {
 	form := url.Values{"subject_token": {subject.Reveal()}}
 	for name, values := range e.form {

@@ -28,9 +28,9 @@ const (
 	defaultLifetime = time.Minute
 	// maxLifetime is the longest time for which a token is cached.
 	maxLifetime = 24 * time.Hour
-	// maxStated is the longest Stated. expires_in may be 1e12, which a time.Duration cannot hold.
+	// maxStated bounds Token.Stated, because expires_in may be 1e12, which a time.Duration cannot hold.
 	maxStated = 100 * 365 * 24 * time.Hour
-	// minLifetime makes a token that has already expired an error. Otherwise each call would
+	// minLifetime is the shortest accepted lifetime. If an expired token were accepted, each call would
 	// request a new one.
 	minLifetime = time.Second
 )
@@ -42,29 +42,30 @@ var (
 )
 
 // ParseReply decodes a successful reply of a token endpoint (RFC 6749 section 5.1) to a request
-// that was sent at the time requested. It requires the given token_type, Bearer or DPoP, in any
+// that was sent at the time requested. The reply must have that token_type, which is Bearer or DPoP, in upper or lower
 // case. Errors are *fetch.Error.
 func ParseReply(r fetch.Reply, requested time.Time, tokenType string) (Token, error) {
 	t, err := parseReply(r.Body, issuerTime(r.Header, requested), tokenType)
 	if err != nil {
-		// Some endpoints refuse a request with the status 200 (GitHub).
+		// Some endpoints, such as GitHub's, refuse a request with the status 200, so the body may have an error code.
 		return Token{}, &fetch.Error{Public: err.Error(), Status: r.Status, Code: ErrorCode(r.Body)}
 	}
 	t.Requested = requested
 	return t, nil
 }
 
-// issuerTime returns the time of the issuer's clock, from the Date header, or ours without one.
+// issuerTime returns the time of the issuer's clock, which is the header Date of its reply, or else localTime.
 // The issuer has set exp by its own clock. Compared with a clock that is 90 s off, a token would
 // look expired, or would be used for too long.
-func issuerTime(header http.Header, ours time.Time) time.Time {
+func issuerTime(header http.Header, localTime time.Time) time.Time {
 	if date, err := http.ParseTime(header.Get("Date")); err == nil {
 		return date
 	}
-	return ours
+	return localTime
 }
 
-// parseReply returns the token without Requested. now is the issuer's time.
+// parseReply decodes the body of a reply to a token, without Token.Requested. now is the time of the issuer's clock.
+// The error is errBadReply, errNoToken or errExpired.
 func parseReply(body []byte, now time.Time, tokenType string) (Token, error) {
 	reply, err := strictjson.Parse(body)
 	if err != nil {
@@ -91,9 +92,9 @@ func parseReply(body []byte, now time.Time, tokenType string) (Token, error) {
 	return t, nil
 }
 
-// hasTokenType reports whether token_type is want. RFC 6749 requires the member, but some issuers
-// of bearer tokens leave it out. A MAC or DPoP token is not a bearer token, and a token that is
-// not bound to a key is not a DPoP token (RFC 9449 section 5).
+// hasTokenType reports whether token_type is want, in upper or lower case. RFC 6749 requires the member, but some
+// issuers of bearer tokens leave it out, so a missing token_type counts as Bearer. A MAC or DPoP token is not a bearer
+// token, and a bearer token is not a DPoP token, because it is not bound to a key (RFC 9449 section 5).
 func hasTokenType(reply strictjson.Object, want string) bool {
 	got, err := reply.String("token_type")
 	if err != nil {
@@ -105,8 +106,8 @@ func hasTokenType(reply strictjson.Object, want string) bool {
 	return strings.EqualFold(got, want)
 }
 
-// statedLifetime returns how long the token is valid, at most maxStated: the shorter of expires_in and, for
-// a JWT, the time until its exp. ok is false if the reply has neither.
+// statedLifetime returns how long the token is valid from now on, at most maxStated: the shorter of expires_in and, for
+// a JWT, the time until its exp, which may be negative. ok is false if the reply has neither.
 func statedLifetime(reply strictjson.Object, token string, now time.Time) (_ time.Duration, ok bool) {
 	lifetime, ok := expiresIn(reply)
 	if exp, haveExp := auth.UnverifiedExpiry(token); haveExp {
@@ -118,15 +119,15 @@ func statedLifetime(reply strictjson.Object, token string, now time.Time) (_ tim
 	return lifetime, ok
 }
 
-// expiresIn returns expires_in, which some issuers send as a string. It ignores zero, negative and
-// unreadable values: the token was issued just now, so they are wrong.
-func expiresIn(reply strictjson.Object) (time.Duration, bool) {
+// expiresIn returns expires_in, at most maxStated. Some issuers send it as a string. ok is false if it is missing,
+// zero, negative or not a number: the token was issued just now, so such a value is wrong.
+func expiresIn(reply strictjson.Object) (lifetime time.Duration, ok bool) {
 	raw := string(reply["expires_in"])
 	if s, err := reply.String("expires_in"); err == nil && s != "" {
 		raw = s
 	}
 	seconds, err := strconv.ParseFloat(raw, 64)
-	if err != nil || !(seconds > 0) {
+	if err != nil || !(seconds > 0) { // also NaN
 		return 0, false
 	}
 	if seconds > maxStated.Seconds() {
@@ -136,9 +137,9 @@ func expiresIn(reply strictjson.Object) (time.Duration, bool) {
 }
 
 // ErrorCode returns the error code of a refusal (RFC 6749 section 5.2), for the log and for
-// errors. It returns only the codes of that section and of RFC 8707, and "" otherwise: anything
-// else would be text of the other side. GitHub's code for a refresh token that has expired or was
-// revoked counts as invalid_grant.
+// errors. It returns "" unless the code is one of that section or of RFC 8707, because other text of the token endpoint
+// must not get into the log. It returns invalid_grant for GitHub's bad_refresh_token, which means that a refresh token
+// has expired or was revoked.
 func ErrorCode(body []byte) string {
 	var refusal struct {
 		Error string `json:"error"`
@@ -149,7 +150,8 @@ func ErrorCode(body []byte) string {
 	switch refusal.Error {
 	case "bad_refresh_token":
 		return codeInvalidGrant
-	case "invalid_request", codeInvalidClient, codeInvalidGrant, "unauthorized_client", "unsupported_grant_type", "invalid_scope", "invalid_target":
+	case "invalid_request", codeInvalidClient, codeInvalidGrant, "unauthorized_client", "unsupported_grant_type",
+		"invalid_scope", "invalid_target":
 		return refusal.Error
 	}
 	return ""

@@ -29,30 +29,30 @@ import (
 
 // Source returns the bearer token of outgoing requests.
 type Source interface {
-	// Token returns a token that is valid now. It waits, under ctx, only if there is none.
+	// Token returns a token that is valid now. It blocks only if there is none, until a request has returned one or has
+	// failed, or until ctx ends.
 	Token(ctx context.Context) (auth.Secret, error)
-	// Renew returns a token other than rejected, to which a server answered 401. Callers with the
-	// same rejected token share one request. A caller that comes later gets the token of that
-	// request.
+	// Renew returns a token other than rejected, to which a server answered 401. It blocks as Token does. Callers with
+	// the same rejected token share one request. A later call with that token gets the token of the request.
 	Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error)
 }
 
 // Token is a token as a token endpoint issued it.
 type Token struct {
 	Secret   auth.Secret
-	Lifetime time.Duration // counted from Requested; at most a day
-	// Stated is how long the token is valid by what the reply says, however long that is; 0 if it does not
-	// say.
+	Lifetime time.Duration // the time from Requested for which the token is cached; at most a day
+	// Stated is the validity of the token that the reply states, which may be longer than Lifetime; 0 if it states
+	// none.
 	Stated time.Duration
 	// Requested is the time just before the request was sent.
 	Requested time.Time
 }
 
-// ErrNoOtherToken is the error of Renew for a Static source.
+// ErrNoOtherToken is the error of Renew of a Static source.
 var ErrNoOtherToken = errors.New("the configured token was refused, and there is no other")
 
-// Static returns the source of one configured token. Its expiry is unknown; a server that does not
-// accept it answers 401.
+// Static returns a source that always returns token. The expiry of the token is unknown; a server that does not
+// accept it answers 401, and Renew then fails.
 func Static(token auth.Secret) Source { return static{token} }
 
 // static is the Source that Static returns.

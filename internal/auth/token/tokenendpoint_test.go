@@ -130,7 +130,7 @@ func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 			return authtest.Response(http.StatusOK, `{"issuer":"https://iam.example","token_endpoint":"`+at.Load().(string)+`"}`), nil
 		})}
 
-		m := newTokenEndpoint("https://iam.example", client)
+		m := newEndpointCache("https://iam.example", client)
 		defer m.Close()
 
 		ask := func() string {
