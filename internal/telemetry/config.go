@@ -19,8 +19,8 @@ type Config struct {
 	// Headers are sent with every export of traces and replace OTEL_EXPORTER_OTLP_HEADERS unless they are
 	// empty. They hold credentials (OCIHeaders) and are never printed.
 	Headers map[string]string
-	// QueueSize is the number of ended spans that may wait for the collector; 0 means 2048. It is the value of
-	// OTEL_BSP_MAX_QUEUE_SIZE, because the SDK is not left to read that setting itself.
+	// QueueSize is the number of ended spans that may wait for the collector (OTEL_BSP_MAX_QUEUE_SIZE); 0 means 2048.
+	// Unlike other settings of the SDK it is given here, because dropped spans are counted with it.
 	QueueSize int
 	// MaxAttribute is the maximum length of the text of a span's attribute; 0 means 4096. If
 	// OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT is set, that setting applies instead.

@@ -33,7 +33,7 @@ import (
 // maxFile bounds a file, in bytes. The roots of a whole system take about 300 KiB.
 const maxFile = 4 << 20
 
-// Files names PEM files. The zero value stands for the system's roots and no client certificate.
+// Files names PEM files. The zero value means the system's roots and no client certificate.
 type Files struct {
 	CAFile   string // root certificates, instead of the system's
 	CertFile string // the certificate of the client or the listener, followed by its intermediate certificates

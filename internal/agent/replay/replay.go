@@ -6,7 +6,7 @@
 //		// the model's answer of step 1, its calls and what was decided after it
 //	}
 //	if c := s.Call("call_1"); c != nil && c.End == nil && c.InFlight {
-//		// nobody knows whether the server carried it out
+//		// the server may or may not have executed the call
 //	}
 //
 // The run loop takes the steps of the state again. It takes answers and results from the state, without calling a model

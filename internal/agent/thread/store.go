@@ -70,10 +70,11 @@ func retryUnavailable(ctx context.Context, f func() error) error {
 	}
 }
 
-// Read returns the newest turns of a thread in order: at most maxTurns, of at most maxBytes. If *after is not "", it is
-// the id of a run. The turns then end with the turn of that run, at most as many precede it on its page and the page
-// before, and turns that it does not continue are left out. Read returns ErrNoTurn if maxPages pages have no turn of
-// that run. Read sets *after to "" if the turn of that run is the newest one.
+// Read returns the newest page of turns of a thread, in order.
+//
+// If *after is the id of a run, Read returns instead the turn of that run and the turns before it, from the page with
+// that turn and the previous page, without turns that it does not continue. Read then sets *after to "" if that turn is
+// the newest turn of the thread. It returns ErrNoTurn if the newest maxPages pages do not have the turn.
 func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
 	var all []event.Turn
 	isBranch := *after != ""

@@ -233,10 +233,10 @@ func (w *Window) resultTokens(c *Conversation) (sum int64) {
 // minResultTokens is the shortest part of a result that helps a model.
 const minResultTokens = 64
 
-// cutResults cuts the results of the last turn so that they have at most limit tokens together. It returns the tokens
-// that it saved. Short results stay whole: from the shortest to the longest, each result may have an equal share of
-// what is left of limit. When a share would be below minResultTokens, cutResults does not cut this result and longer
-// ones.
+// cutResults cuts the results of the last turn to at most limit tokens together, the longest results most. It returns
+// the tokens that it saved. From the shortest to the longest, each result may have an equal share of what the shorter
+// results leave of limit, so short results are not cut. If a share is below minResultTokens, cutResults stops there,
+// and more than limit tokens remain.
 func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
 	results := conv.lastResults()
 	slices.SortStableFunc(results, func(a, b *llm.Message) int {
