@@ -88,8 +88,8 @@ func (d delegatedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.
 }
 
 // withSource calls get with the cached source for the caller's token, and creates that source if
-// there is none. While get runs, the source cannot be dropped from the cache. It fails if the Exchange is closed, or if
-// all maxCallers sources are in use.
+// there is none. While get runs, the source cannot be dropped from the cache. withSource fails if it had to create the
+// source but the Exchange is closed, or all maxCallers sources are in use.
 func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)) (auth.Secret, error) {
 	if d.caller.Token.IsZero() {
 		return auth.Secret{}, &fetch.Error{Public: "the caller sent no token"}

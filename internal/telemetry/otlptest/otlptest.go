@@ -88,7 +88,7 @@ func DecodeMetrics(request []byte) (names []string, _ error) {
 // fields holds the values of a protobuf message by field number: a list for each field, as fields may be repeated.
 type fields map[protowire.Number][][]byte
 
-// valueOf returns the value of a field that is not repeated; nil if the message does not have it.
+// valueOf returns the value of a field that is not repeated; empty if the message does not have it.
 func (f fields) valueOf(n protowire.Number) []byte { return bytes.Join(f[n], nil) }
 
 // decoder decodes messages and keeps the first error in err, so that callers check it once, at the end.
