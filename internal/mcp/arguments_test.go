@@ -268,7 +268,7 @@ func TestSDKRejectionIsKnown(t *testing.T) {
 		}
 	})
 
-	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(server, nil)).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, server, nil)).URL})
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"tekst":"x"}`)})
 	mustResult(t, res, err)

@@ -18,7 +18,7 @@ import (
 func BenchmarkCall(b *testing.B) {
 	args := json.RawMessage(`{"text":"hello"}`)
 	for _, flavour := range []string{"stateful sse", "stateful json", "stateless sse", "stateless json"} {
-		w := serveHTTP(b, streamableHandler(newToolServer(nil), flavours[flavour]))
+		w := serveHTTP(b, streamableHandler(b, newToolServer(nil), flavours[flavour]))
 		c := newClient(b, Options{MaxConcurrentCalls: 200}, config.Server{Name: "a", URL: w.URL})
 		c.Tools(b.Context())
 		callClient := func() error {

@@ -21,7 +21,7 @@ import (
 // A tool's own failure is a result (S1.6), of every flavour of server.
 func TestIsErrorIsAResult(t *testing.T) {
 	for name, o := range flavours {
-		w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+		w := serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 			addRawTool(s, "bad", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no luck"}}}, nil
 			})
@@ -77,7 +77,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			begun, told := make(chan struct{}), make(chan struct{})
-			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+			w := serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 				addRawTool(s, "slow", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					close(begun)
 					<-ctx.Done()

@@ -103,9 +103,9 @@ func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 			case cfg.Type == config.TypeWebSocket:
 				cfg.URL = wsServerConfig(t, newWSSDK(t, server)).URL
 			case cfg.ProtocolVersion >= transport.StatelessVersion:
-				cfg.URL = serveHTTP(t, streamableHandler(server, flavours["stateless sse"])).URL
+				cfg.URL = serveHTTP(t, streamableHandler(t, server, flavours["stateless sse"])).URL
 			default:
-				cfg.URL = serveHTTP(t, streamableHandler(server, flavours["stateful sse"])).URL
+				cfg.URL = serveHTTP(t, streamableHandler(t, server, flavours["stateful sse"])).URL
 			}
 
 			cfg.Name = "a"

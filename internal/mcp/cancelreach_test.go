@@ -54,7 +54,7 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				if cfg.ProtocolVersion >= transport.StatelessVersion {
 					flavour = "stateless sse"
 				}
-				cfg.URL = serveHTTP(t, streamableHandler(server, flavours[flavour])).URL
+				cfg.URL = serveHTTP(t, streamableHandler(t, server, flavours[flavour])).URL
 			}
 
 			// Connect with the version of the protocol.

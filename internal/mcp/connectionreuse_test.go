@@ -114,7 +114,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					t.Parallel()
 					places <- struct{}{}
 					defer func() { <-places }()
-					w, listening := serveEndingLate(t, streamableHandler(newToolServer(nil), options), late, secure)
+					w, listening := serveEndingLate(t, streamableHandler(t, newToolServer(nil), options), late, secure)
 					var slow, others atomic.Int64
 					spans := tracetest.NewSpanRecorder()
 					traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))

@@ -54,7 +54,7 @@ func newConsentFixtureAt(t *testing.T, as *oauthtest.Server, change func(*config
 		c.runs.Add(1)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Extra.Header.Get("X-Subject")}}}, nil
 	})
-	c.mcp = c.as.Protect(t, streamableHandler(server, o))
+	c.mcp = c.as.Protect(t, streamableHandler(t, server, o))
 	t.Cleanup(func() {
 		for session := range server.Sessions() {
 			_ = session.Close()

@@ -136,7 +136,7 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 
 // The handshake was refused and so was, later, the answer to a question: each of them renews the token once.
 func TestRefusedAnswerToAServersRequestIsSentAgain(t *testing.T) {
-	h := streamableHandler(newToolServer(func(s *sdk.Server) {
+	h := streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "Sure?", RequestedSchema: json.RawMessage(`{"type":"object"}`)})
 			if err != nil {

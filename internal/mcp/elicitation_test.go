@@ -25,12 +25,12 @@ const bookingForm = `{"type":"object","properties":{"people":{"type":"integer","
 // serveAskTool returns a server whose tool "ask" asks the person its own argument, as the negotiated
 // version has it: by a request during the call, or by an input_required result.
 func serveAskTool(t *testing.T, flavour string) *httpServer {
-	return serveHTTP(t, newAskHandler(flavour))
+	return serveHTTP(t, newAskHandler(t, flavour))
 }
 
 // newAskHandler returns the handler of serveAskTool.
-func newAskHandler(flavour string) http.Handler {
-	return streamableHandler(newToolServer(func(s *sdk.Server) {
+func newAskHandler(t testing.TB, flavour string) http.Handler {
+	return streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			given := r.Params.InputResponses["q"]
 			if given == nil {
@@ -79,7 +79,7 @@ func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
 // fail without it (src/mcp/server/elicitation.py).
 func TestAcceptedFormWithoutFieldsHasContent(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		h := streamableHandler(newToolServer(func(s *sdk.Server) {
+		h := streamableHandler(t, newToolServer(func(s *sdk.Server) {
 			addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				if r.Params.InputResponses["q"] == nil {
 					form := json.RawMessage(`{"type":"object","properties":{"note":{"type":"string"}}}`)
@@ -128,7 +128,7 @@ func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 // A person may take longer than the whole time of the call; afterwards the call continues.
 func TestElicitationStopsTheTimeOfItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, Options{Transport: inProcessTransport(newAskHandler("stateless json"))}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Second, MaxTime: 2 * time.Second})
+		c := newClient(t, Options{Transport: inProcessTransport(newAskHandler(t, "stateless json"))}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Second, MaxTime: 2 * time.Second})
 		c.Tools(t.Context())
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 			<-time.After(time.Hour) // fake time

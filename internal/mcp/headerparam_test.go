@@ -65,7 +65,7 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 			s.AddTool(&sdk.Tool{Name: "where", InputSchema: json.RawMessage(schema)}, emptyToolResult)
 		})
 
-		next := streamableHandler(s, flavours[c.flavour])
+		next := streamableHandler(t, s, flavours[c.flavour])
 		got := make(chan string, 1)
 		w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(peekBody(r), `"tools/call"`) {
@@ -127,7 +127,7 @@ func TestNameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 		}
 	})
 
-	next := streamableHandler(s, flavours["stateless json"])
+	next := streamableHandler(t, s, flavours["stateless json"])
 	got := make(chan string, 1)
 	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Mcp-Method") == "tools/call" {

@@ -35,10 +35,10 @@ func TestListPageAboveFourMegabytesIsUsed(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]func() config.Server{
 		"http": func() config.Server {
-			return config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newLargeListServer(), nil)).URL}
+			return config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, newLargeListServer(), nil)).URL}
 		},
 		"http, JSON": func() config.Server {
-			return config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newLargeListServer(), &sdk.StreamableHTTPOptions{JSONResponse: true})).URL}
+			return config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, newLargeListServer(), &sdk.StreamableHTTPOptions{JSONResponse: true})).URL}
 		},
 		"websocket": func() config.Server { return wsServerConfig(t, newWSSDK(t, newLargeListServer())) },
 		"stdio":     func() config.Server { return stdioConfig("many", "") },

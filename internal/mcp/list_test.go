@@ -177,7 +177,7 @@ func TestRefreshListsAgain(t *testing.T) {
 				}
 			})
 
-			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(s, o)).URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, s, o)).URL})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
 				t.Fatalf("got the tools %s, want echo", got)
 			}

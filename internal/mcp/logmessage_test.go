@@ -25,7 +25,7 @@ var logLevels = []string{"debug", "info", "notice", "warning", "error", "critica
 func TestLogMessagesBelongToTheirCall(t *testing.T) {
 	for _, name := range []string{"stateful sse", "stateless sse"} {
 		t.Run(name, func(t *testing.T) {
-			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+			w := serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 				addRawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					for i, level := range logLevels {
 						_ = r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: sdk.LoggingLevel(level), Logger: "work", Data: string(r.Params.Arguments)})

@@ -115,7 +115,14 @@ func newServerWithInstructions(text string, add func(*sdk.Server)) *sdk.Server {
 	return s
 }
 
-func streamableHandler(s *sdk.Server, o *sdk.StreamableHTTPOptions) http.Handler {
+// streamableHandler returns a handler of the server over Streamable HTTP. When the test ends, the sessions are closed that
+// clients have not ended: a client may have lost its connection.
+func streamableHandler(t testing.TB, s *sdk.Server, o *sdk.StreamableHTTPOptions) http.Handler {
+	t.Cleanup(func() {
+		for session := range s.Sessions() {
+			_ = session.Close()
+		}
+	})
 	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, o)
 }
 

@@ -44,9 +44,9 @@ func serveOver(t *testing.T, cfg config.Server, s *sdk.Server) config.Server {
 		child := stdioConfig("serve", "")
 		cfg.Command, cfg.Args, cfg.Env = child.Command, child.Args, child.Env
 	case cfg.ProtocolVersion >= transport.StatelessVersion:
-		cfg.URL = serveHTTP(t, streamableHandler(s, flavours["stateless sse"])).URL
+		cfg.URL = serveHTTP(t, streamableHandler(t, s, flavours["stateless sse"])).URL
 	default:
-		cfg.URL = serveHTTP(t, streamableHandler(s, flavours["stateful sse"])).URL
+		cfg.URL = serveHTTP(t, streamableHandler(t, s, flavours["stateful sse"])).URL
 	}
 	cfg.Name = "a"
 	return cfg
@@ -158,7 +158,7 @@ func TestMetaIsTheSameInAllAttempts(t *testing.T) {
 func TestResourceIsCachedByTheSubjectInMeta(t *testing.T) {
 	for _, members := range [][]string{nil, {"subject"}} {
 		p := newNewsServer()
-		h := streamableHandler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
+		h := streamableHandler(t, p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
 		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, h).URL, Resources: []string{"docs:*"}, Meta: members})
 		c.Tools(t.Context())
 		<-p.subscribed

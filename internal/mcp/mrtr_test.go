@@ -144,7 +144,7 @@ func TestInputRequiredThatCannotBeAnsweredSaysWhy(t *testing.T) {
 		`{"type":"object","properties":{"a":{"type":"object"}}}`: `the field "a" of the requested schema is neither a text, a number, a boolean nor a choice`,
 		`{"type":"array"}`: "the requested schema is not of type object",
 	} {
-		h := streamableHandler(newToolServer(func(s *sdk.Server) {
+		h := streamableHandler(t, newToolServer(func(s *sdk.Server) {
 			addRawTool(s, "ask", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{Mode: "form", Message: "m", RequestedSchema: json.RawMessage(form)}}}, nil
 			})

@@ -61,7 +61,7 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 		var renewed atomic.Bool
 		old := newToolServer(nil)
 
-		before, after := streamableHandler(old, flavours["stateful sse"]), streamableHandler(newToolServer(nil), flavours["stateless sse"])
+		before, after := streamableHandler(t, old, flavours["stateful sse"]), streamableHandler(t, newToolServer(nil), flavours["stateless sse"])
 		c := newClient(t, Options{}, config.Server{Name: "a", ProtocolVersion: pinned, URL: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case !renewed.Load():
@@ -110,7 +110,7 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 		}
 		old.ServeHTTP(w, r)
 	})
-	stateless := streamableHandler(newToolServer(func(s *sdk.Server) {
+	stateless := streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})
@@ -125,7 +125,7 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"unsupported version","data":{"supported":["2026-07-28"]}}}`, m.ID)
 	})
-	stateful := streamableHandler(newToolServer(func(s *sdk.Server) {
+	stateful := streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})
@@ -159,7 +159,7 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 // A server that was busy when it was asked server/discover may have the newest version all the same: the next handshake
 // asks it again. In between it is used with an earlier one.
 func TestNegotiatorAsksDiscoverAgainAfterItWasBusy(t *testing.T) {
-	stateless := streamableHandler(newToolServer(func(s *sdk.Server) {
+	stateless := streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})

@@ -51,7 +51,7 @@ func TestPanicOverAServerIsItsFailure(t *testing.T) {
 				b := b
 				b.next = next
 				return b
-			}}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newToolServer(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
+			}}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, newToolServer(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
 
 			if err := c.Refresh(t.Context(), "a"); err != nil { // the first was panicked
 				t.Log(err)

@@ -20,7 +20,7 @@ import (
 func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 	for _, name := range []string{"stateful sse", "stateless sse"} { // JSON has no room for it
 		t.Run(name, func(t *testing.T) {
-			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+			w := serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 				addRawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					for i := range 20 {
 						if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{

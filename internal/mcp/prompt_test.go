@@ -19,7 +19,7 @@ import (
 func TestPromptsAreListedAndFilledIn(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
-			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+			w := serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 				s.AddPrompt(&sdk.Prompt{Name: "review", Title: "Review", Arguments: []*sdk.PromptArgument{{Name: "code", Required: true}}},
 					func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
 						return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{
@@ -63,7 +63,7 @@ func TestPromptThatPythonServersRefuseIsBad(t *testing.T) {
 				return nil, &jsonrpc.Error{Code: 0, Message: message}
 			})
 		})
-		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(s, nil)).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, s, nil)).URL})
 		if _, err := c.Prompt(t.Context(), auth.Identity{}, "a", "review", nil); errors.Is(err, ErrBadPrompt) != wantBad {
 			t.Errorf("%s: got %v, want ErrBadPrompt: %t", message, err, wantBad)
 		}
@@ -76,7 +76,7 @@ func TestPromptsOnManyPagesAreAllListed(t *testing.T) {
 	for i := range 40 {
 		s.AddPrompt(&sdk.Prompt{Name: fmt.Sprint("p", i)}, func(context.Context, *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) { return nil, nil })
 	}
-	w := serveHTTP(t, streamableHandler(s, nil))
+	w := serveHTTP(t, streamableHandler(t, s, nil))
 
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	if list, err := c.Prompts(t.Context(), auth.Identity{}, "a"); err != nil || len(list) != 40 {
@@ -85,7 +85,7 @@ func TestPromptsOnManyPagesAreAllListed(t *testing.T) {
 }
 
 func TestPromptsOfAServerThatIsDownFail(t *testing.T) {
-	w := serveHTTP(t, streamableHandler(newToolServer(nil), nil))
+	w := serveHTTP(t, streamableHandler(t, newToolServer(nil), nil))
 	w.Close()
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL}, config.Server{Name: "b", URL: w.URL, Disabled: true})
 	for _, server := range []string{"a", "b"} {

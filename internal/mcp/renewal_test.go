@@ -39,7 +39,7 @@ func inProcessTransport(h http.Handler) func(http.RoundTripper) http.RoundTrippe
 
 // serveWithListTTL returns s as a server of 2026-07-28 that says how long its list is valid, and how
 // often it was asked for.
-func serveWithListTTL(s *sdk.Server, ttl time.Duration) (http.Handler, *atomic.Int64) {
+func serveWithListTTL(t testing.TB, s *sdk.Server, ttl time.Duration) (http.Handler, *atomic.Int64) {
 	lists := new(atomic.Int64)
 	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
@@ -51,7 +51,7 @@ func serveWithListTTL(s *sdk.Server, ttl time.Duration) (http.Handler, *atomic.I
 			return res, err
 		}
 	})
-	return streamableHandler(s, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true}), lists
+	return streamableHandler(t, s, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true}), lists
 }
 
 // S3.8: from 2026-07-28 on a list holds for as long as its server says, and then a new
@@ -62,7 +62,7 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newToolServer(nil)
-			h, lists := serveWithListTTL(s, says)
+			h, lists := serveWithListTTL(t, s, says)
 			c := newClient(t, Options{Transport: inProcessTransport(h)}, config.Server{Name: "a", URL: "http://localhost"})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != transport.StatelessVersion {
 				t.Fatalf("tools %s, %+v, want got echo, Servers()[0].Protocol StatelessVersion", got, c.Servers())
@@ -191,7 +191,7 @@ func TestChangeDuringAListIsNotLost(t *testing.T) {
 func TestPinnedToolsAreListedEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, current := newChangingServer(addV1), newToolServer(nil)
-		h, _ := serveWithListTTL(current, time.Hour)
+		h, _ := serveWithListTTL(t, current, time.Hour)
 		newTransport := func(next http.RoundTripper) http.RoundTripper {
 			return transportByHost{"old": handlerTransport{old}, "current": handlerTransport{h}}
 		}

@@ -18,7 +18,7 @@ import (
 // serveResources returns a server with resources and a template of resources. It sends the URI of
 // each read to reads.
 func serveResources(t *testing.T, flavour string, reads chan<- string) *httpServer {
-	return serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+	return serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		read := func(_ context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 			reads <- r.Params.URI
 			if strings.HasSuffix(r.Params.URI, "missing") {
@@ -41,7 +41,7 @@ func TestReadToolSurvivesALostSession(t *testing.T) {
 		s.AddResource(&sdk.Resource{URI: "docs:///a", Name: "a"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) { return nil, nil })
 	})
 
-	h := streamableHandler(server, flavours["stateful sse"])
+	h := streamableHandler(t, server, flavours["stateful sse"])
 	var lose atomic.Bool
 	url := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && strings.Contains(peekBody(r), `"resources/list"`) && lose.CompareAndSwap(true, false) {
@@ -135,7 +135,7 @@ func TestReadToolIsOfferedIfResourcesMatch(t *testing.T) {
 		}
 	}
 
-	own := newClient(t, Options{}, config.Server{Name: "a", Resources: []string{"x:*"}, URL: serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+	own := newClient(t, Options{}, config.Server{Name: "a", Resources: []string{"x:*"}, URL: serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, readTool, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "own"}}}, nil
 		})

@@ -88,7 +88,7 @@ func TestResourceIsCachedUntilItChanges(t *testing.T) {
 			cfg := config.Server{Name: "a", ProtocolVersion: way.protocol, Resources: []string{"docs:*"}}
 			var cut func()
 			if way.flavour != "" {
-				w := serveHTTP(t, streamableHandler(p.Server, flavours[way.flavour]))
+				w := serveHTTP(t, streamableHandler(t, p.Server, flavours[way.flavour]))
 				cfg.URL, cut = w.URL, w.CloseClientConnections
 			} else {
 				ws := newWSSDK(t, p.Server)
@@ -143,7 +143,7 @@ func TestResourceIsCachedForItsTTL(t *testing.T) {
 			}
 		})
 
-		h := streamableHandler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
+		h := streamableHandler(t, p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
 		c := newClient(t, Options{Transport: inProcessTransport(h)}, config.Server{Name: "a", URL: "http://localhost", Resources: []string{"docs:*"}})
 		c.Tools(t.Context())
 
@@ -222,7 +222,7 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 		}
 	})
 
-	h := streamableHandler(p.Server, flavours["stateless sse"])
+	h := streamableHandler(t, p.Server, flavours["stateless sse"])
 	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(peekBody(r), methodListen) {
 			<-confirm
@@ -274,7 +274,7 @@ func TestResourceThatDependsOnAnAnswerIsNotCached(t *testing.T) {
 		}
 	})
 
-	w := serveHTTP(t, streamableHandler(p.Server, flavours["stateless json"]))
+	w := serveHTTP(t, streamableHandler(t, p.Server, flavours["stateless json"]))
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
 	c.Tools(t.Context())
 

@@ -24,7 +24,7 @@ func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
 		var asked atomic.Int64
-		real := streamableHandler(newToolServer(nil), flavours["stateless json"])
+		real := streamableHandler(t, newToolServer(nil), flavours["stateless json"])
 		c := newClient(t, Options{Transport: inProcessTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !busy.Load() {
 				real.ServeHTTP(w, r)
@@ -162,7 +162,7 @@ func TestOversizedListFailsNoCall(t *testing.T) {
 
 			cfg := config.Server{Name: "a"}
 			if kind == config.TypeHTTP {
-				cfg.URL = serveHTTP(t, streamableHandler(s, nil)).URL
+				cfg.URL = serveHTTP(t, streamableHandler(t, s, nil)).URL
 			} else {
 				cfg = wsServerConfig(t, newWSSDK(t, s))
 			}

@@ -29,7 +29,7 @@ func serveSamplingTool(t *testing.T, flavour string, params *sdk.CreateMessagePa
 
 // serveSampling returns a server whose tool has the client's model answer what request returns.
 func serveSampling(t *testing.T, flavour string, request func(*sdk.CallToolRequest) sdk.InputRequest) *httpServer {
-	return serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+	return serveHTTP(t, streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			given := r.Params.InputResponses["q"]
 			if given == nil {

@@ -19,7 +19,7 @@ import (
 func TestClientListsAndCallsEveryKindOfServer(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
-			w := serveHTTP(t, streamableHandler(newToolServer(nil), o))
+			w := serveHTTP(t, streamableHandler(t, newToolServer(nil), o))
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list := c.Tools(t.Context())
 			if len(list) != 1 || list[0].Name != "echo" || list[0].Description == "" {
@@ -44,7 +44,7 @@ func TestSessionAndConnectionAreKeptBetweenCalls(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			var shakes atomic.Int64
-			h := streamableHandler(newToolServer(nil), o)
+			h := streamableHandler(t, newToolServer(nil), o)
 			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost && strings.Contains(peekBody(r), `"method":"initialize"`) {
 					shakes.Add(1)
@@ -129,7 +129,7 @@ func (f *restartableServer) restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.starts++
-	f.inner = streamableHandler(f.mcp, f.http)
+	f.inner = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return f.mcp }, f.http)
 }
 
 func (f *restartableServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

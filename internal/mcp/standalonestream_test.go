@@ -38,7 +38,7 @@ func serveStandaloneStream(t testing.TB, gets, slow chan<- string) *httpServer {
 			return nil, ctx.Err()
 		})
 	})
-	h := streamableHandler(s, nil)
+	h := streamableHandler(t, s, nil)
 	return serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			w = &flushNotifier{ResponseWriter: w, onFlush: func() { gets <- r.Header.Get(sessionHeader) }}
@@ -119,7 +119,7 @@ func TestElicitationOnTheStandaloneStreamIsWithdrawn(t *testing.T) {
 			return &sdk.CallToolResult{}, ctx.Err()
 		})
 	})
-	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(s, nil)).URL, StandaloneStream: new(true)})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, s, nil)).URL, StandaloneStream: new(true)})
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	defer stop()
 	_, err := c.Call(ctx, Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {

@@ -23,7 +23,7 @@ import (
 // answer from a child's one pair of pipes.
 func TestChildAnswersManyCallers(t *testing.T) {
 	t.Parallel()
-	w := serveHTTP(t, streamableHandler(newToolServer(nil), nil))
+	w := serveHTTP(t, streamableHandler(t, newToolServer(nil), nil))
 	cfg := stdioConfig("serve", "")
 	cfg.ToolPrefix = "child"
 	c := newClient(t, Options{MaxConcurrentCalls: 200}, cfg, config.Server{Name: "web", URL: w.URL})

@@ -154,7 +154,7 @@ func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 	})
 
 	tap, listens := &requestRecorder{}, make(chan struct{}, 8)
-	h := streamableHandler(server, flavours["stateless sse"])
+	h := streamableHandler(t, server, flavours["stateless sse"])
 	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(peekBody(r), methodListen) {
 			listens <- struct{}{}
@@ -198,7 +198,7 @@ func TestRequestsHaveTheClientInfoOfTheHandshake(t *testing.T) {
 			})
 		}
 
-		c := newClient(t, Options{Transport: newTransport, Version: "1.2.3"}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newToolServer(nil), flavours[flavour])).URL})
+		c := newClient(t, Options{Transport: newTransport, Version: "1.2.3"}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, newToolServer(nil), flavours[flavour])).URL})
 		res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
 		mustResult(t, res, err)
 		_ = c.Close()

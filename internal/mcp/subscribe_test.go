@@ -39,7 +39,7 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 			})
 
 			flavour := map[string]string{"2025-11-25": "stateful sse", "2026-07-28": "stateless sse"}[protocol]
-			h := streamableHandler(s, flavours[flavour])
+			h := streamableHandler(t, s, flavours[flavour])
 			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodGet || strings.Contains(peekBody(r), methodListen) {
 					w = &flushNotifier{ResponseWriter: w, onFlush: func() { streams <- r.Method }}
@@ -77,7 +77,7 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 				}
 			})
 
-			h := streamableHandler(s, flavours[flavour])
+			h := streamableHandler(t, s, flavours[flavour])
 			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodGet || strings.Contains(peekBody(r), methodListen) {
 					<-changed
@@ -108,7 +108,7 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 // A server that does not have the method is asked once.
 func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 	asked := make(chan string, 100)
-	h := streamableHandler(newToolServer(nil), flavours["stateless json"])
+	h := streamableHandler(t, newToolServer(nil), flavours["stateless json"])
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := peekBody(r)
 		if !strings.Contains(body, methodListen) {

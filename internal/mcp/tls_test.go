@@ -40,7 +40,7 @@ func trustOnly(t testing.TB, s *httptest.Server) tlsconfig.Files {
 // tlsHandlers returns an MCP server of each type that uses HTTP.
 func tlsHandlers(t *testing.T) map[string]http.Handler {
 	return map[string]http.Handler{
-		config.TypeHTTP:      streamableHandler(newToolServer(nil), nil),
+		config.TypeHTTP:      streamableHandler(t, newToolServer(nil), nil),
 		config.TypeSSE:       newLegacyServer(),
 		config.TypeWebSocket: newWSSDK(t, newToolServer(nil)),
 	}
@@ -99,9 +99,9 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 		"the certificate that works": {files: good, reasons: []string{""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
+			server := ca.StartServer(t, streamableHandler(t, newToolServer(nil), nil))
 			if c.old {
-				server = ca.StartServerWith(t, streamableHandler(newToolServer(nil), nil), cert, key)
+				server = ca.StartServerWith(t, streamableHandler(t, newToolServer(nil), nil), cert, key)
 			}
 			client := newClient(t, Options{}, config.Server{Name: "a", URL: server.URL, TLS: c.files})
 			offered := client.Tools(t.Context())
@@ -117,7 +117,7 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 func TestTLSRotationWhileCallsRun(t *testing.T) {
 	var mu sync.Mutex // protects serials and sessions
 	serials, sessions := map[string]int{}, map[string]bool{}
-	h := streamableHandler(newToolServer(nil), nil)
+	h := streamableHandler(t, newToolServer(nil), nil)
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	server := ca.StartServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
@@ -160,7 +160,7 @@ func TestTLSRotationWhileCallsRun(t *testing.T) {
 // A file that is broken when it is read again does not matter to the server, and not to others.
 func TestTLSFilesThatBreakKeepTheOldOnesInUse(t *testing.T) {
 	ca := tlstest.NewCA(t)
-	server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
+	server := ca.StartServer(t, streamableHandler(t, newToolServer(nil), nil))
 	broken := ca.WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))
 	var log bytes.Buffer
 	c := newClient(t, Options{Logger: textLog(&log)}, config.Server{Name: "a", URL: server.URL, TLS: broken})
@@ -187,7 +187,7 @@ func TestTLSFilesThatCannotBeUsedAreAnError(t *testing.T) {
 	if _, err := New([]config.Server{s}, Options{Logger: quietLog()}); err == nil || err.Error() != want {
 		t.Errorf("New: got %v, want %s", err, want)
 	}
-	server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
+	server := ca.StartServer(t, streamableHandler(t, newToolServer(nil), nil))
 	good := config.Server{Name: "b", URL: server.URL, TLS: files}
 	c := newClient(t, Options{}, good)
 	if err := c.Reload([]config.Server{good, s}); err == nil || err.Error() != want {
@@ -256,7 +256,7 @@ func TestTLSAppliesToTokenEndpoints(t *testing.T) {
 func TestTLSFilesAreReadByReloadForNewServersOnly(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	files := ca.WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))
-	server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
+	server := ca.StartServer(t, streamableHandler(t, newToolServer(nil), nil))
 	s := config.Server{Name: "a", URL: server.URL, TLS: files}
 	c := newClient(t, Options{}, s)
 	c.Tools(t.Context())

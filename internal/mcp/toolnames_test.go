@@ -61,7 +61,7 @@ func (s *namesStore) waitUntilStored(t *testing.T, server, want string) {
 // another process with the first server down: the second server's tool does not take the name.
 func TestNameStaysWithAServerThatIsDownAfterARestart(t *testing.T) {
 	store := &namesStore{}
-	first, second := serveHTTP(t, streamableHandler(newToolServer(nil), nil)), serveHTTP(t, streamableHandler(newToolServer(nil), nil))
+	first, second := serveHTTP(t, streamableHandler(t, newToolServer(nil), nil)), serveHTTP(t, streamableHandler(t, newToolServer(nil), nil))
 	servers := []config.Server{{Name: "a", URL: first.URL}, {Name: "b", URL: second.URL}}
 	before := newClient(t, Options{ToolNames: store}, servers...)
 	if got := namesOf(before.Tools(t.Context())); got != "echo b_echo" {
@@ -99,7 +99,7 @@ func TestNameStaysWithAServerThatIsDownAfterARestart(t *testing.T) {
 func TestToolNamesAreStoredWhenTheyChange(t *testing.T) {
 	store, log := &namesStore{}, &bytes.Buffer{}
 	server := newToolServer(nil)
-	web := serveHTTP(t, streamableHandler(server, nil))
+	web := serveHTTP(t, streamableHandler(t, server, nil))
 	c := newClient(t, Options{ToolNames: store, Logger: textLog(log)}, config.Server{Name: "a", URL: web.URL})
 	c.Tools(t.Context())
 	store.waitUntilStored(t, "a", `["echo"]`)

@@ -25,13 +25,13 @@ func serveBothVersions(t *testing.T, modern *atomic.Int64) *httpServer {
 		s.AddTool(&sdk.Tool{Name: "book", InputSchema: json.RawMessage(`{"type":"object"}`)}, ask)
 		return s
 	}
-	refusing := streamableHandler(withTools(func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	refusing := streamableHandler(t, withTools(func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		modern.Add(1)
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{
 			Text: "elicitation via server-initiated requests is unavailable on 2026-07-28 connections.", // FastMCP 4.1.2, server/context.py
 		}}}, nil
 	}), flavours["stateless sse"])
-	asking := streamableHandler(withTools(func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	asking := streamableHandler(t, withTools(func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{
 			Message: "How many?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer","default":3}}}`),
 		})
