@@ -22,13 +22,13 @@ import (
 // maxReaders bounds the streams that read one run at a time.
 const maxReaders = 4096
 
-// streamLimiter counts the open requests and the readers of each run. Each of them holds a
-// goroutine and buffers for as long as the client likes, so their number must be bounded.
+// streamLimiter counts the open requests and the readers of each run, to bound them: each holds a goroutine and
+// buffers for as long as its client likes.
 type streamLimiter struct {
-	mu      sync.Mutex // protects all fields
-	open    int
-	callers map[string]int // open requests of each caller
-	readers map[string]int // readers of each run
+	mu      sync.Mutex     // protects all fields
+	open    int            // open requests of all callers
+	callers map[string]int // open requests by caller
+	readers map[string]int // readers by run id
 }
 
 // newStreamLimiter returns a limiter without open requests.
@@ -36,9 +36,9 @@ func newStreamLimiter() *streamLimiter {
 	return &streamLimiter{callers: make(map[string]int), readers: make(map[string]int)}
 }
 
-// acquireRequest counts a request of caller. limit bounds all open requests, and perCaller those
-// of one caller unless it is 0. Without a problem, the caller of acquireRequest must call release
-// once the request has ended.
+// acquireRequest counts a request of caller as open. It returns a problem instead if limit requests are open, or
+// perCaller requests of this caller; a perCaller of 0 is no bound. The function release must be called once, when the
+// request has ended; it is nil if there is a problem.
 func (l *streamLimiter) acquireRequest(caller string, limit, perCaller int) (release func(), _ *problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,8 +58,8 @@ func (l *streamLimiter) acquireRequest(caller string, limit, perCaller int) (rel
 	}, nil
 }
 
-// acquireReader counts a reader of a run. Without a problem, the caller must call release once the
-// stream has ended.
+// acquireReader counts a reader of a run. It returns a problem instead if the run has maxReaders of them. The function
+// release must be called once, when the stream has ended; it is nil if there is a problem.
 func (l *streamLimiter) acquireReader(run string) (release func(), _ *problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,9 +82,8 @@ func decrement(counts map[string]int, name string) {
 	}
 }
 
-// limitOpenRequests refuses requests beyond the limits on open requests. It runs before handlers,
-// so that a refused request costs little. In practice it bounds streams: other requests end within
-// moments.
+// limitOpenRequests refuses requests beyond MaxStreams and MaxStreamsPerCaller, before they reach a handler, so that a
+// refused request costs little. It counts every request, but only those that stream or wait for a run stay open for long.
 func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		release, refused := h.limiter.acquireRequest(identity(r).Key(), h.MaxStreams, h.MaxStreamsPerCaller)
@@ -98,16 +97,16 @@ func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 }
 
 const (
-	// smallBody is how many bytes of a request body are not counted: to cancel a run must be possible
-	// while memory is short.
+	// smallBody is the number of bytes at the beginning of each request body that are not counted, so that a small
+	// request, such as an answer to an interrupt, is accepted while memory is short.
 	smallBody = 64 << 10
-	// bodyCopies is how many times a body is in memory until it is decoded: as it was read, and its
-	// values.
+	// bodyCopies is how often the content of a body is in memory when it is decoded: as bytes and as values.
 	bodyCopies = 2
 )
 
-// countBody counts large request bodies towards the memory of runs while they are read and used.
-// Otherwise the bodies of requests that are not admitted yet could fill the memory.
+// countBody counts large request bodies towards the memory of runs (Agent.Memory) until the request has ended.
+// Otherwise the bodies of requests that are not admitted yet could fill the memory. It refuses a request whose
+// Content-Length does not fit; the bytes themselves are counted as they are read (countedBody).
 func (h *Handler) countBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.Agent.Memory == nil {
@@ -125,42 +124,46 @@ func (h *Handler) countBody(next http.Handler) http.Handler {
 	})
 }
 
-// countedBody is a request body that fails with an agent.Refusal if not enough memory is left.
+// countedBody is a request body whose bytes beyond smallBody count as memory.
 type countedBody struct {
 	io.ReadCloser
-	hold func(bytes int64) bool
-	read int // bytes
+	hold func(bytes int64) bool // counts bytes; false if not enough memory is left
+	read int                    // bytes that were read so far
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. If not enough memory is left, it returns no bytes and an *agent.Refusal.
 func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read += n
-	if b.read > smallBody && !b.hold(bodyCopies*int64(min(n, b.read-smallBody))) {
-		return 0, shortOfMemory()
+	if b.read > smallBody {
+		counted := min(n, b.read-smallBody) // the read that passes smallBody is counted in part
+		if !b.hold(bodyCopies * int64(counted)) {
+			return 0, shortOfMemory()
+		}
 	}
 	return n, err
 }
 
-// shortOfMemory returns the refusal of a request whose body does not fit: 503 with Retry-After.
+// shortOfMemory returns the refusal of a request whose body does not fit into the memory that is left. The caller gets
+// 503 with Retry-After.
 func shortOfMemory() *agent.Refusal {
 	return &agent.Refusal{Reason: agent.ErrMemoryShort, RetryAfter: 2 * time.Second}
 }
 
-// overLimitKey is the key of the mark that OverLimit sets.
+// overLimitKey is the context key with which OverLimit marks a connection.
 type overLimitKey struct{}
 
-// OverLimit marks ctx as that of a connection over the limit; http.Server.ConnContext returns it.
-// On such a connection, probes are answered and everything else is refused, so that monitoring
-// does not take a busy process for a dead one.
+// OverLimit returns ctx with the mark of a connection over the limit, for http.Server.ConnContext. On a connection with
+// this mark, probes are answered and all other requests are refused, so that monitoring can tell a busy process from a
+// dead one.
 func OverLimit(ctx context.Context) context.Context {
 	return context.WithValue(ctx, overLimitKey{}, true)
 }
 
-// isOverLimit reports whether the request came on a connection over the limit. recoverPanic closes it after the response.
+// isOverLimit reports whether the request came on a connection that OverLimit has marked.
 func isOverLimit(r *http.Request) bool { return r.Context().Value(overLimitKey{}) != nil }
 
-// rejectOverLimit refuses requests on connections over the limit.
+// rejectOverLimit refuses requests on connections over the limit, except for probes.
 func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isOverLimit(r) || isProbe(r) {
@@ -171,14 +174,14 @@ func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	})
 }
 
-// isProbe reports whether the request comes from monitoring, which addresses the service by IP address and
-// must get an answer from an overloaded service too.
+// isProbe reports whether the request has one of the paths that monitoring asks for. Monitoring addresses the service
+// by IP address, and must get an answer from an overloaded service too.
 func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
 }
 
-// refusalProblem returns the problem of a run that the agent did not admit. It says whether this
-// caller or all callers together exceed a limit, and when to try again.
+// refusalProblem returns the problem of a request that was not admitted. Its code says whose use exceeds a limit,
+// this caller's (rate_limited) or that of all callers together (overloaded); Retry-After says when to try again.
 func refusalProblem(refusal *agent.Refusal) *problem {
 	var p *problem
 	switch {
@@ -195,17 +198,19 @@ func refusalProblem(refusal *agent.Refusal) *problem {
 	return p
 }
 
-// spentProblem returns the problem of a run whose caller has used up a budget.
+// spentProblem returns the problem of a question whose caller has used up their budget for the current period.
 func spentProblem(e *usage.SpentError) *problem {
-	p := newProblem("rate_limited", fmt.Sprintf("The budget of this caller is used up (%s). The period ends at %s.", e.Limit, e.Until.UTC().Format(time.RFC3339)))
+	p := newProblem("rate_limited", fmt.Sprintf("The budget of this caller is used up (%s). The period ends at %s.",
+		e.Limit, e.Until.UTC().Format(time.RFC3339)))
 	p.header.Set("Retry-After", strconv.Itoa(int(e.RetryAfter/time.Second)))
 	p.header.Set("X-Should-Retry", "false") // OpenAI's clients would retry at once: the period may last for days
 	return p
 }
 
 // clientAddress returns the address that identifies an anonymous caller: the IPv4 address of the
-// connection, or its IPv6 /64 network, which one subscriber has. It ignores headers such as
-// X-Forwarded-For, because any client can set them. So all callers behind a proxy count as one.
+// connection, or its IPv6 /64 network, because a subscriber usually has a whole one. It ignores headers such as
+// X-Forwarded-For, because any client can set them. So all callers behind a proxy count as one. The result is "" if
+// RemoteAddr has no IP address.
 func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -224,24 +229,23 @@ func clientAddress(r *http.Request) string {
 }
 
 const (
-	// rejectionInterval is the time in which a rejectionLog writes at most maxRejections lines,
-	// so that callers cannot fill the log.
+	// A rejectionLog writes at most maxRejections lines in rejectionInterval, so that callers cannot fill the log.
 	rejectionInterval = 10 * time.Second
 	maxRejections     = 20
 )
 
-// rejectionLog logs rejected requests within bounds. Of those with the same key it logs the first
-// one in each rejectionInterval, and counts the others. The zero value is ready to use.
+// rejectionLog logs rejected requests: of each rejectionInterval the first request of each key, and at most
+// maxRejections requests. It counts the rest. The zero value is ready to use.
 type rejectionLog struct {
 	mu      sync.Mutex      // protects all fields
 	since   time.Time       // beginning of the current interval
-	keys    map[string]bool // those logged in the current interval
-	omitted int             // rejections without a line since the last line
+	keys    map[string]bool // keys with a line in the current interval
+	omitted int             // rejections since the last line, which have no line of their own
 }
 
-// log writes one line, unless the key was logged in this interval or the interval has
-// maxRejections lines. The line says how many were left out before it. It is written without the
-// mutex, because a slow log must not block other requests. page says what to do.
+// log writes a warning with attrs about a rejected request, unless key has a line in this interval or the interval has
+// maxRejections lines. A line says how many rejections before it have none, and names page, the document that says what
+// to do. It is written without the mutex, because a slow log must not block other requests.
 func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, page help.Page, key string, attrs ...any) {
 	l.mu.Lock()
 	if now := time.Now(); l.keys == nil || now.Sub(l.since) >= rejectionInterval {
@@ -263,14 +267,15 @@ func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, page help.P
 	logger.WarnContext(ctx, "request rejected", attrs...)
 }
 
-// logRateLimited logs who was refused with rate_limited, so that operators can find the caller
-// that exceeds a limit. It ignores other problems.
+// logRateLimited logs the caller of a request that was refused with p, so that operators can find who exceeds a limit.
+// It does nothing unless the code of p is rate_limited.
 func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Identity) {
 	if p.Code != "rate_limited" {
 		return
 	}
-	h.refusals.log(ctx, h.Logger, help.RefusedRuns, p.Detail+caller.Key(), "cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
+	h.refusals.log(ctx, h.Logger, help.RefusedRuns, p.Detail+caller.Key(),
+		"cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
 }
 
-// truncateForLog returns at most 200 bytes of s, because callers choose what is logged.
+// truncateForLog returns the first 200 bytes of s, which a caller may have made as long as they like.
 func truncateForLog(s string) string { return s[:min(len(s), 200)] }

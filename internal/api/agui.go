@@ -9,11 +9,11 @@ import (
 	"answerd/internal/event"
 )
 
-// postAGUI serves POST /agui and POST /agui/{agent}: an AG-UI run, which starts a run of the agent or
-// resumes one.
+// postAGUI serves POST /agui and POST /agui/{agent}. The request is for one AG-UI run. It starts a run of the agent or,
+// if it has answers to interrupts, resumes the suspended run of its thread.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "agent")
-	if id == definition.CapabilitiesID {
+	if id == definition.CapabilitiesID { // /agui/capabilities has a route for GET only, and is no agent
 		return methodNotAllowed(w, r)
 	}
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
@@ -31,7 +31,7 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	}
 	if id != "" {
 		if err := setAgent(&req, id); err != nil {
-			return prefixPointer(err, "/forwardedProps")
+			return mapPointer(err, "/forwardedProps")
 		}
 	}
 	if len(request.Answers) > 0 {
@@ -39,25 +39,29 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
-		return prefixPointer(err, "/forwardedProps")
+		return mapPointer(err, "/forwardedProps")
 	}
 	h.streamAGUI(w, r, request, run, 0)
 	return nil
 }
 
 // resumeAGUI answers the interrupts of the thread's suspended run and streams the rest of that run
-// as a new AG-UI run. It answers all interrupts or none, because the client shows the run as
-// running again. It ignores answers to interrupts that are no longer open.
+// as a new AG-UI run. The request must answer all open interrupts, because the client then shows the run as
+// running again. Answers to interrupts that are no longer open are ignored.
 func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agui.Request) error {
 	answers := make(map[string]agui.Answer)
 	for _, a := range request.Answers {
 		answers[a.ID] = a
 	}
-	run, _, err := h.findSuspendedRun(r, request.ThreadID, func(i event.Interrupt) bool { _, ok := answers[i.ID]; return ok })
+	isAnswered := func(i event.Interrupt) bool {
+		_, ok := answers[i.ID]
+		return ok
+	}
+	run, _, err := h.findSuspendedRun(r, request.ThreadID, isAnswered)
 	if err != nil {
 		return err
 	}
-	suspension, _ := run.Last.Body.(event.Suspended)
+	suspension, _ := run.Last.Body.(event.Suspended) // without interrupts if no run was found
 	if len(suspension.Interrupts) == 0 {
 		return newProblem("conflict", "The interrupts that this request resumes have been resolved already, or are no longer open.")
 	}
@@ -74,7 +78,7 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 		inputs = append(inputs, in)
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
-		return inputProblem(err, func(interrupt, field string) string {
+		return mapInputPointers(err, func(interrupt, field string) string {
 			return jsonPointer(answers[interrupt].At) + agui.PayloadField(field)
 		})
 	}
@@ -82,14 +86,14 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 	return nil
 }
 
-// streamAGUI streams the events of a run that follow the event after, as the AG-UI run that the
-// request names. The stream begins at position 0, because the encoder needs all events.
-func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, q agui.Request, run event.Run, after int64) {
-	head := agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1, After: after}
+// streamAGUI streams the events of a run that follow the event after, as the AG-UI run that request names. It reads
+// the run from position 0, because the encoder needs all events; for those up to after, it encodes nothing.
+func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, request agui.Request, run event.Run, after int64) {
+	head := agui.Header{ThreadID: request.ThreadID, ClientRunID: request.RunID, RunID: run.ID, V1: request.V1, After: after}
 	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head)), canAskAnything))
 }
 
-// canAskAnything: AG-UI has interrupts of any kind.
+// canAskAnything is the canAsk of untilSuspended for AG-UI, which has interrupts of any kind.
 func canAskAnything(event.Suspended) bool { return true }
 
 // getAGUICapabilities serves GET /agui/capabilities.

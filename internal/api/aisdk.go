@@ -17,8 +17,9 @@ import (
 // uiStreamHeader marks a stream as a UI message stream of the AI SDK.
 var uiStreamHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
 
-// postUIChat serves POST /api/chat: a question in a chat, or answers with which a message of the
-// assistant continues.
+// postUIChat serves POST /api/chat. The request has a question, which starts a run, or a message of the assistant with
+// a person's answers, which resume a suspended run, or with results of the page's own tools, which start a run that
+// continues the message.
 func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -37,12 +38,13 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	if run, found, err := h.runOfChat(r, request.ThreadID); err != nil {
 		return err
 	} else if found {
-		request.ThreadID, req.ThreadID = run.ThreadID, run.ThreadID
+		request.ThreadID = run.ThreadID
+		req.ThreadID = run.ThreadID
 	}
 	if len(request.Answers) > 0 {
-		// A page posts its whole message, also with answers that it has given before. If none of them is
-		// to an open interrupt, the request can only be about results of the page's own tools.
-		run, open, err := h.findSuspendedRun(r, request.ThreadID, hasAnswerTo(request))
+		// A page posts its message with all answers, including those that it has posted before. If no answer is to an
+		// open interrupt, the request can only be about results of the page's own tools.
+		run, open, err := h.findSuspendedRun(r, request.ThreadID, answersInterrupt(request))
 		switch {
 		case err != nil:
 			return err
@@ -59,20 +61,21 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	req.AskAtLimit = false // the format has no part for that question
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
-		return prefixPointer(err, "")
+		return mapPointer(err, "")
 	}
 	h.streamUIChat(w, r, stored.Header(run))
 	return nil
 }
 
-// hasAnswerTo returns a function that reports whether the request answers an interrupt.
-func hasAnswerTo(q aisdk.Request) func(event.Interrupt) bool {
+// answersInterrupt returns a function that reports whether the request answers an interrupt.
+func answersInterrupt(q aisdk.Request) func(event.Interrupt) bool {
 	return func(i event.Interrupt) bool {
 		return slices.ContainsFunc(q.Answers, func(a aisdk.Answer) bool { return a.ID == i.ID })
 	}
 }
 
-// continueUIChat answers the open interrupts of a run and streams the rest of its message.
+// continueUIChat answers interrupts of a suspended run and streams the rest of its message. open are the interrupts
+// of the run that q has answers to; answers to any other interrupt are ignored.
 func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt) error {
 	head := aisdk.DecodeStored(run.Request).Header(run)
 	head.MessageID = q.MessageID
@@ -81,7 +84,8 @@ func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk
 	var inputs []agent.Input
 	for _, a := range q.Answers {
 		if slices.ContainsFunc(open, func(i event.Interrupt) bool { return i.ID == a.ID }) {
-			inputs, head.Outputs[a.ID] = append(inputs, a.Input), a.Output
+			inputs = append(inputs, a.Input)
+			head.Outputs[a.ID] = a.Output
 		}
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
@@ -94,10 +98,9 @@ func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk
 // runIDLength is the length of a run's id, in every log.
 const runIDLength = len("run_") + 26
 
-// runOfChat returns the run that a chat's id names, because a page may show any run of its caller:
-// the id of the chat is then that of the run, and its thread that of the run. found is false for
-// the id of a chat. An id that can only be a run's, and of no run of the caller, is
-// event.ErrNotFound.
+// runOfChat returns the run whose id a page uses as the id of a chat. A page can show any run of its caller in this way,
+// and the chat then continues the thread of that run. found is false if id does not have the form of a run's id. If it
+// has, and the caller has no run with that id, the error is event.ErrNotFound.
 func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bool, err error) {
 	if !strings.HasPrefix(id, "run_") || len(id) != runIDLength {
 		return event.Run{}, false, nil
@@ -106,10 +109,10 @@ func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bo
 	return run, err == nil, err
 }
 
-// resumeUIChat serves GET /api/chat/{id}/stream: the chat's newest message from its beginning,
-// while its run is in progress. A message that has ended is repeated only if its stream broke
-// before the end. 204 means that there is nothing to stream, as the SDK expects. If the id is that
-// of a run, whichever format started it, the message is that run, also after its end.
+// resumeUIChat serves GET /api/chat/{id}/stream. If the id is that of a chat, it streams the chat's newest run from its
+// beginning while the run is in progress, and after that only if the page may have missed the end (missedEnd).
+// Otherwise it answers 204, with which the SDK expects that there is nothing to stream. If the id is that of a run
+// (runOfChat), it streams that run, in progress or ended, whichever API format started it.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -124,10 +127,12 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	}
 	if found {
 		head, err := h.repeatedHeader(r, run)
-		if err == nil { // a reader of one run says nothing about what the page of its chat has
-			h.streamRun(w, r, run.ID, 0, h.uiChatFormat(r, head))
+		if err != nil {
+			return err
 		}
-		return err
+		// Do not track the delivery (streamUIChat): another page may show the chat of this run.
+		h.streamRun(w, r, run.ID, 0, h.uiChatFormat(r, head))
+		return nil
 	}
 
 	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Limit: 1})
@@ -139,7 +144,7 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	run = page.Runs[0]
-	fromUIChat := aisdk.DecodeStored(run.Request).Format != ""
+	fromUIChat := aisdk.DecodeStored(run.Request).Format != "" // a page missed no end of a run that it did not start
 	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, h.Log.Now())) {
 		writeNoContent(w)
 		return nil
@@ -152,38 +157,40 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// repeatedHeader returns the header of a stream that has a run from its beginning, as a message of
-// its own; an error if the run cannot be shown at this time.
+// repeatedHeader returns the header of a stream that repeats a run from its first event, as a message of its own. The
+// error is not_found while the run is suspended for what the format cannot ask, event.ErrGone if the log has dropped
+// events of the run, or another error of the log.
 func (h *Handler) repeatedHeader(r *http.Request, run event.Run) (aisdk.Header, error) {
 	if suspended, ok := run.Last.Body.(event.Suspended); ok && !canAskInUIChat(suspended) {
-		return aisdk.Header{}, newProblem("not_found", "The run waits for a person to raise one of its limits, which a UI message stream has no part for. The native API has the question, at /runs/"+run.ID+".")
+		return aisdk.Header{}, newProblem("not_found", "The run waits for a person to raise one of its limits, "+
+			"which a UI message stream has no part for. The native API has the question, at /runs/"+run.ID+".")
 	}
 	// Report dropped events now: after the header, a stream can only be cut.
 	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
 		return aisdk.Header{}, err
 	}
-	// If the run continues a message after a call of one of the page's tools, it has only the
-	// end of that message. Pages replace the message that has the streamed id, and would lose the
-	// call and its result. So the run is streamed as a message of its own.
+	// A run that continues a message after a call of one of the page's tools has only the end of that message. A page
+	// replaces the message that has the streamed id, and would lose the call and its result. So the message gets an id
+	// of its own.
 	stored := aisdk.DecodeStored(run.Request)
 	stored.MessageID = ""
 	return stored.Header(run), nil
 }
 
 // canAskInUIChat reports whether a page can show, and answer, what a run is suspended for. The
-// format has parts for approvals and elicitations, and none for limits.
+// format has parts for approvals and elicitations, but not for limits of a budget.
 func canAskInUIChat(s event.Suspended) bool {
 	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind == event.KindBudget })
 }
 
-// uiChatFormat returns the format of a stream of the run of head.
+// uiChatFormat returns the stream format for the run and the message that head describes.
 func (h *Handler) uiChatFormat(r *http.Request, head aisdk.Header) streamFormat {
 	f := formatOf(aisdk.NewEncoder(head))
 	f.header = uiStreamHeader
 	return h.untilSuspended(r, f, canAskInUIChat)
 }
 
-// streamUIChat streams the run of head as its message, and tracks whether it was delivered.
+// streamUIChat streams the run and the message that head describes, and records whether the page got all of it.
 func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
 	h.deliveries.record(head.RunID, false)
 	if h.streamRun(w, r, head.RunID, 0, h.uiChatFormat(r, head)) {
@@ -191,7 +198,8 @@ func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisd
 	}
 }
 
-// stopUIChat serves POST /api/chat/{id}/stop: it cancels the unfinished runs of the chat.
+// stopUIChat serves POST /api/chat/{id}/stop: it cancels the running and suspended runs of the chat. It waits at most
+// cancelWait for the end of each.
 func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 	thread, err := chatIDOf(r)
 	if err != nil {
@@ -209,7 +217,7 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 		}
 		for _, run := range page.Runs {
 			h.deliveries.record(run.ID, true) // do not stream a stopped run again
-			if _, err := h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errCallerGone) {
+			if _, err := h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errContextEnded) {
 				return err
 			}
 		}
@@ -235,17 +243,16 @@ const (
 	redeliveryTime = time.Minute
 )
 
-// deliveryTracker records whether the stream of a run was delivered to its end to the page that
-// started it. It keeps the newest maxTracked runs, in memory only: it helps pages that
-// reconnect, and nothing depends on it.
+// deliveryTracker records which pages have received the stream of a run to its end. It keeps the maxTracked runs that
+// were recorded last, in memory only: a lost record can make a page get a stream twice, or not again.
 type deliveryTracker struct {
-	mu        sync.Mutex // protects all fields
-	runs      []string   // oldest first
-	delivered map[string]bool
+	mu        sync.Mutex      // protects all fields
+	runs      []string        // ids, the one that was recorded longest ago first
+	delivered map[string]bool // by run id: the stream was delivered to its end
 }
 
-// record notes whether the stream of a run was delivered to its end. A stream that continues is
-// recorded as not delivered.
+// record stores whether the stream of a run was delivered to its end. It replaces an earlier record of the run. The run
+// of a stream that has just begun is recorded as not delivered.
 func (t *deliveryTracker) record(run string, delivered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -263,11 +270,11 @@ func (t *deliveryTracker) record(run string, delivered bool) {
 	t.delivered[run] = delivered
 }
 
-// missedEnd reports whether the page of an ended run should get the stream again.
+// missedEnd reports whether the page of an ended run should get the stream again: its delivery broke, or is unknown.
 //
-// Delivery is unknown for streams served by another process or before a restart. Such a stream
-// is repeated for redeliveryTime: to show a message twice does less harm than to show half of
-// it. A cancelled run is not repeated, because its caller stopped it.
+// Delivery is unknown if another process served the stream, or this one before a restart. The stream is then repeated
+// until redeliveryTime after the end of the run, because a message that is shown twice does less harm than half a
+// message. The stream of a cancelled run is not repeated, because its caller stopped it. now is the time of the log.
 func (t *deliveryTracker) missedEnd(run event.Run, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"answerd/internal/event"
 )
 
-// errCallerGone means that the caller has left. The response is not read, so its text does not
-// matter.
-var errCallerGone = newProblem("timeout", "The caller left.")
+// errContextEnded is the error of awaitRun if its ctx ends first. If that is the context of the request, the caller has
+// left and reads no response, so the text does not matter. cancelAndWait returns it when its wait is over.
+var errContextEnded = newProblem("timeout", "The caller left.")
 
-// postAnswer serves POST /answer. It waits for the run and answers with the whole result. If the
-// run is suspended for longer than the caller prefers to wait (Prefer: wait, RFC 7240 section
-// 4.3), it answers 202 with the run's status.
+// postAnswer serves POST /answer. It waits until the run has ended and answers with the whole result. If the run is
+// suspended after the time that the caller prefers to wait (Prefer: wait, RFC 7240 section 4.3), it answers 202 with the
+// run's status. For a background run it does so at once.
 func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
@@ -27,8 +27,9 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	req.Interactive, req.Awaited = true, true
-	received := time.Now()
+	req.Interactive = true
+	req.Awaited = true
+	received := time.Now() // the caller's wait includes the time until the run starts
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err
@@ -38,8 +39,8 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 
-	// The wait matters only while the run is suspended. It must not end with the request, or
-	// awaitRun would take a caller that leaves for one whose wait is over.
+	// The wait limits only how long a suspended run is awaited. Its context must not end with that of the request: if
+	// the caller leaves, awaitRun must cancel the run, and not return it as suspended.
 	wait, preferenceApplied := preferredWait(r)
 	waitCtx, stopWait := context.WithDeadline(context.WithoutCancel(r.Context()), received.Add(wait))
 	defer stopWait()
@@ -68,22 +69,20 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 	writeJSON(w, http.StatusAccepted, "application/json", h.runStatus(run))
 }
 
-// awaitRun reads a run until it ends, or until it is suspended and stopWaiting is closed, and
-// returns the run as of then. It calls observe, unless that is nil, with each event in order.
+// awaitRun blocks until a run has ended, or until it is suspended and stopWaiting is closed, and returns the run as of
+// then. A nil stopWaiting is never closed. It calls observe, unless that is nil, with each event in order; it leaves out
+// events that the log has dropped.
 //
-// A caller that leaves (ctx ends) cancels the run unless the run has other readers; the error is
-// then errCallerGone. A return because of a suspension does not cancel the run: the caller can
-// come back for the answer. If this process hands its runs over to another one, awaitRun reads
-// what the log has by then and returns a problem that names the run.
-//
-// The reader ends in one of three ways. Close says that the reader has left, so the run is cancelled
-// after the disconnect grace if nobody else reads it. CloseAndCancel does that at once. Detach makes
-// the run need no reader from then on.
+// If ctx ends, because the caller has left, the error is errContextEnded, and the run is cancelled unless it has another
+// reader. A return because of a suspension does not cancel the run, and from then on the run needs no reader: the caller
+// can come back for the answer. If this process hands its runs over to another one, awaitRun reads what the log has by
+// then and returns the problem draining, which names the run. The run then needs another reader within the disconnect
+// grace, as after any other error.
 func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
 	reader := h.Agent.OpenReader(id)
 	run, suspended, err := h.followRun(ctx, id, stopWaiting, observe)
 	switch {
-	case errors.Is(err, errCallerGone):
+	case errors.Is(err, errContextEnded):
 		reader.CloseAndCancel()
 	case suspended:
 		reader.Detach()
@@ -93,24 +92,26 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 	return run, err
 }
 
-// followRun reads a run for awaitRun, and reports whether it returns because of a suspension.
+// followRun reads a run for awaitRun, which describes parameters and errors. suspended reports that it returns because
+// the run is suspended and stopWaiting is closed.
 func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (run event.Run, suspended bool, err error) {
-	var whileSuspended <-chan struct{} // stopWaiting while the run is suspended, else nil
-	handingOver, handedOver := h.Agent.HandingOver(), false
+	var whileSuspended <-chan struct{}   // stopWaiting while the run is suspended, else nil, which blocks
+	handingOver := h.Agent.HandingOver() // nil once it was received
+	handedOver := false                  // this process no longer executes runs
 	for pos := int64(0); ; {
 		page, err := h.nextPage(ctx, id, pos, observe == nil)
 		switch {
 		case errors.Is(err, event.ErrGone):
-			// The log has dropped the beginning of a long run. Continue at the newest event, which
-			// is enough to see the end.
+			// The log has dropped events of a long run after pos. Continue at the newest event, because the end is
+			// what the caller waits for.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				return run, false, err
 			}
 			pos = run.Last.Seq - 1
 			continue
-		case ctx.Err() != nil: // err of a remote log is then only about the ended context
-			return event.Run{}, false, errCallerGone
+		case ctx.Err() != nil: // then an error of a remote log is only a consequence
+			return event.Run{}, false, errContextEnded
 		case err != nil:
 			return event.Run{}, false, err
 		}
@@ -126,7 +127,8 @@ func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan s
 		}
 		if n := len(page.Events); n > 0 {
 			last := page.Events[n-1]
-			pos, whileSuspended = last.Seq, nil
+			pos = last.Seq
+			whileSuspended = nil
 			if isSuspended(last) {
 				whileSuspended = stopWaiting
 			}
@@ -138,7 +140,7 @@ func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan s
 			return event.Run{}, false, p
 		}
 
-		// There is nothing to read now.
+		// The log has no event after pos yet.
 		select {
 		case <-page.More:
 		case <-whileSuspended:
@@ -146,17 +148,19 @@ func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan s
 			if err != nil || isSuspended(run.Last) {
 				return run, true, err
 			}
-			whileSuspended = nil // the run was resumed in the meantime
+			whileSuspended = nil // the run was resumed after the page was read
 		case <-handingOver:
-			handingOver, handedOver = nil, true // read once more: the run may have ended just before
+			handingOver = nil
+			handedOver = true // read once more: the run may have ended just before
 		case <-ctx.Done():
-			return event.Run{}, false, errCallerGone
+			return event.Run{}, false, errContextEnded
 		}
 	}
 }
 
-// nextPage returns the events of a run after pos. If only the end matters, it leaves out those before the
-// newest one, and returns no event before the run has settled.
+// nextPage returns the next events of a run after pos. With onlyEnd it returns no events until the run has ended or is
+// suspended, and then the newest one alone. If the page has no events, its More is closed when it is time to call
+// nextPage again.
 func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bool) (event.Page, error) {
 	if !onlyEnd {
 		return h.Log.After(ctx, id, pos)
@@ -168,7 +172,7 @@ func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bo
 	select {
 	case <-settled:
 	default:
-		// Do not read the run: the caller can wait while the log is away.
+		// Do not read the run now: that would fail while the log is unavailable, and the caller can wait.
 		return event.Page{More: settled}, nil
 	}
 	run, err := h.Log.Run(ctx, id)
@@ -178,20 +182,20 @@ func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bo
 	return h.Log.After(ctx, id, max(pos, run.Last.Seq-1))
 }
 
-// isSuspended reports whether a run is suspended whose newest event is e.
+// isSuspended reports whether a run whose newest event is e is suspended.
 func isSuspended(e event.Event) bool {
 	_, ok := e.Body.(event.Suspended)
 	return ok
 }
 
-// postAnswerStream serves POST /answer/stream. With Last-Event-ID it resumes that run and ignores
-// the body, which clients repeat although it was used when the run started.
+// postAnswerStream serves POST /answer/stream: it starts a run and streams it. With Last-Event-ID it resumes the stream
+// of an earlier run instead. It then ignores the body, which is the question of that run: clients repeat it.
 func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		if _, err := h.readBody(r); err != nil {
+		if _, err := h.readBody(r); err != nil { // unread, it would hide that the caller leaves
 			return err
 		}
 		return h.resumeFromEventID(w, r, id)
@@ -206,9 +210,9 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 	return h.startStream(w, r, req)
 }
 
-// getAnswerStream serves GET /answer/stream, for EventSource, which can send neither a body nor
-// headers of its own. It reconnects with the same URL and Last-Event-ID (HTML Living Standard,
-// section 9.2), so that header decides whether a run starts or continues.
+// getAnswerStream serves GET /answer/stream, for EventSource, which can send neither a body nor headers of the page. An
+// EventSource reconnects with the same URL and Last-Event-ID (HTML Living Standard, section 9.2). So a request with that
+// header resumes the stream of an earlier run, and a request without it starts a run.
 func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -242,7 +246,7 @@ func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.
 	return nil
 }
 
-// resumeFromEventID streams a run after the event with that SSE id.
+// resumeFromEventID streams the events that follow the event with an SSE id (native.EventID), in the native format.
 func (h *Handler) resumeFromEventID(w http.ResponseWriter, r *http.Request, id string) error {
 	run, pos, ok := native.ParsePosition(id)
 	if !ok {
@@ -251,8 +255,8 @@ func (h *Handler) resumeFromEventID(w http.ResponseWriter, r *http.Request, id s
 	return h.resumeStream(w, r, run, pos)
 }
 
-// resumeStream streams one of the caller's runs after pos. If pos is the last event of an ended
-// run, it answers 204, which tells an EventSource not to reconnect.
+// resumeStream streams one of the caller's runs after pos, in the native format. If pos is the last event of an ended
+// run, it answers 204, after which an EventSource does not reconnect.
 func (h *Handler) resumeStream(w http.ResponseWriter, r *http.Request, run string, pos int64) error {
 	if _, err := h.ownedRun(r, run); err != nil {
 		return err

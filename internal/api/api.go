@@ -9,7 +9,7 @@
 //	srv.Shutdown(ctx)
 //
 // Start reading at routes.go, the route table. A handler decodes, calls one method and encodes.
-// What every request needs is middleware (middleware.go). Only streamRun writes a stream, and it
+// What every request needs is middleware (middleware.go). All streams are written by streamRun, which
 // reads nothing but the event log: a reader is a position in a run.
 //
 // A Handler may be used by any number of goroutines. Only the goroutine of a request writes to
@@ -82,21 +82,21 @@ type Options struct {
 type Handler struct {
 	Options
 	http.Handler
-	routes     chi.Router
-	basePath   string      // the path of PublicURL: /answerd; "" without one
+	routes     chi.Router  // the routes at the root, without basePath
+	basePath   string      // the path of PublicURL, such as /answerd; "" if it has none
 	unready    atomic.Bool // set by MarkUnready
 	started    time.Time   // when New was called
 	deliveries deliveryTracker
 	mcpServer  *mcpserver.Handler
 	limiter    *streamLimiter
-	rejections rejectionLog // of hosts and origins
+	rejections rejectionLog // of unknown hosts and origins
 	refusals   rejectionLog // of callers beyond their limits
 }
 
 // MarkUnready makes /readyz fail from now on, so that load balancers send no new requests.
 func (h *Handler) MarkUnready() { h.unready.Store(true) }
 
-// Close ends the sessions of MCP clients and returns when they are gone. It waits for their calls,
-// whose runs must have ended, until ctx ends; then it cancels them. Requests of other kinds are
-// not affected: http.Server.Shutdown waits for those.
+// Close ends the sessions of MCP clients and returns when they have ended. The runs of their calls must have ended
+// before. Close waits for the calls until ctx ends, and then cancels them. It does not wait for any other request, as
+// http.Server.Shutdown does.
 func (h *Handler) Close(ctx context.Context) { h.mcpServer.Close(ctx) }

@@ -12,8 +12,8 @@ import (
 	"answerd/internal/event"
 )
 
-// availableModels returns the models that the caller may use, or the default model if no profiles
-// are configured, and the named agents, which requests select as models.
+// availableModels returns what the caller may name as the model of a request: models with a profile, or the default
+// model if there are no profiles, and named agents.
 func (h *Handler) availableModels(r *http.Request) []chat.Model {
 	defaultModel, profiles := h.Agent.Models()
 	ids := slices.Sorted(maps.Keys(profiles))
@@ -22,7 +22,7 @@ func (h *Handler) availableModels(r *http.Request) []chat.Model {
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.MayUseModel(identity(r), id) })
 	for _, d := range h.Agent.Agents(identity(r)) {
-		if h.Agent.HasAgent(d.ID) {
+		if h.Agent.HasAgent(d.ID) { // without AGENTS_FILE, the one agent has no name
 			ids = append(ids, d.ID)
 		}
 	}
@@ -47,8 +47,8 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// chatCompletions serves POST /v1/chat/completions. The format cannot ask a person, so the agent
-// declines everything that needs one.
+// chatCompletions serves POST /v1/chat/completions, with a stream or one completion. The format cannot ask a person, so
+// the run is not Interactive, and the agent declines whatever a person would have to decide.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	var request chat.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
@@ -73,22 +73,24 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 		h.streamRun(w, r, run.ID, 0, formatOf(chat.NewEncoder(head, request.IncludeUsage)))
 		return nil
 	}
-	c, seen := chat.NewCollector(head), int64(0)
+	collector := chat.NewCollector(head)
+	eventCount := int64(0)
 	run, err = h.awaitRun(r.Context(), run.ID, nil, func(e event.Event) {
-		seen++
-		c.Add(e)
+		eventCount++
+		collector.Add(e)
 	})
 	if err != nil {
 		forbidSecondRun(w, r)
 		return err
 	}
-	isPartial := seen != run.Last.Seq // the log has dropped events of this long run
+	isPartial := eventCount != run.Last.Seq // the log has dropped events of this long run
 	if p := endProblem(run); p != nil {
-		return forbidRetry(p, run, c.CalledTools() || isPartial)
+		calledTools := collector.CalledTools() || isPartial // a call may be among the dropped events
+		return forbidRetry(p, run, calledTools)
 	}
 	if answer, _ := run.Last.Body.(event.FinalAnswer); isPartial && answer.FinishReason == "tool_calls" {
-		return event.ErrGone // calls are missing
+		return event.ErrGone // the calls, which are the answer, may be incomplete
 	}
-	writeJSON(w, http.StatusOK, "application/json", c.Completion())
+	writeJSON(w, http.StatusOK, "application/json", collector.Completion())
 	return nil
 }

@@ -28,9 +28,9 @@ import (
 // itself: a run that is suspended for a question which its reader cannot see would stay suspended until
 // the question expires.
 //
-// Only the native format has positions, so only its streams can begin in the middle of a run. The
-// encoders of the others depend on all earlier events: a text delta of the AI SDK, for example, is fatal
-// to the client without the chunk that has opened its part. So their streams are always encoded from the
+// Only the native format has positions, so only native streams can begin in the middle of a run. The
+// encoder of any other format depends on all earlier events: a text delta of the AI SDK, for example, is fatal
+// to the client without the chunk that has opened its part. So these streams are always encoded from the
 // first event, and leave out the frames that the reader has (Header.After, Header.Skip).
 
 // ownerOf returns the owner under which the log lists the caller's runs.
@@ -39,9 +39,10 @@ func ownerOf(r *http.Request) event.Owner {
 	return event.Owner{Issuer: id.Issuer, Subject: id.Subject}
 }
 
-// findSuspendedRun returns the newest of the caller's runs in a thread that is suspended with
-// interrupts for which match is true, and those interrupts. They are empty if there is no such
-// run. The formats without run ids, which only know their thread, find the run to resume with it.
+// findSuspendedRun returns the newest suspended run of the caller's thread that has open interrupts for which match is
+// true, and these interrupts. If there is none, the result is the zero Run without interrupts, and no error. API formats
+// whose requests name the thread but not the run find the run to resume in this way. The error is event.ErrGone if the
+// log has dropped events of the run.
 func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(event.Interrupt) bool) (event.Run, []event.Interrupt, error) {
 	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage})
 	if err != nil {
@@ -56,19 +57,20 @@ func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(ev
 		if len(matching) == 0 {
 			continue
 		}
-		// Encoders need the run from its first event on. If the log has dropped that, the caller
-		// must know before the answer is given.
+		// Encoders need the run from its first event on. If the log has dropped it, the request must fail before
+		// the interrupts are answered.
 		_, err := h.Log.After(r.Context(), run.ID, 0)
 		return run, matching, err
 	}
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended returns format with a stream that ends when the run is suspended for what the format
-// can ask a person for. It drops the frames of any other suspension, and encoders continue as if it had
-// not happened: one for something else, and one that is over, because the run has newer events.
+// untilSuspended returns format, changed so that its stream ends when the run is suspended for what the format can ask
+// a person for (canAsk). A suspension for anything else adds no frames to the stream, and does not end it. The same is
+// true of a suspension that is over: the run has newer events. If the run cannot be read, the suspension counts as over.
 func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk func(event.Suspended) bool) streamFormat {
-	suspended, appendEvent := false, format.append
+	suspended := false
+	appendEvent := format.append
 	format.append = func(buf []byte, e event.Event) []byte {
 		encoded := appendEvent(buf, e)
 		suspension, ok := e.Body.(event.Suspended)
@@ -87,16 +89,21 @@ func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk fu
 	return format
 }
 
-// decodeOptions reads the member "answerd", which has native fields, of a request in an API format
-// that names the thread itself. prefix is the JSON pointer to the object with that member.
+// decodeOptions decodes raw, the member "answerd" with native fields, into req, for an API format that has its own
+// field for the thread. prefix is the JSON pointer to the object with that member; "" is the body. The error is a
+// *native.Invalid, also if the member names another thread or agent than req.
 func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
-	thread, id := req.ThreadID, req.Agent
+	threadID, agentID := req.ThreadID, req.Agent // as the fields of the API format name them
 	err := native.DecodeOptions(raw, req)
-	if err == nil && id != "" && req.Agent != id {
-		err = &native.Invalid{Errors: []native.FieldError{{Pointer: "/answerd/agent", Detail: "the request also names the agent " + id}}}
+	if err == nil && agentID != "" && req.Agent != agentID {
+		err = &native.Invalid{Errors: []native.FieldError{{
+			Pointer: "/answerd/agent", Detail: "the request also names the agent " + agentID,
+		}}}
 	}
-	if err == nil && req.ThreadID != thread {
-		err = &native.Invalid{Errors: []native.FieldError{{Pointer: "/answerd/thread_id", Detail: "this API format has its own field for the thread"}}}
+	if err == nil && req.ThreadID != threadID {
+		err = &native.Invalid{Errors: []native.FieldError{{
+			Pointer: "/answerd/thread_id", Detail: "this API format has its own field for the thread",
+		}}}
 	}
 	if bad, ok := errors.AsType[*native.Invalid](err); ok {
 		for i := range bad.Errors {
@@ -106,15 +113,17 @@ func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 	return err
 }
 
-// prefixPointer returns err with its JSON pointer changed from the native field to the field of the
-// request, which has its conversation in messages. prefix is as in decodeOptions.
-func prefixPointer(err error, prefix string) error {
+// mapPointer returns err; if it is an *agent.InvalidError, then with its JSON pointer changed from the native field to
+// the field of a request in an API format that has the question and the history in "messages". prefix is as in
+// decodeOptions.
+func mapPointer(err error, prefix string) error {
 	bad, ok := errors.AsType[*agent.InvalidError](err)
 	if !ok {
 		return err
 	}
 	pointer := bad.Pointer
-	switch field, _, _ := strings.Cut(pointer[min(len(pointer), 1):], "/"); field {
+	field, _, _ := strings.Cut(strings.TrimPrefix(pointer, "/"), "/")
+	switch field {
 	case "servers", "tools", "max_turns", "budget", "context", "prompt", "output_schema", "agent":
 		pointer = prefix + "/answerd" + pointer
 	case "question", "history":
@@ -123,10 +132,10 @@ func prefixPointer(err error, prefix string) error {
 	return &agent.InvalidError{Pointer: pointer, Detail: bad.Detail}
 }
 
-// inputProblem returns the error of Agent.Answer with its JSON pointers changed from the fields of POST
-// /runs/{run_id}/input to those of the request. pointer returns the pointer of a field of the answer to an
-// interrupt.
-func inputProblem(err error, pointer func(interrupt, field string) string) error {
+// mapInputPointers returns err, an error of Agent.Answer, with its JSON pointers changed from the fields of
+// POST /runs/{run_id}/input to those of a request in another API format. pointer returns the pointer there: interrupt is
+// the id of the interrupt whose answer is wrong, and field is the native pointer.
+func mapInputPointers(err error, pointer func(interrupt, field string) string) error {
 	wrong, ok := errors.AsType[*agent.InputError](err)
 	if !ok {
 		return err
@@ -138,9 +147,9 @@ func inputProblem(err error, pointer func(interrupt, field string) string) error
 	if !ok {
 		return err
 	}
-	moved := &agent.ContentError{}
+	mapped := &agent.ContentError{}
 	for _, f := range bad.Fields {
-		moved.Fields = append(moved.Fields, agent.InvalidError{Pointer: pointer(wrong.ID, f.Pointer), Detail: f.Detail})
+		mapped.Fields = append(mapped.Fields, agent.InvalidError{Pointer: pointer(wrong.ID, f.Pointer), Detail: f.Detail})
 	}
-	return moved
+	return mapped
 }

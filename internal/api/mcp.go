@@ -10,7 +10,6 @@ import (
 
 	"answerd/internal/agent/definition"
 	"answerd/internal/api/mcptool"
-	"answerd/internal/api/native"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp/mcpserver"
@@ -19,7 +18,8 @@ import (
 // maxBatch bounds the messages of one body. Only protocol 2025-03-26 has such batches.
 const maxBatch = 32
 
-// newMCPServer returns the MCP server whose tools are the default agent and every named one.
+// newMCPServer returns the MCP server at /mcp. It has one tool for the default agent and, if there are named agents, one
+// for each of them.
 func (h *Handler) newMCPServer() *mcpserver.Handler {
 	opts := mcpserver.Options{
 		Tool: mcpserver.Tool{
@@ -69,23 +69,26 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	// The SDK answers 403 for another caller's session and 404 for an unknown one. Callers must not
+	// The SDK answers 403 for another caller's session and 404 for an unknown session. Callers must not
 	// learn which of the two it is, so both become 404.
 	hasSession := r.Header.Get("Mcp-Session-Id") != ""
-	p := &statusFilter{ResponseWriter: w, drops: func(status int) bool {
+	filter := &statusFilter{ResponseWriter: w, drops: func(status int) bool {
 		return hasSession && (status == http.StatusForbidden || status == http.StatusNotFound)
 	}}
-	h.mcpServer.ServeHTTP(p, r)
-	if p.dropped {
+	h.mcpServer.ServeHTTP(filter, r)
+	if filter.dropped {
 		return newProblem("not_found", "There is no such session.")
 	}
 	return nil
 }
 
-// callAnswerTool executes one call of the tool: it reads a run to its end, like POST /answer, or to
-// a suspension for which the client must make another call.
+// callAnswerTool executes one call of a tool. It blocks until the run of the call has ended, or is suspended for input
+// that cannot arrive during this call. If the client can give the input with another call, the result has InputRequests.
+// If ctx ends, the call was cancelled.
 func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
-	call := &answerCall{h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{})}
+	call := &answerCall{
+		h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{}),
+	}
 	if c.Tool != mcptool.Name {
 		call.agent = c.Tool
 		d := definition.Find(h.Agent.Agents(call.caller), call.agent)
@@ -93,7 +96,7 @@ func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserv
 	}
 	run, err := call.awaitAnswer(ctx)
 	if err != nil {
-		return call.failedCallResult(ctx, run, err)
+		return call.failedResult(ctx, run, err)
 	}
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
@@ -102,20 +105,12 @@ func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserv
 		}
 		return toCallResult(mcptool.CompletedResult(run, end))
 	case event.Suspended:
-		requests := call.inputRequests(end.Interrupts)
-		if len(requests) == 0 {
-			suspended := mcptool.SuspendedResult(h.runStatus(run))
-			if call.hasOwnOutput {
-				suspended.Structured, suspended.IsError = nil, true // it is no value of the tool's output schema
-			}
-			return toCallResult(suspended)
-		}
-		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
+		return call.suspendedResult(run, end)
 	}
-	return call.failedCallResult(ctx, run, endProblem(run))
+	return call.failedResult(ctx, run, endProblem(run))
 }
 
-// toCallResult converts a result. mcptool does not import mcpserver, so each has its own type.
+// toCallResult returns r as the type of mcpserver, which mcptool does not import.
 func toCallResult(r mcptool.Result) mcpserver.Result {
 	return mcpserver.Result{Text: r.Text, Structured: r.Structured, IsError: r.IsError}
 }

@@ -22,8 +22,8 @@ const maxElicitations = 3
 // hopsPointer is the JSON pointer to agent.HopsKey in the parameters of a call.
 const hopsPointer = "/_meta/io.answerd~1hops"
 
-// answerCall is one call of the MCP tool while it executes. Only one goroutine at a time uses it,
-// except for those that elicit answers over the open stream (relayInterrupt).
+// answerCall is one call of an MCP tool while it executes. The goroutine of the call alone changes its fields; the
+// goroutines that elicit answers over the open stream (relayInterrupt) only read h, call and caller.
 //
 // A person's answer reaches the run in one of two ways. In the protocol versions with sessions, the
 // server sends elicitation/create over the stream of the call (OpenStream), and the call continues. In
@@ -35,25 +35,24 @@ type answerCall struct {
 	caller   auth.Identity
 	reporter *mcptool.ProgressReporter
 
-	agent        string // the named agent that the tool stands for; "" for the default one
+	agent        string // the named agent that the tool asks; "" for the default one
 	hasOwnOutput bool   // the structured content is the agent's output, and not the answer document
 
-	// after is the last event that an earlier call has reported. answered are the interrupts
-	// that this call has answered, and contentErrors what was wrong with its other answers.
-	after         int64
-	answered      map[string]bool
-	contentErrors map[string]string
+	// The next three fields are set by resumeRun; they are empty in a call that starts a run.
+	after         int64             // the events up to this one were reported by an earlier call
+	answered      map[string]bool   // by interrupt id: answered by this call, or no longer open
+	contentErrors map[string]string // by interrupt id: what is wrong with the content that this call has for it
 
-	blocked   chan struct{} // closed when the run needs input that only another call can bring
+	blocked   chan struct{} // closed when the run is suspended for input that cannot arrive during this call
 	isBlocked bool          // blocked is closed
 
-	elicitations sync.WaitGroup                // over the open stream
-	withdraw     map[string]context.CancelFunc // ends an elicitation, by interrupt
+	elicitations      sync.WaitGroup                // the goroutines of the elicitations over the open stream
+	cancelElicitation map[string]context.CancelFunc // by interrupt id
 }
 
-// awaitAnswer starts or resumes the run of the call. It returns the run when it has ended, or when
-// it needs input that only another call can bring. With an error it returns the run if there is
-// one.
+// awaitAnswer starts or resumes the run of the call. It returns the run when it has ended, or is suspended for input
+// that cannot arrive during this call. Its elicitations have ended then. With an error it also returns the run as far as
+// it is known; without an id if there is none.
 func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	var run event.Run
 	var err error
@@ -69,9 +68,9 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	end, err := t.h.awaitRun(ctx, run.ID, t.blocked, func(e event.Event) { t.relayEvent(elicitCtx, e) })
 	stopElicitations()
 	t.elicitations.Wait()
-	if errors.Is(err, errCallerGone) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
+	if errors.Is(err, errContextEnded) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
 		// The client cancelled the call. In MCP (basic/utilities/cancellation) that means to stop
-		// the work, even if the run has other readers. A shutdown of this process does not mean that.
+		// the work, even if the run has another reader. If this process shuts down, the run may continue elsewhere.
 		_ = t.h.Agent.Cancel(context.WithoutCancel(ctx), run.ID)
 	}
 	if err != nil {
@@ -80,9 +79,8 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	return end, nil
 }
 
-// startRun starts the run that the arguments of the call ask for. The hops in _meta count the
-// agents that the question has passed through, so that agents which call each other in a loop are
-// stopped.
+// startRun starts the run that the arguments of the call ask for. _meta has the number of agents that the question has
+// passed through (hops). It is limited, so that agents which call each other in a loop are stopped.
 func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	req, err := mcptool.Decode(t.call.Arguments)
 	if err != nil {
@@ -97,8 +95,9 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	if !ok {
 		return event.Run{}, &native.Invalid{Errors: []native.FieldError{{Pointer: hopsPointer, Detail: "must be a whole number"}}}
 	}
-	// The tool belongs to what a key was used for; no name of an agent contains a line feed.
-	if req, err = withIdempotencyKey(t.call.Request, []byte(t.agent+"\n"+string(t.call.Arguments)), req); err != nil {
+	// The same key with another tool is another request. The name of an agent contains no line feed.
+	toolAndArguments := []byte(t.agent + "\n" + string(t.call.Arguments))
+	if req, err = withIdempotencyKey(t.call.Request, toolAndArguments, req); err != nil {
 		return event.Run{}, err
 	}
 	if t.agent != "" {
@@ -113,9 +112,9 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaStrings()), t.caller, req)
 }
 
-// resumeRun gives the call's answers to the run whose suspension requestState names, and returns
-// that run. Only the owner of the run may do that, so requestState need not be secret. A call
-// that is repeated because its result was lost finds its answers given already.
+// resumeRun gives the call's answers to the run whose suspension requestState names, and returns that run. requestState
+// is the id of the event that suspended the run. Only the owner of the run may resume it, so requestState need not be
+// secret. A client may repeat a call whose result was lost: the answers that the run already has count as given.
 func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	invalidState := newProblem("invalid_request", "The requestState is not one that this service issued.")
 	id, seq, ok := native.ParsePosition(t.call.RequestState)
@@ -139,19 +138,19 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	if interrupts == nil {
 		return run, invalidState
 	}
-	t.after = seq - 1 // interrupts without an answer are asked again
 	if err := t.giveAnswers(ctx, id, interrupts); err != nil {
 		return run, err
 	}
-	if len(t.answered) > 0 {
-		t.after = seq
+	t.after = seq
+	if len(t.answered) == 0 {
+		t.after = seq - 1 // the run is still suspended by the event seq: report it again, so that the call ends
 	}
 	return run, nil
 }
 
-// giveAnswers gives the run the call's answers to the interrupts. It first gives all at once, so
-// that the run resumes only when all are accepted. If the agent refuses that, it gives them one by
-// one, so that the valid ones count, and collects the errors of the others.
+// giveAnswers gives the run the call's answers to the interrupts. It sets answered, and contentErrors for the answers
+// whose content the agent refuses. It first gives all answers at once, so that the run resumes once. If the agent refuses
+// them, it gives them one by one, so that each valid answer counts.
 func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
 	t.answered, t.contentErrors = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
@@ -178,8 +177,8 @@ func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []e
 	return nil
 }
 
-// isResolved reports whether err means that an interrupt is no longer open. The run has then
-// continued, and its end tells the client what it needs.
+// isResolved reports whether an answer was refused with err because its interrupt is no longer open. That is not a
+// failure of the call: the run no longer needs the answer.
 func isResolved(err error) bool {
 	return errors.Is(err, agent.ErrAnswered) || errors.Is(err, agent.ErrExpired) || errors.Is(err, agent.ErrUnknownInterrupt)
 }
@@ -190,15 +189,19 @@ func describeContentError(e *agent.ContentError) string {
 	var b strings.Builder
 	b.WriteString("This does not match the form:")
 	for _, f := range e.Fields {
-		b.WriteString("\n- " + strings.TrimPrefix(f.Pointer+" "+f.Detail, " "))
+		writeFieldError(&b, f.Pointer, f.Detail)
 	}
 	return b.String()
 }
 
-// relayEvent reports an event to the client: it starts and withdraws elicitations, and sends progress
-// and log messages. It closes blocked when the run is suspended and no answer can arrive during
-// this call. The reporter and the elicitations need all events, also those that an earlier call
-// has reported.
+// writeFieldError writes a line about one field. The pointer "" stands for the whole value and is left out.
+func writeFieldError(b *strings.Builder, pointer, detail string) {
+	b.WriteString("\n- " + strings.TrimPrefix(pointer+" "+detail, " "))
+}
+
+// relayEvent reports an event to the client: it starts and cancels elicitations, and sends progress and log messages.
+// It closes blocked when the run is suspended and no answer can arrive during this call. It must get all events of the
+// run, because the reporter and the elicitations depend on them; it sends no messages for those up to after.
 func (t *answerCall) relayEvent(ctx context.Context, e event.Event) {
 	message := t.reporter.MessageFor(e)
 	if t.call.OpenStream {
@@ -220,7 +223,8 @@ func (t *answerCall) relayEvent(ctx context.Context, e event.Event) {
 	}
 }
 
-// expectsInput reports whether an answer to one of the interrupts can still arrive during this call.
+// expectsInput reports whether this call has answered one of the interrupts, or can still elicit an answer to one. The
+// run then resumes, or is suspended again, during this call.
 func (t *answerCall) expectsInput(interrupts []event.Interrupt) bool {
 	for _, i := range interrupts {
 		if t.answered[i.ID] || t.call.OpenStream && t.canElicit(i) {
@@ -238,7 +242,7 @@ func (t *answerCall) canElicit(i event.Interrupt) bool {
 	return t.call.SupportsForm
 }
 
-// inputRequests returns the elicitations that the client can answer with another call.
+// inputRequests returns the elicitations that the client can answer with another call; none if it has an open stream.
 func (t *answerCall) inputRequests(interrupts []event.Interrupt) []mcpserver.Elicitation {
 	var out []mcpserver.Elicitation
 	for _, i := range interrupts {
@@ -259,42 +263,42 @@ func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitatio
 	return e
 }
 
-// updateElicitations starts an elicitation for an interrupt that the event opens. It withdraws the
-// elicitation of an interrupt that the event resolves, because the interrupt has expired or was answered
+// updateElicitations starts an elicitation for an interrupt that the event opens, until ctx ends. It cancels the
+// elicitation of an interrupt that the event resolves: the interrupt may have expired, or may have been answered
 // elsewhere, for example in the console. Each elicitation has a goroutine, because the call must
 // continue to read events while the client waits for its person.
 func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
-	if withdraw := t.withdraw[mcptool.ResolvedInterrupt(e.Body)]; withdraw != nil {
-		withdraw()
+	if cancel := t.cancelElicitation[mcptool.ResolvedInterrupt(e.Body)]; cancel != nil {
+		cancel()
 	}
 	interrupt, ok := mcptool.InterruptOf(e.Body)
 	if !ok || !t.canElicit(interrupt) {
 		return
 	}
-	if t.withdraw == nil {
-		t.withdraw = make(map[string]context.CancelFunc)
+	if t.cancelElicitation == nil {
+		t.cancelElicitation = make(map[string]context.CancelFunc)
 	}
-	elicitCtx, withdraw := context.WithCancel(ctx)
-	t.withdraw[interrupt.ID] = withdraw
+	elicitCtx, cancel := context.WithCancel(ctx)
+	t.cancelElicitation[interrupt.ID] = cancel
 	t.elicitations.Go(func() {
-		defer withdraw()
+		defer cancel()
 		defer t.h.logPanic(elicitCtx, "elicit input from an MCP client")
 		t.relayInterrupt(elicitCtx, e.RunID, interrupt)
 	})
 }
 
-// relayInterrupt elicits an answer from the client and gives it to the run. If the content does
-// not match the schema, it asks again, at most maxElicitations times in all. If the client fails,
-// the answer is "cancel": without any answer the run would stay suspended.
+// relayInterrupt elicits an answer from the client and gives it to the run. It blocks until the run has the answer or
+// ctx ends. If the content does not match the schema, it elicits again, at most maxElicitations times in all. If the last
+// content does not match either, or the client fails, it gives the answer "cancel": without any answer the run would stay
+// suspended.
 func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt event.Interrupt) {
 	contentError := ""
 	for n := range maxElicitations + 1 {
-		cancelled := mcpserver.ElicitResult{Action: mcpserver.ActionCancel}
-		answer := cancelled
+		answer := mcpserver.ElicitResult{Action: mcpserver.ActionCancel}
 		if n < maxElicitations {
-			var err error
-			if answer, err = t.call.Elicit(ctx, newElicitation(interrupt, contentError)); err != nil {
-				answer = cancelled
+			elicited, err := t.call.Elicit(ctx, newElicitation(interrupt, contentError))
+			if err == nil {
+				answer = elicited
 			}
 		}
 		if ctx.Err() != nil {
@@ -313,18 +317,23 @@ func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt e
 	}
 }
 
-// failedCallResult returns the result of a call without an answer.
-func (t *answerCall) failedCallResult(ctx context.Context, run event.Run, err error) mcpserver.Result {
-	r := t.failedResult(ctx, run, err)
-	if t.hasOwnOutput {
-		r.Structured = nil // a problem is no value of the tool's output schema
+// suspendedResult returns the result of a call whose run is suspended. If the client can give the input with another
+// call, the result requests it. Otherwise the result says where a person can give the input.
+func (t *answerCall) suspendedResult(run event.Run, s event.Suspended) mcpserver.Result {
+	if requests := t.inputRequests(s.Interrupts); len(requests) > 0 {
+		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
 	}
-	return toCallResult(r)
+	result := mcptool.SuspendedResult(t.h.runStatus(run))
+	if t.hasOwnOutput { // the status of a run does not conform to the agent's output schema
+		result.Structured = nil
+		result.IsError = true
+	}
+	return toCallResult(result)
 }
 
-// failedResult returns the result of a call without an answer, with the same problem document that
-// POST /answer would return.
-func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error) mcptool.Result {
+// failedResult returns the result of a call that failed with err, with the same problem document that POST /answer would
+// return. run is the zero value if no run was started. It logs errors that the client sees only as "internal".
+func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error) mcpserver.Result {
 	p, known := problemFor(err)
 	if !known && ctx.Err() == nil {
 		t.h.Logger.ErrorContext(ctx, "tool call failed", "run_id", run.ID, "error", err)
@@ -335,7 +344,11 @@ func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error)
 	var b strings.Builder
 	b.WriteString(p.Detail + " (" + p.Code + ")")
 	for _, f := range p.Errors {
-		b.WriteString("\n- " + strings.TrimPrefix(f.Pointer+" "+f.Detail, " "))
+		writeFieldError(&b, f.Pointer, f.Detail)
 	}
-	return mcptool.FailedResult(run, p, b.String())
+	result := mcptool.FailedResult(run, p, b.String())
+	if t.hasOwnOutput {
+		result.Structured = nil // a problem does not conform to the agent's output schema
+	}
+	return toCallResult(result)
 }

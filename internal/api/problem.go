@@ -106,7 +106,7 @@ func (p *problem) withRetryAfter() *problem {
 // problemFor returns the problem document of an error; it is the only place that maps errors to
 // public texts. An error that it does not know is a defect of the service: known is false, and
 // the document says nothing about it. The problem is the caller's own: writeProblem completes it, and
-// handlers may return the same problem for many requests (errCallerGone).
+// handlers may return the same problem for many requests (errContextEnded).
 func problemFor(err error) (p *problem, known bool) {
 	if ready, ok := errors.AsType[*problem](err); ok {
 		own := *ready

@@ -273,7 +273,7 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
-	if _, err := h.cancelAndWait(r, span.run.ID); err != nil && !errors.Is(err, errCallerGone) {
+	if _, err := h.cancelAndWait(r, span.run.ID); err != nil && !errors.Is(err, errContextEnded) {
 		return missingResponse(err, "response_id")
 	}
 	head, err := h.responseHeader(r, span, 0)

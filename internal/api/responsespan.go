@@ -45,7 +45,7 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 		return responseSpan{}, newProblem("not_found", "The response was created with store false, so it is not kept. The native API has its run, at /runs/"+run.ID+".")
 	}
 	if !ok {
-		start, err := h.startOf(r.Context(), run.ID)
+		start, err := h.startEventOf(r.Context(), run.ID)
 		if err != nil {
 			return responseSpan{}, err
 		}
@@ -54,8 +54,8 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 	return responseSpan{run: run, request: request, Span: span, otherFormat: !ok}, nil
 }
 
-// startOf returns the start event of a run; the zero value if the run has none yet.
-func (h *Handler) startOf(ctx context.Context, run string) (event.Start, error) {
+// startEventOf returns the start event of a run; the zero value if the run has none yet.
+func (h *Handler) startEventOf(ctx context.Context, run string) (event.Start, error) {
 	page, err := h.Log.After(ctx, run, 0)
 	if err != nil || len(page.Events) == 0 {
 		return event.Start{}, err
@@ -267,7 +267,7 @@ func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	}
 	run := s.run
 	if run.Status() == event.StatusSuspended {
-		if run, err = h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errCallerGone) {
+		if run, err = h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errContextEnded) {
 			return err
 		}
 	}

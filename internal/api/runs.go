@@ -220,7 +220,7 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 }
 
 // cancelAndWait cancels a run and returns it when the log has its last event. It returns
-// errCallerGone if that takes longer than cancelWait, or if this process hands the run over: the next one finds the
+// errContextEnded if that takes longer than cancelWait, or if this process hands the run over: the next one finds the
 // cancellation in the log.
 func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	if err := h.Agent.Cancel(r.Context(), id); err != nil {
@@ -230,7 +230,7 @@ func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	defer stop()
 	run, err := h.awaitRun(ctx, id, nil, nil)
 	if p, ok := errors.AsType[*problem](err); ok && p.Code == "draining" {
-		err = errCallerGone
+		err = errContextEnded
 	}
 	return run, err
 }
@@ -244,7 +244,7 @@ func (h *Handler) cancelRun(w http.ResponseWriter, r *http.Request) error {
 	}
 	status := http.StatusOK
 	run, err := h.cancelAndWait(r, id)
-	if errors.Is(err, errCallerGone) {
+	if errors.Is(err, errContextEnded) {
 		status = http.StatusAccepted // cancelled, but not ended yet
 		run, err = h.Log.Run(r.Context(), id)
 	}

@@ -217,7 +217,7 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 		}
 		_, err := h.cancelAndWait(r, run.ID)
 		switch {
-		case errors.Is(err, errCallerGone):
+		case errors.Is(err, errContextEnded):
 			p := newProblem("conflict", "A run of the thread was cancelled and has not ended yet. Delete the thread again.")
 			p.RunID = run.ID
 			return p
