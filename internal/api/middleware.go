@@ -16,9 +16,8 @@ import (
 	"answerd/internal/help"
 )
 
-// withProblems returns an http.HandlerFunc that answers the errors of f with problem documents. f must
-// return an error only as long as it has written nothing; streamRun, which writes the header at once,
-// cuts the stream instead.
+// withProblems returns an http.HandlerFunc that answers the errors of f with problem documents. f must not return an
+// error after it has begun the response. streamRun, which sends the header at once, cuts its stream instead.
 func (h *Handler) withProblems(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
@@ -27,42 +26,56 @@ func (h *Handler) withProblems(f func(http.ResponseWriter, *http.Request) error)
 	}
 }
 
-// recoverPanic limits a panic to its request. If the response has not begun, it answers with a
-// problem document. Otherwise it cuts the connection, because a stream that ends cleanly looks
-// complete. It also writes the access log, without the query, which may contain a question.
-func (h *Handler) recoverPanic(next http.Handler) http.Handler {
+// prepareResponse gives the request a deadlineWriter and the headers of every response. After the request it writes the
+// access log, without the query, which may contain a question.
+func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		dw, started := newDeadlineWriter(w, h.WriteTimeout), time.Now()
+		started := time.Now()
+		dw := newDeadlineWriter(w, h.WriteTimeout)
 		dw.Header().Set("X-Content-Type-Options", "nosniff")
 		if h.unready.Load() || isOverLimit(r) {
-			// The client of a process that is about to end opens its next connection to another one,
-			// before the shutdown closes this one in the middle of a request.
+			// The client of a process that is about to end then opens its next connection to another process, before
+			// the shutdown closes this connection in the middle of a request.
 			dw.Header().Set("Connection", "close")
 		}
-		defer func() {
-			v := recover()
-			if v != nil && v != http.ErrAbortHandler {
-				h.Logger.ErrorContext(r.Context(), "panic in a handler", "path", r.URL.Path, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-				if dw.status == 0 {
-					h.writeProblem(dw, r, newProblem("internal", "Something went wrong inside the service."))
-					v = nil
-				}
-			}
+		defer func() { // also after recoverPanic has cut the connection
 			if r.ContentLength != 0 {
 				// net/http reads a short rest of the body before it sends a short response.
 				dw.extendDeadline(ReadTimeout)
 			}
-			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", dw.status, "duration_ms", time.Since(started).Milliseconds())
-			if v != nil {
-				panic(http.ErrAbortHandler)
-			}
+			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path,
+				"status", dw.status, "duration_ms", time.Since(started).Milliseconds())
 		}()
 		next.ServeHTTP(dw, r)
 	})
 }
 
-// logPanic, when deferred, recovers a panic of a goroutine that serves no request itself. The
-// panic would otherwise end the process with all its runs. task names in the log what failed.
+// recoverPanic limits a panic to its request, and logs it. If the response has not begun, it answers with a problem
+// document. Otherwise it cuts the connection with http.ErrAbortHandler, because a stream that ends cleanly looks
+// complete. It must follow prepareResponse, which makes the writer.
+func (h *Handler) recoverPanic(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if v != http.ErrAbortHandler {
+				h.Logger.ErrorContext(r.Context(), "panic in a handler", "path", r.URL.Path,
+					"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				if w.(*deadlineWriter).status == 0 {
+					h.writeProblem(w, r, newProblem("internal", "Something went wrong inside the service."))
+					return
+				}
+			}
+			panic(http.ErrAbortHandler)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// logPanic, when deferred, recovers a panic and logs it. It is for goroutines other than that of a request, whose panic
+// would end the process with all its runs. task says in the log what the goroutine was doing.
 func (h *Handler) logPanic(ctx context.Context, task string) {
 	if v := recover(); v != nil {
 		h.Logger.ErrorContext(ctx, "panic", "task", task, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
@@ -80,7 +93,8 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 		if h.AllowedHosts != nil && !isProbe(r) && !slices.Contains(h.AllowedHosts, host) {
-			h.rejections.log(r.Context(), h.Logger, help.Requests, "host "+host, "cause", "unknown host", "setting", "ALLOWED_HOSTS", "host", truncateForLog(host))
+			h.rejections.log(r.Context(), h.Logger, help.Requests, "host "+host,
+				"cause", "unknown host", "setting", "ALLOWED_HOSTS", "host", truncateForLog(host))
 			h.writeProblem(w, r, newProblem("misdirected", "This service does not serve this host name. Its operator allows host names with ALLOWED_HOSTS."))
 			return
 		}
@@ -88,13 +102,13 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 	})
 }
 
-// handleCORS implements the CORS protocol (Fetch standard), for CORSOrigins only. It never allows
-// credentials, because callers authenticate with a header.
+// handleCORS implements the CORS protocol (Fetch standard) for the origins in CORSOrigins. It answers preflight requests
+// itself, and refuses those of any other origin. It never allows credentials, because callers authenticate with a header.
 func (h *Handler) handleCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Add("Vary", "Origin")
-		origin := strings.Join(r.Header.Values("Origin"), ", ") // more than one is not allowed
+		origin := strings.Join(r.Header.Values("Origin"), ", ") // a list of several is not in CORSOrigins
 		allowed := origin != "" && slices.Contains(h.CORSOrigins, origin)
 		if allowed {
 			header.Set("Access-Control-Allow-Origin", origin)
@@ -115,26 +129,28 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 	})
 }
 
-// allowedHeaders returns the headers that pages of other origins may send: those of the API, and
-// those with which OpenAI's client describes itself. The latter are matched by prefix, because
-// new ones appear with new versions of the client. The clients of OpenAI and of the AI SDK set User-Agent
+// allowedHeaders returns the headers that pages of other origins may send, as Access-Control-Allow-Headers for the
+// preflight r: the headers of the API, and those of r with which OpenAI's client describes itself. The latter are matched
+// by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK set User-Agent
 // too, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
 func allowedHeaders(r *http.Request) string {
 	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, User-Agent, " +
 		"Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 	for _, name := range strings.Split(r.Header.Get("Access-Control-Request-Headers"), ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
-		ofOpenAI := strings.HasPrefix(name, "x-stainless-") || strings.HasPrefix(name, "openai-")
-		if ofOpenAI && !strings.ContainsFunc(name, func(c rune) bool { return c != '-' && (c < 'a' || c > 'z') }) {
+		isOpenAI := strings.HasPrefix(name, "x-stainless-") || strings.HasPrefix(name, "openai-")
+		// The name is from the request and is copied into the response, so it must be a plain name.
+		isPlain := !strings.ContainsFunc(name, func(c rune) bool { return c != '-' && (c < 'a' || c > 'z') })
+		if isOpenAI && isPlain {
 			allowed += ", " + name
 		}
 	}
 	return allowed
 }
 
-// rejectCrossSite refuses requests that a page of another site makes a browser send. That
-// includes GET: a question in the URL of an image would still call tools. Programs that are not
-// browsers send neither Sec-Fetch-Site nor Origin.
+// rejectCrossSite refuses requests that a browser sends for a page of an origin that is not in CORSOrigins. It refuses
+// GET too: an image whose URL has a question would start a run, which calls tools. Programs that are not browsers
+// send neither Sec-Fetch-Site nor Origin, and are let through.
 func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(h.CORSOrigins, r.Header.Get("Origin")) && isCrossSite(r) {
@@ -145,11 +161,12 @@ func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	})
 }
 
-// rejectOrigin answers a request of an origin that is not one of CORSOrigins. A page cannot read
+// rejectOrigin answers 403 to a request of an origin that is not in CORSOrigins. A page cannot read
 // the answer, so the log has the origin and the setting too.
 func (h *Handler) rejectOrigin(w http.ResponseWriter, r *http.Request) {
 	origin := r.Header.Get("Origin")
-	h.rejections.log(r.Context(), h.Logger, help.Requests, "origin "+origin, "cause", "unknown origin", "setting", "CORS_ORIGINS", "origin", truncateForLog(origin))
+	h.rejections.log(r.Context(), h.Logger, help.Requests, "origin "+origin,
+		"cause", "unknown origin", "setting", "CORS_ORIGINS", "origin", truncateForLog(origin))
 	h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service. Its operator allows origins with CORS_ORIGINS."))
 }
 
@@ -174,8 +191,8 @@ func isCrossSite(r *http.Request) bool {
 // identityKey is the key of the caller's identity in a request's context.
 type identityKey struct{}
 
-// authenticate verifies the caller's token and adds the caller's identity to the request's
-// context. Without a Verifier it does nothing.
+// authenticate verifies the caller's token and adds the caller's identity, with the token, to the request's
+// context. It refuses a request whose token is missing or not valid. Without a Verifier it does nothing.
 func (h *Handler) authenticate(next http.Handler) http.Handler {
 	if h.Verifier == nil {
 		return next
@@ -197,8 +214,8 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// identity returns the identity of the caller. Without authentication that is an anonymous caller
-// with their address, so that limits per caller still apply.
+// identity returns the identity of the caller, which authenticate has added. Without authentication it returns an
+// anonymous caller who is identified by their address, so that limits per caller still apply.
 func identity(r *http.Request) auth.Identity {
 	id, ok := r.Context().Value(identityKey{}).(auth.Identity)
 	if !ok {
@@ -208,11 +225,11 @@ func identity(r *http.Request) auth.Identity {
 }
 
 // singleValueHeaders are headers that a request may have only once, because the service acts on
-// their one value. Authorization and Idempotency-Key are checked where they are read.
+// one value. Authorization and Idempotency-Key are checked where they are read.
 var singleValueHeaders = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// rejectDuplicateHeaders refuses requests that have one of singleValueHeaders twice: a proxy may
-// have made its decision by the other value (RFC 9110 section 5.3).
+// rejectDuplicateHeaders refuses requests that have one of singleValueHeaders twice: a proxy may have let the request
+// through because of the second value (RFC 9110 section 5.3).
 func (h *Handler) rejectDuplicateHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range singleValueHeaders {
@@ -244,7 +261,7 @@ func (h *Handler) rejectInvalidQuery(next http.Handler) http.Handler {
 	})
 }
 
-// basePathOf returns the path of a URL without a slash at its end; "" for none.
+// basePathOf returns the escaped path of a URL without a slash at its end; "" if the URL has no path or is not valid.
 func basePathOf(publicURL string) string {
 	u, err := url.Parse(publicURL)
 	if err != nil {
@@ -253,9 +270,9 @@ func basePathOf(publicURL string) string {
 	return strings.TrimSuffix(u.EscapedPath(), "/")
 }
 
-// stripBasePath serves the routes at the root and below the base path, because a proxy may remove
-// the path from requests or leave it. The console needs the slash after the base path: its links
-// are relative.
+// stripBasePath removes the base path from the URL of a request that has it. So the routes are served at the root and
+// below the base path, because a proxy may remove the base path from requests or keep it. A request for the base path
+// itself is redirected to the path with a slash, because the links of the console are relative.
 func (h *Handler) stripBasePath(next http.Handler) http.Handler {
 	if h.basePath == "" {
 		return next
@@ -266,11 +283,11 @@ func (h *Handler) stripBasePath(next http.Handler) http.Handler {
 			http.Redirect(w, r, to.String(), http.StatusPermanentRedirect)
 			return
 		}
-		path, raw := h.trimBasePath(r.URL.Path), h.trimBasePath(r.URL.RawPath)
-		if path != r.URL.Path {
-			stripped := *r
+		if path := h.trimBasePath(r.URL.Path); path != r.URL.Path {
 			u := *r.URL
-			u.Path, u.RawPath = path, raw
+			u.Path = path
+			u.RawPath = h.trimBasePath(r.URL.RawPath)
+			stripped := *r // a handler must not change its request
 			stripped.URL = &u
 			r = &stripped
 		}
@@ -278,8 +295,8 @@ func (h *Handler) stripBasePath(next http.Handler) http.Handler {
 	})
 }
 
-// trimBasePath returns a path without the base path. In the path of resource metadata, the base
-// path follows the well-known one (RFC 9728 section 3.1).
+// trimBasePath returns a path without the base path, or unchanged if it does not have the base path. In the path of
+// resource metadata, the base path follows resourceMetadataPath (RFC 9728 section 3.1).
 func (h *Handler) trimBasePath(path string) string {
 	if h.basePath == "" {
 		return path
@@ -289,8 +306,9 @@ func (h *Handler) trimBasePath(path string) string {
 		wellKnown, rest = resourceMetadataPath, after
 	}
 	after, ok := strings.CutPrefix(rest, h.basePath)
-	switch {
-	case ok && strings.HasPrefix(after, "/"), ok && after == "" && wellKnown != "":
+	isBelow := strings.HasPrefix(after, "/") // and not a path such as /answerd2
+	isMetadata := after == "" && wellKnown != ""
+	if ok && (isBelow || isMetadata) {
 		return wellKnown + after
 	}
 	return path

@@ -15,8 +15,8 @@ const maxCallbackQuery = 8 << 10
 // oauthCallback serves GET /oauth/callback, to which a browser returns from the authorization
 // server of an MCP server. The request is not authenticated: the state in its query says which
 // sign-in it belongs to, and is valid once. The pages are fixed texts and contain nothing of the
-// query, which another site may have written. While the store of sign-ins cannot be read, the
-// answer is 503, and reloading the page works, because the state has not been used up.
+// query, which another site may have written. If the store of sign-ins cannot be read, the
+// answer is 503, and the user can reload the page, because the state has not been used.
 func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	var found bool
 	var err error
@@ -24,13 +24,13 @@ func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 		found, err = h.Agent.FinishSignIn(r.Context(), query)
 	}
 	switch {
-	case !found && err != nil:
+	case !found && err != nil: // the store did not answer
 		h.Logger.WarnContext(r.Context(), "a sign-in cannot be completed now", "error", err)
 		w.Header().Set("Retry-After", "1")
 		writeHTML(w, http.StatusServiceUnavailable, "Please try again", "The sign-in cannot be completed at the moment. Reload this page to try again.")
 	case !found:
 		writeHTML(w, http.StatusBadRequest, "This link is not valid any more", "It was used before, is too old, or was never issued. Ask your question again.")
-	case err != nil:
+	case err != nil: // for example, the user refused
 		writeHTML(w, http.StatusBadRequest, "Sign-in failed", "No access was granted. You may close this window and ask your question again.")
 	default:
 		writeHTML(w, http.StatusOK, "Done", "You may close this window. Your question continues by itself.")
@@ -46,7 +46,7 @@ func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// writeHTML answers with a page for a person. The URL in the browser contains an authorization
+// writeHTML answers with a page for a person. title and text are HTML. The URL in the browser contains an authorization
 // code, so the page sends no Referer and is not cached (RFC 9700 section 4.2).
 func writeHTML(w http.ResponseWriter, status int, title, text string) {
 	header := w.Header()
@@ -55,7 +55,8 @@ func writeHTML(w http.ResponseWriter, status int, title, text string) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>"+title+"</title></head>\n<body><h1>"+title+"</h1><p>"+text+"</p></body></html>\n")
+	_, _ = io.WriteString(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>"+title+"</title></head>\n"+
+		"<body><h1>"+title+"</h1><p>"+text+"</p></body></html>\n")
 }
 
 // resourceMetadataPath is the path of protected resource metadata. The path of the resource
@@ -80,8 +81,8 @@ func (h *Handler) getResourceMetadata(w http.ResponseWriter, r *http.Request) er
 	return nil
 }
 
-// metadataURL returns the URL of the metadata of the resource that the request asks for, which a
-// WWW-Authenticate challenge names (RFC 9728 section 5.1).
+// metadataURL returns the URL of the metadata document for the resource that the request is for: /mcp or the whole
+// service (getResourceMetadata). A WWW-Authenticate challenge names this URL (RFC 9728 section 5.1).
 func (h *Handler) metadataURL(r *http.Request) string {
 	resourcePath := ""
 	if r.URL.Path == "/mcp" {
@@ -90,7 +91,7 @@ func (h *Handler) metadataURL(r *http.Request) string {
 	return h.publicURL(r) + resourceMetadataPath + resourcePath
 }
 
-// publicURL returns the service's URL as the caller knows it: PublicURL, or else the requested
+// publicURL returns the service's URL as the caller knows it: PublicURL, or else https and the requested
 // host, which checkHost has accepted. It ignores X-Forwarded headers, because any client can send
 // them.
 func (h *Handler) publicURL(r *http.Request) string {
@@ -103,7 +104,7 @@ func (h *Handler) publicURL(r *http.Request) string {
 	}
 	name = strings.Trim(name, "[]")
 	if ip := net.ParseIP(name); strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback() {
-		scheme = "http" // other hosts must not receive tokens over plain HTTP
+		scheme = "http" // only on loopback: anywhere else, a token must not be sent over plain HTTP
 	}
 	return scheme + "://" + r.Host
 }

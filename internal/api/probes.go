@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// getHealth serves GET /healthz: the process answers. It checks nothing else, because a restart,
-// which a failing liveness probe causes, would not repair an MCP server or the log.
+// getHealth serves GET /healthz. It answers 200 whenever the process can. It checks no MCP server and not the log: a
+// failing liveness probe causes a restart, which would repair neither.
 func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": "ok"})
 	return nil
@@ -54,11 +54,11 @@ func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	if strings.HasSuffix(r.URL.Path, ".json") {
 		w.Header().Set("Content-Type", "application/schema+json")
 	}
-	_, _ = w.Write(document) // as in writeJSON
+	_, _ = w.Write(document) // fails only if the caller has left
 	return nil
 }
 
-// getConsole serves the console and its files.
+// getConsole serves the console and its files. For a file that does not exist, it answers with a problem document.
 func (h *Handler) getConsole(w http.ResponseWriter, r *http.Request) error {
 	f := &statusFilter{ResponseWriter: w, drops: func(status int) bool { return status == http.StatusNotFound }}
 	h.Console.ServeHTTP(f, r)

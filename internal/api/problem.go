@@ -22,9 +22,9 @@ import (
 )
 
 // problem is a problem document (RFC 9457). Detail is written for the caller. The cause of an
-// internal error is only in the log, under the same trace id. It is also the error that handlers return
+// internal error is only in the log, under the same trace id. Handlers return a problem as the error
 // for what they find wrong themselves. Errors of other packages become problems in problemFor, so that
-// those packages need not know HTTP, and no error reaches a caller by accident.
+// those packages need not know HTTP, and no internal text reaches a caller by accident.
 type problem struct {
 	Type     string              `json:"type"`
 	Title    string              `json:"title"`
@@ -34,14 +34,13 @@ type problem struct {
 	Code     string              `json:"code"`
 	TraceID  string              `json:"trace_id"`
 	Errors   []native.FieldError `json:"errors,omitempty"`
-	Kind     string              `json:"kind,omitempty"`    // of a failed tool call
-	CallID   string              `json:"call_id,omitempty"` // and its id, as in the log
-	RunID    string              `json:"run_id,omitempty"`  // of the run that keeps a thread busy
+	Kind     string              `json:"kind,omitempty"`    // why a tool call failed, as in the event tool_error
+	CallID   string              `json:"call_id,omitempty"` // the id of the tool call that failed
+	RunID    string              `json:"run_id,omitempty"`  // the run that keeps the thread busy
 
-	header http.Header // further headers of the response
-	param  string      // the wrong parameter, by its name in an OpenAI format
-	// unknownModel says that the model's endpoint does not know the model. The OpenAI APIs have a
-	// status and a code of their own for that.
+	header http.Header // headers of the response beside those of every problem
+	param  string      // the name of the wrong parameter in an OpenAI format; "" if unknown
+	// unknownModel says that the model's endpoint does not know the model. openAIError has a status and a code for that.
 	unknownModel bool
 }
 
@@ -105,11 +104,11 @@ func (p *problem) withRetryAfter() *problem {
 
 // problemFor returns the problem document of an error; it is the only place that maps errors to
 // public texts. An error that it does not know is a defect of the service: known is false, and
-// the document says nothing about it. The problem is the caller's own: writeProblem completes it, and
-// handlers may return the same problem for many requests (errContextEnded).
+// the document says nothing about it. The caller may change the fields of p but not its header. p is a copy even if err
+// is a problem, because many requests may share one (errContextEnded).
 func problemFor(err error) (p *problem, known bool) {
-	if ready, ok := errors.AsType[*problem](err); ok {
-		own := *ready
+	if shared, ok := errors.AsType[*problem](err); ok {
+		own := *shared
 		return &own, true
 	}
 	if p := invalidRequestProblem(err); p != nil {
@@ -131,7 +130,8 @@ func problemFor(err error) (p *problem, known bool) {
 		return p, true
 	}
 	if down, ok := errors.AsType[*agent.ToolsUnavailableError](err); ok {
-		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+strings.Join(down.Servers, ", ")+". Ask again later; GET /servers says why.")
+		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+
+			strings.Join(down.Servers, ", ")+". Ask again later; GET /servers says why.")
 		p.header.Set("Retry-After", "5") // failed servers are connected again after 1 s to 60 s
 		return p, true
 	}
@@ -181,9 +181,8 @@ var sentinelProblems = []struct {
 // invalidFields is the detail of a problem that lists its fields.
 const invalidFields = "The request has invalid fields."
 
-// invalidRequestProblem returns the problem of a body that cannot be used, or nil for other
-// errors. Native formats list all fields; the OpenAI formats name one parameter, which openAIError
-// writes.
+// invalidRequestProblem returns the problem of a body that cannot be used, or nil if err has another cause. The problem
+// lists the wrong fields; for the OpenAI formats it names one parameter instead (param), which openAIError writes.
 func invalidRequestProblem(err error) *problem {
 	var (
 		badNative    *native.Invalid
@@ -230,8 +229,8 @@ func fieldProblem(pointer, detail string) *problem {
 	return p
 }
 
-// runProblem returns the problem of a run that failed. A code that this version does not know,
-// such as one that another version stored, becomes internal.
+// runProblem returns the problem of a run that failed with runErr. If problemKinds does not have the code, because
+// another version of the service stored it, the code becomes internal.
 func runProblem(run event.Run, runErr event.RunError) *problem {
 	code := runErr.Code
 	if _, ok := problemKinds[code]; !ok {
@@ -253,8 +252,9 @@ func runProblem(run event.Run, runErr event.RunError) *problem {
 	return p
 }
 
-// authProblem returns the problem of a request that did not authenticate (RFC 6750 section 3).
-// metadata is the URL of the resource metadata that the challenge names.
+// authProblem returns the problem of a request whose token was refused with err (RFC 6750 section 3), with a
+// WWW-Authenticate challenge. metadata is the URL of the resource metadata that the challenge names. An error that has
+// nothing to do with the token is returned as it is.
 func authProblem(err error, metadata string) error {
 	status, challenge := auth.Challenge(err, metadata)
 	var p *problem
@@ -274,8 +274,8 @@ func authProblem(err error, metadata string) error {
 	return p
 }
 
-// writeProblem answers r with the problem of err, in the error format of the path's API. It logs
-// errors that the caller sees only as "internal".
+// writeProblem answers r with the problem of err: below /v1/ in OpenAI's error format, else as a problem document. It
+// logs errors that the caller sees only as "internal", and callers that exceed a limit.
 func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p, known := problemFor(err)
 	if !known {
@@ -298,15 +298,16 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	writeJSON(w, p.Status, "application/problem+json", p)
 }
 
-// openAIError returns the status and the body of a problem in OpenAI's format. In that format, a
-// model that does not exist is 404, and one that is rate limited 429. It has room for one error,
-// so only the first field is named.
+// openAIError returns the status and the body of a problem in OpenAI's format, for a request to path. In that format, a
+// model that does not exist is 404, and a model that is rate limited is 429. It has room for one wrong parameter, so
+// only the first field of p.Errors is named; the fields of an invalid output are all in the message.
 func openAIError(p *problem, path string) (status int, body any) {
 	conversation := "input"
 	if strings.HasPrefix(path, "/v1/chat/") {
 		conversation = "messages"
 	}
-	status, code, message, param := p.Status, p.Code, p.Detail, p.param
+	status = p.Status
+	code, message, param := p.Code, p.Detail, p.param
 	switch {
 	case p.unknownModel:
 		status = http.StatusNotFound
@@ -328,8 +329,8 @@ func openAIError(p *problem, path string) (status int, body any) {
 	return status, chat.NewError(status, code, message, param)
 }
 
-// openAIParam returns the parameter name of a native field in the OpenAI formats. conversation is
-// the name of the parameter that holds the question and the history.
+// openAIParam returns the name in the OpenAI formats of the native field at a JSON pointer. Fields that these formats
+// lack are in the member "answerd". conversation is the parameter that holds the question and the history.
 func openAIParam(pointer, conversation string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
 	field, _, _ := strings.Cut(name, ".")
@@ -342,9 +343,9 @@ func openAIParam(pointer, conversation string) string {
 	return name
 }
 
-// forbidRetry tells OpenAI's clients not to retry a request. By default they retry failed requests
-// twice. A retry would call tools again, restart a run that was cancelled, or fail in the same
-// way.
+// forbidRetry adds X-Should-Retry: false to p, the problem of a run that has ended, and returns p. It does so if a retry
+// would call tools again, start a run that was cancelled once more, or fail in the same way. OpenAI's clients, which
+// retry failed requests twice by default, obey the header.
 func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	end, failed := run.Last.Body.(event.RunError)
 	if calledTools || p.Code == "conflict" || failed && !end.Retryable {
@@ -353,17 +354,17 @@ func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	return p
 }
 
-// forbidSecondRun tells OpenAI's clients not to retry a request whose run continues without its reader, for
-// example at another process: a retry would start a second run. With an Idempotency-Key it attaches to
-// the first one.
+// forbidSecondRun tells OpenAI's clients with a header not to retry a request whose run may continue without its reader,
+// for example in another process: a retry would start a second run. With an Idempotency-Key a retry is allowed, because
+// it attaches to the first run.
 func forbidSecondRun(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Idempotency-Key") == "" {
 		w.Header().Set("X-Should-Retry", "false")
 	}
 }
 
-// endProblem returns the problem of a run that has ended without an answer, or nil if it has an
-// answer.
+// endProblem returns the problem of a run that has failed or was cancelled, or nil if the run has an answer. The run must
+// have ended.
 func endProblem(run event.Run) *problem {
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
@@ -377,15 +378,15 @@ func endProblem(run event.Run) *problem {
 }
 
 // toolCodes maps the kind of a failed tool call to a problem code. Only errors that the caller can
-// correct are 4xx. A tool that ran and failed is 502, like a model that failed. None has
-// Retry-After, because only the kind says whether it is safe to call again.
+// correct are 4xx. A tool that ran and failed is 502, like a model that failed. These problems have no
+// Retry-After, because whether a second call is safe depends on the kind.
 var toolCodes = map[string]string{
 	"unknown_tool":      "not_found",
 	"invalid_arguments": "unprocessable",
 	"denied":            "forbidden",
 	"unavailable":       "unavailable",
 	"timeout":           "tool_timeout",
-	"cancelled":         "server_shutdown", // otherwise the caller has left and reads nothing
+	"cancelled":         "server_shutdown", // the other cause is a caller who has left and reads no response
 }
 
 // toolProblem returns the problem of a failed tool call. Kinds that toolCodes does not list are
@@ -406,7 +407,7 @@ func toolProblem(callErr *agent.ToolCallError) *problem {
 	return p
 }
 
-// jsonPointer returns a field such as messages[2].parts as a JSON pointer (RFC 6901).
+// jsonPointer returns a field path such as messages[2].parts as a JSON pointer (RFC 6901), here /messages/2/parts.
 func jsonPointer(field string) string {
 	if field == "" {
 		return ""

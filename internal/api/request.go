@@ -27,12 +27,12 @@ const (
 	maxWait = time.Hour
 )
 
-// routePath returns the path that chi matches with the routes: the escaped path if the request's differs
-// from how net/url escapes it, otherwise the unescaped path.
+// routePath returns the path of the request as chi matches it with the routes: RawPath, which net/url sets only if the
+// escaped path of the request is not the default escaping of Path, or else Path.
 func routePath(r *http.Request) string { return cmp.Or(r.URL.RawPath, r.URL.Path) }
 
-// pathParam returns a parameter of the path, unescaped. chi returns it as it is in routePath. The ids of
-// models, threads, chats and calls and the names of servers may contain characters that clients escape,
+// pathParam returns a parameter of the path, unescaped. chi returns it as it is in routePath, which may be escaped. The
+// ids of models, threads, chats and calls and the names of servers may contain characters that clients escape,
 // such as a slash.
 func pathParam(r *http.Request, name string) string {
 	value := chi.URLParam(r, name)
@@ -57,7 +57,8 @@ func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Requ
 }
 
 // readBody reads the whole JSON body, at most MaxBody bytes. Handlers must call it before they
-// start anything: net/http notices that a caller has left only after the body was read.
+// start anything: net/http ends the request's context when the caller leaves only after the body was read. The error is
+// a *problem, an *http.MaxBytesError or an *agent.Refusal.
 func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if err := requireJSON(r); err != nil {
 		return nil, err
@@ -73,17 +74,17 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
 		return nil, refusal
 	}
-	// Clients retry after 408, so only the server's ReadTimeout is reported as one.
+	// Clients retry after 408, so only a body that exceeds the server's ReadTimeout gets this status.
 	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() {
 		return nil, newProblem("timeout", "The body did not arrive in time.")
 	}
 	return nil, newProblem("invalid_request", "The body is incomplete, or its chunks are malformed.")
 }
 
-// withIdempotencyKey returns req with the Idempotency-Key of the HTTP request, if it has one. The fingerprint
-// makes the agent refuse the key with another path or body. The native routes count as one path,
-// since all of them take the same question; their bodies are compared in the canonical form of
-// RFC 8785, because a query has no spelling of its own.
+// withIdempotencyKey returns req with the Idempotency-Key of r, if r has one, and with a fingerprint of path and body,
+// because of which the agent refuses the same key with another path or body. The native routes count as one path,
+// since all of them take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a
+// repeated question may be a query once and a body once.
 func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {
@@ -98,14 +99,15 @@ func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.
 	if path == "/answer/stream" || path == "/answer" {
 		path, body = "/answer", native.CanonicalBody(body)
 	}
-	req.IdempotencyKey, req.Fingerprint = key, sha256.Sum256(body)
-	ofPath := sha256.Sum256([]byte(path))
-	copy(req.Fingerprint[:agent.FingerprintPathBytes], ofPath[:])
+	req.IdempotencyKey = key
+	req.Fingerprint = sha256.Sum256(body)
+	pathDigest := sha256.Sum256([]byte(path))
+	copy(req.Fingerprint[:agent.FingerprintPathBytes], pathDigest[:])
 	return req, nil
 }
 
-// requireJSON refuses bodies that are not JSON in UTF-8. That also refuses HTML forms, which a
-// browser sends to other origins without a CORS preflight.
+// requireJSON refuses requests whose Content-Type is not JSON in UTF-8, or that have a Content-Encoding. So it refuses
+// HTML forms too, which a browser sends to other origins without a CORS preflight.
 func requireJSON(r *http.Request) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -120,17 +122,18 @@ func requireJSON(r *http.Request) error {
 	return nil
 }
 
-// requireAcceptable refuses a caller whose Accept excludes the media type of the response. The most
-// specific media range that matches it counts (RFC 9110 section 12.5.1). An Accept without any media range
-// excludes nothing.
+// requireAcceptable returns a problem if the Accept header excludes offered, the media type of the response. Of the media
+// ranges that match offered, the most specific one counts (RFC 9110 section 12.5.1). A request without Accept, or with an
+// empty one, accepts any media type.
 func requireAcceptable(r *http.Request, offered string) error {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	if strings.Trim(accept, ", \t") == "" {
 		return nil
 	}
 	major, _, _ := strings.Cut(offered, "/")
-	matching := []string{"*/*", major + "/*", offered} // ever more specific
-	acceptable, specificity := false, 0
+	matching := []string{"*/*", major + "/*", offered} // the media ranges that match, the most specific one last
+	acceptable := false
+	specificity := 0 // the highest index in matching so far
 	for _, v := range strings.Split(accept, ",") {
 		mediaRange, params, err := mime.ParseMediaType(v)
 		if err != nil {
@@ -138,11 +141,11 @@ func requireAcceptable(r *http.Request, offered string) error {
 		}
 		i := slices.Index(matching, mediaRange)
 		if i < specificity {
-			continue
+			continue // it does not match (-1), or a more specific media range was found before
 		}
 		q, err := strconv.ParseFloat(params["q"], 64)
-		wanted := params["q"] == "" || err == nil && q > 0
-		acceptable = wanted || acceptable && i == specificity
+		isAccepted := params["q"] == "" || err == nil && q > 0
+		acceptable = isAccepted || acceptable && i == specificity // of two equal media ranges, one must accept
 		specificity = i
 	}
 	if acceptable {
@@ -151,9 +154,9 @@ func requireAcceptable(r *http.Request, offered string) error {
 	return newProblem("not_acceptable", "The response would be "+offered+".")
 }
 
-// preferredWait returns how long the caller prefers to wait for a person's input before it gets
-// 202 (RFC 7240 section 4.3), at most maxWait, and the value for Preference-Applied. Without a
-// valid preference both are zero: invalid ones are ignored, and of two the first counts
+// preferredWait returns how long the caller prefers to wait for a person's input before the response is
+// 202 (Prefer: wait, RFC 7240 section 4.3), at most maxWait, and the value for Preference-Applied. Without the
+// preference, or if its value is not valid, both are zero. If the preference is given twice, the first one counts
 // (section 2).
 func preferredWait(r *http.Request) (wait time.Duration, applied string) {
 	for _, line := range r.Header.Values("Prefer") {

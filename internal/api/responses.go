@@ -17,7 +17,7 @@ import (
 	"answerd/internal/event"
 )
 
-// createResponse serves POST /v1/responses.
+// createResponse serves POST /v1/responses: it starts a run, or resumes one if the request answers approval requests.
 func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	var request responses.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
@@ -36,9 +36,9 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 		return h.answerApprovals(w, r, request)
 	}
 
-	// Use the stored form for this response too, so that it is the same when it is retrieved later.
+	// Encode this response from the stored form, so that it is the same when it is retrieved later.
 	record := request.EncodeStored()
-	stored, _ := responses.DecodeStored(record)
+	stored, _ := responses.DecodeStored(record) // cannot fail for what EncodeStored returns
 	req.Record = responses.NotStored
 
 	if request.IsStored() {
@@ -60,8 +60,9 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, request.Stream, request.Background)
 }
 
-// continueThread makes the request continue the thread of the previous response, after that response. It
-// replaces references to items of earlier responses by the items.
+// continueThread makes the request continue the thread of its previous response (PreviousID), after the turn of that
+// response. It replaces references to items of earlier responses by the items. The error is the problem of the wrong
+// parameter.
 func (h *Handler) continueThread(r *http.Request, request *responses.Request) error {
 	err := request.ResolveReferences(h.Agent.MaxHistory, func(run string) ([]event.Event, error) {
 		if _, err := h.ownedRun(r, run); err != nil {
@@ -80,10 +81,10 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 	}
 	id, _, _ := responses.ParseID(request.PreviousID)
 	previous, err := h.findResponse(r, request.PreviousID)
-	if errors.Is(err, event.ErrGone) { // the thread may have its turn longer than the log has its events
+	if errors.Is(err, event.ErrGone) { // the thread keeps the turn, perhaps longer than the log keeps the run's events
 		previous.run, err = h.ownedRun(r, id)
 		if errors.Is(err, event.ErrGone) && previous.run.ThreadID != "" {
-			err = nil
+			err = nil // the thread is all that is needed of the run
 		}
 	}
 	if err != nil {
@@ -92,12 +93,13 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 	if request.ThreadID != "" && request.ThreadID != previous.run.ThreadID {
 		return &responses.Invalid{Param: "answerd.thread_id", Message: "is not the thread of the previous response"}
 	}
-	request.ThreadID, request.AfterRun = previous.run.ThreadID, id
+	request.ThreadID = previous.run.ThreadID
+	request.AfterRun = id
 	return nil
 }
 
-// startProblem returns the error of a run that did not start as the problem of the parameter that is the
-// cause.
+// startProblem returns err, an error of Agent.Start, as the problem of the parameter of request that is the
+// cause. If no parameter is the cause, it returns err as it is.
 func startProblem(err error, request responses.Request) error {
 	busy, isBusy := errors.AsType[*event.BusyError](err)
 	bad, isInvalid := errors.AsType[*agent.InvalidError](err)
@@ -120,9 +122,9 @@ func startProblem(err error, request responses.Request) error {
 	return err
 }
 
-// missingResponse returns the reason why there is no response as the problem of the parameter that
-// names it, and other errors as they are. The OpenAI API has no 410: a response that is no longer
-// kept is 404 there.
+// missingResponse returns err as a problem not_found with the parameter that names the response, if err means that the
+// response does not exist or is no longer kept: the OpenAI API answers 404 in either case, and has no 410. It returns any
+// other error, and nil, as it is.
 func missingResponse(err error, param string) error {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -140,7 +142,7 @@ func missingResponse(err error, param string) error {
 	return p
 }
 
-// allEvents returns the events of a run so far.
+// allEvents returns all events that the log has of a run at present. If it has dropped some, the error is event.ErrGone.
 func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, error) {
 	var out []event.Event
 	for {
@@ -155,8 +157,8 @@ func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, err
 	}
 }
 
-// sendResponse answers with a response whose run was started or resumed: as a stream, as it is now
-// (background), or when it has ended.
+// sendResponse answers with a response whose run was started or resumed: with a stream (stream), with the response as it
+// is now (background), or with the response when it has ended, which may take as long as the run.
 func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span responseSpan, stream, background bool) error {
 	head, err := h.responseHeader(r, span, 0)
 	if err != nil {
@@ -169,11 +171,13 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span resp
 	case background:
 		return h.writeResponse(w, r, span, head)
 	}
-	enc, calledTools, seen := responses.NewEncoder(head), false, int64(0)
+	enc := responses.NewEncoder(head)
+	calledTools := false
+	eventCount := int64(0)
 	// closedChannel stops the wait at a suspension, because that ends the response.
 	run, err := h.awaitRun(r.Context(), span.run.ID, closedChannel, func(e event.Event) {
-		seen++
-		if e.Seq == seen {
+		eventCount++
+		if e.Seq == eventCount { // after a gap, the encoder gets no more events
 			enc.Encode(e)
 		}
 		call, ok := e.Body.(event.ToolCall)
@@ -183,25 +187,27 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span resp
 		forbidSecondRun(w, r)
 		return err
 	}
-	isPartial := seen != run.Last.Seq && !enc.HasEnded() // the log has dropped events of this long run
+	isPartial := eventCount != run.Last.Seq && !enc.HasEnded() // the log has dropped events of this long run
 	answer, _ := run.Last.Body.(event.FinalAnswer)
 	end, failed := run.Last.Body.(event.RunError)
 	switch {
 	case failed:
 		return forbidRetry(runProblem(run, end), run, calledTools || isPartial)
 	case isPartial && (!run.Last.Terminal() || answer.FinishReason == "tool_calls"):
-		return event.ErrGone // approval requests or calls are missing
+		return event.ErrGone // approval requests or calls, which are the response, may be missing
 	}
-	if isPartial { // the answer is complete, and so is the usage
+	if isPartial {
+		// The last event has the whole answer and the usage. StructuredOutput makes the encoder take the text from it
+		// and not from deltas, some of which are missing.
 		enc = responses.NewEncoder(head)
-		enc.Encode(event.Event{Seq: head.After + 1, Body: event.Start{StructuredOutput: true}}) // takes the text from the last event
+		enc.Encode(event.Event{Seq: head.After + 1, Body: event.Start{StructuredOutput: true}})
 		enc.Encode(run.Last)
 	}
 	writeJSON(w, http.StatusOK, "application/json", enc.Response())
 	return nil
 }
 
-// streamResponse streams a response from the first event that the caller lacks (Header.Skip).
+// streamResponse streams a response, without the events of its stream that the caller already has (head.Skip).
 func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) {
 	enc := responses.NewEncoder(head)
 	encode := h.encodeSpan(r.Context(), s, enc)
@@ -242,7 +248,7 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return newProblem("invalid_request", "The query is malformed.")
 	}
-	skip := 0
+	skip := 0 // events of the stream that the caller has
 	stream, err := strconv.ParseBool(cmp.Or(query.Get("stream"), "false"))
 	if err != nil {
 		return newProblem("invalid_request", "The parameter stream must be true or false.")
@@ -265,9 +271,9 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	return h.writeResponse(w, r, span, head)
 }
 
-// cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response as
-// it is after cancelWait, if the run has not ended by then. The response is read last, because a run whose
-// events the log has dropped can be cancelled too.
+// cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response when the run has ended, or
+// as it is after cancelWait. It reads the events only after it has cancelled the run, so that a run whose first events
+// the log has dropped can be cancelled too; the answer is then 404.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err != nil {
@@ -283,10 +289,9 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	return missingResponse(err, "response_id")
 }
 
-// answerApprovals gives the run the answers to its approval requests, all or none, and sends the
-// response that follows. That response begins where the one that asked has ended. A client may
-// repeat the request because it lost the response; answers that the run already has are then not
-// given again.
+// answerApprovals gives the run of an earlier response the answers to its approval requests, all or none, and sends the
+// response that follows, which begins where the response that asked has ended. A client may repeat the request because
+// it lost the response. Answers that the run already has are then not given again.
 func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, request responses.Request) error {
 	id := request.Approvals[0].Run
 	span, err := h.findResponse(r, responses.FormatID(id, responses.Span{}))
@@ -306,23 +311,22 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, reques
 	if len(inputs) > 0 {
 		err = h.Agent.Answer(r.Context(), identity(r), id, inputs...)
 	}
-	repeated := errors.Is(err, agent.ErrAnswered) // the same request may have arrived twice at once
-	if err != nil && !repeated {
+	wasAnswered := errors.Is(err, agent.ErrAnswered) // perhaps by the same request, which has arrived twice at once
+	if err != nil && !wasAnswered {
 		return err
 	}
 	if events, err = h.allEvents(r.Context(), id); err != nil {
 		return err
 	}
 	notGiven := func(a responses.Approval) bool { return !hasApproval(events, a) }
-	if repeated && slices.ContainsFunc(request.Approvals, notGiven) {
+	if wasAnswered && slices.ContainsFunc(request.Approvals, notGiven) {
 		return newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
 	}
 	span.Span = spanAnswering(events, request.Approvals)
 	return h.sendResponse(w, r, span, request.Stream, request.Background)
 }
 
-// hasApproval reports whether the run has this answer to an approval request already. A client
-// that repeats its request because the response was lost then gets the response.
+// hasApproval reports whether the events have this answer to an approval request, with the same decision.
 func hasApproval(events []event.Event, a responses.Approval) bool {
 	return slices.ContainsFunc(events, func(e event.Event) bool {
 		b, ok := e.Body.(event.ApprovalResolved)

@@ -15,19 +15,18 @@ import (
 	"answerd/internal/sse"
 )
 
-// responseSpan is the part of a run that one response covers: from one of its events to its end,
+// responseSpan is one response as a part of a run: from one of the run's events to its end,
 // or to its suspension for approvals.
 type responseSpan struct {
-	run     event.Run
-	request responses.StoredRequest
-	responses.Span
-	// otherFormat means that the run was not started as a response.
-	otherFormat bool
+	run            event.Run
+	request        responses.StoredRequest // of the request that started the run
+	responses.Span                         // where in the run the response begins and ends
+	otherFormat    bool                    // the run was started in another API format
 }
 
-// findResponse returns the caller's response with that id, which may be a run of any API format. For
-// the response of another caller the error is event.ErrNotFound, so that nothing reveals that it
-// exists.
+// findResponse returns the caller's response with that id, which may be a run of any API format. The error is
+// event.ErrNotFound if there is none, or if it is another caller's, so that nothing reveals that it
+// exists; not_found if it was created with store false; event.ErrGone if the log has dropped what it needs of the run.
 func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error) {
 	runID, span, ok := responses.ParseID(id)
 	if !ok {
@@ -42,7 +41,8 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 	}
 	request, ok := responses.DecodeStored(run.Request)
 	if ok && !request.IsStored() {
-		return responseSpan{}, newProblem("not_found", "The response was created with store false, so it is not kept. The native API has its run, at /runs/"+run.ID+".")
+		return responseSpan{}, newProblem("not_found", "The response was created with store false, so it is not kept. "+
+			"The native API has its run, at /runs/"+run.ID+".")
 	}
 	if !ok {
 		start, err := h.startEventOf(r.Context(), run.ID)
@@ -54,7 +54,7 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 	return responseSpan{run: run, request: request, Span: span, otherFormat: !ok}, nil
 }
 
-// startEventOf returns the start event of a run; the zero value if the run has none yet.
+// startEventOf returns the start event of a run; the zero value if the log does not have the event yet.
 func (h *Handler) startEventOf(ctx context.Context, run string) (event.Start, error) {
 	page, err := h.Log.After(ctx, run, 0)
 	if err != nil || len(page.Events) == 0 {
@@ -64,29 +64,22 @@ func (h *Handler) startEventOf(ctx context.Context, run string) (event.Start, er
 	return start, nil
 }
 
-// isWhole reports whether the response covers the whole run, whatever suspends it.
+// isWhole reports whether the response covers the whole run: the run was started in another API format, and the response
+// begins with the run. Its approvals may have been given in any format, so a suspension that is over ends no response.
 func (s responseSpan) isWhole() bool { return s.otherFormat && s.After == 0 }
 
-// checkReadable returns why the response cannot be read at this time: the format has an item for
-// approvals, but for no other input that a run can wait for.
+// checkReadable returns a problem while the run is suspended for input that is not an approval, because the format has no
+// item for that. Otherwise it returns nil.
 func (s responseSpan) checkReadable() error {
 	if suspended, ok := s.run.Last.Body.(event.Suspended); ok && !responses.OnlyApprovals(suspended) {
-		return newProblem("not_found", "The run waits for input that a response has no item for: a form or a page of an MCP server, or a limit to raise. The native API has the question, at /runs/"+s.run.ID+".")
+		return newProblem("not_found", "The run waits for input that a response has no item for: a form or a page of an "+
+			"MCP server, or a limit to raise. The native API has the question, at /runs/"+s.run.ID+".")
 	}
 	return nil
 }
 
-// needConversation returns the problem of a run of another API format whose conversation before
-// the answer a caller needs. Such a run does not keep it, and a part of it would be wrong.
-func (s responseSpan) needConversation() error {
-	if s.otherFormat {
-		return newProblem("not_found", "The run was started in another API format, which does not keep the conversation before it as the input of a response.")
-	}
-	return nil
-}
-
-// encodeSpan returns the function that encodes the events of s. A suspension that is over does not
-// end a response that covers a whole run: the run is then read past it.
+// encodeSpan returns the function that encodes the events of s with enc. If s covers a whole run, a suspension ends the
+// response only while it lasts: the function tells enc to continue after a suspension that is over.
 func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses.Encoder) func(event.Event) []sse.Frame {
 	if !s.isWhole() {
 		return enc.Encode
@@ -101,17 +94,18 @@ func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses
 	}
 }
 
-// responseHeader returns the header with which an encoder encodes s. skip is the number of events
+// responseHeader returns the header with which an encoder encodes a response. skip is the number of events
 // of the stream that the caller already has. Apart from the lists of tools and the name of the default
-// model, it depends on the stored request and the log alone. So the response is the same whenever it is
+// model, the header depends on the stored request and the log alone. So the response is the same whenever it is
 // encoded, also in another process.
 func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (responses.Header, error) {
 	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{
-		ID: responses.FormatID(span.run.ID, span.Span), Created: span.run.Created, Model: cmp.Or(span.request.Model, defaultModel),
-		PreviousID: span.request.PreviousID, Conversation: span.request.Conversation, Echo: span.request.Echo, Span: span.Span, Skip: skip, Whole: span.isWhole(),
+		ID: responses.FormatID(span.run.ID, span.Span), Created: span.run.Created, Span: span.Span, Skip: skip, Whole: span.isWhole(),
+		Model: cmp.Or(span.request.Model, defaultModel), PreviousID: span.request.PreviousID,
+		Conversation: span.request.Conversation, Echo: span.request.Echo,
 	}
-	if span.After > 0 {
+	if span.After > 0 { // the response follows another one of the same run
 		events, err := h.allEvents(r.Context(), span.run.ID)
 		if err != nil {
 			return responses.Header{}, err
@@ -123,11 +117,12 @@ func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (
 	return head, nil
 }
 
-// spanEndingAt returns the span of the response that ended with the event end. If the caller gave
-// the run its approvals one after the other, that is the response to all of them.
+// spanEndingAt returns the span of the response that ended with the suspension end. events are those of the run. If the
+// caller answered the approval requests of an earlier suspension one by one, the span is that of the response to all
+// answers (spanAnswering has an example).
 func spanEndingAt(events []event.Event, end int64) (span responses.Span) {
 	newRequests := false       // the run has asked for approvals since lastSuspension
-	lastSuspension := int64(0) // sequence number
+	lastSuspension := int64(0) // the sequence number; 0 before the first suspension
 	for _, e := range events {
 		if e.Seq >= end {
 			break
@@ -150,13 +145,14 @@ func spanEndingAt(events []event.Event, end int64) (span responses.Span) {
 	return span
 }
 
-// spanAnswering returns the span of the response that follows those approvals, which the run has
-// in its log. For example, a run is suspended for two approvals (event 10), gets one of them (11), is
-// suspended for the other (12), and gets that too (13). A request that answers both has the span After
+// spanAnswering returns the span of the response to a request with approvals, which the events of the run show as
+// resolved. For example, a run is suspended for two approvals (event 10), gets the first (11), is
+// suspended for the second (12), and gets it too (13). A request that answers both has the span After
 // 10, Until 13: the suspension 12 is within the response and does not end it. A request that answers the
-// second one alone has After 12.
+// second alone has After 12.
 func spanAnswering(events []event.Event, approvals []responses.Approval) (span responses.Span) {
-	lastSuspension, firstSuspension := int64(0), int64(0) // before any of the approvals, before the first
+	lastSuspension := int64(0)  // the sequence number of the latest suspension
+	firstSuspension := int64(0) // the one before the first of the approvals; 0 until that is found
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case event.Suspended:
@@ -180,13 +176,15 @@ func spanAnswering(events []event.Event, approvals []responses.Approval) (span r
 	return span
 }
 
-// toolLists returns the tools of the MCP servers that the request named, as far as the caller and the
-// agent may use them.
+// toolLists returns the tools of the MCP servers that a request named, as far as the caller and the agent may use them: a
+// list for each server, which may be empty. It is nil if the request named no servers.
 func (h *Handler) toolLists(r *http.Request, agentID string, request responses.StoredRequest) []responses.ToolList {
 	if len(request.ListedServers) == 0 {
 		return nil
 	}
-	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Agent: agentID, Servers: request.ListedServers, Tools: request.Tools, ServerTools: request.ServerTools})
+	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{
+		Agent: agentID, Servers: request.ListedServers, Tools: request.Tools, ServerTools: request.ServerTools,
+	})
 	var out []responses.ToolList
 	for _, server := range request.ListedServers {
 		l := responses.ToolList{Server: server}
@@ -207,11 +205,13 @@ const (
 	defaultInputItems = 20
 )
 
-// listInputItems serves GET /v1/responses/{response_id}/input_items.
+// listInputItems serves GET /v1/responses/{response_id}/input_items: a page of the conversation up to the question, or of
+// the approvals that resumed the run.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
-	if err == nil && span.isWhole() {
-		err = span.needConversation()
+	if err == nil && span.isWhole() { // the log does not keep the conversation, and a part of it would be wrong
+		err = newProblem("not_found", "The run was started in another API format, "+
+			"which does not keep the conversation before it as the input of a response.")
 	}
 	if err != nil {
 		return missingResponse(err, "response_id")
@@ -255,17 +255,17 @@ func queryProblem(name, detail string) error {
 	return p
 }
 
-// deleteResponse serves DELETE /v1/responses/{response_id}. It removes everything about the run,
-// which includes the responses before and after this one in the same run. Responses of other runs
-// that continue this one do so with its thread, which keeps its turn. A response that waits for
-// approvals is cancelled and deleted. The caller must cancel a response in progress first.
+// deleteResponse serves DELETE /v1/responses/{response_id}. It removes the run with its children, and so the responses
+// before and after this one in the same run. The thread keeps the turn of the run, for the runs that have
+// continued it. A response that waits for approvals is cancelled and deleted. The caller must cancel a response in
+// progress first.
 func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "response_id")
-	s, err := h.findResponse(r, id)
+	span, err := h.findResponse(r, id)
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
-	run := s.run
+	run := span.run
 	if run.Status() == event.StatusSuspended {
 		if run, err = h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errContextEnded) {
 			return err

@@ -13,10 +13,10 @@ import (
 // newRouter returns the route table of the service. The first middleware of a list runs first.
 func (h *Handler) newRouter() chi.Router {
 	router := chi.NewRouter()
-	// recoverPanic comes first, since it also makes the writer that the others answer with. handleCORS
-	// comes before all that refuse a request, because without its headers a page cannot read why.
-	// Everything that refuses a request without reading it comes before what needs the caller's identity.
-	router.Use(h.recoverPanic, h.handleCORS, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders)
+	// prepareResponse makes the writer for the rest, and logs what recoverPanic answers. handleCORS comes before the
+	// middleware that refuses requests, because without its headers a page cannot read the problem. What can refuse a
+	// request by its connection or header comes before what needs the caller's identity.
+	router.Use(h.prepareResponse, h.recoverPanic, h.handleCORS, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders)
 	router.NotFound(h.withProblems(notFound))
 	router.MethodNotAllowed(h.withProblems(methodNotAllowed))
 
@@ -28,8 +28,8 @@ func (h *Handler) newRouter() chi.Router {
 	}
 
 	router.Group(func(r chi.Router) {
-		// A preflight (handleCORS) never gets here, and has no token. limitOpenRequests counts by caller,
-		// so it follows authenticate; countBody wraps the body, which nobody may have read before.
+		// A preflight has no token: handleCORS has answered it before. limitOpenRequests counts by caller, so it
+		// follows authenticate. countBody must wrap the body before a handler reads it.
 		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests, h.countBody)
 		h.addNativeRoutes(r)
 		h.addOpenAIRoutes(r)
@@ -52,8 +52,8 @@ func (h *Handler) addPublicRoutes(router chi.Router) {
 		getOrHead(router, "/console/*", h.withProblems(h.getConsole))
 	}
 
-	// The browser returns here from an authorization server, so any origin may send it.
-	// A callback works once: no HEAD.
+	// The browser comes here from the page of an authorization server, so rejectCrossSite must not refuse it.
+	// There is no HEAD, because the state in the query can be used only once.
 	router.Get("/oauth/callback", h.oauthCallback)
 }
 
@@ -124,14 +124,15 @@ func (h *Handler) addProtocolRoutes(r chi.Router) {
 	r.Delete("/mcp", h.withProblems(h.serveMCP))
 }
 
-// getOrHead adds a route that answers both GET and HEAD (RFC 9110 section 9.1). The routes that can be a stream have
-// GET alone: the header of a stream is sent when the run is read, or begins.
+// getOrHead adds a route that answers both GET and HEAD (RFC 9110 section 9.1). It is not for routes that may answer with
+// a stream: HEAD would start a run, or read one to its end.
 func getOrHead(r chi.Router, path string, handler http.Handler) {
 	r.Method(http.MethodGet, path, handler)
 	r.Method(http.MethodHead, path, handler)
 }
 
-// New returns the API. The caller must Close it.
+// New returns the API. It sets the defaults of opts where a limit is not positive or a function is nil. The caller must
+// Close the Handler.
 func New(opts Options) *Handler {
 	if opts.MaxBody <= 0 {
 		opts.MaxBody = 1 << 20
@@ -163,7 +164,7 @@ func New(opts Options) *Handler {
 }
 
 // RoutePattern returns the pattern of the route that serves the request, such as /runs/{run_id}; "" if
-// there is none. Traces and metrics name requests with it.
+// no route does. Traces and metrics name requests with the pattern.
 func (h *Handler) RoutePattern(r *http.Request) string {
 	match := chi.NewRouteContext()
 	if !h.routes.Match(match, r.Method, h.trimBasePath(routePath(r))) {
@@ -177,12 +178,12 @@ func notFound(http.ResponseWriter, *http.Request) error {
 	return newProblem("not_found", "There is nothing at this path.")
 }
 
-// methodNotAllowed answers requests whose path has routes for other methods only, and lists
-// those in Allow (RFC 9110 section 15.5.6). A path that a route names as it is, such as
-// /agui/capabilities, does not have the methods of routes with a parameter in its place.
+// methodNotAllowed answers requests whose path has routes, but not for their method. It lists the methods of these routes
+// in Allow (RFC 9110 section 15.5.6). If a route without parameters has exactly this path, such as /agui/capabilities,
+// the methods of routes with a parameter in its place, such as /agui/{agent}, are not listed.
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
-	var allow, named []string
+	var allow, exact []string // methods of all routes that match, and of those without parameters
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		match := chi.NewRouteContext()
 		if !routes.Match(match, m, routePath(r)) {
@@ -190,13 +191,13 @@ func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 		}
 		allow = append(allow, m)
 		if len(match.URLParams.Keys) == 0 {
-			named = append(named, m)
+			exact = append(exact, m)
 		}
 	}
-	if named != nil {
-		allow = named
+	if exact != nil {
+		allow = exact
 	}
-	if allow == nil { // chi comes here with methods that it does not know, whatever the path
+	if allow == nil { // the path has no route: for a method that chi does not know, it does not look for one
 		return notFound(w, r)
 	}
 	p := newProblem("method_not_allowed", "This path does not support this method.")

@@ -19,8 +19,8 @@ import (
 const cancelWait = 5 * time.Second
 
 // ownedRun returns a run that belongs to the caller. For a run of another caller the error is
-// event.ErrNotFound, even if the log has dropped it: nothing may reveal that it exists. With
-// event.ErrGone the run is valid too.
+// event.ErrNotFound, even if the log has dropped it: nothing may reveal that it exists. If the log no longer keeps the
+// caller's run, the error is event.ErrGone, and the run has what the log still knows of it.
 func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	run, err := h.Log.Run(r.Context(), id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
@@ -32,7 +32,7 @@ func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	return run, err
 }
 
-// runStatus returns the body of GET /runs/{run_id}.
+// runStatus returns the body of GET /runs/{run_id}, in which the error of a failed run is a problem document.
 func (h *Handler) runStatus(run event.Run) native.Status {
 	return native.NewStatus(run, func(e event.RunError) any {
 		p := runProblem(run, e)
@@ -72,8 +72,8 @@ func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	return h.resumeStream(w, r, id, pos)
 }
 
-// resumePosition returns the position in run id that Last-Event-ID names; pos without that header.
-// It does not check that the run has that position, because the run may be another caller's.
+// resumePosition returns the position in run id that Last-Event-ID names, or pos if the request does not have that header.
+// It does not check that the run has this position, because the run may be another caller's.
 func resumePosition(r *http.Request, id string, pos int64) (int64, error) {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {
@@ -143,7 +143,7 @@ func (h *Handler) getReceiptKeys(w http.ResponseWriter, _ *http.Request) error {
 		return noReceipts()
 	}
 	w.Header().Set("Content-Type", "application/jwk-set+json")
-	_, _ = w.Write(h.Receipts.JWKS()) // as in writeJSON
+	_, _ = w.Write(h.Receipts.JWKS()) // fails only if the caller has left
 	return nil
 }
 
@@ -172,9 +172,9 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It answers with
-// the run's status once the answer is in the log. If the caller accepts only a stream, it answers
-// with the events that follow the run's last event before the answer.
+// postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It responds with
+// the run's status once the answer is in the log. If the caller accepts only a stream, it streams
+// the events after Last-Event-ID, or after what was the newest event of the run when the request arrived.
 func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
@@ -193,18 +193,16 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if _, err := h.Log.After(r.Context(), id, pos); err != nil {
-		return err // before the answer is given, so the interrupt stays open
+		return err // the position cannot be streamed: fail while the interrupt is still open
 	}
 	body, err := h.readBody(r)
 	if err != nil {
 		return err
 	}
-
 	in, err := native.DecodeInput(body)
 	if err != nil {
 		return err
 	}
-
 	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
 		return err
 	}
@@ -219,9 +217,9 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// cancelAndWait cancels a run and returns it when the log has its last event. It returns
-// errContextEnded if that takes longer than cancelWait, or if this process hands the run over: the next one finds the
-// cancellation in the log.
+// cancelAndWait cancels a run and returns it when it has ended. The error is errContextEnded, and the run is the zero
+// value, if that takes longer than cancelWait or this process hands its runs over. The run will end all the same: the
+// process that takes it over finds the cancellation in the log.
 func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	if err := h.Agent.Cancel(r.Context(), id); err != nil {
 		return event.Run{}, err
@@ -235,8 +233,8 @@ func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	return run, err
 }
 
-// cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or
-// with 202 if the run takes longer than cancelWait to end. A run that had ended stays as it was.
+// cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or with 202 and the present
+// status if the run takes longer than cancelWait to end. It does not change a run that has ended before.
 func (h *Handler) cancelRun(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	if _, err := h.ownedRun(r, id); err != nil {
@@ -255,7 +253,7 @@ func (h *Handler) cancelRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// listStatuses are the values of the parameter status.
+// listStatuses are the allowed values of the parameter status of GET /runs.
 var listStatuses = []event.Status{event.StatusRunning, event.StatusSuspended, event.StatusCompleted, event.StatusFailed, event.StatusCancelled}
 
 // listRuns serves GET /runs: a page of the caller's runs, newest first.
@@ -272,7 +270,8 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 		return newProblem("invalid_request", "The parameter status must be the status of a run.")
 	}
 	var err error
-	if filter.Limit, err = queryLimit(query, 0, event.MaxPage); err != nil {
+	const defaultLimit = 0 // the log's own
+	if filter.Limit, err = queryLimit(query, defaultLimit, event.MaxPage); err != nil {
 		return err
 	}
 	page, err := h.Log.Runs(r.Context(), filter)
@@ -286,7 +285,7 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteRun serves DELETE /runs/{run_id}: it removes everything about the run. The caller must
+// deleteRun serves DELETE /runs/{run_id}: it removes the run with its children. The caller must
 // cancel a run in progress first, so that no run is lost by mistake.
 func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
@@ -304,10 +303,10 @@ func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteWithChildren deletes a run that has ended, and before it the runs that it started when its agent
-// asked others. They are not listed, so callers cannot delete them one by one.
+// deleteWithChildren deletes a run that has ended, after its children and their children. Callers cannot delete children
+// one by one, because GET /runs does not list them.
 func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
-	if run.Agent == "" { // only named agents ask others
+	if run.Agent == "" { // only a named agent can ask another agent, which starts a child
 		return h.Log.Delete(ctx, run.ID)
 	}
 	filter := event.Filter{Owner: run.Owner, ThreadID: run.ThreadID, Children: true, Limit: event.MaxPage}
@@ -331,20 +330,20 @@ func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 	}
 }
 
-// queryLimit returns the parameter limit, or byDefault without it.
-func queryLimit(query url.Values, byDefault, most int) (int, error) {
+// queryLimit returns the parameter limit, a number from 1 to maximum, or defaultLimit if the query does not have it.
+func queryLimit(query url.Values, defaultLimit, maximum int) (int, error) {
 	limit := query.Get("limit")
 	if limit == "" {
-		return byDefault, nil
+		return defaultLimit, nil
 	}
 	n, err := strconv.Atoi(limit)
-	if err != nil || n < 1 || n > most {
-		return 0, newProblem("invalid_request", "The parameter limit must be a number from 1 to "+strconv.Itoa(most)+".")
+	if err != nil || n < 1 || n > maximum {
+		return 0, newProblem("invalid_request", "The parameter limit must be a number from 1 to "+strconv.Itoa(maximum)+".")
 	}
 	return n, nil
 }
 
-// isMissing reports whether err says that a run is not in the log, or not any more.
+// isMissing reports whether err says that the log does not have a run, or no longer has it.
 func isMissing(err error) bool {
 	return errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrLost)
 }

@@ -13,22 +13,22 @@ import (
 	"answerd/internal/sse"
 )
 
-// buffers holds the write buffers of streams, so that a stream has one only while it writes. A
+// buffers holds the write buffers of streams, so that a stream has a buffer only while it writes. A
 // buffer per stream cost 5 kB for each of thousands of waiting streams. Buffers that grew for a
 // large event are not put back. Measured for a streamed answer of 1,000 tokens that arrive at
-// once: without the pool it took 25 % more CPU time, and with a buffer of 16 kB per stream 13 %
+// once: without the pool the answer took 25 % more CPU time, and with a buffer of 16 kB per stream 13 %
 // more.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // stream is one reader of a run: a position in the run, and the connection to write to.
 type stream struct {
-	h   *Handler
-	w   http.ResponseWriter
-	rc  *http.ResponseController
-	run string
-	pos int64      // the sequence number of the event that was encoded last
-	at  event.Body // that event, if this stream has read it
-	buf []byte     // encoded and not yet written
+	h     *Handler
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	run   string     // its id
+	pos   int64      // the sequence number of the event that was encoded last
+	atPos event.Body // the event at pos; nil until the stream has read an event
+	buf   []byte     // frames that are encoded and not yet written
 
 	format streamFormat
 }
@@ -37,17 +37,17 @@ type stream struct {
 // each event, in order, by the goroutine of the request.
 type streamFormat struct {
 	header http.Header // added to the header of every stream
-	// append appends what an event adds to the stream, which may be nothing, and returns the longer buffer.
+	// append appends the frames for an event, which may be none, to buf and returns the result.
 	append func(buf []byte, e event.Event) []byte
 	// expired returns the frames that end the stream because the caller's token has expired. The
 	// run continues, and a caller with another token can resume at pos.
 	expired func(run string, pos int64) []sse.Frame
-	// ended reports whether the format's stream has ended. It is nil if the stream ends with the
-	// run or with the run's suspension.
+	// ended reports whether the stream ends at the event that was encoded last, although the run may continue. It is nil
+	// if the stream ends only with the run or its suspension.
 	ended func() bool
 }
 
-// nativeFormat is the only format without state: its streams can begin anywhere in a run.
+// nativeFormat encodes each event by itself, so its streams can begin anywhere in a run.
 var nativeFormat = streamFormat{
 	append:  func(buf []byte, e event.Event) []byte { return native.AppendFrame(buf, e) },
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
@@ -60,7 +60,7 @@ type encoder interface {
 	TokenExpired() []sse.Frame
 }
 
-// formatOf returns the format of an encoder. Its stream must begin with the run's first event.
+// formatOf returns the stream format of an encoder, for one stream. The stream must begin with the run's first event.
 func formatOf(enc encoder) streamFormat {
 	return streamFormat{
 		append:  func(buf []byte, e event.Event) []byte { return appendFrames(buf, enc.Encode(e)) },
@@ -68,7 +68,7 @@ func formatOf(enc encoder) streamFormat {
 	}
 }
 
-// appendFrames appends frames to buf as they are sent.
+// appendFrames appends frames to buf in the form in which they are sent.
 func appendFrames(buf []byte, frames []sse.Frame) []byte {
 	for _, f := range frames {
 		buf = f.AppendTo(buf)
@@ -84,24 +84,24 @@ var closedChannel = func() <-chan struct{} {
 }()
 
 // streamRun writes the events of a run after pos as Server-Sent Events until the run ends or is
-// suspended, the caller's token expires, or the caller leaves. The run must exist. If the log no longer has
-// pos, for example because a repeated request attaches to a long run, streamRun answers 410. It is the only
-// stream loop, for all formats; its one select has every way in which a stream ends.
+// suspended, the caller's token expires, or the caller leaves. It is the only stream loop, for all formats. The run must
+// exist. If the log no longer has the events after pos, for example because a repeated request attaches to a long run,
+// streamRun answers 410.
 //
-// The loop reads the log and then waits for page.More, which that read returned. It is closed when
+// complete reports that the stream has reached its end and the caller was still connected. A stream that cannot continue
+// is cut with a panic (http.ErrAbortHandler) and not ended, so that a reader without the terminal event knows that there
+// is more.
+//
+// The loop reads a page of the log and then waits for page.More. This channel is closed when
 // there is more to read, so an event that is appended between reading and waiting is not missed.
 //
-// streamRun reports whether the stream is complete. A stream that cannot continue is cut and not
-// ended, so a reader that saw no terminal event knows that there is more.
-//
 // A reader that is slower than the run costs nothing but its position: the loop reads the next page only
-// when the connection has taken the last one, and what is not read yet stays in the log. A reader that
+// when the connection has taken the last page, and the rest stays in the log. The stream of a reader that
 // takes nothing at all is cut by the deadline of the write (deadlineWriter).
 //
-// While runs are handed over to other processes, the loop reads once more after the signal, because the
-// run may have ended just before it. Then it cuts the stream, and the client resumes at another process
-// with Last-Event-ID. A stream that ends cleanly could look complete (recoverPanic), and an EventSource
-// reconnects in either case.
+// When this process hands its runs over to other processes (Agent.HandingOver), the loop reads once more, because the
+// run may have ended just before. Then it cuts the stream, and the client resumes at another process
+// with Last-Event-ID.
 func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, format streamFormat) (complete bool) {
 	// Report dropped events now: after the header, a stream can only be cut.
 	if _, err := h.Log.After(r.Context(), run, pos); errors.Is(err, event.ErrGone) {
@@ -125,7 +125,8 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
 
-	handingOver, handedOver := h.Agent.HandingOver(), false // this process no longer executes runs
+	handingOver := h.Agent.HandingOver() // nil once it was received
+	handedOver := false                  // this process no longer executes runs
 	for {
 		from := s.pos
 		page, ok := s.writeNewEvents(r.Context())
@@ -142,7 +143,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 		more := page.More
 		switch {
 		case len(page.Events) > 0:
-			more = closedChannel // read again, and let the other cases of the select run between
+			more = closedChannel // read again at once, unless another case of the select is ready
 		case handedOver:
 			panic(http.ErrAbortHandler) // cut the stream: another process continues the run
 		}
@@ -158,7 +159,8 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 			s.flushBuffer()
 			return false
 		case <-handingOver:
-			handingOver, handedOver = nil, true // read once more and send what the log has by now
+			handingOver = nil
+			handedOver = true // read once more and send what the log has by now
 		case <-r.Context().Done():
 			return false
 		}
@@ -166,7 +168,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 }
 
 // writeStreamHeader sends the header of the response at once, so that the client knows that its
-// stream is open. It returns false if the caller has left.
+// stream is open before the first event. It returns false if the caller has left.
 func (s *stream) writeStreamHeader() bool {
 	header := s.w.Header()
 	header.Set("Content-Type", "text/event-stream")
@@ -177,8 +179,9 @@ func (s *stream) writeStreamHeader() bool {
 	return s.rc.Flush() == nil
 }
 
-// writeNewEvents writes the events after the position, and returns the page that it read last. It
-// collects pages into one write until that has maxWrite bytes. ok is false if the caller has left.
+// writeNewEvents writes events after s.pos, moves s.pos, and returns the page that it read last. It collects the
+// pages that the log has into one write, and returns after the page in which the write reaches maxWrite bytes. ok is false
+// if the caller has left. If the log cannot be read, it cuts the stream with a panic.
 func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) {
 	buffer := buffers.Get().(*[]byte)
 	s.buf = (*buffer)[:0]
@@ -197,7 +200,8 @@ func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) 
 		}
 		for _, e := range page.Events {
 			s.buf = s.format.append(s.buf, e)
-			s.pos, s.at = e.Seq, e.Body
+			s.pos = e.Seq
+			s.atPos = e.Body
 			if len(s.buf) >= maxWrite {
 				if !s.flushBuffer() {
 					return page, false
@@ -211,8 +215,8 @@ func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) 
 	}
 }
 
-// hasEnded reports whether the stream ends before the run does, because of the events that were
-// written after the position from.
+// hasEnded reports whether the stream ends although the run has not ended. If the format does not decide that, a
+// suspension ends the stream, but only after the position from: a reader that resumes at the suspension stays connected.
 func (s *stream) hasEnded(ctx context.Context, from int64) bool {
 	if s.format.ended != nil {
 		return s.format.ended()
@@ -220,18 +224,18 @@ func (s *stream) hasEnded(ctx context.Context, from int64) bool {
 	return s.pos > from && s.atSuspension(ctx)
 }
 
-// atSuspension reports whether the run is suspended at the position. A suspension that is over
-// does not end the stream, and a reader that resumes exactly at the suspension stays connected.
+// atSuspension reports whether the run is suspended by the event at s.pos, which is the run's newest event. It is false
+// for a suspension that is over.
 func (s *stream) atSuspension(ctx context.Context) bool {
-	if _, ok := s.at.(event.Suspended); !ok {
+	if _, ok := s.atPos.(event.Suspended); !ok {
 		return false
 	}
-	run, err := s.h.Log.Run(ctx, s.run) // a page need not have all events
+	run, err := s.h.Log.Run(ctx, s.run) // the log may have events after the page that was read last
 	return err == nil && run.Last.Seq == s.pos
 }
 
-// flushBuffer writes the buffer to the connection. It returns false if the caller has left or has
-// not accepted the bytes before the write deadline; they can resume at the position.
+// flushBuffer writes the buffer to the connection and empties it. It returns false if the caller has left or has
+// not accepted the bytes before the write deadline.
 func (s *stream) flushBuffer() bool {
 	if _, err := s.w.Write(s.buf); err != nil {
 		return false
@@ -241,12 +245,12 @@ func (s *stream) flushBuffer() bool {
 }
 
 // tokenExpiry returns a channel that receives when the caller's token expires, and a function that
-// releases its timer. The channel is nil for a token that does not expire.
+// stops its timer. The channel is nil if the token does not expire or there is none.
 func tokenExpiry(r *http.Request) (<-chan time.Time, func()) {
-	end := identity(r).Until()
-	if end.IsZero() {
+	expiresAt := identity(r).Until()
+	if expiresAt.IsZero() {
 		return nil, func() {}
 	}
-	t := time.NewTimer(time.Until(end))
-	return t.C, func() { t.Stop() }
+	timer := time.NewTimer(time.Until(expiresAt))
+	return timer.C, func() { timer.Stop() }
 }

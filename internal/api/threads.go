@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"strconv"
 
 	"answerd/internal/agent/thread"
@@ -12,7 +13,8 @@ import (
 	"answerd/internal/event"
 )
 
-// missingThread returns the reason why there is no thread as its problem, and other errors as they are.
+// missingThread returns event.ErrNotFound as the problem of a thread that does not exist, and any other error, or nil, as
+// it is.
 func missingThread(err error) error {
 	if errors.Is(err, event.ErrNotFound) {
 		return newProblem("not_found", "There is no such thread.")
@@ -20,7 +22,7 @@ func missingThread(err error) error {
 	return err
 }
 
-// ownedThread returns the caller's thread that the path names.
+// ownedThread returns the caller's thread that the path names. For the thread of another caller the error is not_found.
 func (h *Handler) ownedThread(r *http.Request) (event.Thread, error) {
 	t, err := h.Log.Thread(r.Context(), ownerOf(r), pathParam(r, "thread_id"))
 	return t, missingThread(err)
@@ -39,7 +41,7 @@ func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Th
 			return native.Thread{}, err
 		}
 	}
-	t.Active = "" // it is no longer in the log
+	t.Active = "" // the log no longer has the active run, so it does not count as one of the thread's runs
 	status := event.StatusCompleted
 	page, err := h.Log.Turns(ctx, t.Owner, t.ID, 0, 1, event.MaxTurn)
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
@@ -86,8 +88,8 @@ const (
 	maxThreadPage     = 4 << 20 // bytes of turns
 )
 
-// getThread serves GET /threads/{thread_id}: the thread with a page of its messages. The newest page also
-// has the run that is active, as far as it has come.
+// getThread serves GET /threads/{thread_id}: the thread with a page of its messages, the newest page without the
+// parameter before.
 func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
@@ -97,55 +99,76 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-
-	var before int64
-	if query.Has("before") {
-		if before, err = strconv.ParseInt(query.Get("before"), 10, 64); err != nil || before < 1 || strconv.FormatInt(before, 10) != query.Get("before") {
-			return newProblem("invalid_request", "The parameter before must be the next of an earlier page.")
-		}
+	before, err := turnBefore(query)
+	if err != nil {
+		return err
 	}
-
 	t, err := h.ownedThread(r)
 	if err != nil {
 		return err
 	}
-	out := native.ThreadMessages{Messages: []native.ThreadMessage{}}
+	out := native.ThreadMessages{}
 	if out.Thread, err = h.describeThread(r.Context(), t); err != nil {
 		return err
 	}
-
-	var active []native.ThreadMessage
-	if before == 0 && t.Active != "" {
-		if active, err = h.activeMessages(r.Context(), t.Active); err != nil {
-			return err
-		}
+	if out.Messages, out.Next, err = h.threadMessages(r.Context(), t, before, limit); err != nil {
+		return err
 	}
-
-	page, err := h.Log.Turns(r.Context(), t.Owner, t.ID, before, max((limit-len(active)+1)/2, 1), maxThreadPage)
-	if err != nil {
-		return missingThread(err)
-	}
-
-	for _, stored := range page.Turns {
-		if stored.Run == t.Active { // it has ended meanwhile
-			active = nil
-		}
-		turn, err := thread.Decode(stored.Data)
-		if err != nil { // it must not hide the others; the model does not get it either
-			h.Logger.WarnContext(r.Context(), "a turn of a thread cannot be read", "run_id", stored.Run, "error", err)
-			continue
-		}
-		out.Messages = append(out.Messages, native.NewThreadMessages(stored.Run, turn)...)
-	}
-	if len(active) >= limit && len(page.Turns) > 0 { // the run in progress fills the page, and all turns are on the next one
-		out.Messages, page.Before = nil, page.Turns[len(page.Turns)-1].Number+1
-	}
-	out.Messages, out.Next = append(out.Messages, active...), native.FormatTurn(page.Before)
 	writeJSON(w, http.StatusOK, "application/json", out)
 	return nil
 }
 
-// activeMessages returns the messages of a run in progress; none if its turn has ended meanwhile.
+// turnBefore returns the parameter before: the number of the turn that a page of messages precedes, in the one form that
+// native.FormatTurn gives it. It is 0 if the query does not have the parameter.
+func turnBefore(query url.Values) (int64, error) {
+	if !query.Has("before") {
+		return 0, nil
+	}
+	before, err := strconv.ParseInt(query.Get("before"), 10, 64)
+	if err != nil || before < 1 || strconv.FormatInt(before, 10) != query.Get("before") {
+		return 0, newProblem("invalid_request", "The parameter before must be the next of an earlier page.")
+	}
+	return before, nil
+}
+
+// threadMessages returns a page of about limit messages of a thread, oldest first, and the parameter before of the next
+// page (native.FormatTurn). messages is never nil. The page ends before the turn with the number before. If before is 0,
+// the page is the newest one, and includes the messages of the active run as far as it has come.
+func (h *Handler) threadMessages(
+	ctx context.Context, t event.Thread, before int64, limit int,
+) (messages []native.ThreadMessage, next string, err error) {
+	var active []native.ThreadMessage
+	if before == 0 && t.Active != "" {
+		if active, err = h.activeMessages(ctx, t.Active); err != nil {
+			return nil, "", err
+		}
+	}
+	turnCount := max((limit-len(active)+1)/2, 1) // a turn has two messages
+	page, err := h.Log.Turns(ctx, t.Owner, t.ID, before, turnCount, maxThreadPage)
+	if err != nil {
+		return nil, "", missingThread(err)
+	}
+
+	messages = []native.ThreadMessage{}
+	for _, stored := range page.Turns {
+		if stored.Run == t.Active { // the active run has ended since it was read: its turn has all messages
+			active = nil
+		}
+		turn, err := thread.Decode(stored.Data)
+		if err != nil { // the rest of the thread must be readable; the model does not get this turn either
+			h.Logger.WarnContext(ctx, "a turn of a thread cannot be read", "run_id", stored.Run, "error", err)
+			continue
+		}
+		messages = append(messages, native.NewThreadMessages(stored.Run, turn)...)
+	}
+	if len(active) >= limit && len(page.Turns) > 0 { // the active run fills the page, so all turns are on the next page
+		messages = nil
+		page.Before = page.Turns[len(page.Turns)-1].Number + 1
+	}
+	return append(messages, active...), native.FormatTurn(page.Before), nil
+}
+
+// activeMessages returns the messages of a run in progress; none if the run has ended or is no longer in the log.
 func (h *Handler) activeMessages(ctx context.Context, id string) ([]native.ThreadMessage, error) {
 	run, err := h.Log.Run(ctx, id)
 	var events []event.Event
@@ -163,7 +186,7 @@ func (h *Handler) activeMessages(ctx context.Context, id string) ([]native.Threa
 	return native.NewThreadMessages(id, turn), nil
 }
 
-// renameThread serves PATCH /threads/{thread_id}.
+// renameThread serves PATCH /threads/{thread_id}: it sets the title of the thread, and answers with the thread.
 func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.ownedThread(r)
 	if err != nil {
@@ -188,10 +211,11 @@ func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteThread serves DELETE /threads/{thread_id}: it cancels the active runs of the thread, and
+// deleteThread serves DELETE /threads/{thread_id}: it cancels the unfinished runs of the thread, and then
 // removes all of its runs, with their children, and the thread. The log removes a thread without its
-// runs, so those are deleted one by one. The thread comes last, so that a caller whose request failed in
-// between still finds it and can repeat the request.
+// runs, so the runs are deleted one by one. The thread comes last, so that a caller whose request failed in
+// between still finds the thread and can repeat the request. If a run does not end within cancelWait, nothing is removed
+// and the answer is 409.
 func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.ownedThread(r)
 	if err != nil {
@@ -212,7 +236,7 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	for _, run := range runs {
-		if run.Last.Terminal() || run.ParentID != "" { // a parent ends after its children
+		if run.Last.Terminal() || run.ParentID != "" { // a child ends before its parent, so waiting for that is enough
 			continue
 		}
 		_, err := h.cancelAndWait(r, run.ID)

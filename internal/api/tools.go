@@ -37,8 +37,8 @@ func (h *Handler) getAgent(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// describeAgent returns the definition as this caller sees it: with the tools that the agent may use and the access
-// rules allow the caller.
+// describeAgent returns the definition as this caller sees it: of the agent's tools, it has those that the access rules
+// allow the caller.
 func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agent {
 	return native.Agent{
 		ID: d.ID, Description: d.Description, Model: d.Model, Default: d.ID == h.Agent.DefaultAgent(),
@@ -46,8 +46,8 @@ func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agen
 	}
 }
 
-// selectAgent makes req select the agent whose id it has as its model, for the API formats that have no
-// field for agents. No agent has the id of a model.
+// selectAgent changes a request whose Model is the id of a named agent to a request for that agent with no Model. It is
+// for API formats that have no field for agents. No agent has the id of a model, so the two cannot be confused.
 func (h *Handler) selectAgent(req *agent.Request) error {
 	if req.Model == "" || !h.Agent.HasAgent(req.Model) {
 		return nil
@@ -57,8 +57,8 @@ func (h *Handler) selectAgent(req *agent.Request) error {
 	return setAgent(req, id)
 }
 
-// setAgent makes req select the agent that it names outside of its native fields: as the model, in the
-// path, or as the tool. It refuses a request whose native field names another one.
+// setAgent sets the agent of req to id, which the caller has named outside of the native fields: as the model, in the
+// path, or as the MCP tool. It returns an *agent.InvalidError if the native field names another agent.
 func setAgent(req *agent.Request, id string) error {
 	if req.Agent != "" && req.Agent != id {
 		return &agent.InvalidError{Pointer: "/agent", Detail: "the request also names the agent " + id}
@@ -97,7 +97,7 @@ func (h *Handler) listServers(w http.ResponseWriter, r *http.Request) error {
 }
 
 // refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and answers
-// with the server's state.
+// with the server's state, or with the problem unavailable and the reason why the server cannot be used.
 func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	name := pathParam(r, "name")
 	refreshErr := h.Agent.Refresh(r.Context(), identity(r), name)
@@ -118,7 +118,7 @@ func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// listPrompts serves GET /servers/{name}/prompts. It asks the server each time.
+// listPrompts serves GET /servers/{name}/prompts. It sends each request on to the MCP server, and caches nothing.
 func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 	name := pathParam(r, "name")
 	list, err := h.Agent.Prompts(r.Context(), identity(r), name)

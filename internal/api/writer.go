@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// maxWrite is the number of bytes that a reader must accept within WriteTimeout. A stream also
-// writes when it has collected this many, so that a reader that joins a long run late does not
-// cost a copy of the run.
+// maxWrite is the number of bytes that a reader must accept within WriteTimeout. A stream writes when it has collected
+// that many bytes, so that a reader who joins a long run does not cost a copy of the whole run.
 const maxWrite = 64 << 10
 
 // deadlineWriter is the ResponseWriter of every request. It sets the write deadlines and knows
 // whether the response has begun.
 //
-// The deadlines are here because http.Server.WriteTimeout would end streams, and because a
-// deadline set for an earlier response of the connection would still hold. A large response is
-// written in chunks, each with a deadline of its own: a slow reader is not a stalled one. Unwrap
-// lets a stream flush, within the deadline of its last write.
+// http.Server.WriteTimeout cannot be used instead, because it would end streams. A deadline stays set on the connection
+// after its response, so each response must set its own. A large response is written in chunks, each with a deadline of
+// its own, so that a slow reader is not taken for a stalled reader. Unwrap lets a stream flush, within the deadline of
+// its last write.
 type deadlineWriter struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
@@ -33,10 +32,9 @@ func newDeadlineWriter(w http.ResponseWriter, timeout time.Duration) *deadlineWr
 	return d
 }
 
-// extendDeadline sets the deadline of the next write, counted from now, because the run may have
-// taken any time since the last write. wait is how long net/http may do something else before it writes.
-// extendDeadline ignores errors, which come from connections without deadlines (in tests); the write
-// itself reports what matters.
+// extendDeadline sets the deadline of the next write to wait and the timeout from now. wait is how long net/http may do
+// something else before it writes. The deadline counts from now because the last write may be any time ago.
+// extendDeadline ignores errors, because the connections that have no deadlines (in tests) need none.
 func (d *deadlineWriter) extendDeadline(wait time.Duration) {
 	_ = d.rc.SetWriteDeadline(time.Now().Add(wait + d.timeout))
 }
@@ -70,8 +68,8 @@ func (d *deadlineWriter) Write(buf []byte) (written int, err error) {
 // Unwrap returns the wrapped ResponseWriter to http.ResponseController.
 func (d *deadlineWriter) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
-// writeJSON writes a value as the whole response. It ignores errors of the connection: a caller that
-// has left needs no answer.
+// writeJSON writes a value as the whole response, which no cache may store. It ignores errors of the connection: a caller
+// who has left needs no answer. v must be a value that encoding/json can encode.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	writeHeader(w, status, contentType)
 	enc := json.NewEncoder(w)
@@ -83,7 +81,7 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 func writeBody(w http.ResponseWriter, contentType string, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	writeHeader(w, http.StatusOK, contentType)
-	_, _ = w.Write(body) // as in writeJSON
+	_, _ = w.Write(body) // fails only if the caller has left
 }
 
 // writeHeader writes the header of a response that no cache may store.
@@ -93,26 +91,26 @@ func writeHeader(w http.ResponseWriter, status int, contentType string) {
 	w.WriteHeader(status)
 }
 
-// writeNoContent answers 204, which caches may store without a header that says otherwise (RFC 9110
-// section 15.3.5). A stream with nothing more to read now may have more later.
+// writeNoContent answers 204. Without Cache-Control a cache could store it (RFC 9110 section 15.3.5), and would then give
+// it to a later request for a stream that has events again.
 func writeNoContent(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// statusFilter drops responses of a handler that is not ours and has a status for which drops is
-// true. The caller then answers with a problem document. Only one goroutine uses it. The header fields
-// that the handler has set stay set, unless the problem document replaces them.
+// statusFilter is the ResponseWriter for a handler of another package, whose error responses are to be problem documents.
+// It drops a response with a status for which drops is true. The caller must then answer instead (dropped). Header fields
+// that the handler has set stay set, unless that answer replaces them. Only one goroutine may use a statusFilter.
 type statusFilter struct {
 	http.ResponseWriter
 	drops   func(status int) bool
-	dropped bool
+	dropped bool // WriteHeader was called with a status to drop
 }
 
 // Unwrap lets http.ResponseController reach the wrapped writer.
 func (f *statusFilter) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter. It writes nothing if the response is to be dropped.
 func (f *statusFilter) WriteHeader(status int) {
 	f.dropped = f.dropped || f.drops(status)
 	if !f.dropped {
@@ -120,7 +118,7 @@ func (f *statusFilter) WriteHeader(status int) {
 	}
 }
 
-// Write implements http.ResponseWriter.
+// Write implements http.ResponseWriter. The bytes of a dropped response count as written.
 func (f *statusFilter) Write(b []byte) (int, error) {
 	if f.dropped {
 		return len(b), nil
