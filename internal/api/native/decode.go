@@ -54,29 +54,30 @@ func CanonicalBody(body []byte) []byte {
 	return canonical
 }
 
-// DecodeOptions decodes the member "answerd" of a request in another API format into r: the native
-// fields that the format lacks. A limit of tool calls that the format itself has sets
-// (max_tool_calls of Responses) stays if raw has none. The error is an *Invalid. raw may be nil.
+// DecodeOptions decodes raw, the member "answerd" of a request in another API format, into r. The member has native
+// fields that the format lacks. It replaces what r has, with two exceptions: Servers and Tools are added to, and
+// Budget.ToolCalls (max_tool_calls of Responses) stays if raw has no tool_calls. The error is an *Invalid. A nil raw
+// changes nothing.
 func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 	if raw == nil {
 		return nil
 	}
 	d := newDecoder("/answerd", raw)
-	calls := r.Budget.ToolCalls
+	toolCalls := r.Budget.ToolCalls
 	for name := range d.readObject() {
 		d.readOption(name, r)
 	}
-	r.Budget.ToolCalls = cmp.Or(r.Budget.ToolCalls, calls)
+	r.Budget.ToolCalls = cmp.Or(r.Budget.ToolCalls, toolCalls)
 	return d.finishBody()
 }
 
 // DecodeQuery decodes the query of GET /answer/stream, for EventSource, which cannot send a body.
-// It accepts the fields of the body whose value is a string, a number or a list of strings. It
-// builds the same request as a body of POST /answer and decodes that, so both follow the same
-// rules; the pointers of errors name the parameters. It also returns that body, for CanonicalBody.
+// It accepts some fields of the body of POST /answer as parameters: those whose value is a string, a number or a list of
+// strings. It builds such a body from the query and decodes it, so that the same rules apply. body is that body, for
+// CanonicalBody. The error is an *Invalid, whose pointers name the parameters.
 func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
-	var bad []FieldError
-	root := make(map[string]any)
+	var wrongParameters []FieldError
+	root := make(map[string]any) // the members of the body
 	for name, values := range q {
 		pointer := string(jsontext.Pointer("").AppendToken(name))
 		for _, text := range append(values, name) {
@@ -91,16 +92,16 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 		case "question", "model", "tool_choice", "thread_id", "on_busy", "agent":
 			root[name] = values[0]
 		case "max_turns":
-			root[name] = values[0] // a string, which the decoder refuses unless it is replaced here
+			root[name] = values[0] // readRequest refuses this string, unless the number replaces it
 			if n, ok := agent.ParseJSONInteger(values[0]); ok {
 				root[name] = n
 			}
 		default:
-			bad = append(bad, FieldError{pointer, "unknown parameter"})
+			wrongParameters = append(wrongParameters, FieldError{pointer, "unknown parameter"})
 			continue
 		}
 		if len(values) > 1 {
-			bad = append(bad, FieldError{pointer, "given twice"})
+			wrongParameters = append(wrongParameters, FieldError{pointer, "given twice"})
 		}
 	}
 
@@ -109,7 +110,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 		return agent.Request{}, nil, newInvalid("", err.Error())
 	}
 	d := newDecoder("", body)
-	d.errors = bad[:min(len(bad), maxErrors)]
+	d.errors = wrongParameters[:min(len(wrongParameters), maxErrors)]
 	r := d.readRequest()
 	return r, body, d.finishBody()
 }
@@ -126,7 +127,7 @@ func (d *decoder) readRequest() (request agent.Request) {
 				}
 			}
 		case "history":
-			request.History = []agent.Message{} // also if the list is empty: the thread is not read
+			request.History = []agent.Message{} // an empty history says that nothing came before, and nil does not
 			for range d.readList(maxHistory) {
 				request.History = append(request.History, d.readMessage())
 			}
@@ -154,8 +155,8 @@ func (d *decoder) readRequest() (request agent.Request) {
 	return request
 }
 
-// readOption reads the value of one field of request. These are the fields that requests in other API
-// formats may have in their member "answerd". It reports any other name as an unknown field.
+// readOption reads the value of the field name into request. It knows the fields that requests in every API format may
+// have, in the native format directly and otherwise in the member "answerd". It adds an error for any other name.
 func (d *decoder) readOption(name string, request *agent.Request) {
 	switch name {
 	case "agent":
@@ -186,11 +187,11 @@ func (d *decoder) readOption(name string, request *agent.Request) {
 	}
 }
 
-// onBusy lists what happens with a question while a run of its thread is active.
+// onBusy lists the values of on_busy: what happens with a question while a run of its thread is active.
 var onBusy = []string{string(agent.BusyQueue), string(agent.BusyCancel)}
 
-// onLimit lists what the agent can do when the run reaches a limit of its budget: let the model
-// write an answer from what it has, or ask a person for more.
+// onLimit lists the values of on_limit: what the agent does when the run reaches a limit of its budget. It lets the model
+// write an answer from what it has, or asks a person for a higher limit.
 var onLimit = []string{"sum_up", "ask"}
 
 // readBudget reads the limits of the run. ask reports whether on_limit is "ask".
@@ -254,10 +255,10 @@ func (d *decoder) readMessage() (message agent.Message) {
 	return message
 }
 
-// readAttachment reads a file that belongs to the question.
+// readAttachment reads a file that belongs to the question: media_type, data in base64 and an optional name.
 func (d *decoder) readAttachment() (media agent.Media) {
 	var name, mediaType, data string
-	complete := len(d.errors)
+	errorsBefore := len(d.errors)
 	for member := range d.readObject("media_type", "data") {
 		switch member {
 		case "name":
@@ -270,7 +271,7 @@ func (d *decoder) readAttachment() (media agent.Media) {
 			d.rejectUnknown()
 		}
 	}
-	if d.err != nil || len(d.errors) > complete {
+	if d.err != nil || len(d.errors) > errorsBefore {
 		return media
 	}
 	media, err := attachment.New(name, mediaType, data)
@@ -305,18 +306,18 @@ func DecodeInput(body []byte) (agent.Input, error) {
 		case "reason":
 			in.Reason = dec.readText(maxReason)
 		case "args":
-			in.Args = dec.readRaw()
+			in.Args = dec.readRawObject()
 		case "action":
 			in.Action = dec.readChoice(actions)
 		case "content":
-			in.Content = dec.readRaw()
+			in.Content = dec.readRawObject()
 		default:
 			dec.rejectUnknown()
 		}
 	}
 
-	// An answer is of exactly one kind, and may not have the fields of the other.
-	var wrong []string
+	// An answer is to an approval or to an elicitation, and may not have the fields of both.
+	var wrong []string // fields of the other kind of answer
 	approval, elicitation := given["approved"], given["action"]
 	switch {
 	case approval == elicitation:
@@ -343,7 +344,7 @@ func DecodeToolCall(body []byte) (agent.ToolCall, error) {
 	for name := range dec.readObject() {
 		switch name {
 		case "args":
-			call.Args = dec.readRaw() // unchanged: the agent validates it against the tool's schema
+			call.Args = dec.readRawObject() // unchanged: the agent validates it against the tool's schema
 		case "context":
 			call.Context = dec.readPairs()
 		case "approved":

@@ -18,7 +18,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth bounds the nesting of a body. A question needs three levels; the others are for the
+// maxDepth bounds the nesting of a body. A question needs three levels; more are needed for the
 // arguments of a tool.
 const maxDepth = 16
 
@@ -52,30 +52,31 @@ func newInvalid(pointer, detail string) error {
 }
 
 // decoder reads the fields of one body in their order and collects errors. A method that reads a
-// field returns the zero value if the field is wrong, and reading continues with the next field.
-// So a caller learns of all errors with one request. Errors of JSON itself end the reading,
-// because what follows has no certain meaning.
+// field adds an error if the field is wrong, and reading continues with the next field.
+// So a caller learns of all errors with one request. The values that were read count only if finishBody returns nil.
+// Errors of JSON itself end the reading, because what follows has no certain meaning.
 //
 // jsontext refuses duplicate names, invalid UTF-8 and lone surrogates (RFC 8259 leaves their
 // meaning open). Otherwise an attacker could send a body that this service and the next reader
 // understand differently.
 type decoder struct {
-	dec    *jsontext.Decoder
-	body   []byte
-	at     string // the JSON pointer of the body in the request; "" for the whole request
-	nul    bool   // the body may contain U+0000, so every string is checked for it
-	values int    // values begun so far, towards maxValues
-	deeper int    // levels below maxDepth that the value being read may have
-	errors []FieldError
-	err    error // ends reading: the body is not JSON or exceeds a bound
+	dec        *jsontext.Decoder
+	body       []byte
+	field      string       // the JSON pointer to the body in the request; "" for the whole request
+	mayHaveNUL bool         // the body has the escape of U+0000, so every string is checked for it
+	values     int          // the number of values that were begun, at most maxValues
+	extraDepth int          // the levels that the value being read may have in addition to maxDepth
+	errors     []FieldError // of wrong fields, at most maxErrors
+	err        error        // an *Invalid that ends reading: the body is not JSON or exceeds a bound
 }
 
-// newDecoder returns a decoder for body, whose JSON pointer in the request is field. The body must be
-// an object.
+// newDecoder returns a decoder for body. field is the JSON pointer to body in the request. If body is not
+// an object, finishBody returns that error.
 func newDecoder(field string, body []byte) *decoder {
 	// For a bytes.Buffer, jsontext.Decoder reads the bytes in place instead of copying them. It
 	// does not change them.
-	d := &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(body)), body: body, at: field, nul: bytes.Contains(body, []byte(`\u0000`))}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(body))
+	d := &decoder{dec: dec, body: body, field: field, mayHaveNUL: bytes.Contains(body, []byte(`\u0000`))}
 	if kind := d.dec.PeekKind(); kind != '{' && kind != jsontext.KindInvalid {
 		d.err = newInvalid(field, "must be an object")
 	}
@@ -83,13 +84,13 @@ func newDecoder(field string, body []byte) *decoder {
 }
 
 // finishBody checks that the body ends after its object, and returns all errors as an *Invalid, or
-// nil. The error that ended reading replaces the others: they may only be its consequences.
+// nil. If an error has ended reading, it returns only that error, because other errors may be its consequences.
 func (d *decoder) finishBody() error {
 	if d.err != nil {
 		return d.err
 	}
 	if _, err := d.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return newInvalid(d.at, fmt.Sprintf("there is more after the JSON value, at byte %d", d.dec.InputOffset()))
+		return newInvalid(d.field, fmt.Sprintf("there is more after the JSON value, at byte %d", d.dec.InputOffset()))
 	}
 	if len(d.errors) == 0 {
 		return nil
@@ -101,17 +102,17 @@ func (d *decoder) finishBody() error {
 // addError adds an error about the value that was read last.
 func (d *decoder) addError(detail string) { d.addErrorAt("", detail) }
 
-// addErrorAt adds an error about a member of the value that was read last; name is "/" and the
-// member's name. It drops errors beyond maxErrors.
-func (d *decoder) addErrorAt(name, detail string) {
+// addErrorAt adds an error about a part of the value that was read last. suffix is the JSON pointer from that value to the
+// part, such as "/name"; "" is the value itself. It drops errors beyond maxErrors, and after an error has ended reading.
+func (d *decoder) addErrorAt(suffix, detail string) {
 	if d.err == nil && len(d.errors) < maxErrors {
-		d.errors = append(d.errors, FieldError{d.currentPointer() + name, detail})
+		d.errors = append(d.errors, FieldError{d.currentPointer() + suffix, detail})
 	}
 }
 
-// nextToken reads a string, a name, a number or a literal, or the beginning or end of an object or
-// array, which have no value. The kind is KindInvalid once reading has ended. All values are read
-// here, so the bounds in checkBounds hold for every field, including those that are skipped.
+// nextToken reads a string, a name, a number or a literal and returns its JSON as value, or reads the beginning or end of
+// an object or array; value is nil then. kind is KindInvalid if reading has ended, because of this token or before.
+// All values are read here, so the bounds in checkBounds hold for every field, including those that are skipped.
 func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	if d.err != nil {
 		return jsontext.KindInvalid, nil
@@ -125,39 +126,40 @@ func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 		value, err = d.dec.ReadValue()
 	}
 	if err == nil {
-		if err = d.checkBounds(kind, value); err == nil {
-			return kind, value
-		}
+		err = d.checkBounds(kind, value)
 	}
-	d.err = d.invalidError(err)
-	return jsontext.KindInvalid, nil
+	if err != nil {
+		d.err = d.invalidError(err)
+		return jsontext.KindInvalid, nil
+	}
+	return kind, value
 }
 
-// checkBounds returns an error if the token that was read last exceeds maxDepth or maxValues, or
-// is a string with U+0000, which many readers of events and logs cannot represent. The token is
-// well-formed JSON.
+// checkBounds returns an *Invalid if the token that was read last exceeds maxDepth or maxValues, or
+// is a string with U+0000, which many readers of events and logs cannot represent. It counts the token in d.values if a
+// value begins with it. kind and value are those of the token.
 func (d *decoder) checkBounds(kind jsontext.Kind, value jsontext.Value) error {
-	// In an object, jsontext counts names and values, so an odd count means that the last was a name.
-	parent, read := d.dec.StackIndex(d.dec.StackDepth())
-	name := kind == '"' && parent == '{' && read%2 == 1
+	// In an object, jsontext counts names and values, so after a name the count is odd.
+	parent, count := d.dec.StackIndex(d.dec.StackDepth())
+	isName := kind == '"' && parent == '{' && count%2 == 1
 	switch {
 	case kind == '}' || kind == ']':
 		return nil
-	case d.dec.StackDepth() > maxDepth+d.deeper:
-		return newInvalid(d.currentPointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth+d.deeper))
-	case kind == '"' && d.nul && strings.Contains(unquoteString(value), "\x00"):
+	case d.dec.StackDepth() > maxDepth+d.extraDepth:
+		return newInvalid(d.currentPointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth+d.extraDepth))
+	case kind == '"' && d.mayHaveNUL && strings.Contains(unquoteString(value), "\x00"):
 		return newInvalid(d.currentPointer(), "contains U+0000")
-	case name:
+	case isName:
 		return nil
 	case d.values == maxValues:
-		return newInvalid(d.at, fmt.Sprintf("holds more than %d values", maxValues))
+		return newInvalid(d.field, fmt.Sprintf("holds more than %d values", maxValues))
 	}
 	d.values++
 	return nil
 }
 
 // currentPointer returns the JSON pointer of the value that was read last.
-func (d *decoder) currentPointer() string { return d.at + string(d.dec.StackPointer()) }
+func (d *decoder) currentPointer() string { return d.field + string(d.dec.StackPointer()) }
 
 // unquoteString returns the text of a JSON string. Most strings have no escapes and are only
 // copied.
@@ -169,21 +171,21 @@ func unquoteString(value jsontext.Value) string {
 	return string(text)
 }
 
-// invalidError returns an error of jsontext as an *Invalid in words for the caller: the texts of
-// the library are not part of the API, and may change with its version.
+// invalidError returns an error of jsontext as an *Invalid with a text of this package: the texts of
+// the library are not part of the API, and may change with its version. It returns an *Invalid as it is.
 func (d *decoder) invalidError(err error) error {
 	if errors.As(err, new(*Invalid)) {
 		return err
 	}
 	if !utf8.Valid(d.body) {
-		return newInvalid(d.at, "the body is not valid UTF-8")
+		return newInvalid(d.field, "the body is not valid UTF-8")
 	}
 	bad := &jsontext.SyntacticError{Err: err} // for an empty body, the decoder returns io.EOF alone
 	errors.As(err, &bad)
-	return newInvalid(d.at+string(bad.JSONPointer), d.syntaxDetail(bad))
+	return newInvalid(d.field+string(bad.JSONPointer), d.syntaxDetail(bad))
 }
 
-// syntaxDetail says what is wrong with the JSON of the body.
+// syntaxDetail returns the text for the caller about an error in the JSON of the body.
 func (d *decoder) syntaxDetail(bad *jsontext.SyntacticError) string {
 	switch {
 	case errors.Is(bad, io.EOF) || errors.Is(bad, io.ErrUnexpectedEOF):
@@ -196,7 +198,7 @@ func (d *decoder) syntaxDetail(bad *jsontext.SyntacticError) string {
 	return fmt.Sprintf("not JSON at byte %d", bad.ByteOffset)
 }
 
-// hasSurrogateAt reports whether the body has the escape of a surrogate at an offset, such as \ud83d.
+// hasSurrogateAt reports whether the escape of a surrogate, such as \ud83d, begins at an offset of the body.
 func (d *decoder) hasSurrogateAt(offset int64) bool {
 	escape := d.body[offset:min(offset+3, int64(len(d.body)))]
 	return bytes.EqualFold(escape, []byte(`\ud`))
@@ -213,15 +215,15 @@ func (d *decoder) skipRest(kind jsontext.Kind) {
 	}
 }
 
-// readKind reads a value of the given kind. If the value has another kind, it skips the value and
-// adds the error wanted, such as "must be a string".
-func (d *decoder) readKind(kind jsontext.Kind, wanted string) (value jsontext.Value, ok bool) {
+// readKind reads a string, number or literal of the given kind and returns its JSON, or reads the beginning of an object or
+// array. If the next value has another kind, it skips the value and adds an error with detail, such as "must be a string".
+func (d *decoder) readKind(kind jsontext.Kind, detail string) (value jsontext.Value, ok bool) {
 	got, value := d.nextToken()
 	if got == kind {
 		return value, true
 	}
 	d.skipRest(got)
-	d.addError(wanted)
+	d.addError(detail)
 	return nil, false
 }
 
@@ -232,8 +234,8 @@ func (d *decoder) skipValue() {
 }
 
 // readObject reads an object and yields the name of each member. The loop body must read the
-// member's value before the next name. After the object, readObject adds an error for each
-// required member that is missing. If reading ends early, the loop ends too.
+// value of the member, and must not break. After the object, readObject adds an error for each
+// required member that is missing. An error that ends reading ends the loop too.
 func (d *decoder) readObject(required ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if _, ok := d.readKind('{', "must be an object"); !ok {
@@ -250,7 +252,7 @@ func (d *decoder) readObject(required ...string) iter.Seq[string] {
 			}
 			required = slices.DeleteFunc(required, func(r string) bool { return r == name })
 		}
-		d.nextToken()
+		d.nextToken() // the closing brace
 		for _, name := range required {
 			d.addErrorAt("/"+name, "required")
 		}
@@ -263,9 +265,9 @@ func (d *decoder) rejectUnknown() {
 	d.addError("unknown field")
 }
 
-// readRaw reads an object and returns its text unchanged, so that large numbers keep all their
+// readRawObject reads an object and returns its text unchanged, so that large numbers keep all their
 // digits.
-func (d *decoder) readRaw() json.RawMessage {
+func (d *decoder) readRawObject() json.RawMessage {
 	if _, ok := d.readKind('{', "must be an object"); !ok {
 		return nil
 	}
@@ -274,20 +276,20 @@ func (d *decoder) readRaw() json.RawMessage {
 	return bytes.Clone(d.body[start:d.dec.InputOffset()])
 }
 
-// maxSchemaDepth is how many more levels a schema may have: each level of a value takes two of its
-// schema.
-const maxSchemaDepth = 48
+// extraSchemaDepth is how many levels a schema may have in addition to maxDepth: a schema needs two levels for each level
+// of the value that it describes.
+const extraSchemaDepth = 48
 
-// readSchema reads a JSON Schema, unchanged.
+// readSchema reads a JSON Schema, which must be an object, and returns its text unchanged.
 func (d *decoder) readSchema() json.RawMessage {
-	d.deeper = maxSchemaDepth
-	raw := d.readRaw()
-	d.deeper = 0
+	d.extraDepth = extraSchemaDepth
+	raw := d.readRawObject()
+	d.extraDepth = 0
 	return raw
 }
 
-// readList reads an array and yields the index of each item. The loop body must read the item.
-// Items beyond limit are skipped and are one error.
+// readList reads an array and yields the index of each item. The loop body must read the item, and must not break.
+// If there are more items than limit, readList skips the rest and adds one error.
 func (d *decoder) readList(limit int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if _, ok := d.readKind('[', "must be an array"); !ok {
@@ -301,7 +303,7 @@ func (d *decoder) readList(limit int) iter.Seq[int] {
 				return
 			}
 		}
-		d.nextToken()
+		d.nextToken() // the closing bracket
 		if n > limit {
 			d.addError(fmt.Sprintf("must not have more than %d items", limit))
 		}
@@ -327,7 +329,7 @@ func (d *decoder) readText(limit int) string {
 	return s
 }
 
-// readName reads the name of a server, a prompt or a tool, which is not empty.
+// readName reads the name of a server, a prompt or a tool, of 1 to maxName bytes.
 func (d *decoder) readName() string {
 	detail := fmt.Sprintf("must be a string of 1 to %d bytes", maxName)
 	value, ok := d.readKind('"', detail)
@@ -341,7 +343,7 @@ func (d *decoder) readName() string {
 	return s
 }
 
-// readID reads an identifier. It allows only visible ASCII, because identifiers end up in logs,
+// readID reads an identifier of 1 to maxID bytes. It allows only visible ASCII, because identifiers are used in logs,
 // headers and URLs.
 func (d *decoder) readID() string {
 	value, ok := d.readKind('"', mustBeText)
@@ -388,6 +390,7 @@ func (d *decoder) readBool() bool {
 // integer, such as 1.0 or 1e2.
 func (d *decoder) readPositive() int64 {
 	const detail = "must be a whole number of at least 1"
+	// '0' is the kind of every JSON number.
 	value, ok := d.readKind('0', detail)
 	if !ok {
 		return 0
@@ -415,8 +418,8 @@ func (d *decoder) readFraction(limit float64) float64 {
 	return n
 }
 
-// readNames reads a list of names and appends it to out. The result is never nil, because nil
-// means that all servers or tools may be used, and an empty list that none may.
+// readNames reads a list of at most maxList names and appends them to out. The result is never nil: in a request, nil
+// allows all servers or tools, and an empty list allows none.
 func (d *decoder) readNames(out []string) []string {
 	if out == nil {
 		out = []string{}
@@ -427,10 +430,11 @@ func (d *decoder) readNames(out []string) []string {
 	return out
 }
 
-// readPairs reads an object of strings, such as metadata, and bounds its members. The result is
-// nil if there are no members.
+// readPairs reads an object whose values are strings, such as metadata: at most maxPairs members with names of at most
+// maxPairKey bytes and values of at most maxPairText bytes. The result is nil if there are no members.
 func (d *decoder) readPairs() map[string]string {
-	out, n := make(map[string]string), 0
+	out := make(map[string]string)
+	n := 0 // members, including those with errors
 	for name := range d.readObject() {
 		n++
 		if n > maxPairs {

@@ -39,8 +39,8 @@ func AppendFrame(b []byte, e event.Event) []byte {
 	return append(b, "\n\n"...)
 }
 
-// ParsePosition parses what EventID returns. ok is false if id is not a position; it accepts
-// exactly one spelling of each number.
+// ParsePosition parses what EventID returns. ok is false if id does not have the form run:number, or the number is
+// negative or has a plus sign. It does not check that the run has an event with this number.
 func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)
@@ -49,10 +49,10 @@ func ParsePosition(id string) (run string, seq int64, ok bool) {
 
 // TokenExpired returns the frame that ends a stream because the caller's token has expired. The
 // run continues. The frame is not an event of the run, so it has no id, and an EventSource resumes
-// after the last event that it received. seq is last, the number of that event, so that readers
-// who check the sequence find neither a gap nor a new event.
+// after the last event that it received. last is the sequence number of that event. The frame repeats it as seq, so that
+// readers who check the sequence find neither a gap nor a new event.
 func TokenExpired(run string, last int64) sse.Frame {
-	data, _ := json.Marshal(struct { // nothing in it can fail
+	data, _ := json.Marshal(struct { // cannot fail for strings and numbers
 		Type  string `json:"type"`
 		RunID string `json:"run_id"`
 		Seq   int64  `json:"seq"`

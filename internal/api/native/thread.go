@@ -16,14 +16,14 @@ import (
 type Thread struct {
 	ThreadID  string       `json:"thread_id"`
 	Title     string       `json:"title"`
-	Agent     string       `json:"agent"` // that answered last
+	Agent     string       `json:"agent"` // the agent that answered last
 	CreatedAt time.Time    `json:"created_at"`
 	UpdatedAt time.Time    `json:"updated_at"`
-	Runs      int          `json:"runs"`
+	Runs      int          `json:"runs"`   // including the active one
 	Status    event.Status `json:"status"` // of the newest run
 }
 
-// NewThread returns the description of a thread whose newest run has that status.
+// NewThread returns the description of a thread. status is that of its newest run.
 func NewThread(t event.Thread, status event.Status) Thread {
 	runs := t.Turns
 	if t.Active != "" {
@@ -45,14 +45,14 @@ type ThreadMessages struct {
 	Next     string          `json:"next,omitempty"` // the parameter before of the page with older messages; "" if there are none
 }
 
-// ThreadMessage is a message of a thread. Each run has one of the user and one of the assistant.
+// ThreadMessage is a message of a thread. Each run has two: the question of the user and the answer of the assistant.
 type ThreadMessage struct {
 	Role        string             `json:"role"`
 	Content     string             `json:"content"`
 	RunID       string             `json:"run_id"`
 	Time        int64              `json:"ts"` // milliseconds since the Unix epoch
 	Attachments []ThreadAttachment `json:"attachments,omitempty"`
-	Status      event.Status       `json:"status,omitempty"` // of the run; only of the assistant
+	Status      event.Status       `json:"status,omitempty"` // of the run; only in messages of the assistant
 	Calls       []thread.Call      `json:"calls,omitempty"`
 }
 
@@ -62,7 +62,7 @@ type ThreadAttachment struct {
 	MediaType string `json:"media_type,omitempty"`
 }
 
-// NewThreadMessages returns the messages of one turn.
+// NewThreadMessages returns the two messages of the turn of a run.
 func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
 	user := ThreadMessage{Role: "user", Content: t.Question, RunID: run, Time: t.Asked}
 	for _, m := range t.Media {
@@ -75,7 +75,8 @@ func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
 	return []ThreadMessage{user, assistant}
 }
 
-// FormatTurn returns the parameter before of the page that precedes a turn; "" for 0.
+// FormatTurn returns the parameter before of the page that ends before the turn with that number; "" for 0, which means
+// that there is no such page.
 func FormatTurn(number int64) string {
 	if number == 0 {
 		return ""
@@ -83,7 +84,8 @@ func FormatTurn(number int64) string {
 	return strconv.FormatInt(number, 10)
 }
 
-// DecodeTitle decodes the body of PATCH /threads/{thread_id}. The error is an *Invalid.
+// DecodeTitle decodes the body of PATCH /threads/{thread_id}. Each sequence of spaces and line breaks in the title becomes
+// one space. The error is an *Invalid.
 func DecodeTitle(body json.RawMessage) (title string, _ error) {
 	dec := newDecoder("", body)
 	for name := range dec.readObject("title") {
@@ -91,9 +93,9 @@ func DecodeTitle(body json.RawMessage) (title string, _ error) {
 			dec.rejectUnknown()
 			continue
 		}
-		complete := len(dec.errors)
+		errorsBefore := len(dec.errors)
 		title = strings.Join(strings.Fields(dec.readText(event.MaxTitle)), " ")
-		if title == "" && len(dec.errors) == complete {
+		if title == "" && len(dec.errors) == errorsBefore {
 			dec.addError("must not be blank")
 		}
 	}
