@@ -22,8 +22,8 @@ import (
 // maxReaders bounds the streams that read one run at a time.
 const maxReaders = 4096
 
-// streamLimiter counts the open requests and the readers of each run, to bound them: each holds a goroutine and
-// buffers for as long as its client likes.
+// streamLimiter counts the open requests and the readers of each run, to bound them: each holds a goroutine and buffers
+// for as long as its client likes.
 type streamLimiter struct {
 	mu      sync.Mutex     // protects all fields
 	open    int            // open requests of all callers
@@ -83,7 +83,8 @@ func decrement(counts map[string]int, name string) {
 }
 
 // limitOpenRequests refuses requests beyond MaxStreams and MaxStreamsPerCaller, before they reach a handler, so that a
-// refused request costs little. It counts every request, but only those that stream or wait for a run stay open for long.
+// refused request costs little. It counts every request, but only those that stream or wait for a run stay open for
+// long.
 func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		release, refused := h.limiter.acquireRequest(identity(r).Key(), h.MaxStreams, h.MaxStreamsPerCaller)
@@ -180,8 +181,8 @@ func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
 }
 
-// refusalProblem returns the problem of a request that was not admitted. Its code says whose use exceeds a limit,
-// this caller's (rate_limited) or that of all callers together (overloaded); Retry-After says when to try again.
+// refusalProblem returns the problem of a request that was not admitted. Its code says whose use exceeds a limit, this
+// caller's (rate_limited) or that of all callers together (overloaded); Retry-After says when to try again.
 func refusalProblem(refusal *agent.Refusal) *problem {
 	var p *problem
 	switch {
@@ -207,10 +208,10 @@ func spentProblem(e *usage.SpentError) *problem {
 	return p
 }
 
-// clientAddress returns the address that identifies an anonymous caller: the IPv4 address of the
-// connection, or its IPv6 /64 network, because a subscriber usually has a whole one. It ignores headers such as
-// X-Forwarded-For, because any client can set them. So all callers behind a proxy count as one. The result is "" if
-// RemoteAddr has no IP address.
+// clientAddress returns the address that identifies an anonymous caller: the IPv4 address of the connection, or its
+// IPv6 /64 network, because a subscriber usually has a whole one. It ignores headers such as X-Forwarded-For, because
+// any client can set them. So all callers behind a proxy count as one. The result is "" if RemoteAddr has no IP
+// address.
 func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

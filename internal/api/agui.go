@@ -45,9 +45,9 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// resumeAGUI answers the interrupts of the thread's suspended run and streams the rest of that run
-// as a new AG-UI run. The request must answer all open interrupts, because the client then shows the run as
-// running again. Answers to interrupts that are no longer open are ignored.
+// resumeAGUI answers the interrupts of the thread's suspended run and streams the rest of that run as a new AG-UI run.
+// The request must answer all open interrupts, because the client then shows the run as running again. Answers to
+// interrupts that are no longer open are ignored.
 func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agui.Request) error {
 	answers := make(map[string]agui.Answer)
 	for _, a := range request.Answers {
@@ -86,10 +86,12 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 	return nil
 }
 
-// streamAGUI streams the events of a run that follow the event after, as the AG-UI run that request names. It reads
-// the run from position 0, because the encoder needs all events; for those up to after, it encodes nothing.
+// streamAGUI streams the events of a run that follow the event after, as the AG-UI run that request names. It reads the
+// run from position 0, because the encoder needs all events; for those up to after, it encodes nothing.
 func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, request agui.Request, run event.Run, after int64) {
-	head := agui.Header{ThreadID: request.ThreadID, ClientRunID: request.RunID, RunID: run.ID, V1: request.V1, After: after}
+	head := agui.Header{
+		ThreadID: request.ThreadID, ClientRunID: request.RunID, RunID: run.ID, V1: request.V1, After: after,
+	}
 	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head)), canAskAnything))
 }
 

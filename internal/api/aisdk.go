@@ -74,8 +74,8 @@ func answersInterrupt(q aisdk.Request) func(event.Interrupt) bool {
 	}
 }
 
-// continueUIChat answers interrupts of a suspended run and streams the rest of its message. open are the interrupts
-// of the run that q has answers to; answers to any other interrupt are ignored.
+// continueUIChat answers interrupts of a suspended run and streams the rest of its message. open are the interrupts of
+// the run that q has answers to; answers to any other interrupt are ignored.
 func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt) error {
 	head := aisdk.DecodeStored(run.Request).Header(run)
 	head.MessageID = q.MessageID
@@ -98,9 +98,9 @@ func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk
 // runIDLength is the length of a run's id, in every log.
 const runIDLength = len("run_") + 26
 
-// runOfChat returns the run whose id a page uses as the id of a chat. A page can show any run of its caller in this way,
-// and the chat then continues the thread of that run. found is false if id does not have the form of a run's id. If it
-// has, and the caller has no run with that id, the error is event.ErrNotFound.
+// runOfChat returns the run whose id a page uses as the id of a chat. A page can show any run of its caller in this
+// way, and the chat then continues the thread of that run. found is false if id does not have the form of a run's id.
+// If it has, and the caller has no run with that id, the error is event.ErrNotFound.
 func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bool, err error) {
 	if !strings.HasPrefix(id, "run_") || len(id) != runIDLength {
 		return event.Run{}, false, nil
@@ -177,8 +177,8 @@ func (h *Handler) repeatedHeader(r *http.Request, run event.Run) (aisdk.Header, 
 	return stored.Header(run), nil
 }
 
-// canAskInUIChat reports whether a page can show, and answer, what a run is suspended for. The
-// format has parts for approvals and elicitations, but not for limits of a budget.
+// canAskInUIChat reports whether a page can show, and answer, what a run is suspended for. The format has parts for
+// approvals and elicitations, but not for limits of a budget.
 func canAskInUIChat(s event.Suspended) bool {
 	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind == event.KindBudget })
 }

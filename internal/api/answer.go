@@ -17,8 +17,8 @@ import (
 var errContextEnded = newProblem("timeout", "The caller left.")
 
 // postAnswer serves POST /answer. It waits until the run has ended and answers with the whole result. If the run is
-// suspended after the time that the caller prefers to wait (Prefer: wait, RFC 7240 section 4.3), it answers 202 with the
-// run's status. For a background run it does so at once.
+// suspended after the time that the caller prefers to wait (Prefer: wait, RFC 7240 section 4.3), it answers 202 with
+// the run's status. For a background run it does so at once.
 func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
@@ -70,14 +70,14 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 }
 
 // awaitRun blocks until a run has ended, or until it is suspended and stopWaiting is closed, and returns the run as of
-// then. A nil stopWaiting is never closed. It calls observe, unless that is nil, with each event in order; it leaves out
-// events that the log has dropped.
+// then. A nil stopWaiting is never closed. It calls observe, unless that is nil, with each event in order; it leaves
+// out events that the log has dropped.
 //
-// If ctx ends, because the caller has left, the error is errContextEnded, and the run is cancelled unless it has another
-// reader. A return because of a suspension does not cancel the run, and from then on the run needs no reader: the caller
-// can come back for the answer. If this process hands its runs over to another one, awaitRun reads what the log has by
-// then and returns the problem draining, which names the run. The run then needs another reader within the disconnect
-// grace, as after any other error.
+// If ctx ends, because the caller has left, the error is errContextEnded, and the run is cancelled unless it has
+// another reader. A return because of a suspension does not cancel the run, and from then on the run needs no reader:
+// the caller can come back for the answer. If this process hands its runs over to another one, awaitRun reads what the
+// log has by then and returns the problem draining, which names the run. The run then needs another reader within the
+// disconnect grace, as after any other error.
 func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
 	reader := h.Agent.OpenReader(id)
 	run, suspended, err := h.followRun(ctx, id, stopWaiting, observe)
@@ -102,8 +102,8 @@ func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan s
 		page, err := h.nextPage(ctx, id, pos, observe == nil)
 		switch {
 		case errors.Is(err, event.ErrGone):
-			// The log has dropped events of a long run after pos. Continue at the newest event, because the end is
-			// what the caller waits for.
+			// The log has dropped events of a long run after pos. Continue at the newest event, because the end is what
+			// the caller waits for.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				return run, false, err
@@ -211,8 +211,8 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 }
 
 // getAnswerStream serves GET /answer/stream, for EventSource, which can send neither a body nor headers of the page. An
-// EventSource reconnects with the same URL and Last-Event-ID (HTML Living Standard, section 9.2). So a request with that
-// header resumes the stream of an earlier run, and a request without it starts a run.
+// EventSource reconnects with the same URL and Last-Event-ID (HTML Living Standard, section 9.2). So a request with
+// that header resumes the stream of an earlier run, and a request without it starts a run.
 func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err

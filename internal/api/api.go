@@ -8,9 +8,9 @@
 //	h.Close(ctx)      // the sessions of MCP clients end
 //	srv.Shutdown(ctx)
 //
-// Start reading at routes.go, the route table. A handler decodes, calls one method and encodes.
-// What every request needs is middleware (middleware.go). All streams are written by streamRun, which
-// reads nothing but the event log: a reader is a position in a run.
+// Start reading at routes.go, the route table. A handler decodes, calls one method and encodes. What every request
+// needs is middleware (middleware.go). All streams are written by streamRun, which reads nothing but the event log: a
+// reader is a position in a run.
 //
 // A Handler may be used by any number of goroutines. Only the goroutine of a request writes to
 // its ResponseWriter.

@@ -28,10 +28,10 @@ import (
 // itself: a run that is suspended for a question which its reader cannot see would stay suspended until
 // the question expires.
 //
-// Only the native format has positions, so only native streams can begin in the middle of a run. The
-// encoder of any other format depends on all earlier events: a text delta of the AI SDK, for example, is fatal
-// to the client without the chunk that has opened its part. So these streams are always encoded from the
-// first event, and leave out the frames that the reader has (Header.After, Header.Skip).
+// Only the native format has positions, so only native streams can begin in the middle of a run. The encoder of any
+// other format depends on all earlier events: a text delta of the AI SDK, for example, is fatal to the client without
+// the chunk that has opened its part. So these streams are always encoded from the first event, and leave out the
+// frames that the reader has (Header.After, Header.Skip).
 
 // ownerOf returns the owner under which the log lists the caller's runs.
 func ownerOf(r *http.Request) event.Owner {
@@ -40,9 +40,9 @@ func ownerOf(r *http.Request) event.Owner {
 }
 
 // findSuspendedRun returns the newest suspended run of the caller's thread that has open interrupts for which match is
-// true, and these interrupts. If there is none, the result is the zero Run without interrupts, and no error. API formats
-// whose requests name the thread but not the run find the run to resume in this way. The error is event.ErrGone if the
-// log has dropped events of the run.
+// true, and these interrupts. If there is none, the result is the zero Run without interrupts, and no error. API
+// formats whose requests name the thread but not the run find the run to resume in this way. The error is event.ErrGone
+// if the log has dropped events of the run.
 func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(event.Interrupt) bool) (event.Run, []event.Interrupt, error) {
 	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage})
 	if err != nil {
@@ -57,8 +57,8 @@ func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(ev
 		if len(matching) == 0 {
 			continue
 		}
-		// Encoders need the run from its first event on. If the log has dropped it, the request must fail before
-		// the interrupts are answered.
+		// Encoders need the run from its first event on. If the log has dropped it, the request must fail before the
+		// interrupts are answered.
 		_, err := h.Log.After(r.Context(), run.ID, 0)
 		return run, matching, err
 	}
@@ -67,7 +67,8 @@ func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(ev
 
 // untilSuspended returns format, changed so that its stream ends when the run is suspended for what the format can ask
 // a person for (canAsk). A suspension for anything else adds no frames to the stream, and does not end it. The same is
-// true of a suspension that is over: the run has newer events. If the run cannot be read, the suspension counts as over.
+// true of a suspension that is over: the run has newer events. If the run cannot be read, the suspension counts as
+// over.
 func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk func(event.Suspended) bool) streamFormat {
 	suspended := false
 	appendEvent := format.append
@@ -132,9 +133,9 @@ func mapPointer(err error, prefix string) error {
 	return &agent.InvalidError{Pointer: pointer, Detail: bad.Detail}
 }
 
-// mapInputPointers returns err, an error of Agent.Answer, with its JSON pointers changed from the fields of
-// POST /runs/{run_id}/input to those of a request in another API format. pointer returns the pointer there: interrupt is
-// the id of the interrupt whose answer is wrong, and field is the native pointer.
+// mapInputPointers returns err, an error of Agent.Answer, with its JSON pointers changed from the fields of POST
+// /runs/{run_id}/input to those of a request in another API format. pointer returns the pointer there: interrupt is the
+// id of the interrupt whose answer is wrong, and field is the native pointer.
 func mapInputPointers(err error, pointer func(interrupt, field string) string) error {
 	wrong, ok := errors.AsType[*agent.InputError](err)
 	if !ok {

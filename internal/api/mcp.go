@@ -18,8 +18,8 @@ import (
 // maxBatch bounds the messages of one body. Only protocol 2025-03-26 has such batches.
 const maxBatch = 32
 
-// newMCPServer returns the MCP server at /mcp. It has one tool for the default agent and, if there are named agents, one
-// for each of them.
+// newMCPServer returns the MCP server at /mcp. It has one tool for the default agent and, if there are named agents,
+// one for each of them.
 func (h *Handler) newMCPServer() *mcpserver.Handler {
 	opts := mcpserver.Options{
 		Tool: mcpserver.Tool{
@@ -69,8 +69,8 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	// The SDK answers 403 for another caller's session and 404 for an unknown session. Callers must not
-	// learn which of the two it is, so both become 404.
+	// The SDK answers 403 for another caller's session and 404 for an unknown session. Callers must not learn which of
+	// the two it is, so both become 404.
 	hasSession := r.Header.Get("Mcp-Session-Id") != ""
 	filter := &statusFilter{ResponseWriter: w, drops: func(status int) bool {
 		return hasSession && (status == http.StatusForbidden || status == http.StatusNotFound)
@@ -83,8 +83,8 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 }
 
 // callAnswerTool executes one call of a tool. It blocks until the run of the call has ended, or is suspended for input
-// that cannot arrive during this call. If the client can give the input with another call, the result has InputRequests.
-// If ctx ends, the call was cancelled.
+// that cannot arrive during this call. If the client can give the input with another call, the result has
+// InputRequests. If ctx ends, the call was cancelled.
 func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
 	call := &answerCall{
 		h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{}),

@@ -51,8 +51,8 @@ type answerCall struct {
 }
 
 // awaitAnswer starts or resumes the run of the call. It returns the run when it has ended, or is suspended for input
-// that cannot arrive during this call. Its elicitations have ended then. With an error it also returns the run as far as
-// it is known; without an id if there is none.
+// that cannot arrive during this call. Its elicitations have ended then. With an error it also returns the run as far
+// as it is known; without an id if there is none.
 func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	var run event.Run
 	var err error
@@ -69,8 +69,8 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	stopElicitations()
 	t.elicitations.Wait()
 	if errors.Is(err, errContextEnded) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
-		// The client cancelled the call. In MCP (basic/utilities/cancellation) that means to stop
-		// the work, even if the run has another reader. If this process shuts down, the run may continue elsewhere.
+		// The client cancelled the call. In MCP (basic/utilities/cancellation) that means to stop the work, even if the
+		// run has another reader. If this process shuts down, the run may continue elsewhere.
 		_ = t.h.Agent.Cancel(context.WithoutCancel(ctx), run.ID)
 	}
 	if err != nil {
@@ -149,8 +149,8 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 }
 
 // giveAnswers gives the run the call's answers to the interrupts. It sets answered, and contentErrors for the answers
-// whose content the agent refuses. It first gives all answers at once, so that the run resumes once. If the agent refuses
-// them, it gives them one by one, so that each valid answer counts.
+// whose content the agent refuses. It first gives all answers at once, so that the run resumes once. If the agent
+// refuses them, it gives them one by one, so that each valid answer counts.
 func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
 	t.answered, t.contentErrors = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
@@ -265,8 +265,8 @@ func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitatio
 
 // updateElicitations starts an elicitation for an interrupt that the event opens, until ctx ends. It cancels the
 // elicitation of an interrupt that the event resolves: the interrupt may have expired, or may have been answered
-// elsewhere, for example in the console. Each elicitation has a goroutine, because the call must
-// continue to read events while the client waits for its person.
+// elsewhere, for example in the console. Each elicitation has a goroutine, because the call must continue to read
+// events while the client waits for its person.
 func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 	if cancel := t.cancelElicitation[mcptool.ResolvedInterrupt(e.Body)]; cancel != nil {
 		cancel()
@@ -288,9 +288,9 @@ func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 }
 
 // relayInterrupt elicits an answer from the client and gives it to the run. It blocks until the run has the answer or
-// ctx ends. If the content does not match the schema, it elicits again, at most maxElicitations times in all. If the last
-// content does not match either, or the client fails, it gives the answer "cancel": without any answer the run would stay
-// suspended.
+// ctx ends. If the content does not match the schema, it elicits again, at most maxElicitations times in all. If the
+// last content does not match either, or the client fails, it gives the answer "cancel": without any answer the run
+// would stay suspended.
 func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt event.Interrupt) {
 	contentError := ""
 	for n := range maxElicitations + 1 {
@@ -331,8 +331,8 @@ func (t *answerCall) suspendedResult(run event.Run, s event.Suspended) mcpserver
 	return toCallResult(result)
 }
 
-// failedResult returns the result of a call that failed with err, with the same problem document that POST /answer would
-// return. run is the zero value if no run was started. It logs errors that the client sees only as "internal".
+// failedResult returns the result of a call that failed with err, with the same problem document that POST /answer
+// would return. run is the zero value if no run was started. It logs errors that the client sees only as "internal".
 func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error) mcpserver.Result {
 	p, known := problemFor(err)
 	if !known && ctx.Err() == nil {

@@ -102,8 +102,9 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 	})
 }
 
-// handleCORS implements the CORS protocol (Fetch standard) for the origins in CORSOrigins. It answers preflight requests
-// itself, and refuses those of any other origin. It never allows credentials, because callers authenticate with a header.
+// handleCORS implements the CORS protocol (Fetch standard) for the origins in CORSOrigins. It answers preflight
+// requests itself, and refuses those of any other origin. It never allows credentials, because callers authenticate
+// with a header.
 func (h *Handler) handleCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -130,9 +131,9 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 }
 
 // allowedHeaders returns the headers that pages of other origins may send, as Access-Control-Allow-Headers for the
-// preflight r: the headers of the API, and those of r with which OpenAI's client describes itself. The latter are matched
-// by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK set User-Agent
-// too, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
+// preflight r: the headers of the API, and those of r with which OpenAI's client describes itself. The latter are
+// matched by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK set
+// User-Agent too, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
 func allowedHeaders(r *http.Request) string {
 	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, User-Agent, " +
 		"Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
@@ -149,8 +150,8 @@ func allowedHeaders(r *http.Request) string {
 }
 
 // rejectCrossSite refuses requests that a browser sends for a page of an origin that is not in CORSOrigins. It refuses
-// GET too: an image whose URL has a question would start a run, which calls tools. Programs that are not browsers
-// send neither Sec-Fetch-Site nor Origin, and are let through.
+// GET too: an image whose URL has a question would start a run, which calls tools. Programs that are not browsers send
+// neither Sec-Fetch-Site nor Origin, and are let through.
 func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(h.CORSOrigins, r.Header.Get("Origin")) && isCrossSite(r) {
@@ -161,8 +162,8 @@ func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	})
 }
 
-// rejectOrigin answers 403 to a request of an origin that is not in CORSOrigins. A page cannot read
-// the answer, so the log has the origin and the setting too.
+// rejectOrigin answers 403 to a request of an origin that is not in CORSOrigins. A page cannot read the answer, so the
+// log has the origin and the setting too.
 func (h *Handler) rejectOrigin(w http.ResponseWriter, r *http.Request) {
 	origin := r.Header.Get("Origin")
 	h.rejections.log(r.Context(), h.Logger, help.Requests, "origin "+origin,
@@ -191,8 +192,8 @@ func isCrossSite(r *http.Request) bool {
 // identityKey is the key of the caller's identity in a request's context.
 type identityKey struct{}
 
-// authenticate verifies the caller's token and adds the caller's identity, with the token, to the request's
-// context. It refuses a request whose token is missing or not valid. Without a Verifier it does nothing.
+// authenticate verifies the caller's token and adds the caller's identity, with the token, to the request's context. It
+// refuses a request whose token is missing or not valid. Without a Verifier it does nothing.
 func (h *Handler) authenticate(next http.Handler) http.Handler {
 	if h.Verifier == nil {
 		return next
@@ -224,8 +225,8 @@ func identity(r *http.Request) auth.Identity {
 	return id
 }
 
-// singleValueHeaders are headers that a request may have only once, because the service acts on
-// one value. Authorization and Idempotency-Key are checked where they are read.
+// singleValueHeaders are headers that a request may have only once, because the service acts on one value.
+// Authorization and Idempotency-Key are checked where they are read.
 var singleValueHeaders = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
 // rejectDuplicateHeaders refuses requests that have one of singleValueHeaders twice: a proxy may have let the request

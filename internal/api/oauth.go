@@ -12,11 +12,10 @@ import (
 // maxCallbackQuery bounds the query of an OAuth callback, in bytes.
 const maxCallbackQuery = 8 << 10
 
-// oauthCallback serves GET /oauth/callback, to which a browser returns from the authorization
-// server of an MCP server. The request is not authenticated: the state in its query says which
-// sign-in it belongs to, and is valid once. The pages are fixed texts and contain nothing of the
-// query, which another site may have written. If the store of sign-ins cannot be read, the
-// answer is 503, and the user can reload the page, because the state has not been used.
+// oauthCallback serves GET /oauth/callback, to which a browser returns from the authorization server of an MCP server.
+// The request is not authenticated: the state in its query says which sign-in it belongs to, and is valid once. The
+// pages are fixed texts and contain nothing of the query, which another site may have written. If the store of sign-ins
+// cannot be read, the answer is 503, and the user can reload the page, because the state has not been used.
 func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	var found bool
 	var err error
@@ -55,7 +54,8 @@ func writeHTML(w http.ResponseWriter, status int, title, text string) {
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>"+title+"</title></head>\n"+
+	_, _ = io.WriteString(w, "<!doctype html>\n"+
+		"<html lang=\"en\"><head><meta charset=\"utf-8\"><title>"+title+"</title></head>\n"+
 		"<body><h1>"+title+"</h1><p>"+text+"</p></body></html>\n")
 }
 
@@ -91,9 +91,8 @@ func (h *Handler) metadataURL(r *http.Request) string {
 	return h.publicURL(r) + resourceMetadataPath + resourcePath
 }
 
-// publicURL returns the service's URL as the caller knows it: PublicURL, or else https and the requested
-// host, which checkHost has accepted. It ignores X-Forwarded headers, because any client can send
-// them.
+// publicURL returns the service's URL as the caller knows it: PublicURL, or else https and the requested host, which
+// checkHost has accepted. It ignores X-Forwarded headers, because any client can send them.
 func (h *Handler) publicURL(r *http.Request) string {
 	if h.PublicURL != "" {
 		return h.PublicURL

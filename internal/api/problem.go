@@ -21,10 +21,10 @@ import (
 	"answerd/internal/event"
 )
 
-// problem is a problem document (RFC 9457). Detail is written for the caller. The cause of an
-// internal error is only in the log, under the same trace id. Handlers return a problem as the error
-// for what they find wrong themselves. Errors of other packages become problems in problemFor, so that
-// those packages need not know HTTP, and no internal text reaches a caller by accident.
+// problem is a problem document (RFC 9457). Detail is written for the caller. The cause of an internal error is only in
+// the log, under the same trace id. Handlers return a problem as the error for what they find wrong themselves. Errors
+// of other packages become problems in problemFor, so that those packages need not know HTTP, and no internal text
+// reaches a caller by accident.
 type problem struct {
 	Type     string              `json:"type"`
 	Title    string              `json:"title"`
@@ -40,7 +40,8 @@ type problem struct {
 
 	header http.Header // headers of the response beside those of every problem
 	param  string      // the name of the wrong parameter in an OpenAI format; "" if unknown
-	// unknownModel says that the model's endpoint does not know the model. openAIError has a status and a code for that.
+	// unknownModel says that the model's endpoint does not know the model. openAIError has a status and a code for
+	// that.
 	unknownModel bool
 }
 
@@ -102,10 +103,10 @@ func (p *problem) withRetryAfter() *problem {
 	return p
 }
 
-// problemFor returns the problem document of an error; it is the only place that maps errors to
-// public texts. An error that it does not know is a defect of the service: known is false, and
-// the document says nothing about it. The caller may change the fields of p but not its header. p is a copy even if err
-// is a problem, because many requests may share one (errContextEnded).
+// problemFor returns the problem document of an error; it is the only place that maps errors to public texts. An error
+// that it does not know is a defect of the service: known is false, and the document says nothing about it. The caller
+// may change the fields of p but not its header. p is a copy even if err is a problem, because many requests may share
+// one (errContextEnded).
 func problemFor(err error) (p *problem, known bool) {
 	if shared, ok := errors.AsType[*problem](err); ok {
 		own := *shared
@@ -343,9 +344,9 @@ func openAIParam(pointer, conversation string) string {
 	return name
 }
 
-// forbidRetry adds X-Should-Retry: false to p, the problem of a run that has ended, and returns p. It does so if a retry
-// would call tools again, start a run that was cancelled once more, or fail in the same way. OpenAI's clients, which
-// retry failed requests twice by default, obey the header.
+// forbidRetry adds X-Should-Retry: false to p, the problem of a run that has ended, and returns p. It does so if a
+// retry would call tools again, start a run that was cancelled once more, or fail in the same way. OpenAI's clients,
+// which retry failed requests twice by default, obey the header.
 func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	end, failed := run.Last.Body.(event.RunError)
 	if calledTools || p.Code == "conflict" || failed && !end.Retryable {
@@ -354,17 +355,17 @@ func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	return p
 }
 
-// forbidSecondRun tells OpenAI's clients with a header not to retry a request whose run may continue without its reader,
-// for example in another process: a retry would start a second run. With an Idempotency-Key a retry is allowed, because
-// it attaches to the first run.
+// forbidSecondRun tells OpenAI's clients with a header not to retry a request whose run may continue without its
+// reader, for example in another process: a retry would start a second run. With an Idempotency-Key a retry is allowed,
+// because it attaches to the first run.
 func forbidSecondRun(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Idempotency-Key") == "" {
 		w.Header().Set("X-Should-Retry", "false")
 	}
 }
 
-// endProblem returns the problem of a run that has failed or was cancelled, or nil if the run has an answer. The run must
-// have ended.
+// endProblem returns the problem of a run that has failed or was cancelled, or nil if the run has an answer. The run
+// must have ended.
 func endProblem(run event.Run) *problem {
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
@@ -377,9 +378,9 @@ func endProblem(run event.Run) *problem {
 	return p
 }
 
-// toolCodes maps the kind of a failed tool call to a problem code. Only errors that the caller can
-// correct are 4xx. A tool that ran and failed is 502, like a model that failed. These problems have no
-// Retry-After, because whether a second call is safe depends on the kind.
+// toolCodes maps the kind of a failed tool call to a problem code. Only errors that the caller can correct are 4xx. A
+// tool that ran and failed is 502, like a model that failed. These problems have no Retry-After, because whether a
+// second call is safe depends on the kind.
 var toolCodes = map[string]string{
 	"unknown_tool":      "not_found",
 	"invalid_arguments": "unprocessable",

@@ -32,8 +32,8 @@ const (
 func routePath(r *http.Request) string { return cmp.Or(r.URL.RawPath, r.URL.Path) }
 
 // pathParam returns a parameter of the path, unescaped. chi returns it as it is in routePath, which may be escaped. The
-// ids of models, threads, chats and calls and the names of servers may contain characters that clients escape,
-// such as a slash.
+// ids of models, threads, chats and calls and the names of servers may contain characters that clients escape, such as
+// a slash.
 func pathParam(r *http.Request, name string) string {
 	value := chi.URLParam(r, name)
 	if r.URL.RawPath != "" {
@@ -56,9 +56,9 @@ func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Requ
 	return withIdempotencyKey(r, body, req)
 }
 
-// readBody reads the whole JSON body, at most MaxBody bytes. Handlers must call it before they
-// start anything: net/http ends the request's context when the caller leaves only after the body was read. The error is
-// a *problem, an *http.MaxBytesError or an *agent.Refusal.
+// readBody reads the whole JSON body, at most MaxBody bytes. Handlers must call it before they start anything: net/http
+// ends the request's context when the caller leaves only after the body was read. The error is a *problem, an
+// *http.MaxBytesError or an *agent.Refusal.
 func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if err := requireJSON(r); err != nil {
 		return nil, err
@@ -82,9 +82,9 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 }
 
 // withIdempotencyKey returns req with the Idempotency-Key of r, if r has one, and with a fingerprint of path and body,
-// because of which the agent refuses the same key with another path or body. The native routes count as one path,
-// since all of them take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a
-// repeated question may be a query once and a body once.
+// because of which the agent refuses the same key with another path or body. The native routes count as one path, since
+// all of them take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a repeated
+// question may be a query once and a body once.
 func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {
@@ -122,9 +122,9 @@ func requireJSON(r *http.Request) error {
 	return nil
 }
 
-// requireAcceptable returns a problem if the Accept header excludes offered, the media type of the response. Of the media
-// ranges that match offered, the most specific one counts (RFC 9110 section 12.5.1). A request without Accept, or with an
-// empty one, accepts any media type.
+// requireAcceptable returns a problem if the Accept header excludes offered, the media type of the response. Of the
+// media ranges that match offered, the most specific one counts (RFC 9110 section 12.5.1). A request without Accept, or
+// with an empty one, accepts any media type.
 func requireAcceptable(r *http.Request, offered string) error {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	if strings.Trim(accept, ", \t") == "" {
@@ -154,10 +154,9 @@ func requireAcceptable(r *http.Request, offered string) error {
 	return newProblem("not_acceptable", "The response would be "+offered+".")
 }
 
-// preferredWait returns how long the caller prefers to wait for a person's input before the response is
-// 202 (Prefer: wait, RFC 7240 section 4.3), at most maxWait, and the value for Preference-Applied. Without the
-// preference, or if its value is not valid, both are zero. If the preference is given twice, the first one counts
-// (section 2).
+// preferredWait returns how long the caller prefers to wait for a person's input before the response is 202 (Prefer:
+// wait, RFC 7240 section 4.3), at most maxWait, and the value for Preference-Applied. Without the preference, or if its
+// value is not valid, both are zero. If the preference is given twice, the first one counts (section 2).
 func preferredWait(r *http.Request) (wait time.Duration, applied string) {
 	for _, line := range r.Header.Values("Prefer") {
 		for _, preference := range strings.Split(line, ",") {

@@ -98,8 +98,8 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 	return nil
 }
 
-// startProblem returns err, an error of Agent.Start, as the problem of the parameter of request that is the
-// cause. If no parameter is the cause, it returns err as it is.
+// startProblem returns err, an error of Agent.Start, as the problem of the parameter of request that is the cause. If
+// no parameter is the cause, it returns err as it is.
 func startProblem(err error, request responses.Request) error {
 	busy, isBusy := errors.AsType[*event.BusyError](err)
 	bad, isInvalid := errors.AsType[*agent.InvalidError](err)
@@ -123,8 +123,8 @@ func startProblem(err error, request responses.Request) error {
 }
 
 // missingResponse returns err as a problem not_found with the parameter that names the response, if err means that the
-// response does not exist or is no longer kept: the OpenAI API answers 404 in either case, and has no 410. It returns any
-// other error, and nil, as it is.
+// response does not exist or is no longer kept: the OpenAI API answers 404 in either case, and has no 410. It returns
+// any other error, and nil, as it is.
 func missingResponse(err error, param string) error {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -142,7 +142,8 @@ func missingResponse(err error, param string) error {
 	return p
 }
 
-// allEvents returns all events that the log has of a run at present. If it has dropped some, the error is event.ErrGone.
+// allEvents returns all events that the log has of a run at present. If it has dropped some, the error is
+// event.ErrGone.
 func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, error) {
 	var out []event.Event
 	for {
@@ -157,8 +158,8 @@ func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, err
 	}
 }
 
-// sendResponse answers with a response whose run was started or resumed: with a stream (stream), with the response as it
-// is now (background), or with the response when it has ended, which may take as long as the run.
+// sendResponse answers with a response whose run was started or resumed: with a stream (stream), with the response as
+// it is now (background), or with the response when it has ended, which may take as long as the run.
 func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span responseSpan, stream, background bool) error {
 	head, err := h.responseHeader(r, span, 0)
 	if err != nil {
@@ -271,9 +272,9 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	return h.writeResponse(w, r, span, head)
 }
 
-// cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response when the run has ended, or
-// as it is after cancelWait. It reads the events only after it has cancelled the run, so that a run whose first events
-// the log has dropped can be cancelled too; the answer is then 404.
+// cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response when the run has ended,
+// or as it is after cancelWait. It reads the events only after it has cancelled the run, so that a run whose first
+// events the log has dropped can be cancelled too; the answer is then 404.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"answerd/internal/sse"
 )
 
-// responseSpan is one response as a part of a run: from one of the run's events to its end,
-// or to its suspension for approvals.
+// responseSpan is one response as a part of a run: from one of the run's events to its end, or to its suspension for
+// approvals.
 type responseSpan struct {
 	run            event.Run
 	request        responses.StoredRequest // of the request that started the run
@@ -25,8 +25,8 @@ type responseSpan struct {
 }
 
 // findResponse returns the caller's response with that id, which may be a run of any API format. The error is
-// event.ErrNotFound if there is none, or if it is another caller's, so that nothing reveals that it
-// exists; not_found if it was created with store false; event.ErrGone if the log has dropped what it needs of the run.
+// event.ErrNotFound if there is none, or if it is another caller's, so that nothing reveals that it exists; not_found
+// if it was created with store false; event.ErrGone if the log has dropped what it needs of the run.
 func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error) {
 	runID, span, ok := responses.ParseID(id)
 	if !ok {
@@ -64,12 +64,13 @@ func (h *Handler) startEventOf(ctx context.Context, run string) (event.Start, er
 	return start, nil
 }
 
-// isWhole reports whether the response covers the whole run: the run was started in another API format, and the response
-// begins with the run. Its approvals may have been given in any format, so a suspension that is over ends no response.
+// isWhole reports whether the response covers the whole run: the run was started in another API format, and the
+// response begins with the run. Its approvals may have been given in any format, so a suspension that is over ends no
+// response.
 func (s responseSpan) isWhole() bool { return s.otherFormat && s.After == 0 }
 
-// checkReadable returns a problem while the run is suspended for input that is not an approval, because the format has no
-// item for that. Otherwise it returns nil.
+// checkReadable returns a problem while the run is suspended for input that is not an approval, because the format has
+// no item for that. Otherwise it returns nil.
 func (s responseSpan) checkReadable() error {
 	if suspended, ok := s.run.Last.Body.(event.Suspended); ok && !responses.OnlyApprovals(suspended) {
 		return newProblem("not_found", "The run waits for input that a response has no item for: a form or a page of an "+
@@ -94,16 +95,17 @@ func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses
 	}
 }
 
-// responseHeader returns the header with which an encoder encodes a response. skip is the number of events
-// of the stream that the caller already has. Apart from the lists of tools and the name of the default
-// model, the header depends on the stored request and the log alone. So the response is the same whenever it is
-// encoded, also in another process.
+// responseHeader returns the header with which an encoder encodes a response. skip is the number of events of the
+// stream that the caller already has. Apart from the lists of tools and the name of the default model, the header
+// depends on the stored request and the log alone. So the response is the same whenever it is encoded, also in another
+// process.
 func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (responses.Header, error) {
 	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{
-		ID: responses.FormatID(span.run.ID, span.Span), Created: span.run.Created, Span: span.Span, Skip: skip, Whole: span.isWhole(),
+		ID: responses.FormatID(span.run.ID, span.Span), Created: span.run.Created,
 		Model: cmp.Or(span.request.Model, defaultModel), PreviousID: span.request.PreviousID,
 		Conversation: span.request.Conversation, Echo: span.request.Echo,
+		Span: span.Span, Skip: skip, Whole: span.isWhole(),
 	}
 	if span.After > 0 { // the response follows another one of the same run
 		events, err := h.allEvents(r.Context(), span.run.ID)
@@ -146,10 +148,9 @@ func spanEndingAt(events []event.Event, end int64) (span responses.Span) {
 }
 
 // spanAnswering returns the span of the response to a request with approvals, which the events of the run show as
-// resolved. For example, a run is suspended for two approvals (event 10), gets the first (11), is
-// suspended for the second (12), and gets it too (13). A request that answers both has the span After
-// 10, Until 13: the suspension 12 is within the response and does not end it. A request that answers the
-// second alone has After 12.
+// resolved. For example, a run is suspended for two approvals (event 10), gets the first (11), is suspended for the
+// second (12), and gets it too (13). A request that answers both has the span After 10, Until 13: the suspension 12 is
+// within the response and does not end it. A request that answers the second alone has After 12.
 func spanAnswering(events []event.Event, approvals []responses.Approval) (span responses.Span) {
 	lastSuspension := int64(0)  // the sequence number of the latest suspension
 	firstSuspension := int64(0) // the one before the first of the approvals; 0 until that is found
@@ -176,8 +177,8 @@ func spanAnswering(events []event.Event, approvals []responses.Approval) (span r
 	return span
 }
 
-// toolLists returns the tools of the MCP servers that a request named, as far as the caller and the agent may use them: a
-// list for each server, which may be empty. It is nil if the request named no servers.
+// toolLists returns the tools of the MCP servers that a request named, as far as the caller and the agent may use them:
+// a list for each server, which may be empty. It is nil if the request named no servers.
 func (h *Handler) toolLists(r *http.Request, agentID string, request responses.StoredRequest) []responses.ToolList {
 	if len(request.ListedServers) == 0 {
 		return nil
@@ -205,8 +206,8 @@ const (
 	defaultInputItems = 20
 )
 
-// listInputItems serves GET /v1/responses/{response_id}/input_items: a page of the conversation up to the question, or of
-// the approvals that resumed the run.
+// listInputItems serves GET /v1/responses/{response_id}/input_items: a page of the conversation up to the question, or
+// of the approvals that resumed the run.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err == nil && span.isWhole() { // the log does not keep the conversation, and a part of it would be wrong
@@ -256,9 +257,8 @@ func queryProblem(name, detail string) error {
 }
 
 // deleteResponse serves DELETE /v1/responses/{response_id}. It removes the run with its children, and so the responses
-// before and after this one in the same run. The thread keeps the turn of the run, for the runs that have
-// continued it. A response that waits for approvals is cancelled and deleted. The caller must cancel a response in
-// progress first.
+// before and after this one in the same run. The thread keeps the turn of the run, for the runs that have continued it.
+// A response that waits for approvals is cancelled and deleted. The caller must cancel a response in progress first.
 func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "response_id")
 	span, err := h.findResponse(r, id)

@@ -52,8 +52,8 @@ func (h *Handler) addPublicRoutes(router chi.Router) {
 		getOrHead(router, "/console/*", h.withProblems(h.getConsole))
 	}
 
-	// The browser comes here from the page of an authorization server, so rejectCrossSite must not refuse it.
-	// There is no HEAD, because the state in the query can be used only once.
+	// The browser comes here from the page of an authorization server, so rejectCrossSite must not refuse it. There is
+	// no HEAD, because the state in the query can be used only once.
 	router.Get("/oauth/callback", h.oauthCallback)
 }
 
@@ -124,8 +124,8 @@ func (h *Handler) addProtocolRoutes(r chi.Router) {
 	r.Delete("/mcp", h.withProblems(h.serveMCP))
 }
 
-// getOrHead adds a route that answers both GET and HEAD (RFC 9110 section 9.1). It is not for routes that may answer with
-// a stream: HEAD would start a run, or read one to its end.
+// getOrHead adds a route that answers both GET and HEAD (RFC 9110 section 9.1). It is not for routes that may answer
+// with a stream: HEAD would start a run, or read one to its end.
 func getOrHead(r chi.Router, path string, handler http.Handler) {
 	r.Method(http.MethodGet, path, handler)
 	r.Method(http.MethodHead, path, handler)
@@ -163,8 +163,8 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// RoutePattern returns the pattern of the route that serves the request, such as /runs/{run_id}; "" if
-// no route does. Traces and metrics name requests with the pattern.
+// RoutePattern returns the pattern of the route that serves the request, such as /runs/{run_id}; "" if no route does.
+// Traces and metrics name requests with the pattern.
 func (h *Handler) RoutePattern(r *http.Request) string {
 	match := chi.NewRouteContext()
 	if !h.routes.Match(match, r.Method, h.trimBasePath(routePath(r))) {
@@ -178,9 +178,9 @@ func notFound(http.ResponseWriter, *http.Request) error {
 	return newProblem("not_found", "There is nothing at this path.")
 }
 
-// methodNotAllowed answers requests whose path has routes, but not for their method. It lists the methods of these routes
-// in Allow (RFC 9110 section 15.5.6). If a route without parameters has exactly this path, such as /agui/capabilities,
-// the methods of routes with a parameter in its place, such as /agui/{agent}, are not listed.
+// methodNotAllowed answers requests whose path has routes, but not for their method. It lists the methods of these
+// routes in Allow (RFC 9110 section 15.5.6). If a route without parameters has exactly this path, such as
+// /agui/capabilities, the methods of routes with a parameter in its place, such as /agui/{agent}, are not listed.
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
 	var allow, exact []string // methods of all routes that match, and of those without parameters

@@ -18,9 +18,9 @@ import (
 // cancelWait bounds how long cancelAndWait waits for the run's last event.
 const cancelWait = 5 * time.Second
 
-// ownedRun returns a run that belongs to the caller. For a run of another caller the error is
-// event.ErrNotFound, even if the log has dropped it: nothing may reveal that it exists. If the log no longer keeps the
-// caller's run, the error is event.ErrGone, and the run has what the log still knows of it.
+// ownedRun returns a run that belongs to the caller. For a run of another caller the error is event.ErrNotFound, even
+// if the log has dropped it: nothing may reveal that it exists. If the log no longer keeps the caller's run, the error
+// is event.ErrGone, and the run has what the log still knows of it.
 func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	run, err := h.Log.Run(r.Context(), id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
@@ -72,8 +72,8 @@ func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	return h.resumeStream(w, r, id, pos)
 }
 
-// resumePosition returns the position in run id that Last-Event-ID names, or pos if the request does not have that header.
-// It does not check that the run has this position, because the run may be another caller's.
+// resumePosition returns the position in run id that Last-Event-ID names, or pos if the request does not have that
+// header. It does not check that the run has this position, because the run may be another caller's.
 func resumePosition(r *http.Request, id string, pos int64) (int64, error) {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {
@@ -172,9 +172,9 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It responds with
-// the run's status once the answer is in the log. If the caller accepts only a stream, it streams
-// the events after Last-Event-ID, or after what was the newest event of the run when the request arrived.
+// postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It responds with the run's status
+// once the answer is in the log. If the caller accepts only a stream, it streams the events after Last-Event-ID, or
+// after what was the newest event of the run when the request arrived.
 func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
@@ -233,8 +233,8 @@ func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	return run, err
 }
 
-// cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or with 202 and the present
-// status if the run takes longer than cancelWait to end. It does not change a run that has ended before.
+// cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or with 202 and the
+// present status if the run takes longer than cancelWait to end. It does not change a run that has ended before.
 func (h *Handler) cancelRun(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	if _, err := h.ownedRun(r, id); err != nil {
@@ -285,8 +285,8 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteRun serves DELETE /runs/{run_id}: it removes the run with its children. The caller must
-// cancel a run in progress first, so that no run is lost by mistake.
+// deleteRun serves DELETE /runs/{run_id}: it removes the run with its children. The caller must cancel a run in
+// progress first, so that no run is lost by mistake.
 func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
@@ -303,8 +303,8 @@ func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteWithChildren deletes a run that has ended, after its children and their children. Callers cannot delete children
-// one by one, because GET /runs does not list them.
+// deleteWithChildren deletes a run that has ended, after its children and their children. Callers cannot delete
+// children one by one, because GET /runs does not list them.
 func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 	if run.Agent == "" { // only a named agent can ask another agent, which starts a child
 		return h.Log.Delete(ctx, run.ID)

@@ -13,11 +13,10 @@ import (
 	"answerd/internal/sse"
 )
 
-// buffers holds the write buffers of streams, so that a stream has a buffer only while it writes. A
-// buffer per stream cost 5 kB for each of thousands of waiting streams. Buffers that grew for a
-// large event are not put back. Measured for a streamed answer of 1,000 tokens that arrive at
-// once: without the pool the answer took 25 % more CPU time, and with a buffer of 16 kB per stream 13 %
-// more.
+// buffers holds the write buffers of streams, so that a stream has a buffer only while it writes. A buffer per stream
+// cost 5 kB for each of thousands of waiting streams. Buffers that grew for a large event are not put back. Measured
+// for a streamed answer of 1,000 tokens that arrive at once: without the pool the answer took 25 % more CPU time, and
+// with a buffer of 16 kB per stream 13 % more.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // stream is one reader of a run: a position in the run, and the connection to write to.
@@ -42,8 +41,8 @@ type streamFormat struct {
 	// expired returns the frames that end the stream because the caller's token has expired. The
 	// run continues, and a caller with another token can resume at pos.
 	expired func(run string, pos int64) []sse.Frame
-	// ended reports whether the stream ends at the event that was encoded last, although the run may continue. It is nil
-	// if the stream ends only with the run or its suspension.
+	// ended reports whether the stream ends at the event that was encoded last, although the run may continue. It is
+	// nil if the stream ends only with the run or its suspension.
 	ended func() bool
 }
 
@@ -83,25 +82,25 @@ var closedChannel = func() <-chan struct{} {
 	return c
 }()
 
-// streamRun writes the events of a run after pos as Server-Sent Events until the run ends or is
-// suspended, the caller's token expires, or the caller leaves. It is the only stream loop, for all formats. The run must
-// exist. If the log no longer has the events after pos, for example because a repeated request attaches to a long run,
-// streamRun answers 410.
+// streamRun writes the events of a run after pos as Server-Sent Events until the run ends or is suspended, the caller's
+// token expires, or the caller leaves. It is the only stream loop, for all formats. The run must exist. If the log no
+// longer has the events after pos, for example because a repeated request attaches to a long run, streamRun answers
+// 410.
 //
-// complete reports that the stream has reached its end and the caller was still connected. A stream that cannot continue
-// is cut with a panic (http.ErrAbortHandler) and not ended, so that a reader without the terminal event knows that there
-// is more.
+// complete reports that the stream has reached its end and the caller was still connected. A stream that cannot
+// continue is cut with a panic (http.ErrAbortHandler) and not ended, so that a reader without the terminal event knows
+// that there is more.
 //
-// The loop reads a page of the log and then waits for page.More. This channel is closed when
-// there is more to read, so an event that is appended between reading and waiting is not missed.
+// The loop reads a page of the log and then waits for page.More. This channel is closed when there is more to read, so
+// an event that is appended between reading and waiting is not missed.
 //
-// A reader that is slower than the run costs nothing but its position: the loop reads the next page only
-// when the connection has taken the last page, and the rest stays in the log. The stream of a reader that
-// takes nothing at all is cut by the deadline of the write (deadlineWriter).
+// A reader that is slower than the run costs nothing but its position: the loop reads the next page only when the
+// connection has taken the last page, and the rest stays in the log. The stream of a reader that takes nothing at all
+// is cut by the deadline of the write (deadlineWriter).
 //
 // When this process hands its runs over to other processes (Agent.HandingOver), the loop reads once more, because the
-// run may have ended just before. Then it cuts the stream, and the client resumes at another process
-// with Last-Event-ID.
+// run may have ended just before. Then it cuts the stream, and the client resumes at another process with
+// Last-Event-ID.
 func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, format streamFormat) (complete bool) {
 	// Report dropped events now: after the header, a stream can only be cut.
 	if _, err := h.Log.After(r.Context(), run, pos); errors.Is(err, event.ErrGone) {
@@ -167,8 +166,8 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	}
 }
 
-// writeStreamHeader sends the header of the response at once, so that the client knows that its
-// stream is open before the first event. It returns false if the caller has left.
+// writeStreamHeader sends the header of the response at once, so that the client knows that its stream is open before
+// the first event. It returns false if the caller has left.
 func (s *stream) writeStreamHeader() bool {
 	header := s.w.Header()
 	header.Set("Content-Type", "text/event-stream")
@@ -179,9 +178,9 @@ func (s *stream) writeStreamHeader() bool {
 	return s.rc.Flush() == nil
 }
 
-// writeNewEvents writes events after s.pos, moves s.pos, and returns the page that it read last. It collects the
-// pages that the log has into one write, and returns after the page in which the write reaches maxWrite bytes. ok is false
-// if the caller has left. If the log cannot be read, it cuts the stream with a panic.
+// writeNewEvents writes events after s.pos, moves s.pos, and returns the page that it read last. It collects the pages
+// that the log has into one write, and returns after the page in which the write reaches maxWrite bytes. ok is false if
+// the caller has left. If the log cannot be read, it cuts the stream with a panic.
 func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) {
 	buffer := buffers.Get().(*[]byte)
 	s.buf = (*buffer)[:0]
@@ -216,7 +215,8 @@ func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) 
 }
 
 // hasEnded reports whether the stream ends although the run has not ended. If the format does not decide that, a
-// suspension ends the stream, but only after the position from: a reader that resumes at the suspension stays connected.
+// suspension ends the stream, but only after the position from: a reader that resumes at the suspension stays
+// connected.
 func (s *stream) hasEnded(ctx context.Context, from int64) bool {
 	if s.format.ended != nil {
 		return s.format.ended()
@@ -234,8 +234,8 @@ func (s *stream) atSuspension(ctx context.Context) bool {
 	return err == nil && run.Last.Seq == s.pos
 }
 
-// flushBuffer writes the buffer to the connection and empties it. It returns false if the caller has left or has
-// not accepted the bytes before the write deadline.
+// flushBuffer writes the buffer to the connection and empties it. It returns false if the caller has left or has not
+// accepted the bytes before the write deadline.
 func (s *stream) flushBuffer() bool {
 	if _, err := s.w.Write(s.buf); err != nil {
 		return false
@@ -244,8 +244,8 @@ func (s *stream) flushBuffer() bool {
 	return s.rc.Flush() == nil
 }
 
-// tokenExpiry returns a channel that receives when the caller's token expires, and a function that
-// stops its timer. The channel is nil if the token does not expire or there is none.
+// tokenExpiry returns a channel that receives when the caller's token expires, and a function that stops its timer. The
+// channel is nil if the token does not expire or there is none.
 func tokenExpiry(r *http.Request) (<-chan time.Time, func()) {
 	expiresAt := identity(r).Until()
 	if expiresAt.IsZero() {

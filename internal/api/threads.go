@@ -13,8 +13,8 @@ import (
 	"answerd/internal/event"
 )
 
-// missingThread returns event.ErrNotFound as the problem of a thread that does not exist, and any other error, or nil, as
-// it is.
+// missingThread returns event.ErrNotFound as the problem of a thread that does not exist, and any other error, or nil,
+// as it is.
 func missingThread(err error) error {
 	if errors.Is(err, event.ErrNotFound) {
 		return newProblem("not_found", "There is no such thread.")
@@ -118,8 +118,8 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// turnBefore returns the parameter before: the number of the turn that a page of messages precedes, in the one form that
-// native.FormatTurn gives it. It is 0 if the query does not have the parameter.
+// turnBefore returns the parameter before: the number of the turn that a page of messages precedes, in the one form
+// that native.FormatTurn gives it. It is 0 if the query does not have the parameter.
 func turnBefore(query url.Values) (int64, error) {
 	if !query.Has("before") {
 		return 0, nil
@@ -132,8 +132,8 @@ func turnBefore(query url.Values) (int64, error) {
 }
 
 // threadMessages returns a page of about limit messages of a thread, oldest first, and the parameter before of the next
-// page (native.FormatTurn). messages is never nil. The page ends before the turn with the number before. If before is 0,
-// the page is the newest one, and includes the messages of the active run as far as it has come.
+// page (native.FormatTurn). messages is never nil. The page ends before the turn with the number before. If before is
+// 0, the page is the newest one, and includes the messages of the active run as far as it has come.
 func (h *Handler) threadMessages(
 	ctx context.Context, t event.Thread, before int64, limit int,
 ) (messages []native.ThreadMessage, next string, err error) {
@@ -211,11 +211,10 @@ func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteThread serves DELETE /threads/{thread_id}: it cancels the unfinished runs of the thread, and then
-// removes all of its runs, with their children, and the thread. The log removes a thread without its
-// runs, so the runs are deleted one by one. The thread comes last, so that a caller whose request failed in
-// between still finds the thread and can repeat the request. If a run does not end within cancelWait, nothing is removed
-// and the answer is 409.
+// deleteThread serves DELETE /threads/{thread_id}: it cancels the unfinished runs of the thread, and then removes all
+// of its runs, with their children, and the thread. The log removes a thread without its runs, so the runs are deleted
+// one by one. The thread comes last, so that a caller whose request failed in between still finds the thread and can
+// repeat the request. If a run does not end within cancelWait, nothing is removed and the answer is 409.
 func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.ownedThread(r)
 	if err != nil {

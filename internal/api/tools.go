@@ -96,8 +96,8 @@ func (h *Handler) listServers(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and answers
-// with the server's state, or with the problem unavailable and the reason why the server cannot be used.
+// refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and answers with the server's
+// state, or with the problem unavailable and the reason why the server cannot be used.
 func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	name := pathParam(r, "name")
 	refreshErr := h.Agent.Refresh(r.Context(), identity(r), name)

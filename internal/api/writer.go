@@ -68,8 +68,8 @@ func (d *deadlineWriter) Write(buf []byte) (written int, err error) {
 // Unwrap returns the wrapped ResponseWriter to http.ResponseController.
 func (d *deadlineWriter) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
-// writeJSON writes a value as the whole response, which no cache may store. It ignores errors of the connection: a caller
-// who has left needs no answer. v must be a value that encoding/json can encode.
+// writeJSON writes a value as the whole response, which no cache may store. It ignores errors of the connection: a
+// caller who has left needs no answer. v must be a value that encoding/json can encode.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	writeHeader(w, status, contentType)
 	enc := json.NewEncoder(w)
@@ -91,16 +91,17 @@ func writeHeader(w http.ResponseWriter, status int, contentType string) {
 	w.WriteHeader(status)
 }
 
-// writeNoContent answers 204. Without Cache-Control a cache could store it (RFC 9110 section 15.3.5), and would then give
-// it to a later request for a stream that has events again.
+// writeNoContent answers 204. Without Cache-Control a cache could store it (RFC 9110 section 15.3.5), and would then
+// give it to a later request for a stream that has events again.
 func writeNoContent(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// statusFilter is the ResponseWriter for a handler of another package, whose error responses are to be problem documents.
-// It drops a response with a status for which drops is true. The caller must then answer instead (dropped). Header fields
-// that the handler has set stay set, unless that answer replaces them. Only one goroutine may use a statusFilter.
+// statusFilter is the ResponseWriter for a handler of another package, whose error responses are to be problem
+// documents. It drops a response with a status for which drops is true. The caller must then answer instead (dropped).
+// Header fields that the handler has set stay set, unless that answer replaces them. Only one goroutine may use a
+// statusFilter.
 type statusFilter struct {
 	http.ResponseWriter
 	drops   func(status int) bool

@@ -1,20 +1,20 @@
-// Package client sends requests to the native API of an answerd, for the commands that ask one from outside
-// and for programs in this repository that do the same.
+// Package client sends requests to the native API of an answerd. It is for the commands and other programs of this
+// repository that use a running answerd over HTTP.
 //
 //	c := client.New("http://127.0.0.1:8080", nil, 1)
 //	defer c.Close()
 //	stream, err := c.Stream(ctx, http.MethodPost, "/answer/stream", question, nil)
 //	if p, ok := errors.AsType[*client.Problem](err); ok {
-//		return p // what answerd says about the question
+//		return p // answerd has refused the question
 //	}
 //	defer stream.Close()
 //	frame, err := stream.Next()
 //
-// It is tested in internal/api, against the API itself.
+// The tests of this package are in internal/api, and use the API itself.
 //
-// A Client is for any number of goroutines, a Stream for one at a time. Every method blocks until answerd has
-// answered or ctx ends; nothing is repeated. What answerd sends is bounded: 64 MiB of an answer that is decoded
-// and 8 MiB of an event.
+// A Client may be used by any number of goroutines, a Stream by one at a time. Every method that sends a request blocks
+// until answerd has answered or ctx ends. No request is sent again after a failure. An answer that is decoded may have
+// 64 MiB, an event of a stream 8 MiB, and a problem document 1 MiB.
 package client
 
 import (
@@ -28,7 +28,8 @@ import (
 	"strings"
 )
 
-// MaxAnswer bounds an answer that is decoded, in bytes. Its metadata has the results of all calls.
+// MaxAnswer bounds the body of a response that Send decodes, in bytes. It is large because the metadata of an answer
+// has the results of all calls.
 const MaxAnswer = 64 << 20
 
 // maxRedirects bounds the redirects of one request, as net/http does by default.
@@ -36,22 +37,25 @@ const maxRedirects = 10
 
 // Client sends requests to one answerd.
 type Client struct {
-	url   string
-	token func() (string, error)
-	http  *http.Client
+	baseURL    string                 // without a slash at its end
+	token      func() (string, error) // nil if requests have no token
+	httpClient *http.Client
 }
 
-// New returns a client of the answerd at a base URL. token returns the bearer token of each request; nil
-// sends none. As many idle connections as asked for are kept open until Close.
-func New(url string, token func() (string, error), idleConnections int) *Client {
+// New returns a client of the answerd at a base URL. It calls token for the bearer token of each request; a nil token
+// sends none. Up to maxIdleConnections idle connections are kept open until Close.
+func New(baseURL string, token func() (string, error), maxIdleConnections int) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = idleConnections
-	return &Client{url: strings.TrimSuffix(url, "/"), token: token, http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}}
+	transport.MaxIdleConnsPerHost = maxIdleConnections
+	return &Client{
+		baseURL: strings.TrimSuffix(baseURL, "/"), token: token,
+		httpClient: &http.Client{Transport: transport, CheckRedirect: checkRedirect},
+	}
 }
 
-// checkRedirect follows redirects that repeat the request. net/http sends a POST again as a GET without its body after
-// 301, 302 and 303 (RFC 9110 section 15.4), as a proxy answers that wants https: the answer would be about a question
-// that is missing.
+// checkRedirect is the CheckRedirect of http.Client. It allows up to maxRedirects redirects that keep the method. It
+// refuses a redirect that net/http would follow with a GET instead: after 301, 302 and 303, which proxies use to
+// enforce https, a POST becomes a GET without its body (RFC 9110 section 15.4), so the question would be missing.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	switch {
 	case next.Method != via[0].Method:
@@ -63,13 +67,14 @@ func checkRedirect(next *http.Request, via []*http.Request) error {
 }
 
 // Close closes the idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.httpClient.CloseIdleConnections() }
 
 // URL returns the base URL, without a slash at its end.
-func (c *Client) URL() string { return c.url }
+func (c *Client) URL() string { return c.baseURL }
 
-// Open sends a request and returns its response, whose body the caller must close. The body of the request is
-// the JSON of a value, or nothing for nil. A status of 400 or more is returned as a *Problem.
+// Open sends a request and returns its response, whose body the caller must close. body is encoded as JSON; nil sends
+// no body. header may be nil. If the status is 400 or more, the error is a *Problem, or another error if the response
+// is not one of answerd. An error of the token function is returned as it is.
 func (c *Client) Open(ctx context.Context, method, path string, body any, header http.Header) (*http.Response, error) {
 	var content io.Reader
 	if body != nil {
@@ -80,7 +85,7 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 		content = bytes.NewReader(raw)
 	}
 
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, content)
+	req, err := http.NewRequestWithContext(ctx, method, c.baseURL+path, content)
 	if err != nil {
 		return nil, fmt.Errorf("build a request to answerd: %w", err)
 	}
@@ -98,9 +103,9 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 
-	resp, err := c.http.Do(req)
+	resp, err := c.httpClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask answerd at %s: %w", c.url, err)
+		return nil, fmt.Errorf("ask answerd at %s: %w", c.baseURL, err)
 	}
 	if resp.StatusCode < http.StatusBadRequest {
 		return resp, nil
@@ -108,14 +113,16 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 	defer resp.Body.Close()
 	p, err := readProblem(resp)
 	if err != nil {
-		return nil, fmt.Errorf("%s answered with HTTP status %s, which is not an answer of answerd", c.url, resp.Status)
+		return nil, fmt.Errorf("%s answered with HTTP status %s, which is not an answer of answerd", c.baseURL, resp.Status)
 	}
 	return nil, p
 }
 
-// Send sends a request as Open does and decodes the JSON of the response into a value, unless that is nil. It
-// returns the status of the response.
-func (c *Client) Send(ctx context.Context, method, path string, body any, header http.Header, into any) (status int, _ error) {
+// Send sends a request as Open does and decodes the JSON of the response into result, a pointer. A nil result ignores
+// the body of the response. It returns the HTTP status, or 0 with an error.
+func (c *Client) Send(
+	ctx context.Context, method, path string, body any, header http.Header, result any,
+) (status int, _ error) {
 	resp, err := c.Open(ctx, method, path, body, header)
 	if err != nil {
 		return 0, err
@@ -124,23 +131,23 @@ func (c *Client) Send(ctx context.Context, method, path string, body any, header
 	text, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1))
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("read the answer of answerd at %s: %w", c.url, err)
+		return 0, fmt.Errorf("read the answer of answerd at %s: %w", c.baseURL, err)
 	case len(text) > MaxAnswer:
-		return 0, fmt.Errorf("the answer of answerd at %s has more than %d bytes", c.url, MaxAnswer)
-	case into == nil:
+		return 0, fmt.Errorf("the answer of answerd at %s has more than %d bytes", c.baseURL, MaxAnswer)
+	case result == nil:
 		return resp.StatusCode, nil
 	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return 0, fmt.Errorf("decode the answer of answerd at %s: %w", c.url, err)
+	if err := json.Unmarshal(text, result); err != nil {
+		return 0, fmt.Errorf("decode the answer of answerd at %s: %w", c.baseURL, err)
 	}
 	return resp.StatusCode, nil
 }
 
-// SendInput answers an interrupt of a suspended run.
+// SendInput answers an interrupt of a suspended run. input is the body of POST /runs/{run_id}/input.
 func (c *Client) SendInput(ctx context.Context, runID string, input map[string]any) error {
 	_, err := c.Send(ctx, http.MethodPost, RunPath(runID, "/input"), input, nil, nil)
 	return err
 }
 
-// RunPath returns the path of a run, or of what rest names below it.
-func RunPath(runID, rest string) string { return "/runs/" + url.PathEscape(runID) + rest }
+// RunPath returns the path of a run followed by suffix, which begins with a slash, such as "/events", or is "".
+func RunPath(runID, suffix string) string { return "/runs/" + url.PathEscape(runID) + suffix }

@@ -9,9 +9,9 @@ import (
 	"answerd/internal/sse"
 )
 
-const maxEventBytes = 8 << 20 // of one event of a stream
+const maxEventBytes = 8 << 20 // bounds one event of a stream
 
-// ErrNoEvents says that a stream has no events after the position that was asked for: the run has ended.
+// ErrNoEvents is the error of Client.Stream if the run has ended and has no event after the requested position (204).
 var ErrNoEvents = errors.New("the run ended, and its last event was lost")
 
 // Stream reads the events of a run as they happen.
@@ -20,7 +20,8 @@ type Stream struct {
 	events *sse.Reader
 }
 
-// Stream sends a request whose response is a stream of events. The caller must close the stream.
+// Stream sends a request as Open does and returns its response as a stream of events, which the caller must close. It
+// returns ErrNoEvents if the run has no more events.
 func (c *Client) Stream(ctx context.Context, method, path string, body any, header http.Header) (*Stream, error) {
 	header = header.Clone()
 	if header == nil {
@@ -35,13 +36,13 @@ func (c *Client) Stream(ctx context.Context, method, path string, body any, head
 		resp.Body.Close()
 		return nil, ErrNoEvents
 	}
-	return &Stream{resp.Body, sse.NewReader(resp.Body, maxEventBytes)}, nil
+	return &Stream{body: resp.Body, events: sse.NewReader(resp.Body, maxEventBytes)}, nil
 }
 
-// Next returns the next event. At the end of the stream the error is io.EOF, whether or not the run has ended.
-// If the stream ends in the middle of an event, the error is io.ErrUnexpectedEOF, and the event is not returned: its
-// id is that of an event which the caller does not have. A response without chunks, such as that of HTTP/1.0 which
-// nginx asks for by default, can end there without another error.
+// Next waits for the next event and returns it. The frame is valid until the next call. At the end of the stream the
+// error is io.EOF, whether or not the run has ended. If the stream ends in the middle of an event, the error is
+// io.ErrUnexpectedEOF. Next does not return that event, whose id must not be used to resume. net/http does not report
+// this kind of end if the response has no chunks, as with HTTP/1.0, which nginx asks for by default.
 func (s *Stream) Next() (sse.Frame, error) {
 	frame, err := s.events.Next()
 	if err == nil && s.events.Cut() {
@@ -50,5 +51,5 @@ func (s *Stream) Next() (sse.Frame, error) {
 	return frame, err
 }
 
-// Close ends the request.
+// Close ends the request. The run may continue.
 func (s *Stream) Close() { s.body.Close() }

@@ -10,28 +10,28 @@ import (
 	"answerd/internal/event"
 )
 
-// maxShown bounds the arguments in the message of an approval, in bytes.
-const maxShown = 4 << 10
+// maxShownArgs bounds the part of a call's arguments that the message of an approval shows, in bytes.
+const maxShownArgs = 4 << 10
 
-// approvalForm is the schema of the form for an approval. approved is required, so that a client
-// which accepts an empty form by itself approves nothing.
+// approvalForm is the JSON Schema of the form for an approval. approved is required, so that a client which accepts an
+// empty form without a person approves nothing.
 var approvalForm = json.RawMessage(`{"type":"object","properties":{` +
 	`"approved":{"type":"boolean","title":"Allow this call"},` +
 	`"reason":{"type":"string","title":"Reason","description":"for the agent, above all of a refusal","maxLength":1024}},` +
 	`"required":["approved"]}`)
 
-// Elicitation is a question to a person: a form to fill in, or a URL to visit (MCP,
-// client/elicitation). It has the fields of mcpserver.Elicitation.
+// Elicitation is a question to a person: a form to fill in, or a URL to visit (MCP, client/elicitation). It has the
+// same fields as mcpserver.Elicitation, so that the API can convert it.
 type Elicitation struct {
-	ID      string
-	Mode    string // form or url
+	ID      string // of the interrupt
+	Mode    string // "form" or "url"
 	Message string
-	Schema  json.RawMessage // of a form
-	URL     string
+	Schema  json.RawMessage // of the form; nil for a URL
+	URL     string          // "" for a form
 }
 
-// InterruptOf returns the interrupt that the event opens. ok is false if it opens none. A budget
-// limit is not an interrupt here: the agent does not ask about it in a call of this tool.
+// InterruptOf returns the interrupt that an event opens. ok is false if the event opens no approval and no elicitation.
+// Interrupts for a limit of a budget are left out: the agent opens none in a run of this tool.
 func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	switch b := b.(type) {
 	case event.ApprovalRequired:
@@ -44,8 +44,8 @@ func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	return event.Interrupt{}, false
 }
 
-// ResolvedInterrupt returns the id of the interrupt that the event resolves, or "" if it resolves
-// none.
+// ResolvedInterrupt returns the id of the approval or elicitation that an event resolves, or "" if the event resolves
+// neither.
 func ResolvedInterrupt(b event.Body) string {
 	switch b := b.(type) {
 	case event.ApprovalResolved:
@@ -56,8 +56,8 @@ func ResolvedInterrupt(b event.Body) string {
 	return ""
 }
 
-// ElicitationOf returns the elicitation that asks about an interrupt. A server's elicitation is
-// passed on; an approval becomes a form, with the call in its message.
+// ElicitationOf returns the elicitation that asks a person about an interrupt. An elicitation of an MCP server is
+// passed on as it is; an approval becomes a form, whose message shows the call.
 func ElicitationOf(interrupt event.Interrupt) Elicitation {
 	if interrupt.Kind == event.KindElicitation {
 		return Elicitation{ID: interrupt.ID, Mode: interrupt.Mode, Message: interrupt.Message, Schema: interrupt.Schema, URL: interrupt.URL}
@@ -67,42 +67,43 @@ func ElicitationOf(interrupt event.Interrupt) Elicitation {
 		tool += " of " + interrupt.Server
 	}
 	note := ""
-	if len(interrupt.Args) > maxShown { // the approval is for all of them
-		note = fmt.Sprintf(" (only the first %d of %d bytes)", maxShown, len(interrupt.Args))
+	if len(interrupt.Args) > maxShownArgs { // the person approves all arguments, so they must know that some are not shown
+		note = fmt.Sprintf(" (only the first %d of %d bytes)", maxShownArgs, len(interrupt.Args))
 	}
+	args := truncate(string(interrupt.Args), maxShownArgs)
 	return Elicitation{
 		ID: interrupt.ID, Mode: "form", Schema: approvalForm,
-		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments%s: %s", interrupt.Message, tool, note, truncate(string(interrupt.Args), maxShown)),
+		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments%s: %s", interrupt.Message, tool, note, args),
 	}
 }
 
-// InputOf returns the input that resolves an interrupt from the client's answer to the
-// elicitation. action is accept, decline or cancel. For an approval, anything but a valid form
-// with approved is a refusal. The content of a server's form is passed on, because the agent
+// InputOf returns the client's answer to the elicitation of an interrupt as the input that resolves the interrupt.
+// action is accept, decline or cancel; content is that of an accepted form, or nil. To an approval, every answer but an
+// accepted form with approved true is a refusal. The answer to an elicitation of an MCP server is passed on: the agent
 // validates it.
 func InputOf(interrupt event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if interrupt.Kind == event.KindElicitation {
-		if action == "accept" && content == nil && interrupt.Mode == "form" {
+		if action == "accept" && content == nil && interrupt.Mode == "form" { // no field was filled in
 			content = json.RawMessage("{}")
 		}
 		return agent.Input{ID: interrupt.ID, Action: action, Content: content}
 	}
-	var given struct {
+	var decision struct {
 		Approved bool   `json:"approved"`
 		Reason   string `json:"reason"`
 	}
-	if action != "accept" || json.Unmarshal(content, &given) != nil {
-		given.Approved = false
+	if action != "accept" || json.Unmarshal(content, &decision) != nil {
+		decision.Approved = false // also if Unmarshal has set it before it failed
 	}
 	if action == "cancel" {
-		given.Reason = "The question was dismissed."
+		decision.Reason = "The question was dismissed."
 	}
-	return agent.Input{ID: interrupt.ID, Approved: &given.Approved, Reason: truncate(given.Reason, 1000)}
+	return agent.Input{ID: interrupt.ID, Approved: &decision.Approved, Reason: truncate(decision.Reason, 1000)}
 }
 
-// SuspendedResult returns the result of a run that waits for a person whom the client cannot ask,
-// for example because it does not support elicitation. It says where the person can answer, and
-// where the answer of the run will be.
+// SuspendedResult returns the result of a call whose run, with status s, waits for a person whom the client cannot ask,
+// for example because the client does not support elicitation. The text says where the person can answer, and where the
+// answer of the run will be.
 func SuspendedResult(s native.Status) Result {
 	var b strings.Builder
 	b.WriteString("There is no answer yet: a person must decide first, and cannot be asked here.")

@@ -45,15 +45,17 @@ var (
 type Tool struct {
 	Name, Title, Description  string
 	InputSchema, OutputSchema json.RawMessage
-	ownOutput                 bool
+	ownOutput                 bool // see HasOwnOutput
 }
 
-// HasOwnOutput reports whether the structured content is the agent's output, and not the answer document.
+// HasOwnOutput reports whether the structured content of the tool's results is the agent's output (OutputResult), and
+// not the answer document (CompletedResult).
 func (t Tool) HasOwnOutput() bool { return t.ownOutput }
 
-// AgentTool returns the tool of a named agent. If the agent's answers are objects of a schema, that is the
-// output schema: MCP wants one of type object. A call cannot ask for another schema then, because clients
-// must refuse a result that does not conform to the output schema (MCP, server/tools, "Output Schema").
+// AgentTool returns the tool of a named agent. schema is the output schema of the agent; nil if it has none. If the
+// schema is of type object, which MCP requires of an output schema, it becomes that of the tool. A call of the tool
+// then cannot ask for another output_schema: clients refuse a result that does not conform to the tool's output schema
+// (MCP, server/tools, "Output Schema").
 func AgentTool(id, description string, schema json.RawMessage) Tool {
 	tool := Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
 	if description != "" {
@@ -63,15 +65,18 @@ func AgentTool(id, description string, schema json.RawMessage) Tool {
 		Type any `json:"type"`
 	}
 	if json.Unmarshal(schema, &root) == nil && root.Type == "object" {
-		tool.InputSchema, tool.OutputSchema, tool.ownOutput = withoutOutputSchema(InputSchema), schema, true
+		tool.InputSchema = withoutOutputSchema(InputSchema)
+		tool.OutputSchema = schema
+		tool.ownOutput = true
 	}
 	return tool
 }
 
-// withoutOutputSchema returns an input schema without the argument output_schema.
+// withoutOutputSchema returns an input schema without the argument output_schema. It ignores errors, because input is
+// InputSchema, which is part of the program.
 func withoutOutputSchema(input json.RawMessage) json.RawMessage {
 	var schema, properties map[string]json.RawMessage
-	_ = json.Unmarshal(input, &schema) // cannot fail, as what follows: InputSchema is part of the program
+	_ = json.Unmarshal(input, &schema)
 	_ = json.Unmarshal(schema["properties"], &properties)
 	delete(properties, "output_schema")
 	schema["properties"], _ = json.Marshal(properties)
@@ -79,54 +84,61 @@ func withoutOutputSchema(input json.RawMessage) json.RawMessage {
 	return without
 }
 
-// OutputResult returns the result of a run of an agent with an output schema.
+// OutputResult returns the result of a run that has ended with f, for a tool with HasOwnOutput. It is an error if the
+// answer has no output, because the result then does not conform to the tool's output schema.
 func OutputResult(f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: f.Output, IsError: f.Output == nil}
 }
 
-// Decode decodes the arguments of a call, which are those of POST /answer. A run in the background and
-// a callback are refused, because the result of a call is the run's answer, and because a model writes
-// the arguments. The error is a *native.Invalid.
+// Decode decodes the arguments of a call. They are the members of POST /answer without background, because the result
+// of a call is the run's answer, and without callback, because the model that writes the arguments must not choose a
+// URL. The error is a *native.Invalid.
 func Decode(arguments []byte) (agent.Request, error) {
 	r, err := native.Decode(arguments)
-	switch {
-	case err != nil:
-	case r.Background:
-		err = refused("/background")
-	case r.Callback != "":
-		err = refused("/callback")
+	if err != nil {
+		return r, err
 	}
-	return r, err
+	switch {
+	case r.Background:
+		return r, refusedMember("/background")
+	case r.Callback != "":
+		return r, refusedMember("/callback")
+	}
+	return r, nil
 }
 
-// CheckOwnOutput returns an error if the request of a tool with an output schema of its own asks for another
-// one. The error is a *native.Invalid.
+// CheckOwnOutput returns a *native.Invalid if the request has an output schema. It is for tools with HasOwnOutput,
+// whose output schema a call cannot replace.
 func CheckOwnOutput(r agent.Request) error {
 	if len(r.OutputSchema) == 0 {
 		return nil
 	}
-	return &native.Invalid{Errors: []native.FieldError{{Pointer: "/output_schema", Detail: "the tool has an output schema of its own; use the tool " + Name + " with agent"}}}
+	return invalidMember("/output_schema", "the tool has an output schema of its own; use the tool "+Name+" with agent")
 }
 
-// refused returns the error of a member that only HTTP requests may have.
-func refused(pointer string) error {
-	return &native.Invalid{Errors: []native.FieldError{{Pointer: pointer, Detail: "the result of a tool call is its answer; use POST /answer"}}}
+// refusedMember returns the error of a member that requests over HTTP may have, but calls of the tool may not.
+func refusedMember(pointer string) error {
+	return invalidMember(pointer, "the result of a tool call is its answer; use POST /answer")
+}
+
+// invalidMember returns a *native.Invalid with one error.
+func invalidMember(pointer, detail string) error {
+	return &native.Invalid{Errors: []native.FieldError{{Pointer: pointer, Detail: detail}}}
 }
 
 // Result is the result of a call.
 type Result struct {
 	Text       string // for the client's model
-	Structured any    // the structured content, as OutputSchema describes it
+	Structured any    // the structured content, as the tool's output schema describes it; nil for none
 	IsError    bool
 }
 
-// CompletedResult returns the result of a run with an answer.
+// CompletedResult returns the result of a run that has ended with the answer f.
 func CompletedResult(r event.Run, f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: native.NewAnswer(r, f)}
 }
 
-// failure is the structured content of a call without an answer. It has the ids of the run, if one
-// was started.
+// failure is the structured content of a call that failed. The ids are those of the run, and "" if no run was started.
 type failure struct {
 	Error    any    `json:"error"` // a problem
 	RunID    string `json:"run_id,omitempty"`
@@ -134,10 +146,9 @@ type failure struct {
 	TraceID  string `json:"trace_id,omitempty"`
 }
 
-// FailedResult returns the result of a run that failed, or that could not be started (then r is
-// the zero value). problem is the problem document (RFC 9457), and text the same for the client's
-// model. It is a result and not a JSON-RPC error, so that the model sees it and can react (MCP,
-// server/tools, "Error Handling").
+// FailedResult returns the result of a call whose run failed, or could not be started; r is then the zero value.
+// problem is the problem document (RFC 9457), and text has the same content for the client's model. A failure is a
+// result and not a JSON-RPC error, so that the model sees it and can react (MCP, server/tools, "Error Handling").
 func FailedResult(r event.Run, problem any, text string) Result {
 	return Result{Text: text, Structured: failure{problem, r.ID, r.ThreadID, r.TraceID}, IsError: true}
 }

@@ -10,28 +10,27 @@ import (
 )
 
 const (
-	// textEvery and progressEvery are the shortest intervals between two messages about the text and
-	// about the progress of tools, in milliseconds. They are compared with the times of events, so
-	// the messages of a run are always the same.
-	textEvery     = 1000
-	progressEvery = 200
-	// maxText and maxMessage bound a message with text of the model, and any other, in bytes.
-	maxText    = 2 << 10
-	maxMessage = 500
+	// minTextInterval and minProgressInterval are the shortest intervals between two messages about the text and about
+	// the progress of tools, in milliseconds. They are measured with the times of the events, so the messages of a run
+	// are always the same.
+	minTextInterval     = 1000
+	minProgressInterval = 200
+	maxText             = 2 << 10 // bytes of a message with text of the model
+	maxMessage          = 500     // bytes of any other message
 )
 
 // ProgressReporter describes a run in short messages, of which a client shows the newest. It needs
 // all events of the run in order, from the first on.
 type ProgressReporter struct {
-	text       string // the last maxText bytes of the step's text
-	shown      string // the text in the latest message about it
-	textAt     int64  // the time of that message
-	progressAt int64  // the time of the latest message about a tool's progress
+	text         string // the last maxText bytes of the text of the step so far
+	reportedText string // text, as the latest message of this step has it
+	textAt       int64  // the time of the latest message with text, in milliseconds
+	progressAt   int64  // the time of the latest message about a tool's progress, in milliseconds
 }
 
 // NewProgressReporter returns the reporter of a new run. Its first messages are due at once.
 func NewProgressReporter() *ProgressReporter {
-	return &ProgressReporter{textAt: -textEvery, progressAt: -progressEvery}
+	return &ProgressReporter{textAt: -minTextInterval, progressAt: -minProgressInterval}
 }
 
 // MessageFor returns the message that reports an event, or "" if there is nothing to report or the
@@ -41,17 +40,17 @@ func (n *ProgressReporter) MessageFor(e event.Event) string {
 	case event.Start:
 		return "Run " + e.RunID + " starts."
 	case event.StepStart:
-		n.text, n.shown = "", ""
+		n.resetText()
 		return fmt.Sprintf("Step %d: the model is asked.", body.Step)
 	case event.StepReset:
-		n.text, n.shown = "", ""
+		n.resetText()
 		return fmt.Sprintf("Step %d runs again.", body.Step)
 	case event.TextDelta:
 		return n.addText(body.Delta, e.Time)
 	case event.TextEnd:
-		return n.newText(e.Time)
+		return n.reportText(e.Time)
 	case event.ToolProgress:
-		if e.Time-n.progressAt < progressEvery {
+		if e.Time-n.progressAt < minProgressInterval {
 			return ""
 		}
 		n.progressAt = e.Time
@@ -60,7 +59,7 @@ func (n *ProgressReporter) MessageFor(e event.Event) string {
 	return truncate(callMessage(e.Body), maxMessage)
 }
 
-// callMessage returns the message for events of calls, interrupts and budgets, or "" for others.
+// callMessage returns the message for an event of a call, an interrupt or a budget, or "" for any other event.
 func callMessage(body event.Body) string {
 	switch b := body.(type) {
 	case event.ToolCall:
@@ -86,7 +85,7 @@ func callMessage(body event.Body) string {
 	return ""
 }
 
-// progressText returns a tool's own message with the amount of its progress.
+// progressText returns the message that a tool has sent, with the amount of its progress.
 func progressText(b event.ToolProgress) string {
 	amount := fmt.Sprintf("%g", b.Progress)
 	if b.Total > 0 {
@@ -95,27 +94,36 @@ func progressText(b event.ToolProgress) string {
 	return strings.TrimSpace(b.Message + " (" + amount + ")")
 }
 
-// addText adds a delta and returns the text so far, or "" if the last message about it is younger
-// than textEvery.
-func (n *ProgressReporter) addText(delta string, now int64) string {
-	n.text = lastBytes(n.text+delta, maxText)
-	if now-n.textAt < textEvery {
-		return ""
-	}
-	return n.newText(now)
+// resetText forgets the text, because a step begins, or begins again.
+func (n *ProgressReporter) resetText() {
+	n.text = ""
+	n.reportedText = ""
 }
 
-// newText returns the text so far, or "" if the last message had it already.
-func (n *ProgressReporter) newText(now int64) string {
-	if strings.TrimSpace(n.text) == "" || n.text == n.shown {
+// addText adds a delta of the text and returns the message to send: the end of the text so far, or "" if the latest
+// message with text is younger than minTextInterval. now is the time of the delta.
+func (n *ProgressReporter) addText(delta string, now int64) string {
+	n.text = lastBytes(n.text+delta, maxText)
+	if now-n.textAt < minTextInterval {
 		return ""
 	}
-	n.shown, n.textAt = n.text, now
+	return n.reportText(now)
+}
+
+// reportText returns the end of the text so far and records that it is reported at the time now. It returns "" if there
+// is no text, or the latest message had the same.
+func (n *ProgressReporter) reportText(now int64) string {
+	if strings.TrimSpace(n.text) == "" || n.text == n.reportedText {
+		return ""
+	}
+	n.reportedText = n.text
+	n.textAt = now
 	return n.text
 }
 
-// LogSource returns the level and the logger name of a server's log message. The name begins with
-// the server, because the loggers of several servers may have the same name.
+// LogSource returns the level of a server's log message, and the name of its logger for the client. That is the name of
+// the server, followed by that of the server's logger if it has one: several servers may have a logger with the same
+// name.
 func LogSource(m event.LogMessage) (level, logger string) {
 	if m.Logger == "" {
 		return m.Level, m.Server
@@ -123,8 +131,8 @@ func LogSource(m event.LogMessage) (level, logger string) {
 	return m.Level, cmp.Or(m.Server, m.Tool) + "/" + m.Logger
 }
 
-// truncate returns at most limit bytes of s, cut between characters, with "…" after them if s was
-// longer.
+// truncate returns s if it has at most limit bytes. Otherwise it returns the first limit bytes, or a few less so that
+// no character is split, and "…".
 func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -135,8 +143,8 @@ func truncate(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// lastBytes returns at most the last limit bytes of s, cut between characters, with "…" before
-// them if s was longer.
+// lastBytes returns s if it has at most limit bytes. Otherwise it returns "…" and the last limit bytes, or a few less
+// so that no character is split.
 func lastBytes(s string, limit int) string {
 	if len(s) <= limit {
 		return s

@@ -71,10 +71,10 @@ func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 	return d.finishBody()
 }
 
-// DecodeQuery decodes the query of GET /answer/stream, for EventSource, which cannot send a body.
-// It accepts some fields of the body of POST /answer as parameters: those whose value is a string, a number or a list of
-// strings. It builds such a body from the query and decodes it, so that the same rules apply. body is that body, for
-// CanonicalBody. The error is an *Invalid, whose pointers name the parameters.
+// DecodeQuery decodes the query of GET /answer/stream, for EventSource, which cannot send a body. It accepts some
+// fields of the body of POST /answer as parameters: those whose value is a string, a number or a list of strings. It
+// builds such a body from the query and decodes it, so that the same rules apply. body is that body, for CanonicalBody.
+// The error is an *Invalid, whose pointers name the parameters.
 func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	var wrongParameters []FieldError
 	root := make(map[string]any) // the members of the body
@@ -190,8 +190,8 @@ func (d *decoder) readOption(name string, request *agent.Request) {
 // onBusy lists the values of on_busy: what happens with a question while a run of its thread is active.
 var onBusy = []string{string(agent.BusyQueue), string(agent.BusyCancel)}
 
-// onLimit lists the values of on_limit: what the agent does when the run reaches a limit of its budget. It lets the model
-// write an answer from what it has, or asks a person for a higher limit.
+// onLimit lists the values of on_limit: what the agent does when the run reaches a limit of its budget. It lets the
+// model write an answer from what it has, or asks a person for a higher limit.
 var onLimit = []string{"sum_up", "ask"}
 
 // readBudget reads the limits of the run. ask reports whether on_limit is "ask".

@@ -18,8 +18,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth bounds the nesting of a body. A question needs three levels; more are needed for the
-// arguments of a tool.
+// maxDepth bounds the nesting of a body. A question needs three levels; more are needed for the arguments of a tool.
 const maxDepth = 16
 
 // maxValues bounds the number of values in a body. Without it, a body of small values such as {}
@@ -51,10 +50,10 @@ func newInvalid(pointer, detail string) error {
 	return &Invalid{[]FieldError{{pointer, detail}}}
 }
 
-// decoder reads the fields of one body in their order and collects errors. A method that reads a
-// field adds an error if the field is wrong, and reading continues with the next field.
-// So a caller learns of all errors with one request. The values that were read count only if finishBody returns nil.
-// Errors of JSON itself end the reading, because what follows has no certain meaning.
+// decoder reads the fields of one body in their order and collects errors. A method that reads a field adds an error if
+// the field is wrong, and reading continues with the next field. So a caller learns of all errors with one request. The
+// values that were read count only if finishBody returns nil. Errors of JSON itself end the reading, because what
+// follows has no certain meaning.
 //
 // jsontext refuses duplicate names, invalid UTF-8 and lone surrogates (RFC 8259 leaves their
 // meaning open). Otherwise an attacker could send a body that this service and the next reader
@@ -70,8 +69,8 @@ type decoder struct {
 	err        error        // an *Invalid that ends reading: the body is not JSON or exceeds a bound
 }
 
-// newDecoder returns a decoder for body. field is the JSON pointer to body in the request. If body is not
-// an object, finishBody returns that error.
+// newDecoder returns a decoder for body. field is the JSON pointer to body in the request. If body is not an object,
+// finishBody returns that error.
 func newDecoder(field string, body []byte) *decoder {
 	// For a bytes.Buffer, jsontext.Decoder reads the bytes in place instead of copying them. It
 	// does not change them.
@@ -83,8 +82,8 @@ func newDecoder(field string, body []byte) *decoder {
 	return d
 }
 
-// finishBody checks that the body ends after its object, and returns all errors as an *Invalid, or
-// nil. If an error has ended reading, it returns only that error, because other errors may be its consequences.
+// finishBody checks that the body ends after its object, and returns all errors as an *Invalid, or nil. If an error has
+// ended reading, it returns only that error, because other errors may be its consequences.
 func (d *decoder) finishBody() error {
 	if d.err != nil {
 		return d.err
@@ -102,16 +101,17 @@ func (d *decoder) finishBody() error {
 // addError adds an error about the value that was read last.
 func (d *decoder) addError(detail string) { d.addErrorAt("", detail) }
 
-// addErrorAt adds an error about a part of the value that was read last. suffix is the JSON pointer from that value to the
-// part, such as "/name"; "" is the value itself. It drops errors beyond maxErrors, and after an error has ended reading.
+// addErrorAt adds an error about a part of the value that was read last. suffix is the JSON pointer from that value to
+// the part, such as "/name"; "" is the value itself. It drops errors beyond maxErrors, and after an error has ended
+// reading.
 func (d *decoder) addErrorAt(suffix, detail string) {
 	if d.err == nil && len(d.errors) < maxErrors {
 		d.errors = append(d.errors, FieldError{d.currentPointer() + suffix, detail})
 	}
 }
 
-// nextToken reads a string, a name, a number or a literal and returns its JSON as value, or reads the beginning or end of
-// an object or array; value is nil then. kind is KindInvalid if reading has ended, because of this token or before.
+// nextToken reads a string, a name, a number or a literal and returns its JSON as value, or reads the beginning or end
+// of an object or array; value is nil then. kind is KindInvalid if reading has ended, because of this token or before.
 // All values are read here, so the bounds in checkBounds hold for every field, including those that are skipped.
 func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	if d.err != nil {
@@ -135,9 +135,9 @@ func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	return kind, value
 }
 
-// checkBounds returns an *Invalid if the token that was read last exceeds maxDepth or maxValues, or
-// is a string with U+0000, which many readers of events and logs cannot represent. It counts the token in d.values if a
-// value begins with it. kind and value are those of the token.
+// checkBounds returns an *Invalid if the token that was read last exceeds maxDepth or maxValues, or is a string with
+// U+0000, which many readers of events and logs cannot represent. It counts the token in d.values if a value begins
+// with it. kind and value are those of the token.
 func (d *decoder) checkBounds(kind jsontext.Kind, value jsontext.Value) error {
 	// In an object, jsontext counts names and values, so after a name the count is odd.
 	parent, count := d.dec.StackIndex(d.dec.StackDepth())
@@ -171,8 +171,8 @@ func unquoteString(value jsontext.Value) string {
 	return string(text)
 }
 
-// invalidError returns an error of jsontext as an *Invalid with a text of this package: the texts of
-// the library are not part of the API, and may change with its version. It returns an *Invalid as it is.
+// invalidError returns an error of jsontext as an *Invalid with a text of this package: the texts of the library are
+// not part of the API, and may change with its version. It returns an *Invalid as it is.
 func (d *decoder) invalidError(err error) error {
 	if errors.As(err, new(*Invalid)) {
 		return err
@@ -215,8 +215,9 @@ func (d *decoder) skipRest(kind jsontext.Kind) {
 	}
 }
 
-// readKind reads a string, number or literal of the given kind and returns its JSON, or reads the beginning of an object or
-// array. If the next value has another kind, it skips the value and adds an error with detail, such as "must be a string".
+// readKind reads a string, number or literal of the given kind and returns its JSON, or reads the beginning of an
+// object or array. If the next value has another kind, it skips the value and adds an error with detail, such as "must
+// be a string".
 func (d *decoder) readKind(kind jsontext.Kind, detail string) (value jsontext.Value, ok bool) {
 	got, value := d.nextToken()
 	if got == kind {
@@ -233,9 +234,9 @@ func (d *decoder) skipValue() {
 	d.skipRest(kind)
 }
 
-// readObject reads an object and yields the name of each member. The loop body must read the
-// value of the member, and must not break. After the object, readObject adds an error for each
-// required member that is missing. An error that ends reading ends the loop too.
+// readObject reads an object and yields the name of each member. The loop body must read the value of the member, and
+// must not break. After the object, readObject adds an error for each required member that is missing. An error that
+// ends reading ends the loop too.
 func (d *decoder) readObject(required ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if _, ok := d.readKind('{', "must be an object"); !ok {
@@ -265,8 +266,7 @@ func (d *decoder) rejectUnknown() {
 	d.addError("unknown field")
 }
 
-// readRawObject reads an object and returns its text unchanged, so that large numbers keep all their
-// digits.
+// readRawObject reads an object and returns its text unchanged, so that large numbers keep all their digits.
 func (d *decoder) readRawObject() json.RawMessage {
 	if _, ok := d.readKind('{', "must be an object"); !ok {
 		return nil
@@ -276,8 +276,8 @@ func (d *decoder) readRawObject() json.RawMessage {
 	return bytes.Clone(d.body[start:d.dec.InputOffset()])
 }
 
-// extraSchemaDepth is how many levels a schema may have in addition to maxDepth: a schema needs two levels for each level
-// of the value that it describes.
+// extraSchemaDepth is how many levels a schema may have in addition to maxDepth: a schema needs two levels for each
+// level of the value that it describes.
 const extraSchemaDepth = 48
 
 // readSchema reads a JSON Schema, which must be an object, and returns its text unchanged.
@@ -288,8 +288,8 @@ func (d *decoder) readSchema() json.RawMessage {
 	return raw
 }
 
-// readList reads an array and yields the index of each item. The loop body must read the item, and must not break.
-// If there are more items than limit, readList skips the rest and adds one error.
+// readList reads an array and yields the index of each item. The loop body must read the item, and must not break. If
+// there are more items than limit, readList skips the rest and adds one error.
 func (d *decoder) readList(limit int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if _, ok := d.readKind('[', "must be an array"); !ok {

@@ -47,10 +47,10 @@ func ParsePosition(id string) (run string, seq int64, ok bool) {
 	return run, seq, found && run != "" && err == nil && seq >= 0 && number[0] != '+'
 }
 
-// TokenExpired returns the frame that ends a stream because the caller's token has expired. The
-// run continues. The frame is not an event of the run, so it has no id, and an EventSource resumes
-// after the last event that it received. last is the sequence number of that event. The frame repeats it as seq, so that
-// readers who check the sequence find neither a gap nor a new event.
+// TokenExpired returns the frame that ends a stream because the caller's token has expired. The run continues. The
+// frame is not an event of the run, so it has no id, and an EventSource resumes after the last event that it received.
+// last is the sequence number of that event. The frame repeats it as seq, so that readers who check the sequence find
+// neither a gap nor a new event.
 func TokenExpired(run string, last int64) sse.Frame {
 	data, _ := json.Marshal(struct { // cannot fail for strings and numbers
 		Type  string `json:"type"`

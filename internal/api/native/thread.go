@@ -84,8 +84,8 @@ func FormatTurn(number int64) string {
 	return strconv.FormatInt(number, 10)
 }
 
-// DecodeTitle decodes the body of PATCH /threads/{thread_id}. Each sequence of spaces and line breaks in the title becomes
-// one space. The error is an *Invalid.
+// DecodeTitle decodes the body of PATCH /threads/{thread_id}. Each sequence of spaces and line breaks in the title
+// becomes one space. The error is an *Invalid.
 func DecodeTitle(body json.RawMessage) (title string, _ error) {
 	dec := newDecoder("", body)
 	for name := range dec.readObject("title") {
