@@ -9,8 +9,8 @@ import (
 	"answerd/internal/event"
 )
 
-// postAGUI serves POST /agui and POST /agui/{agent}. The request is for one AG-UI run. It starts a run of the agent or,
-// if it has answers to interrupts, resumes the suspended run of its thread.
+// postAGUI serves POST /agui and POST /agui/{agent}. The request has a question, which starts a run of the agent, or
+// answers to interrupts, which resume the suspended run of its thread. Either is one AG-UI run, and is streamed.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "agent")
 	if id == definition.CapabilitiesID { // /agui/capabilities has a route for GET only, and is no agent

@@ -144,7 +144,8 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	run = page.Runs[0]
-	fromUIChat := aisdk.DecodeStored(run.Request).Format != "" // a page missed no end of a run that it did not start
+	// A page can have missed the end only of a run that a page has started.
+	fromUIChat := aisdk.DecodeStored(run.Request).Format != ""
 	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, h.Log.Now())) {
 		writeNoContent(w)
 		return nil
@@ -243,7 +244,7 @@ const (
 	redeliveryTime = time.Minute
 )
 
-// deliveryTracker records which pages have received the stream of a run to its end. It keeps the maxTracked runs that
+// deliveryTracker records whether a page has received the stream of a run to its end. It keeps the maxTracked runs that
 // were recorded last, in memory only: a lost record can make a page get a stream twice, or not again.
 type deliveryTracker struct {
 	mu        sync.Mutex      // protects all fields

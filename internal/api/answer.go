@@ -135,12 +135,10 @@ func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan s
 			continue
 		}
 		if handedOver {
-			p := newProblem("draining", "The service is shutting down; the run goes on.").withRetryAfter()
-			p.Instance = "/runs/" + id
-			return event.Run{}, false, p
+			return event.Run{}, false, handedOverProblem(id)
 		}
 
-		// The log has no event after pos yet.
+		// The page is empty and the run has not ended: wait.
 		select {
 		case <-page.More:
 		case <-whileSuspended:
@@ -156,6 +154,13 @@ func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan s
 			return event.Run{}, false, errContextEnded
 		}
 	}
+}
+
+// handedOverProblem returns the problem of a caller who waits for a run that continues in another process.
+func handedOverProblem(run string) *problem {
+	p := newProblem("draining", "The service is shutting down; the run goes on.").withRetryAfter()
+	p.Instance = "/runs/" + run
+	return p
 }
 
 // nextPage returns the next events of a run after pos. With onlyEnd it returns no events until the run has ended or is
@@ -195,7 +200,7 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		if _, err := h.readBody(r); err != nil { // unread, it would hide that the caller leaves
+		if _, err := h.readBody(r); err != nil { // only then does net/http notice that the caller leaves
 			return err
 		}
 		return h.resumeFromEventID(w, r, id)

@@ -97,6 +97,6 @@ type Handler struct {
 func (h *Handler) MarkUnready() { h.unready.Store(true) }
 
 // Close ends the sessions of MCP clients and returns when they have ended. The runs of their calls must have ended
-// before. Close waits for the calls until ctx ends, and then cancels them. It does not wait for any other request, as
+// before. Close waits for the calls until ctx ends, and then cancels them. It does not wait for any other request;
 // http.Server.Shutdown does.
 func (h *Handler) Close(ctx context.Context) { h.mcpServer.Close(ctx) }

@@ -143,7 +143,7 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	}
 	t.after = seq
 	if len(t.answered) == 0 {
-		t.after = seq - 1 // the run is still suspended by the event seq: report it again, so that the call ends
+		t.after = seq - 1 // report the suspension again, so that the client is asked again
 	}
 	return run, nil
 }
@@ -224,7 +224,7 @@ func (t *answerCall) relayEvent(ctx context.Context, e event.Event) {
 }
 
 // expectsInput reports whether this call has answered one of the interrupts, or can still elicit an answer to one. The
-// run then resumes, or is suspended again, during this call.
+// suspension can then end during this call.
 func (t *answerCall) expectsInput(interrupts []event.Interrupt) bool {
 	for _, i := range interrupts {
 		if t.answered[i.ID] || t.call.OpenStream && t.canElicit(i) {
@@ -263,7 +263,7 @@ func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitatio
 	return e
 }
 
-// updateElicitations starts an elicitation for an interrupt that the event opens, until ctx ends. It cancels the
+// updateElicitations starts an elicitation for an interrupt that the event opens; ctx ends it too. It cancels the
 // elicitation of an interrupt that the event resolves: the interrupt may have expired, or may have been answered
 // elsewhere, for example in the console. Each elicitation has a goroutine, because the call must continue to read
 // events while the client waits for its person.

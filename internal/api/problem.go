@@ -254,8 +254,8 @@ func runProblem(run event.Run, runErr event.RunError) *problem {
 }
 
 // authProblem returns the problem of a request whose token was refused with err (RFC 6750 section 3), with a
-// WWW-Authenticate challenge. metadata is the URL of the resource metadata that the challenge names. An error that has
-// nothing to do with the token is returned as it is.
+// WWW-Authenticate challenge, or 503 if no token can be verified at present. metadata is the URL of the resource
+// metadata that the challenge names. An error that the token has not caused is returned as it is.
 func authProblem(err error, metadata string) error {
 	status, challenge := auth.Challenge(err, metadata)
 	var p *problem
@@ -345,8 +345,8 @@ func openAIParam(pointer, conversation string) string {
 }
 
 // forbidRetry adds X-Should-Retry: false to p, the problem of a run that has ended, and returns p. It does so if a
-// retry would call tools again, start a run that was cancelled once more, or fail in the same way. OpenAI's clients,
-// which retry failed requests twice by default, obey the header.
+// retry would call tools again, repeat a run that was cancelled, or fail in the same way. OpenAI's clients, which retry
+// failed requests twice by default, obey the header.
 func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	end, failed := run.Last.Body.(event.RunError)
 	if calledTools || p.Code == "conflict" || failed && !end.Retryable {

@@ -84,7 +84,7 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 // withIdempotencyKey returns req with the Idempotency-Key of r, if r has one, and with a fingerprint of path and body,
 // because of which the agent refuses the same key with another path or body. The native routes count as one path, since
 // all of them take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a repeated
-// question may be a query once and a body once.
+// question may be a query once and a body once. The error is a *problem about the key.
 func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {

@@ -102,14 +102,8 @@ var closedChannel = func() <-chan struct{} {
 // run may have ended just before. Then it cuts the stream, and the client resumes at another process with
 // Last-Event-ID.
 func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, format streamFormat) (complete bool) {
-	// Report dropped events now: after the header, a stream can only be cut.
-	if _, err := h.Log.After(r.Context(), run, pos); errors.Is(err, event.ErrGone) {
-		h.writeProblem(w, r, err)
-		return false
-	}
-	release, refused := h.limiter.acquireReader(run)
-	if refused != nil {
-		h.writeProblem(w, r, refused)
+	release, ok := h.admitReader(w, r, run, pos)
+	if !ok {
 		return false
 	}
 	defer release()
@@ -164,6 +158,22 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 			return false
 		}
 	}
+}
+
+// admitReader counts a reader of a run who needs the events after pos. If the log has dropped some, or the run has too
+// many readers, it answers with a problem, and ok is false. Otherwise release must be called when the stream has ended.
+func (h *Handler) admitReader(w http.ResponseWriter, r *http.Request, run string, pos int64) (release func(), ok bool) {
+	// Report dropped events now: after the header, a stream can only be cut.
+	if _, err := h.Log.After(r.Context(), run, pos); errors.Is(err, event.ErrGone) {
+		h.writeProblem(w, r, err)
+		return nil, false
+	}
+	release, refused := h.limiter.acquireReader(run)
+	if refused != nil {
+		h.writeProblem(w, r, refused)
+		return nil, false
+	}
+	return release, true
 }
 
 // writeStreamHeader sends the header of the response at once, so that the client knows that its stream is open before
