@@ -30,6 +30,7 @@ func (h *Handler) newMCPServer() *mcpserver.Handler {
 		CallTool: h.callAnswerTool, Owner: func(r *http.Request) string { return sessionOwner(identity(r)) },
 		Heartbeat: h.Heartbeat, Logger: h.Logger,
 	}
+	// Without AGENTS_FILE, the default agent has no name and is the only one.
 	if h.Agent != nil && h.Agent.HasAgent(h.Agent.DefaultAgent()) {
 		opts.MoreTools = h.agentTools
 	}
@@ -60,7 +61,7 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		var batch []json.RawMessage
+		var batch []json.RawMessage // a body that is not a batch is an object, which Unmarshal refuses
 		switch {
 		case !json.Valid(body):
 			return newProblem("invalid_request", "The body is not JSON.")

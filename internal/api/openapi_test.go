@@ -220,7 +220,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	for _, b := range sampleBodies() {
 		run := event.Run{ID: "run_a", ThreadID: "thr_a", TraceID: strings.Repeat("0a", 16), Created: time.Now(), Last: storeEvent(t, b)}
 		s := (&Handler{}).runStatus(run)
-		states[s.Status] = true
+		states[string(s.Status)] = true
 		if err := d.validate(componentRef("Status"), s); err != nil {
 			t.Errorf("%+v: %v", s, err)
 		}

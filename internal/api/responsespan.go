@@ -133,7 +133,7 @@ func spanEndingAt(events []event.Event, end int64) (span responses.Span) {
 		case event.ApprovalRequired:
 			newRequests = true
 		case event.ApprovalResolved:
-			if lastSuspension > span.After {
+			if lastSuspension > span.After { // it was for a request that this response answers, so it is within the span
 				span.Until = e.Seq
 			}
 		case event.Suspended:
@@ -166,7 +166,7 @@ func spanAnswering(events []event.Event, approvals []responses.Approval) (span r
 				firstSuspension = lastSuspension
 				span.After = lastSuspension
 			}
-			if lastSuspension > firstSuspension {
+			if lastSuspension > firstSuspension { // it was for another of the approvals, so it is within the span
 				span.Until = e.Seq
 			}
 		}

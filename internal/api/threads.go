@@ -47,7 +47,7 @@ func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Th
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
 		return native.Thread{}, err
 	}
-	for _, stored := range page.Turns {
+	for _, stored := range page.Turns { // at most one, the newest
 		if turn, err := thread.Decode(stored.Data); err == nil {
 			status = turn.Status
 		}

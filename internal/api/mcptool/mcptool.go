@@ -150,5 +150,5 @@ type failure struct {
 // problem is the problem document (RFC 9457), and text has the same content for the client's model. A failure is a
 // result and not a JSON-RPC error, so that the model sees it and can react (MCP, server/tools, "Error Handling").
 func FailedResult(r event.Run, problem any, text string) Result {
-	return Result{Text: text, Structured: failure{problem, r.ID, r.ThreadID, r.TraceID}, IsError: true}
+	return Result{Text: text, Structured: failure{Error: problem, RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID}, IsError: true}
 }

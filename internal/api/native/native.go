@@ -32,10 +32,14 @@ func EventID(e event.Event) string { return e.RunID + ":" + strconv.FormatInt(e.
 // one line of JSON, and neither an id nor a type contains a character that a frame cannot hold, so
 // nothing has to be split or escaped.
 func AppendFrame(b []byte, e event.Event) []byte {
-	b = append(append(b, "id: "...), e.RunID...)
-	b = strconv.AppendInt(append(b, ':'), e.Seq, 10)
-	b = append(append(b, "\nevent: "...), e.Body.Type()...)
-	b = e.AppendJSON(append(b, "\ndata: "...))
+	b = append(b, "id: "...)
+	b = append(b, e.RunID...)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, e.Seq, 10)
+	b = append(b, "\nevent: "...)
+	b = append(b, e.Body.Type()...)
+	b = append(b, "\ndata: "...)
+	b = e.AppendJSON(b)
 	return append(b, "\n\n"...)
 }
 

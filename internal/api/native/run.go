@@ -48,7 +48,7 @@ func (a Answer) JSON() []byte {
 	return append(buf, "}\n"...)
 }
 
-// appendMember appends prefix, which is the JSON up to the value, and then s as a JSON string. It
+// appendMember appends a member whose value is the string s. prefix is the JSON before the value, such as `,"name":`. It
 // replaces invalid UTF-8 in s by U+FFFD, as encoding/json does.
 func appendMember(b []byte, prefix, s string) []byte {
 	b, _ = jsontext.AppendQuote(append(b, prefix...), s)
@@ -57,18 +57,21 @@ func appendMember(b []byte, prefix, s string) []byte {
 
 // NewAnswer returns the body of POST /answer for a run and its final answer.
 func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
-	return Answer{f.Answer, f.Metadata, f.Output, r.ID, r.ThreadID, r.TraceID, r.Metadata}
+	return Answer{
+		Answer: f.Answer, Metadata: f.Metadata, Output: f.Output,
+		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, RequestMetadata: r.Metadata,
+	}
 }
 
 // Status is the body of GET /runs/{run_id}. The field Status decides which of the optional members are
 // set.
 type Status struct {
-	RunID     string    `json:"run_id"`
-	ThreadID  string    `json:"thread_id"`
-	TraceID   string    `json:"trace_id"`
-	Status    string    `json:"status"` // running, suspended, completed, failed or cancelled
-	CreatedAt time.Time `json:"created_at"`
-	LastSeq   int64     `json:"last_seq"`
+	RunID     string       `json:"run_id"`
+	ThreadID  string       `json:"thread_id"`
+	TraceID   string       `json:"trace_id"`
+	Status    event.Status `json:"status"`
+	CreatedAt time.Time    `json:"created_at"`
+	LastSeq   int64        `json:"last_seq"`
 
 	Agent       string `json:"agent,omitempty"`         // the named agent; "" if the service has no named agents
 	ParentRunID string `json:"parent_run_id,omitempty"` // of a child run, the run that started it; else ""
@@ -83,26 +86,24 @@ type Status struct {
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"` // of the question
 }
 
-// NewStatus returns the status of a run. It depends only on the run's newest event: while that is
-// not a terminal event or a suspension, the run is running. problem returns the problem document
-// (RFC 9457) of a failed run; it is a parameter because this package does not know HTTP.
+// NewStatus returns the status of a run, which depends only on the run's newest event. problem returns the problem
+// document (RFC 9457) of a failed run; it is a parameter because this package does not know HTTP.
 func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 	status := Status{
-		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: "running",
+		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: r.Status(),
 		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, RequestMetadata: r.Metadata, Agent: r.Agent, ParentRunID: r.ParentID,
 	}
 	switch b := r.Last.Body.(type) {
 	case event.Suspended:
-		status.Status, status.Interrupts = "suspended", b.Interrupts
+		status.Interrupts = b.Interrupts
 	case event.FinalAnswer:
-		status.Status = "completed"
 		status.Answer = &b.Answer
 		status.Output = b.Output
 		status.Metadata = &b.Metadata
 	case event.RunError:
-		status.Status, status.Error = "failed", problem(b)
+		status.Error = problem(b)
 	case event.Cancelled:
-		status.Status, status.Reason = "cancelled", b.Reason
+		status.Reason = b.Reason
 	}
 	return status
 }
@@ -144,7 +145,10 @@ type Agent struct {
 func NewRunList(p event.RunPage) RunList {
 	out := RunList{Runs: make([]ListedRun, len(p.Runs)), Next: p.Next}
 	for i, r := range p.Runs {
-		out.Runs[i] = ListedRun{r.ID, r.ThreadID, r.TraceID, r.Status(), r.Created.UTC(), r.Last.Seq, r.Agent}
+		out.Runs[i] = ListedRun{
+			RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: r.Status(),
+			CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, Agent: r.Agent,
+		}
 	}
 	return out
 }

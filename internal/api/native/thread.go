@@ -25,11 +25,14 @@ type Thread struct {
 
 // NewThread returns the description of a thread. status is that of its newest run.
 func NewThread(t event.Thread, status event.Status) Thread {
-	runs := t.Turns
+	runs := t.Turns // a run has a turn when it has ended
 	if t.Active != "" {
 		runs++
 	}
-	return Thread{t.ID, t.Title, cmp.Or(t.Agent, definition.DefaultID), t.Created.UTC(), t.Updated.UTC(), runs, status}
+	return Thread{
+		ThreadID: t.ID, Title: t.Title, Agent: cmp.Or(t.Agent, definition.DefaultID),
+		CreatedAt: t.Created.UTC(), UpdatedAt: t.Updated.UTC(), Runs: runs, Status: status,
+	}
 }
 
 // ThreadList is the body of GET /threads.
@@ -66,7 +69,7 @@ type ThreadAttachment struct {
 func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
 	user := ThreadMessage{Role: "user", Content: t.Question, RunID: run, Time: t.Asked}
 	for _, m := range t.Media {
-		user.Attachments = append(user.Attachments, ThreadAttachment{m.Name, m.MIME})
+		user.Attachments = append(user.Attachments, ThreadAttachment{Name: m.Name, MediaType: m.MIME})
 	}
 	assistant := ThreadMessage{Role: "assistant", Content: t.Answer(), RunID: run, Time: t.EndedAt, Status: t.Status}
 	for _, s := range t.Steps {
