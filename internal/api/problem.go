@@ -349,7 +349,8 @@ func openAIParam(pointer, conversation string) string {
 // failed requests twice by default, obey the header.
 func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	end, failed := run.Last.Body.(event.RunError)
-	if calledTools || p.Code == "conflict" || failed && !end.Retryable {
+	wasCancelled := p.Code == "conflict"
+	if calledTools || wasCancelled || failed && !end.Retryable {
 		p.header.Set("X-Should-Retry", "false")
 	}
 	return p

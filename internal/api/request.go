@@ -63,13 +63,16 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if err := requireJSON(r); err != nil {
 		return nil, err
 	}
-	tooLarge := &http.MaxBytesError{Limit: h.MaxBody}
 	if r.ContentLength > h.MaxBody {
-		return nil, tooLarge // unread, so that net/http sends no 100 Continue (RFC 9110 section 10.1.1)
+		// Leave the body unread, so that net/http sends no 100 Continue (RFC 9110 section 10.1.1).
+		return nil, &http.MaxBytesError{Limit: h.MaxBody}
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
-	if err == nil || errors.As(err, &tooLarge) {
-		return b, err
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
+	if err == nil {
+		return body, nil
+	}
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, tooLarge
 	}
 	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
 		return nil, refusal
@@ -97,7 +100,8 @@ func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.
 	}
 	path := r.URL.Path
 	if path == "/answer/stream" || path == "/answer" {
-		path, body = "/answer", native.CanonicalBody(body)
+		path = "/answer"
+		body = native.CanonicalBody(body)
 	}
 	req.IdempotencyKey = key
 	req.Fingerprint = sha256.Sum256(body)

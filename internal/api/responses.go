@@ -105,7 +105,7 @@ func startProblem(err error, request responses.Request) error {
 	bad, isInvalid := errors.AsType[*agent.InvalidError](err)
 	switch {
 	case isInvalid && strings.HasPrefix(bad.Pointer, "/servers/"):
-		index, _ := strconv.Atoi(strings.TrimPrefix(bad.Pointer, "/servers/")) // the agent made it of a number
+		index, _ := strconv.Atoi(strings.TrimPrefix(bad.Pointer, "/servers/")) // cannot fail: the agent has written a number
 		return &responses.Invalid{Param: request.ServerParam(index), Message: bad.Detail}
 	case errors.Is(err, thread.ErrNoTurn):
 		p := newProblem("not_found", "Previous response with id '"+request.PreviousID+"' not found.")
