@@ -212,7 +212,9 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 		thread = run.ThreadID
 	}
 	for _, status := range []event.Status{event.StatusRunning, event.StatusSuspended} {
-		page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Status: status, Limit: event.MaxPage})
+		page, err := h.Log.Runs(r.Context(), event.Filter{
+			Owner: ownerOf(r), ThreadID: thread, Status: status, Limit: event.MaxPage,
+		})
 		if err != nil {
 			return err
 		}

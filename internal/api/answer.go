@@ -78,7 +78,9 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 // the caller can come back for the answer. If this process hands its runs over to another one, awaitRun reads what the
 // log has by then and returns the problem draining, which names the run. The run then needs another reader within the
 // disconnect grace, as after any other error.
-func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
+func (h *Handler) awaitRun(
+	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
+) (event.Run, error) {
 	reader := h.Agent.OpenReader(id)
 	run, suspended, err := h.followRun(ctx, id, stopWaiting, observe)
 	switch {
@@ -94,7 +96,9 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 
 // followRun reads a run for awaitRun, which describes parameters and errors. suspended reports that it returns because
 // the run is suspended and stopWaiting is closed.
-func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (run event.Run, suspended bool, err error) {
+func (h *Handler) followRun(
+	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
+) (run event.Run, suspended bool, err error) {
 	var whileSuspended <-chan struct{}   // stopWaiting while the run is suspended, else nil, which blocks
 	handingOver := h.Agent.HandingOver() // nil once it was received
 	handedOver := false                  // this process no longer executes runs
@@ -210,7 +214,7 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	if req.Background {
-		return &native.Invalid{Errors: []native.FieldError{{Pointer: "/background", Detail: "a stream is not a background run; use POST /answer"}}}
+		return native.NewInvalid("/background", "a stream is not a background run; use POST /answer")
 	}
 	return h.startStream(w, r, req)
 }

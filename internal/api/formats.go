@@ -43,8 +43,12 @@ func ownerOf(r *http.Request) event.Owner {
 // true, and these interrupts. If there is none, the result is the zero Run without interrupts, and no error. API
 // formats whose requests name the thread but not the run find the run to resume in this way. The error is event.ErrGone
 // if the log has dropped events of the run.
-func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(event.Interrupt) bool) (event.Run, []event.Interrupt, error) {
-	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage})
+func (h *Handler) findSuspendedRun(
+	r *http.Request, thread string, match func(event.Interrupt) bool,
+) (event.Run, []event.Interrupt, error) {
+	page, err := h.Log.Runs(r.Context(), event.Filter{
+		Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage,
+	})
 	if err != nil {
 		return event.Run{}, nil, err
 	}
@@ -97,14 +101,10 @@ func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 	threadID, agentID := req.ThreadID, req.Agent // as the fields of the API format name them
 	err := native.DecodeOptions(raw, req)
 	if err == nil && agentID != "" && req.Agent != agentID {
-		err = &native.Invalid{Errors: []native.FieldError{{
-			Pointer: "/answerd/agent", Detail: "the request also names the agent " + agentID,
-		}}}
+		err = native.NewInvalid("/answerd/agent", "the request also names the agent "+agentID)
 	}
 	if err == nil && req.ThreadID != threadID {
-		err = &native.Invalid{Errors: []native.FieldError{{
-			Pointer: "/answerd/thread_id", Detail: "this API format has its own field for the thread",
-		}}}
+		err = native.NewInvalid("/answerd/thread_id", "this API format has its own field for the thread")
 	}
 	if bad, ok := errors.AsType[*native.Invalid](err); ok {
 		for i := range bad.Errors {

@@ -93,7 +93,7 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	}
 	hops, ok := agent.ParseHops(t.call.Meta)
 	if !ok {
-		return event.Run{}, &native.Invalid{Errors: []native.FieldError{{Pointer: hopsPointer, Detail: "must be a whole number"}}}
+		return event.Run{}, native.NewInvalid(hopsPointer, "must be a whole number")
 	}
 	// The same key with another tool is another request. The name of an agent contains no line feed.
 	toolAndArguments := []byte(t.agent + "\n" + string(t.call.Arguments))

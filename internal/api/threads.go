@@ -65,7 +65,9 @@ func (h *Handler) listThreads(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := h.Log.ListThreads(r.Context(), event.ThreadFilter{Owner: ownerOf(r), Query: query.Get("q"), After: query.Get("after"), Limit: limit})
+	page, err := h.Log.ListThreads(r.Context(), event.ThreadFilter{
+		Owner: ownerOf(r), Query: query.Get("q"), After: query.Get("after"), Limit: limit,
+	})
 	if errors.Is(err, event.ErrInvalidPosition) {
 		return newProblem("invalid_request", "The parameter after must be the next of an earlier page.")
 	}

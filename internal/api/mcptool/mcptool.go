@@ -113,17 +113,12 @@ func CheckOwnOutput(r agent.Request) error {
 	if len(r.OutputSchema) == 0 {
 		return nil
 	}
-	return invalidMember("/output_schema", "the tool has an output schema of its own; use the tool "+Name+" with agent")
+	return native.NewInvalid("/output_schema", "the tool has an output schema of its own; use the tool "+Name+" with agent")
 }
 
 // refusedMember returns the error of a member that requests over HTTP may have, but calls of the tool may not.
 func refusedMember(pointer string) error {
-	return invalidMember(pointer, "the result of a tool call is its answer; use POST /answer")
-}
-
-// invalidMember returns a *native.Invalid with one error.
-func invalidMember(pointer, detail string) error {
-	return &native.Invalid{Errors: []native.FieldError{{Pointer: pointer, Detail: detail}}}
+	return native.NewInvalid(pointer, "the result of a tool call is its answer; use POST /answer")
 }
 
 // Result is the result of a call.

@@ -82,7 +82,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 		pointer := string(jsontext.Pointer("").AppendToken(name))
 		for _, text := range append(values, name) {
 			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				return agent.Request{}, nil, newInvalid(pointer, "is not UTF-8, or contains U+0000")
+				return agent.Request{}, nil, NewInvalid(pointer, "is not UTF-8, or contains U+0000")
 			}
 		}
 		switch name {
@@ -107,7 +107,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 
 	body, err := json.Marshal(root)
 	if err != nil {
-		return agent.Request{}, nil, newInvalid("", err.Error())
+		return agent.Request{}, nil, NewInvalid("", err.Error())
 	}
 	d := newDecoder("", body)
 	d.errors = wrongParameters[:min(len(wrongParameters), maxErrors)]

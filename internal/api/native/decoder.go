@@ -45,8 +45,8 @@ func (e *Invalid) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// newInvalid returns an *Invalid with one error.
-func newInvalid(pointer, detail string) error {
+// NewInvalid returns an *Invalid with one error.
+func NewInvalid(pointer, detail string) error {
 	return &Invalid{[]FieldError{{pointer, detail}}}
 }
 
@@ -77,7 +77,7 @@ func newDecoder(field string, body []byte) *decoder {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(body))
 	d := &decoder{dec: dec, body: body, field: field, mayHaveNUL: bytes.Contains(body, []byte(`\u0000`))}
 	if kind := d.dec.PeekKind(); kind != '{' && kind != jsontext.KindInvalid {
-		d.err = newInvalid(field, "must be an object")
+		d.err = NewInvalid(field, "must be an object")
 	}
 	return d
 }
@@ -89,7 +89,7 @@ func (d *decoder) finishBody() error {
 		return d.err
 	}
 	if _, err := d.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return newInvalid(d.field, fmt.Sprintf("there is more after the JSON value, at byte %d", d.dec.InputOffset()))
+		return NewInvalid(d.field, fmt.Sprintf("there is more after the JSON value, at byte %d", d.dec.InputOffset()))
 	}
 	if len(d.errors) == 0 {
 		return nil
@@ -146,13 +146,13 @@ func (d *decoder) checkBounds(kind jsontext.Kind, value jsontext.Value) error {
 	case kind == '}' || kind == ']':
 		return nil
 	case d.dec.StackDepth() > maxDepth+d.extraDepth:
-		return newInvalid(d.currentPointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth+d.extraDepth))
+		return NewInvalid(d.currentPointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth+d.extraDepth))
 	case kind == '"' && d.mayHaveNUL && strings.Contains(unquoteString(value), "\x00"):
-		return newInvalid(d.currentPointer(), "contains U+0000")
+		return NewInvalid(d.currentPointer(), "contains U+0000")
 	case isName:
 		return nil
 	case d.values == maxValues:
-		return newInvalid(d.field, fmt.Sprintf("holds more than %d values", maxValues))
+		return NewInvalid(d.field, fmt.Sprintf("holds more than %d values", maxValues))
 	}
 	d.values++
 	return nil
@@ -178,11 +178,11 @@ func (d *decoder) invalidError(err error) error {
 		return err
 	}
 	if !utf8.Valid(d.body) {
-		return newInvalid(d.field, "the body is not valid UTF-8")
+		return NewInvalid(d.field, "the body is not valid UTF-8")
 	}
 	bad := &jsontext.SyntacticError{Err: err} // for an empty body, the decoder returns io.EOF alone
 	errors.As(err, &bad)
-	return newInvalid(d.field+string(bad.JSONPointer), d.syntaxDetail(bad))
+	return NewInvalid(d.field+string(bad.JSONPointer), d.syntaxDetail(bad))
 }
 
 // syntaxDetail returns the text for the caller about an error in the JSON of the body.
