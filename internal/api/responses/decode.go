@@ -13,7 +13,8 @@ import (
 	"answerd/internal/api/typeerror"
 )
 
-// Decode decodes a request. The error is an *Invalid about a member that cannot be used.
+// Decode decodes the body of a request. The error is an *Invalid about one member that cannot be used; the Request is
+// then incomplete. References to items of earlier responses remain to be resolved with Request.ResolveReferences.
 func Decode(data []byte) (Request, error) {
 	in, err := decodeBody(data)
 	if err != nil {
@@ -29,7 +30,7 @@ func Decode(data []byte) (Request, error) {
 		ParallelToolCalls: in.ParallelToolCalls,
 	}
 	readers := []func(body) error{
-		request.readConversation, request.readLimits, request.readExtras, request.readReasoning,
+		request.readConversation, request.readLimits, body.checkSupported, request.readReasoning,
 		request.readText, request.readTools, request.readChoice, request.readInput,
 	}
 	for _, read := range readers {
@@ -43,28 +44,30 @@ func Decode(data []byte) (Request, error) {
 	return request, nil
 }
 
-// decodeBody decodes the body of a request. It leaves the library's text out of errors, because that names Go types.
+// decodeBody decodes the members of a request, and refuses prompt and response_format. Its errors do not contain the text
+// of encoding/json, which names Go types.
 func decodeBody(data []byte) (in body, _ error) {
 	if !utf8.Valid(data) {
 		return body{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
 		if field, value, ok := typeerror.Find(data, err); ok {
-			return body{}, &Invalid{strings.TrimPrefix(field, "Echo."), "is of the wrong type: " + value}
+			field = strings.TrimPrefix(field, "Echo.") // encoding/json counts the embedded struct as a member
+			return body{}, &Invalid{field, "is of the wrong type: " + value}
 		}
 		return body{}, &Invalid{"", "the body is not a JSON object of this format"}
 	}
-	if in.Prompt != nil && string(in.Prompt) != "null" {
+	if isGiven(in.Prompt) {
 		return body{}, &Invalid{"prompt", "is not supported"}
 	}
-	if in.Format != nil && string(in.Format) != "null" {
+	if isGiven(in.Format) {
 		return body{}, &Invalid{"response_format", "is not supported: here it is text.format"}
 	}
 	return in, nil
 }
 
-// wrongMember returns an error about the member of the wrong type in raw, the value of field. err is of decoding
-// raw. If it is about no member, the error is about field and says detail.
+// wrongMember returns the *Invalid for err, the error of encoding/json for raw, which is the value of field. It names
+// the member of raw that has the wrong type. If err does not name one, it is about field itself and says detail.
 func wrongMember(field string, raw []byte, err error, detail string) error {
 	at, value, ok := typeerror.Find(raw, err)
 	if !ok {
@@ -76,14 +79,16 @@ func wrongMember(field string, raw []byte, err error, detail string) error {
 	return &Invalid{field + at, "is of the wrong type: " + value}
 }
 
-// readConversation reads which thread the request continues. The input comes after its turns.
+// readConversation reads which thread the request continues: the one that conversation names, as an id or as an object
+// with an id, or the thread of previous_response_id, which the caller of Decode looks up. The turns of the thread come
+// before the input.
 func (q *Request) readConversation(in body) error {
-	if in.Conversation == nil || string(in.Conversation) == "null" {
+	if !isGiven(in.Conversation) {
 		q.ContinueThread = in.PreviousID != ""
 		return nil
 	}
-	var named struct{ ID string }
 	if json.Unmarshal(in.Conversation, &q.ConversationID) != nil {
+		var named struct{ ID string }
 		if json.Unmarshal(in.Conversation, &named) != nil {
 			return &Invalid{"conversation", "must be the id of a conversation, or an object with its id"}
 		}
@@ -99,13 +104,14 @@ func (q *Request) readConversation(in body) error {
 	return nil
 }
 
-// isConversationID reports whether s can be the id of a thread.
+// isConversationID reports whether s can be the id of a thread. Ids become part of URLs and logs, so they are visible
+// ASCII.
 func isConversationID(s string) bool {
 	return s != "" && len(s) <= maxConversationID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// readLimits reads the limits of the response and its metadata. A response in
-// the background must be stored, because its caller can only get it by retrieving it.
+// readLimits reads the limits of the response and its metadata. A response in the background must be stored, because
+// its caller can only get it by retrieving it.
 func (q *Request) readLimits(in body) error {
 	for name, v := range map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
 		if v != nil && *v < 1 {
@@ -127,9 +133,9 @@ func (q *Request) readLimits(in body) error {
 	return nil
 }
 
-// readExtras refuses members that ask for something the response would lack. It accepts members
-// that do not change the response, such as most values of include.
-func (q *Request) readExtras(in body) error {
+// checkSupported refuses members that ask for something the response would lack, and identifiers that are too long to
+// store. It accepts unsupported members that do not change the response, such as most values of include.
+func (in body) checkSupported() error {
 	if in.TopLogprobs != nil && *in.TopLogprobs != 0 {
 		return &Invalid{"top_logprobs", "is not supported"}
 	}
@@ -141,7 +147,10 @@ func (q *Request) readExtras(in body) error {
 	if t := in.Truncation; t != nil && *t != "auto" && *t != "disabled" {
 		return &Invalid{"truncation", "must be auto or disabled"}
 	}
-	for name, v := range map[string]*string{"safety_identifier": in.SafetyIdentifier, "prompt_cache_key": in.PromptCacheKey, "user": in.User} {
+	identifiers := map[string]*string{
+		"safety_identifier": in.SafetyIdentifier, "prompt_cache_key": in.PromptCacheKey, "user": in.User,
+	}
+	for name, v := range identifiers {
 		if v != nil && len(*v) > maxIdentifier {
 			return &Invalid{name, fmt.Sprintf("must not be longer than %d bytes", maxIdentifier)}
 		}
@@ -149,7 +158,7 @@ func (q *Request) readExtras(in body) error {
 	return nil
 }
 
-// readReasoning reads reasoning.effort. The other members of reasoning are only repeated.
+// readReasoning reads reasoning.effort. The response repeats the other members of reasoning, which have no effect.
 func (q *Request) readReasoning(in body) error {
 	var r struct {
 		Effort string `json:"effort"`
@@ -163,8 +172,8 @@ func (q *Request) readReasoning(in body) error {
 	return nil
 }
 
-// readText reads text.verbosity, and turns text.format into the response_format of Chat Completions, which has the members
-// of a schema one level deeper. The agent checks the answer against a schema that is strict.
+// readText reads text.verbosity, and text.format as the response_format of Chat Completions, which the agent passes on to
+// the model's endpoint. The format text is the default and adds nothing.
 func (q *Request) readText(in body) error {
 	var t struct {
 		Verbosity string                     `json:"verbosity"`
@@ -188,31 +197,42 @@ func (q *Request) readText(in body) error {
 	case "json_object":
 		q.Sampling.ResponseFormat = json.RawMessage(`{"type":"json_object"}`)
 	case "json_schema":
-		delete(t.Format, "type")
-		q.Sampling.ResponseFormat, _ = json.Marshal(map[string]any{"type": kind, "json_schema": t.Format})
-		schema, strict := t.Format["schema"], string(t.Format["strict"])
-		if !slices.Contains([]string{"true", "false", "null", ""}, strict) {
-			return &Invalid{"text.format.strict", "must be true or false"}
-		}
-		if len(schema) == 0 || schema[0] != '{' { // also of a format in the form of Chat Completions, with a json_schema
-			return &Invalid{"text.format.schema", "must be an object: the members of json_schema are members of text.format here"}
-		}
-		if strict != "true" {
-			return nil
-		}
-		if _, err := output.Compile(schema); err != nil {
-			return &Invalid{"text.format.schema", "cannot be used as a JSON Schema: " + err.Error()}
-		}
-		q.OutputSchema = schema
+		return q.readSchema(t.Format)
 	default:
 		return &Invalid{"text.format.type", "must be text, json_object or json_schema"}
 	}
 	return nil
 }
 
-// readTools reads the caller's functions, and which of the configured MCP servers the request may
-// use. It refuses MCP servers that are named by URL: callers must not make the service connect to
-// addresses of their choice.
+// readSchema reads a text.format of the type json_schema as a response_format of Chat Completions, which has the members
+// besides type one level deeper. If strict is true, the schema is also the OutputSchema, so the agent checks the answer
+// against it. readSchema changes format.
+func (q *Request) readSchema(format map[string]json.RawMessage) error {
+	delete(format, "type")
+	responseFormat := map[string]any{"type": "json_schema", "json_schema": format}
+	q.Sampling.ResponseFormat, _ = json.Marshal(responseFormat) // cannot fail: format was decoded from JSON
+
+	schema, strict := format["schema"], string(format["strict"])
+	if !slices.Contains([]string{"true", "false", "null", ""}, strict) {
+		return &Invalid{"text.format.strict", "must be true or false"}
+	}
+	// Callers who know Chat Completions send a json_schema, and no schema.
+	if len(schema) == 0 || schema[0] != '{' {
+		return &Invalid{"text.format.schema", "must be an object: the members of json_schema are members of text.format here"}
+	}
+	if strict != "true" {
+		return nil
+	}
+	if _, err := output.Compile(schema); err != nil {
+		return &Invalid{"text.format.schema", "cannot be used as a JSON Schema: " + err.Error()}
+	}
+	q.OutputSchema = schema
+	return nil
+}
+
+// readTools reads the caller's functions, and which of the configured MCP servers the request may use. It refuses MCP
+// servers that are named by URL: callers must not make the service connect to addresses of their choice. In q.Echo, it
+// replaces tools of type mcp by what the response may repeat of them.
 func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -236,19 +256,24 @@ func (q *Request) readTools(in body) error {
 		case tool.Type != "function":
 			return &Invalid{field + ".type", "must be function or mcp"}
 		default:
-			if bad := q.AddClientTool(agent.ClientTool{Name: tool.Name, Description: tool.Description, Schema: tool.Parameters, Strict: tool.Strict}); bad != nil {
+			bad := q.AddClientTool(agent.ClientTool{
+				Name: tool.Name, Description: tool.Description, Schema: tool.Parameters, Strict: tool.Strict,
+			})
+			if bad != nil {
 				return &Invalid{field + "." + bad.Pointer[1:], bad.Detail}
 			}
 		}
 	}
 	if len(q.ServerTools) < len(q.ListedServers) {
-		q.Tools = nil // a server without allowed_tools offers all of its tools
+		// A server without allowed_tools offers all of its tools. The list for all servers together would refuse them;
+		// ServerTools still restricts the servers that have allowed_tools.
+		q.Tools = nil
 	}
 	return nil
 }
 
-// readServer adds a configured MCP server, and the tools of its allowed_tools. Without allowed_tools the
-// request may use all tools of that server.
+// readServer adds the configured MCP server that tool names, and its allowed_tools. Without allowed_tools the request may
+// use all tools of the server. A server may be listed several times; its allowed_tools then add up.
 func (q *Request) readServer(field string, tool inTool) error {
 	if tool.ServerLabel == "" {
 		return &Invalid{field + ".server_label", "is required"}
@@ -257,48 +282,53 @@ func (q *Request) readServer(field string, tool inTool) error {
 		q.Servers = append(q.Servers, tool.ServerLabel)
 		q.ListedServers = append(q.ListedServers, tool.ServerLabel)
 	}
-	if tool.Allowed == nil || string(tool.Allowed) == "null" {
-		return nil
+	names, err := decodeAllowedTools(field+".allowed_tools", tool.Allowed)
+	if err != nil || names == nil {
+		return err
 	}
-	var names []string
-
-	var filter struct {
-		Names    []string `json:"tool_names"`
-		ReadOnly bool     `json:"read_only"`
+	names = slices.Clip(names)          // so that an append to one of the two lists does not write into the other
+	q.Tools = append(names, q.Tools...) // stays non-nil if it is empty: nil would allow all tools
+	if q.ServerTools == nil {
+		q.ServerTools = make(map[string][]string)
 	}
-
-	if json.Unmarshal(tool.Allowed, &names) != nil {
-		if json.Unmarshal(tool.Allowed, &filter) != nil {
-			return &Invalid{field + ".allowed_tools", "must be a list of names or a filter"}
-		}
-		if filter.ReadOnly {
-			return &Invalid{field + ".allowed_tools.read_only", "is not supported: name the tools in tool_names"}
-		}
-		names = filter.Names
-	}
-
-	for _, glob := range names {
-		if _, err := path.Match(glob, ""); err != nil {
-			return &Invalid{field + ".allowed_tools", "has a pattern that is not valid: " + glob}
-		}
-	}
-
-	if names != nil {
-		names = slices.Clip(names)
-		q.Tools = append(names, q.Tools...) // stays non-nil if empty: nil would allow all tools
-		if q.ServerTools == nil {
-			q.ServerTools = make(map[string][]string)
-		}
-		q.ServerTools[tool.ServerLabel] = append(names, q.ServerTools[tool.ServerLabel]...)
-	}
+	q.ServerTools[tool.ServerLabel] = append(names, q.ServerTools[tool.ServerLabel]...)
 	return nil
 }
 
-// readChoice reads tool_choice: a mode, or one tool that the model must call.
+// decodeAllowedTools decodes allowed_tools, which is a list of names or an object with the list tool_names. The names
+// may be globs (path.Match). nil means that all tools are allowed, an empty list that no tool is. field is the path of
+// the member, for errors.
+func decodeAllowedTools(field string, raw json.RawMessage) (names []string, err error) {
+	if !isGiven(raw) {
+		return nil, nil
+	}
+	if json.Unmarshal(raw, &names) != nil {
+		var filter struct {
+			Names    []string `json:"tool_names"`
+			ReadOnly bool     `json:"read_only"`
+		}
+		if json.Unmarshal(raw, &filter) != nil {
+			return nil, &Invalid{field, "must be a list of names or a filter"}
+		}
+		if filter.ReadOnly {
+			return nil, &Invalid{field + ".read_only", "is not supported: name the tools in tool_names"}
+		}
+		names = filter.Names
+	}
+	for _, glob := range names {
+		if _, err := path.Match(glob, ""); err != nil {
+			return nil, &Invalid{field, "has a pattern that is not valid: " + glob}
+		}
+	}
+	return names, nil
+}
+
+// readChoice reads tool_choice: a mode, or one tool that the model must call. It runs after readTools, because a choice
+// of an MCP server without a tool's name is possible only if the request offers nothing else.
 func (q *Request) readChoice(in body) error {
 	raw := in.ToolChoice
-	if raw == nil || string(raw) == "null" {
-		q.Echo.ToolChoice = nil
+	if !isGiven(raw) {
+		q.Echo.ToolChoice = nil // the response then has the default, because null is not a tool_choice
 		return nil
 	}
 	switch string(raw) {
@@ -310,15 +340,17 @@ func (q *Request) readChoice(in body) error {
 		Type, Name string
 		Server     string `json:"server_label"`
 	}
-	if json.Unmarshal(raw, &named) == nil && named.Type == "mcp" && named.Name == "" {
-		// It means any tool of the server, as required does if no other tools are offered.
+	err := json.Unmarshal(raw, &named)
+	if err == nil && named.Type == "mcp" && named.Name == "" {
+		// The model must call any tool of that server. The agent cannot require that, but it can require a call: with
+		// a single server and no functions, every call is of that server.
 		if !slices.Equal(q.ListedServers, []string{named.Server}) || len(q.ClientTools) > 0 {
 			return &Invalid{"tool_choice.name", "is required unless the server in server_label is the only one of tools"}
 		}
 		q.ToolChoice = agent.ToolRequired
 		return nil
 	}
-	if json.Unmarshal(raw, &named) != nil || named.Type != "function" && named.Type != "mcp" || !agent.IsToolName(named.Name) {
+	if err != nil || named.Type != "function" && named.Type != "mcp" || !agent.IsToolName(named.Name) {
 		return &Invalid{"tool_choice", "must be none, auto, required, a function or a tool of an MCP server"}
 	}
 	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Name

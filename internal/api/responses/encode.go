@@ -3,7 +3,6 @@ package responses
 import (
 	"cmp"
 	"encoding/json"
-	"maps"
 	"slices"
 	"strings"
 
@@ -11,55 +10,57 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the events of one response. It needs all events of the
-// run in order, from the first on, also those before its span: calls that began earlier continue
-// in this response.
+// Encoder encodes the events of one run as the events of one response. It needs all events of the run in order, from the
+// first on, also those before its span: calls that began earlier continue in this response.
 //
-// The format wants each item as a snapshot, not only as deltas, and the whole output again at the end.
-// So the Encoder collects the output in resp while it encodes, and Response can return it at any time.
-// output_index is an item's position there; it never changes, because items are only appended.
+// The format requires a snapshot of each item in addition to its deltas, and the whole output again at the end. So the
+// Encoder collects the output in resp while it encodes, and Response can return it at any time. output_index is an item's
+// position there; it never changes, because items are only appended.
 type Encoder struct {
 	head   Header
 	resp   *response
 	seq    int         // the next sequence_number
 	frames []sse.Frame // of the event that is being encoded
 
-	text       *open[messageItem]       // nil if no text is open
-	reasoning  *open[reasoningItem]     // nil if no reasoning is open
-	calls      map[string]*openCall     // calls that the server executes, by call id
-	functions  []event.ToolCall         // calls of the caller's functions
-	asked      []event.ApprovalRequired // approval requests without an answer
-	requests   map[string]string        // item ids of approval requests, by call id
-	structured bool                     // the text of messages must be JSON
-	step       int                      // index in the output at which the step begins
-	spent      event.Usage              // tokens of the run so far
-	before     event.Usage              // tokens of earlier responses of the run
-	ended      bool
+	text       *openItem[messageItem]   // nil if no text is open
+	reasoning  *openItem[reasoningItem] // nil if no reasoning is open
+	calls      map[string]*serverCall   // calls that the server executes, by call id, also those that have ended
+	structured bool                     // the answer must be JSON
+
+	functionCalls []event.ToolCall         // calls of the caller's functions in the current step
+	openApprovals []event.ApprovalRequired // approvals without a decision
+	approvalItems map[string]string        // item ids of approval requests, by call id
+	stepIndex     int                      // index in the output at which the current step begins
+
+	usage       event.Usage // tokens of the run so far
+	usageBefore event.Usage // tokens of earlier responses of the run
+	ended       bool        // the terminal event of the response has been encoded
 }
 
-// open is an item in progress with its index in the output.
-type open[T any] struct {
+// openItem is an item in progress with its index in the output.
+type openItem[T any] struct {
 	item  T
 	index int
 	text  strings.Builder // so far
 }
 
-// openCall is the state of a call that the server executes, until its response ends.
-type openCall struct {
-	mcp     *open[mcpCallItem] // nil while the call has no item
-	held    bool               // the call needs approval, so its item is added when the call ends
-	written bool               // the arguments are complete
-	args    string
+// serverCall is the state of a call that the server executes.
+type serverCall struct {
+	// mcp is the item of the call in this response. It is nil if the call has none yet: because it needs approval, or
+	// because its item was closed at the end of an earlier response. The item is then added when the call ends.
+	mcp  *openItem[mcpCallItem]
+	args string // the complete arguments; "" until they are known
 }
 
-// NewEncoder returns the encoder of a response. It has not seen any event yet.
+// NewEncoder returns an encoder that has not encoded any event yet.
 func NewEncoder(h Header) *Encoder {
-	return &Encoder{head: h, resp: newResponse(h), calls: make(map[string]*openCall), requests: make(map[string]string)}
+	return &Encoder{head: h, resp: newResponse(h), calls: make(map[string]*serverCall), approvalItems: make(map[string]string)}
 }
 
-// Response returns the response as of the latest event. Items in progress have the text so far.
+// Response returns the response resource as of the latest event, to be encoded as JSON. Items in progress have the text
+// so far.
 func (enc *Encoder) Response() any {
-	now := *enc.resp // a copy, because the text of open items must not be in the encoder's own
+	now := *enc.resp // a copy, because in enc.resp open items have no text until they end
 	now.Output = slices.Clone(now.Output)
 	if o := enc.text; o != nil {
 		item := o.item
@@ -74,15 +75,16 @@ func (enc *Encoder) Response() any {
 	return &now
 }
 
-// HasEnded reports whether the response has ended. The run may continue after it, in another
+// HasEnded reports whether the response has ended. Encode then returns no more frames. The run may continue in another
 // response.
 func (enc *Encoder) HasEnded() bool { return enc.ended }
 
-// Resume makes the suspension with that sequence number, which is over, not end the response.
+// Resume keeps the suspension with the sequence number seq, which is over, from ending the response. It must be called
+// before the suspension is encoded.
 func (enc *Encoder) Resume(seq int64) { enc.head.Until = max(enc.head.Until, seq+1) }
 
-// Encode returns the frames that e adds to the stream. Events before the span only change the
-// state.
+// Encode returns the frames that e, the next event of the run, adds to the stream. It returns nil for events before the
+// span, which only change the encoder's state, and after the end of the response.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	if enc.ended {
 		return nil
@@ -99,17 +101,18 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return enc.frames
 }
 
-// beginResponse starts the response. It discards the items of the run's earlier response, and the
-// tokens that were counted there.
+// beginResponse starts the response at the first event of its span: it discards the output of the events before, notes
+// their tokens as those of earlier responses, and adds the tool lists.
 func (enc *Encoder) beginResponse() {
 	enc.resp = newResponse(enc.head)
 	enc.seq = 0
 	enc.frames = nil
-	enc.before = enc.spent
+	enc.usageBefore = enc.usage
 	enc.emitEvent("response.created", enc.responseFields())
 	enc.emitEvent("response.in_progress", enc.responseFields())
 	for _, list := range enc.head.ToolLists {
-		item := listItem{ID: itemID("mcpl", enc.head.ID, list.Server), Type: "mcp_list_tools", ServerLabel: list.Server, Tools: []ListedTool{}}
+		id := itemID("mcpl", enc.head.ID, list.Server)
+		item := listItem{ID: id, Type: "mcp_list_tools", ServerLabel: list.Server, Tools: []ListedTool{}}
 		index := enc.addItem(item)
 		enc.emitEvent("response.mcp_list_tools.in_progress", itemFields(item.ID, index))
 		enc.emitEvent("response.mcp_list_tools.completed", itemFields(item.ID, index))
@@ -118,9 +121,9 @@ func (enc *Encoder) beginResponse() {
 	}
 }
 
-// TokenExpired returns the frames that end a stream before its response, because the caller's token
-// has expired. The event has the sequence_number of the event before it, so that a reader who
-// resumes after it (starting_after) misses nothing.
+// TokenExpired returns the frames that end a stream before its response, because the caller's token has expired. The
+// error event is not an event of the response: it repeats the sequence_number of the last event that the reader has, so
+// that a reader who passes it as starting_after misses nothing.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	data, _ := json.Marshal(fields{ // cannot fail for strings and numbers
 		"type": "error", "code": "token_expired", "message": "The access token has expired. The response goes on.", "param": nil,
@@ -129,28 +132,32 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 	return []sse.Frame{{Event: "error", Data: data}}
 }
 
-// encodeEvent encodes the events of texts, steps and the end of the run, and leaves those of calls
-// to encodeCall.
+// encodeEvent adds the frames of e to enc.frames and updates the response. encodeCall does that for the events of calls
+// and approvals.
 func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.Start:
 		enc.structured = b.StructuredOutput
 	case event.TextStart, event.TextDelta, event.TextEnd:
-		if !enc.structured { // else clients would parse each message, also of steps that are not the answer
+		// Clients parse the text of every message if the answer must be JSON. So the texts of steps that are not the
+		// answer are left out, and finalAnswer adds the answer.
+		if !enc.structured {
 			enc.encodeText(b)
 		}
 	case event.ReasoningStart:
 		enc.reasoningStart(b)
 	case event.ReasoningDelta:
-		enc.reasoning.text.WriteString(b.Delta)
-		enc.emitEvent("response.reasoning_summary_text.delta", itemFields(enc.reasoning.item.ID, enc.reasoning.index, "summary_index", 0, "delta", b.Delta))
+		o := enc.reasoning
+		o.text.WriteString(b.Delta)
+		f := itemFields(o.item.ID, o.index, "summary_index", 0, "delta", b.Delta)
+		enc.emitEvent("response.reasoning_summary_text.delta", f)
 	case event.ReasoningEnd:
 		enc.reasoningEnd()
 	case event.StepStart:
-		enc.step = len(enc.resp.Output)
+		enc.stepIndex = len(enc.resp.Output)
 	case event.StepEnd:
 		if b.Usage != nil {
-			enc.spent = enc.spent.Plus(*b.Usage)
+			enc.usage = enc.usage.Plus(*b.Usage)
 		}
 	case event.StepReset:
 		enc.stepReset()
@@ -168,11 +175,14 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	}
 }
 
-// suspended ends the response with requests for the approvals that the run waits for. It does not end the
-// response if the suspension is over, or is for an approval that this response requested with others.
+// suspended encodes the suspension e. If e ends the response (Span.EndsWith), the calls in progress are closed and a
+// request is added for each approval that the run waits for. Every suspension before the span is encoded as the end of an
+// earlier response, so that open calls get new items in this one.
 func (enc *Encoder) suspended(e event.Event) {
 	if enc.head.Whole {
-		enc.addApprovalRequests() // also for a suspension that is over: the stream must be the same each time
+		// Also for a suspension that is over: a reader who followed the run got the requests while it was suspended,
+		// and the stream must be the same each time.
+		enc.addApprovalRequests()
 	}
 	if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
 		return
@@ -182,27 +192,27 @@ func (enc *Encoder) suspended(e event.Event) {
 	enc.endResponse("completed", e)
 }
 
-// encodeText encodes the events of a text.
+// encodeText encodes the events of a text; b is text_start, text_delta or text_end.
 func (enc *Encoder) encodeText(b event.Body) {
 	switch b := b.(type) {
 	case event.TextStart:
-		enc.textStart(b)
+		enc.textStart(b.PartID)
 	case event.TextDelta:
-		enc.text.text.WriteString(b.Delta)
-		enc.emitEvent("response.output_text.delta", itemFields(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
+		enc.textDelta(b.Delta)
 	case event.TextEnd:
 		enc.textEnd()
 	}
 }
 
-// structuredAnswerPart is the part id of an answer that must be JSON. It is sent as a whole.
+// structuredAnswerPart takes the place of a part id in the item of an answer that must be JSON. The answer is sent as a
+// whole, so it is not the text of a single part of the run.
 const structuredAnswerPart = "answer"
 
 // fields holds the members of an event besides type and sequence_number.
 type fields = map[string]any
 
-// itemFields returns the members that identify the item of an event, and more members, which are
-// given as name, value, name, value.
+// itemFields returns the members that identify an item in an event, and the members in more, which alternates names and
+// values.
 func itemFields(item string, index int, more ...any) fields {
 	f := fields{"item_id": item, "output_index": index}
 	for i := 0; i < len(more); i += 2 {
@@ -211,12 +221,14 @@ func itemFields(item string, index int, more ...any) fields {
 	return f
 }
 
-// responseFields returns the member of events that carry the whole response.
+// responseFields returns the member response, with the response as it is now. Events at its start and end have it.
 func (enc *Encoder) responseFields() fields { return fields{"response": enc.resp} }
 
-// emitEvent adds an event to the stream, unless the reader already has it.
+// emitEvent adds an event of the type kind with the members f to enc.frames, unless the reader already has it. The event
+// gets the next sequence_number in both cases. emitEvent changes f.
 func (enc *Encoder) emitEvent(kind string, f fields) {
-	f["type"], f["sequence_number"] = kind, enc.seq
+	f["type"] = kind
+	f["sequence_number"] = enc.seq
 	enc.seq++
 	if enc.seq <= enc.head.Skip {
 		return
@@ -225,7 +237,7 @@ func (enc *Encoder) emitEvent(kind string, f fields) {
 	enc.frames = append(enc.frames, sse.Frame{Event: kind, Data: data})
 }
 
-// addItem adds an item to the output and returns its index.
+// addItem appends an item to the output, tells the reader, and returns the item's index in the output.
 func (enc *Encoder) addItem(item any) (index int) {
 	index = len(enc.resp.Output)
 	enc.resp.Output = append(enc.resp.Output, item)
@@ -240,33 +252,46 @@ func (enc *Encoder) finishItem(index int, item any) {
 	enc.emitEvent("response.output_item.done", fields{"output_index": index, "item": item})
 }
 
-// textStart adds a message item with one empty text part.
-func (enc *Encoder) textStart(b event.TextStart) {
-	o := &open[messageItem]{item: messageItem{ID: itemID("msg", enc.head.ID, b.PartID), Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}}
-	o.index = enc.addItem(o.item)
-	enc.text = o
-	enc.emitEvent("response.content_part.added", itemFields(o.item.ID, o.index, "content_index", 0, "part", outputText("")))
+// textStart opens a message item for the part with that id. Its content is one text part.
+func (enc *Encoder) textStart(partID string) {
+	item := messageItem{ID: itemID("msg", enc.head.ID, partID), Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}
+	enc.text = &openItem[messageItem]{item: item, index: enc.addItem(item)}
+	enc.emitEvent("response.content_part.added", enc.textFields("part", outputText("")))
+}
+
+// textDelta adds text to the open message item.
+func (enc *Encoder) textDelta(delta string) {
+	enc.text.text.WriteString(delta)
+	enc.emitEvent("response.output_text.delta", enc.textFields("delta", delta, "logprobs", []any{}))
+}
+
+// textFields returns the members of an event about the text of the open message item, and the members in more, which
+// alternates names and values.
+func (enc *Encoder) textFields(more ...any) fields {
+	f := itemFields(enc.text.item.ID, enc.text.index, more...)
+	f["content_index"] = 0 // a message item has one part
+	return f
 }
 
 // textEnd finishes the open message item.
 func (enc *Encoder) textEnd() {
 	o := enc.text
-	enc.text = nil
 	part := outputText(o.text.String())
+	enc.emitEvent("response.output_text.done", enc.textFields("text", part.Text, "logprobs", []any{}))
+	enc.emitEvent("response.content_part.done", enc.textFields("part", part))
+	enc.text = nil
 	o.item.Content = []textPart{part}
-	enc.emitEvent("response.output_text.done", itemFields(o.item.ID, o.index, "content_index", 0, "text", part.Text, "logprobs", []any{}))
-	enc.emitEvent("response.content_part.done", itemFields(o.item.ID, o.index, "content_index", 0, "part", part))
 	o.item.Status = "completed"
 	enc.finishItem(o.index, o.item)
 }
 
-// reasoningStart adds a reasoning item. Its text is a summary part, which is the part that clients
-// show.
+// reasoningStart opens a reasoning item. Its text is a summary part, because clients show the summary of reasoning and
+// not its content.
 func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
-	o := &open[reasoningItem]{item: reasoningItem{ID: itemID("rs", enc.head.ID, b.PartID), Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}}
-	o.index = enc.addItem(o.item)
-	enc.reasoning = o
-	enc.emitEvent("response.reasoning_summary_part.added", itemFields(o.item.ID, o.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"}))
+	item := reasoningItem{ID: itemID("rs", enc.head.ID, b.PartID), Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}
+	enc.reasoning = &openItem[reasoningItem]{item: item, index: enc.addItem(item)}
+	f := itemFields(item.ID, enc.reasoning.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"})
+	enc.emitEvent("response.reasoning_summary_part.added", f)
 }
 
 // reasoningEnd finishes the open reasoning item.
@@ -275,56 +300,37 @@ func (enc *Encoder) reasoningEnd() {
 	enc.reasoning = nil
 	part := summaryPart{Type: "summary_text", Text: o.text.String()}
 	o.item.Summary = []summaryPart{part}
-	enc.emitEvent("response.reasoning_summary_text.done", itemFields(o.item.ID, o.index, "summary_index", 0, "text", part.Text))
-	enc.emitEvent("response.reasoning_summary_part.done", itemFields(o.item.ID, o.index, "summary_index", 0, "part", part))
+	f := itemFields(o.item.ID, o.index, "summary_index", 0, "text", part.Text)
+	enc.emitEvent("response.reasoning_summary_text.done", f)
+	f = itemFields(o.item.ID, o.index, "summary_index", 0, "part", part)
+	enc.emitEvent("response.reasoning_summary_part.done", f)
 	o.item.Status = "completed"
 	enc.finishItem(o.index, o.item)
 }
 
-// stepReset finishes the open items of the step as incomplete, because the agent repeats the step
-// and items that were added to the stream cannot be withdrawn.
+// stepReset marks the messages of the current step as incomplete in the response, because the agent repeats the step. The
+// log has closed all texts, reasoning and calls of the step before, and items of the stream cannot be withdrawn. So only
+// the response at the end says which messages are valid.
 func (enc *Encoder) stepReset() {
-	if o := enc.text; o != nil {
-		enc.text = nil
-		o.item.Status, o.item.Content = "incomplete", []textPart{outputText(o.text.String())}
-		enc.finishItem(o.index, o.item)
-	}
-	if o := enc.reasoning; o != nil {
-		enc.reasoning = nil
-		o.item.Status = "incomplete"
-		o.item.Summary = []summaryPart{{Type: "summary_text", Text: o.text.String()}}
-		enc.finishItem(o.index, o.item)
-	}
-	enc.functions = nil // only the last step of a run has calls of the caller's functions
-	for i, item := range enc.resp.Output[enc.step:] {
-		// In the stream, finished items stay finished. The response at the end says what is valid.
-		if m, ok := item.(messageItem); ok {
+	enc.functionCalls = nil // the repeated step calls the caller's functions again
+	output := enc.resp.Output[enc.stepIndex:]
+	for i := range output {
+		if m, ok := output[i].(messageItem); ok {
 			m.Status = "incomplete"
-			enc.resp.Output[enc.step+i] = m
-		}
-	}
-	// The order of a map differs each time, and the stream must not.
-	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
-		c := enc.calls[id]
-		if c.written {
-			continue
-		}
-		delete(enc.calls, id)
-		if o := c.mcp; o != nil {
-			o.item.Status = "incomplete"
-			enc.finishItem(o.index, o.item)
+			output[i] = m
 		}
 	}
 }
 
-// finalAnswer ends the response with the calls of the caller's functions, if any. A limit of the run
-// is reported as max_output_tokens: the format has no other reason for an answer that was cut off.
+// finalAnswer ends the response with a structured answer and the calls of the caller's functions, if there are any. If a
+// limit of the run cut the answer off, the reason is max_output_tokens, because the format has no reason for the limits
+// of a run.
 func (enc *Encoder) finalAnswer(answer event.FinalAnswer, e event.Event) {
-	enc.spent = answer.Metadata.Usage
+	enc.usage = answer.Metadata.Usage
 	if enc.structured && answer.Answer != "" {
-		for _, text := range []event.Body{event.TextStart{PartID: structuredAnswerPart}, event.TextDelta{PartID: structuredAnswerPart, Delta: answer.Answer}, event.TextEnd{PartID: structuredAnswerPart}} {
-			enc.encodeText(text)
-		}
+		enc.textStart(structuredAnswerPart)
+		enc.textDelta(answer.Answer)
+		enc.textEnd()
 	}
 	enc.addFunctionCalls()
 	switch answer.FinishReason {
@@ -339,15 +345,17 @@ func (enc *Encoder) finalAnswer(answer event.FinalAnswer, e event.Event) {
 	}
 }
 
-// endResponse adds the terminal event and [DONE]. The usage is that of this response, so that the
-// responses of one run add up to its usage. The format has no event for a cancelled response, so
-// it ends with response.incomplete and the status cancelled.
+// endResponse sets the status and the usage of the response, and adds its terminal event and [DONE]. e is the event of
+// the run that ends the response. The usage is that of this response alone, so that the responses of a run add up to the
+// usage of the run. The format has no event for a cancelled response: it ends with response.incomplete and the status
+// cancelled.
 func (enc *Encoder) endResponse(status string, e event.Event) {
-	enc.resp.Status, enc.ended = status, e.Seq > enc.head.After
+	enc.resp.Status = status
+	enc.ended = e.Seq > enc.head.After // e may also end an earlier response of the run
 	enc.resp.Usage = &usage{
-		InputTokens:  enc.spent.InputTokens - enc.before.InputTokens,
-		OutputTokens: enc.spent.OutputTokens - enc.before.OutputTokens,
-		TotalTokens:  enc.spent.TotalTokens - enc.before.TotalTokens,
+		InputTokens:  enc.usage.InputTokens - enc.usageBefore.InputTokens,
+		OutputTokens: enc.usage.OutputTokens - enc.usageBefore.OutputTokens,
+		TotalTokens:  enc.usage.TotalTokens - enc.usageBefore.TotalTokens,
 	}
 	kind := "response." + status
 	if status == "completed" {

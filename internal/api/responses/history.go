@@ -8,54 +8,57 @@ import (
 	"answerd/internal/event"
 )
 
-// callOf returns a call as part of a message, at the given index among the message's calls.
-func callOf(b event.ToolCall, index int) agent.ClientCall {
-	args := b.ArgsText
-	if b.Args != nil {
-		args = string(b.Args)
+// argumentsOf returns the arguments of a call as JSON, or as the text that the model wrote if that is not a JSON object.
+func argumentsOf(b event.ToolCall) string {
+	if b.Args == nil {
+		return b.ArgsText
 	}
-	return agent.ClientCall{Index: index, ID: b.CallID, Name: b.Tool, Arguments: args}
+	return string(b.Args)
 }
 
-// reference is the role of a placeholder in the history for an item of an earlier response. Decode
-// cannot read the log, so ResolveReferences replaces placeholders later. CallID has the id of the
-// item, and Content its path in the input, for errors.
-const reference = "item_reference"
+// referenceRole is the role of a placeholder in the history for an item of an earlier response. Decode cannot read the
+// event log, so ResolveReferences replaces placeholders later. The CallID of a placeholder is the id of the item, and its
+// Content is the path of the reference in the input, for errors.
+const referenceRole = "item_reference"
 
-// minReferred is how many runs a request can refer to, however short its history may be: items such as
-// reasoning are no messages.
-const minReferred = 32
+// minReferredRuns is the number of runs that a request can refer to even if the agent uses fewer messages of a history:
+// some items, such as reasoning, do not become messages.
+const minReferredRuns = 32
 
 // ResolveReferences replaces the placeholders in the history by the items themselves. maxHistory is the number of
-// messages that the agent uses of a history. The runs beyond that many are not read, since the agent would drop
-// their messages. readRun returns all events of a run, and an error if the caller may not read them. The error is
-// an *Invalid or that of readRun.
+// messages that the agent uses of a history. If the references name more runs than that (and than minReferredRuns),
+// ResolveReferences drops those to the oldest runs, because the agent would drop their messages. readRun returns all
+// events of a run, and an error if the caller may not read them. The error is an *Invalid or that of readRun.
 func (q *Request) ResolveReferences(maxHistory int, readRun func(run string) ([]event.Event, error)) error {
-	referred, err := q.readReferredRuns(max(maxHistory, minReferred), readRun)
+	runs, err := q.readReferredRuns(max(maxHistory, minReferredRuns), readRun)
 	if err != nil {
 		return err
 	}
 	unresolved := q.History
 	q.History = nil
 	for _, message := range unresolved {
-		if message.Role != reference {
+		if message.Role != referenceRole {
 			q.History = append(q.History, message)
 			continue
 		}
 		kind, run, name, _ := parseItemID(message.CallID)
-		if items := referred[run]; items != nil && !q.appendItem(items, kind, name) {
+		items := runs[run]
+		if items == nil {
+			continue // readReferredRuns left out this run, one of the oldest
+		}
+		if !q.appendItem(items, kind, name) {
 			return &Invalid{message.Content + ".id", "is not the id of an item of an output"}
 		}
 	}
 	return nil
 }
 
-// readReferredRuns returns the items of the runs that placeholders refer to. It reads each run
-// once, the newest references first, and leaves out the oldest beyond maxRuns.
+// readReferredRuns returns the items of the runs that placeholders refer to, by run id. It reads each run once, from the
+// last reference in the history to the first, and stops after maxRuns runs.
 func (q *Request) readReferredRuns(maxRuns int, readRun func(run string) ([]event.Event, error)) (map[string]*runItems, error) {
 	referred := make(map[string]*runItems)
 	for _, message := range slices.Backward(q.History) {
-		if message.Role != reference {
+		if message.Role != referenceRole {
 			continue
 		}
 		_, run, _, ok := parseItemID(message.CallID)
@@ -77,44 +80,49 @@ func (q *Request) readReferredRuns(maxRuns int, readRun func(run string) ([]even
 	return referred, nil
 }
 
-// runItems holds the items of a run that can be part of the history, by the names in their ids.
+// runItems holds the items of a run that can be part of the history.
 type runItems struct {
-	texts   map[string]string
-	calls   map[string]agent.ClientCall
-	results map[string]string
-	begun   map[string]bool // by kind and name, also what was never completed
+	texts   map[string]string           // complete texts, by part id
+	calls   map[string]agent.ClientCall // calls with complete arguments, by call id
+	results map[string]string           // results and errors of calls, by call id
+	begun   map[string]bool             // all texts and calls, also those without an end; by kind and name, such as msg_NAME
 }
 
-// collectItems returns the items of a run from its events.
+// collectItems returns the items of a run from all of its events.
 func collectItems(events []event.Event) *runItems {
-	items := &runItems{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string), begun: make(map[string]bool)}
-	texts := make(map[string]*strings.Builder)
+	items := &runItems{
+		texts: make(map[string]string), calls: make(map[string]agent.ClientCall),
+		results: make(map[string]string), begun: make(map[string]bool),
+	}
+	openTexts := make(map[string]*strings.Builder) // by part id
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case event.TextStart:
-			texts[b.PartID], items.begun["msg_"+b.PartID] = &strings.Builder{}, true
+			openTexts[b.PartID] = &strings.Builder{}
+			items.begun["msg_"+b.PartID] = true
 		case event.TextDelta:
-			texts[b.PartID].WriteString(b.Delta)
+			openTexts[b.PartID].WriteString(b.Delta)
 		case event.TextEnd:
-			items.texts[b.PartID] = texts[b.PartID].String()
+			items.texts[b.PartID] = openTexts[b.PartID].String()
 		case event.ToolCallStart:
-			items.begun["fc_"+b.CallID], items.begun["mcp_"+b.CallID] = true, true
+			items.begun["fc_"+b.CallID] = true
+			items.begun["mcp_"+b.CallID] = true
 		case event.ToolCall:
-			items.calls[b.CallID] = callOf(b, 0)
+			items.calls[b.CallID] = agent.ClientCall{ID: b.CallID, Name: b.Tool, Arguments: argumentsOf(b)}
 		case event.ToolResult:
-			items.results[b.CallID] = *plainText(b.Payload)
+			items.results[b.CallID] = plainText(b.Payload)
 		case event.ToolError:
 			items.results[b.CallID] = "Error: " + b.Payload
 		case event.FinalAnswer:
-			items.texts[structuredAnswerPart] = b.Answer
+			items.texts[structuredAnswerPart] = b.Answer // Encoder.finalAnswer makes an item of a structured answer
 		}
 	}
 	return items
 }
 
-// appendItem adds an item to the history, and returns false if the run has no such item. It ignores
-// reasoning, tool lists and approvals, which the model does not get again, and items that the run has not
-// completed.
+// appendItem adds the item with that kind and name to the history. It returns false if the run has no item of that id.
+// It adds nothing for reasoning, tool lists and approvals, which the model does not get again, nor for an item that the
+// run has begun and not completed.
 func (q *Request) appendItem(items *runItems, kind, name string) bool {
 	switch kind {
 	case "msg":
@@ -138,8 +146,9 @@ func (q *Request) appendItem(items *runItems, kind, name string) bool {
 	return items.begun[kind+"_"+name]
 }
 
-// addCall adds a call of the caller's function to the history. In this format the calls of one
-// turn are separate items; for the model they must be in one message.
+// addCall adds a call of the caller's function to the history. In this format, the calls of one turn are separate items
+// after the turn's text. For the model they must be in one message, so addCall adds the call to an assistant's message at
+// the end of the history, if there is one.
 func (q *Request) addCall(c agent.ClientCall) {
 	if n := len(q.History) - 1; n >= 0 && q.History[n].Role == "assistant" {
 		c.Index = len(q.History[n].Calls)
@@ -149,7 +158,7 @@ func (q *Request) addCall(c agent.ClientCall) {
 	q.History = append(q.History, agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}})
 }
 
-// addServerCall adds a call of a server's tool to the history, with its result.
+// addServerCall adds two messages to the history: a call of a server's tool, and its result.
 func (q *Request) addServerCall(c agent.ClientCall, result string) {
 	q.History = append(q.History,
 		agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}},

@@ -10,7 +10,7 @@ import (
 	"answerd/internal/api/typeerror"
 )
 
-// inItem is an item of the input. Clients leave out the type of messages.
+// inItem is an item of the input. Type says which of the other members it has; clients leave out the type of messages.
 type inItem struct {
 	ID      string          `json:"id"`
 	Type    string          `json:"type"`
@@ -40,8 +40,8 @@ type inPart struct {
 	FileID   string `json:"file_id"`
 }
 
-// readInput makes the last message the question, and the items before it the history. A text alone
-// is the question.
+// readInput reads the input. A text is the question. In a list of items, the last message is the question, and the items
+// before it are the history; readQuestion says when there is no question.
 func (q *Request) readInput(in body) error {
 	var text string
 	if json.Unmarshal(in.Input, &text) == nil {
@@ -70,12 +70,12 @@ func (q *Request) readInput(in body) error {
 	return q.readQuestion()
 }
 
-// readItem adds an item to the history or to the approvals. It ignores the output items of earlier
-// responses that the model does not get again.
+// readItem adds an item to the history, the instructions or the approvals. It ignores output items of earlier responses
+// that the model does not get again. field is the path of the item, for errors.
 func (q *Request) readItem(field string, item inItem) error {
 	if item.Type != "mcp_approval_response" {
-		// Clients that send the whole conversation also send approvals of earlier turns. Only
-		// those at the end of the input count.
+		// Clients that send the whole conversation also send approvals of earlier turns. Only those at the end of the
+		// input count, so any other item discards the approvals before it.
 		q.Approvals = nil
 	}
 	switch item.Type {
@@ -98,7 +98,7 @@ func (q *Request) readItem(field string, item inItem) error {
 	case "mcp_approval_response":
 		return q.readApproval(field, item)
 	case "item_reference":
-		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: field})
+		q.History = append(q.History, agent.Message{Role: referenceRole, CallID: item.ID, Content: field})
 	case "mcp_call":
 		return q.readServerCall(field, item)
 	case "reasoning", "mcp_list_tools", "mcp_approval_request":
@@ -109,35 +109,41 @@ func (q *Request) readItem(field string, item inItem) error {
 	return nil
 }
 
-// readServerCall adds a call of a server's tool, and its result, to the history. It ignores a call without an
-// outcome, which a response has that waits for approvals: the next one has the call again.
+// readServerCall adds a call of a server's tool, and its result or error, to the history. It ignores a call with neither:
+// a response that ends with approval requests has calls in progress, and the next response has the same calls with their
+// results.
 func (q *Request) readServerCall(field string, item inItem) error {
 	if item.ID == "" || item.Name == "" {
 		return &Invalid{field, "must have an id and a name"}
 	}
 	c := agent.ClientCall{ID: item.ID, Name: item.Name, Arguments: item.Arguments}
-	if kind, _, id, ok := parseItemID(item.ID); ok && kind == "mcp" {
-		c.ID = id // endpoints bound the length of a call's id
+	if kind, _, callID, ok := parseItemID(item.ID); ok && kind == "mcp" {
+		c.ID = callID // without the run's id, because model endpoints limit the length of a call's id
 	}
 	if message := errorText(item.Error); message != "" {
 		q.addServerCall(c, "Error: "+message)
 		return nil
 	}
 	text, _, err := decodeContent(field+".output", item.Output)
-	if err == nil && item.Output != nil && string(item.Output) != "null" {
+	if err == nil && isGiven(item.Output) {
 		q.addServerCall(c, text)
 	}
 	return err
 }
 
-// errorText returns the text of the error of an mcp_call; "" if there is none.
-func errorText(raw json.RawMessage) (text string) {
+// errorText returns the text of the error of an mcp_call, which is a string or one of the objects that callError returns:
+// its message and the texts of its content, one per line. An error of another form is returned as JSON, a missing one as "".
+func errorText(raw json.RawMessage) string {
+	if !isGiven(raw) {
+		return ""
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text
+	}
 	var e struct {
 		Message string
 		Content []struct{ Text string }
-	}
-	if raw == nil || string(raw) == "null" || json.Unmarshal(raw, &text) == nil {
-		return text
 	}
 	if json.Unmarshal(raw, &e) != nil || e.Message == "" && len(e.Content) == 0 {
 		return string(raw)
@@ -148,8 +154,8 @@ func errorText(raw json.RawMessage) (text string) {
 	return e.Message
 }
 
-// readMessage adds a message to the history, or to the instructions if its role is system or
-// developer.
+// readMessage adds a message to the history, or to the instructions if its role is system or developer. field is its
+// path, for errors.
 func (q *Request) readMessage(field string, item inItem) error {
 	text, media, err := decodeContent(field+".content", item.Content)
 	if err != nil {
@@ -166,8 +172,8 @@ func (q *Request) readMessage(field string, item inItem) error {
 	return nil
 }
 
-// readApproval reads an answer to an approval request. All approvals of a request belong to one run,
-// because the request resumes that run.
+// readApproval adds an answer to an approval request to q.Approvals. All of them must belong to one run, because the
+// request resumes that run.
 func (q *Request) readApproval(field string, item inItem) error {
 	kind, run, interrupt, ok := parseItemID(item.ApprovalID)
 	switch {
@@ -180,13 +186,13 @@ func (q *Request) readApproval(field string, item inItem) error {
 	case item.Approve == nil:
 		return &Invalid{field + ".approve", "is required"}
 	}
-	q.Approvals = append(q.Approvals, Approval{run, interrupt, *item.Approve, item.Reason})
+	q.Approvals = append(q.Approvals, Approval{Run: run, Interrupt: interrupt, Approve: *item.Approve, Reason: item.Reason})
 	return nil
 }
 
-// readQuestion moves the user's last message from the history to the question. If the history ends
-// with outputs of the caller's functions, there is no question, and the run continues with those.
-// Approvals need no question either: they resume a run that has one.
+// readQuestion moves the user's message at the end of the history to the question. There is no question if the history
+// ends with outputs of the caller's functions, with which the model continues, or if the request has approvals, which
+// resume a run that has its question.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	switch {
@@ -206,16 +212,17 @@ func (q *Request) readQuestion() error {
 	default:
 		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 		if last == 0 {
-			q.History = nil // the request has none, and continues its thread
+			q.History = nil // continues the thread; an empty list would say that no turn came before
 		}
 	}
 	return nil
 }
 
-// decodeContent returns the text and the media of a message, or of a function's output. at is its
-// path, for errors.
+// decodeContent returns the text and the media of a message, or of a function's output: a text, a list of parts, or
+// nothing. It joins the texts of several parts with newlines, and ignores refusals, which only earlier messages of a
+// model have. field is the path of the content, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
-	if raw == nil || string(raw) == "null" {
+	if !isGiven(raw) {
 		return "", nil, nil
 	}
 	var text string
@@ -230,38 +237,49 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 	var texts []string
 	var media []agent.Media
 	for i, part := range parts {
-		at := fmt.Sprintf("%s[%d]", field, i)
 		switch part.Type {
 		case "input_text", "output_text", "text", "summary_text":
 			texts = append(texts, part.Text)
 		case "refusal":
-		case "input_image":
-			if part.FileID != "" {
-				return "", nil, &Invalid{at + ".file_id", "is not supported: the service stores no files; use image_url"}
-			}
-			m, err := agent.NewMedia("", part.ImageURL)
-			if err != nil {
-				return "", nil, &Invalid{at + ".image_url", err.Error()}
-			}
-			if part.Detail != "auto" { // the default
-				m.Detail = part.Detail
-			}
-			media = append(media, m)
-		case "input_file":
-			if part.FileID != "" || part.FileURL != "" {
-				return "", nil, &Invalid{at, "file_id and file_url are not supported: the service neither stores nor fetches files; use file_data"}
-			}
-			m, err := agent.NewFile(part.Filename, "", part.FileData)
-			if err != nil {
-				return "", nil, &Invalid{at + ".file_data", err.Error()}
-			}
-			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be input_text, output_text, input_image or input_file"}
+			m, err := part.toMedia(fmt.Sprintf("%s[%d]", field, i))
+			if err != nil {
+				return "", nil, err
+			}
+			media = append(media, m)
 		}
 	}
 	if len(media) > maxMedia {
 		return "", nil, &Invalid{field, fmt.Sprintf("must not have more than %d images and files", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
+}
+
+// toMedia returns the image or the file of a part. field is the path of the part, for errors. The error is an *Invalid,
+// also for a type of part that the format does not have.
+func (p inPart) toMedia(field string) (agent.Media, error) {
+	switch p.Type {
+	case "input_image":
+		if p.FileID != "" {
+			return agent.Media{}, &Invalid{field + ".file_id", "is not supported: the service stores no files; use image_url"}
+		}
+		m, err := agent.NewMedia("", p.ImageURL)
+		if err != nil {
+			return agent.Media{}, &Invalid{field + ".image_url", err.Error()}
+		}
+		if p.Detail != "auto" { // the default
+			m.Detail = p.Detail
+		}
+		return m, nil
+	case "input_file":
+		if p.FileID != "" || p.FileURL != "" {
+			return agent.Media{}, &Invalid{field, "file_id and file_url are not supported: the service neither stores nor fetches files; use file_data"}
+		}
+		m, err := agent.NewFile(p.Filename, "", p.FileData)
+		if err != nil {
+			return agent.Media{}, &Invalid{field + ".file_data", err.Error()}
+		}
+		return m, nil
+	}
+	return agent.Media{}, &Invalid{field + ".type", "must be input_text, output_text, input_image or input_file"}
 }

@@ -8,39 +8,42 @@ import (
 	"answerd/internal/event"
 )
 
-// InputItems returns the input of the response with that id, oldest first: the conversation up to
-// its question, or the approvals that resumed its run. events are those of the run. Images are
-// missing if EncodeStored had to leave them out.
-func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
+// InputItems returns the input of the response with that id, oldest first. For the first response of a run, that is the
+// conversation up to its question, without the parts that EncodeStored had to leave out. For a later one, it is the
+// approvals that resumed the run; only then are events needed, which are all events of the run.
+func (s StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	if _, span, _ := ParseID(id); span.After > 0 {
 		return approvalItems(id, span, events)
 	}
 	var out []InputItem
-	for _, message := range k.Messages() {
-		name := fmt.Sprintf("in_%d", len(out))
+	add := func(kind string, item InputItem) {
+		item.ID = itemID(kind, id, fmt.Sprintf("in_%d", len(out)))
+		item.Status = "completed"
+		out = append(out, item)
+	}
+	for _, message := range s.Messages() {
 		switch message.Role {
 		case "tool":
-			out = append(out, InputItem{ID: itemID("fco", id, name), Type: "function_call_output", Status: "completed", CallID: message.CallID, Output: &message.Content})
-			continue
+			add("fco", InputItem{Type: "function_call_output", CallID: message.CallID, Output: &message.Content})
 		case "assistant":
 			if message.Content != "" {
-				out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: message.Role, Content: []any{outputText(message.Content)}})
+				add("msg", InputItem{Type: "message", Role: message.Role, Content: []any{outputText(message.Content)}})
+			}
+			for _, c := range message.Calls {
+				add("fc", InputItem{Type: "function_call", CallID: c.ID, Name: c.Name, Arguments: &c.Arguments})
 			}
 		default:
-			out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: message.Role, Content: inputParts(message)})
-		}
-		for _, c := range message.Calls {
-			name := fmt.Sprintf("in_%d", len(out))
-			out = append(out, InputItem{ID: itemID("fc", id, name), Type: "function_call", Status: "completed", CallID: c.ID, Name: c.Name, Arguments: &c.Arguments})
+			add("msg", InputItem{Type: "message", Role: message.Role, Content: inputParts(message)})
 		}
 	}
 	return out
 }
 
-// approvalItems returns the approvals that resumed the run for the response with that id and span.
+// approvalItems returns the decisions that resumed the run for the response with that id and span: those between the
+// suspension at span.After and the next suspension that ends a response.
 func approvalItems(id string, span Span, events []event.Event) (out []InputItem) {
 	for _, e := range events {
-		if _, over := e.Body.(event.Suspended); over && e.Seq > max(span.After, span.Until) {
+		if _, isSuspended := e.Body.(event.Suspended); isSuspended && e.Seq > max(span.After, span.Until) {
 			break
 		}
 		b, ok := e.Body.(event.ApprovalResolved)
@@ -59,7 +62,7 @@ func approvalItems(id string, span Span, events []event.Event) (out []InputItem)
 	return out
 }
 
-// inputParts returns the text and the images of a user's message as the parts of an input item.
+// inputParts returns the text, images and files of a user's message as the parts of an input item.
 func inputParts(message agent.Message) []any {
 	type text struct {
 		Type string `json:"type"`
@@ -84,11 +87,11 @@ func inputParts(message agent.Message) []any {
 		if url == "" {
 			url = "data:" + p.MIME + ";base64," + p.Data
 		}
-		if p.URL == "" && !p.IsImage() {
+		if p.URL != "" || p.IsImage() { // only images have a URL
+			out = append(out, image{"input_image", cmp.Or(p.Detail, "auto"), url})
+		} else {
 			out = append(out, file{"input_file", p.Name, url})
-			continue
 		}
-		out = append(out, image{"input_image", cmp.Or(p.Detail, "auto"), url})
 	}
 	return out
 }
@@ -118,15 +121,15 @@ type Page struct {
 	More   bool        `json:"has_more"`
 }
 
-// NewPage returns at most limit items that follow the item with the id after, or the first ones if
-// after is "". ok is false if there is no such item.
-func NewPage(items []InputItem, after string, limit int) (page Page, ok bool) {
+// NewPage returns the page of items that begins after the item with the id after, or at the first item if after is "". It
+// has at most limit items, and More says whether the list continues. found is false if no item has the id after.
+func NewPage(items []InputItem, after string, limit int) (page Page, found bool) {
 	page = Page{Object: "list", Data: []InputItem{}}
-	ok = after == ""
+	found = after == ""
 	for _, item := range items {
 		switch {
-		case !ok:
-			ok = item.ID == after
+		case !found:
+			found = item.ID == after
 		case len(page.Data) < limit:
 			page.Data = append(page.Data, item)
 		default:
@@ -136,5 +139,5 @@ func NewPage(items []InputItem, after string, limit int) (page Page, ok bool) {
 	if n := len(page.Data); n > 0 {
 		page.First, page.Last = &page.Data[0].ID, &page.Data[n-1].ID
 	}
-	return page, ok
+	return page, found
 }

@@ -10,12 +10,10 @@ import (
 
 // Bounds of a request, below the bound of the whole body.
 const (
-	maxItems = 1024
-	maxMedia = 32
-
-	maxIdentifier = 512 // bytes of what identifies a user or a cache
-
-	maxConversationID = 128
+	maxItems          = 1024 // of the input
+	maxMedia          = 32   // images and files of one message
+	maxIdentifier     = 512  // bytes of safety_identifier, prompt_cache_key and user
+	maxConversationID = 128  // bytes
 )
 
 // Request holds a decoded body.
@@ -24,13 +22,15 @@ type Request struct {
 	Model      string // as in the request, for the response
 	Stream     bool
 	PreviousID string // previous_response_id; "" if none
-	// ConversationID is the member conversation, a thread; "" if none.
+	// ConversationID is the id in the member conversation, which is the id of a thread; "" if the member is missing.
 	ConversationID string
 	Echo           Echo
-	// Approvals are answers to the approval requests of an earlier response. If there are any, the
-	// request resumes the run of that response and starts no other.
-	Approvals     []Approval
-	ListedServers []string // the MCP servers that the request names
+	// Approvals are answers to approval requests, all of the same run. If there are any, the request resumes that run
+	// instead of starting a new one.
+	Approvals []Approval
+	// ListedServers are the MCP servers that the request names as tools of type mcp. Servers has them first; those of
+	// the member "answerd" follow.
+	ListedServers []string
 	// Options is the member "answerd", which has native fields that this format lacks; nil if it
 	// is missing.
 	Options json.RawMessage
@@ -39,23 +39,23 @@ type Request struct {
 // IsStored reports whether the response can be retrieved and continued later. The default is true.
 func (q *Request) IsStored() bool { return q.Echo.Store == nil || *q.Echo.Store }
 
-// ServerParam returns the parameter that named the server at that index of Servers: a tool of type mcp, or
-// the member "answerd", whose servers follow.
+// ServerParam returns the parameter that named Servers[index], for errors: a tool of type mcp, or an element of
+// answerd.servers.
 func (q *Request) ServerParam(index int) string {
 	if index >= len(q.ListedServers) {
 		return fmt.Sprintf("answerd.servers.%d", index-len(q.ListedServers))
 	}
-	named := slices.IndexFunc(q.Echo.Tools, func(raw json.RawMessage) bool {
+	tool := slices.IndexFunc(q.Echo.Tools, func(raw json.RawMessage) bool {
 		var t inTool
 		return json.Unmarshal(raw, &t) == nil && t.Type == "mcp" && t.ServerLabel == q.ListedServers[index]
 	})
-	return fmt.Sprintf("tools[%d].server_label", named)
+	return fmt.Sprintf("tools[%d].server_label", tool)
 }
 
 // Approval is a person's answer to an mcp_approval_request.
 type Approval struct {
-	Run       string
-	Interrupt string // its id in the run
+	Run       string // the id of the run that asked
+	Interrupt string // the id of the run's interrupt
 	Approve   bool
 	Reason    string
 }
@@ -93,8 +93,9 @@ type inTool struct {
 	Approval    json.RawMessage `json:"require_approval"`
 }
 
-// requiresApproval reports whether the request demands approval of calls. readTools refuses such a
-// request, because only the operator's configuration decides which calls need approval.
+// requiresApproval reports whether require_approval demands approval of calls: it is "always", or an object with the
+// member always. readTools refuses such a tool, because only the operator's configuration decides which calls need
+// approval.
 func (t *inTool) requiresApproval() bool {
 	var filter struct{ Always json.RawMessage }
 	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
@@ -110,3 +111,6 @@ func (t *inTool) publicTool() json.RawMessage {
 	}{t.Type, t.ServerLabel, t.Allowed}) // cannot fail: the values were decoded from JSON
 	return data
 }
+
+// isGiven reports whether a member is present and not null, which clients send for unset members.
+func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }

@@ -74,8 +74,8 @@ type usage struct {
 	TotalTokens int64 `json:"total_tokens"`
 }
 
-// newResponse returns a response without output. It has the values of the request, and OpenAI's
-// defaults for members that the request lacks.
+// newResponse returns a response in progress without output. It has the values of the request (header.Echo), and
+// OpenAI's defaults for members that the request lacks.
 func newResponse(header Header) *response {
 	e := header.Echo
 	r := &response{
@@ -83,7 +83,8 @@ func newResponse(header Header) *response {
 		Output: []any{}, Tools: []json.RawMessage{}, ToolChoice: json.RawMessage(`"auto"`), Truncation: "disabled",
 		ParallelToolCalls: true, Text: json.RawMessage(`{"format":{"type":"text"}}`), TopP: 1, Temperature: 1,
 		Reasoning: json.RawMessage(`{"effort":null,"summary":null}`), Store: true, ServiceTier: "default",
-		Metadata: map[string]string{}, MaxOutputTokens: (*int64)(e.MaxOutputTokens), MaxToolCalls: (*int64)(e.MaxToolCalls), Background: e.Background,
+		Metadata: map[string]string{}, MaxOutputTokens: (*int64)(e.MaxOutputTokens), MaxToolCalls: (*int64)(e.MaxToolCalls),
+		Background:       e.Background,
 		SafetyIdentifier: e.SafetyIdentifier, PromptCacheKey: e.PromptCacheKey, User: e.User,
 	}
 	if header.PreviousID != "" {
@@ -128,28 +129,29 @@ func setIfGiven[T any](to *T, v *T) {
 	}
 }
 
-// The objects of a request that its response repeats get all their members, null if the request had
-// none: Open Responses requires them, and clients that validate refuse a response without them.
-
 // object is a JSON object with any members.
 type object = map[string]any
 
+// The members, with their defaults, that Open Responses requires of objects which a response repeats from its request.
+// Clients that validate refuse a response without them.
 var (
 	functionMembers  = object{"name": nil, "description": nil, "parameters": nil, "strict": nil}
 	reasoningMembers = object{"effort": nil, "summary": nil}
 	schemaMembers    = object{"name": nil, "description": nil, "schema": nil, "strict": false}
 )
 
-// withMembers returns the object raw with those of members that it lacks. null lacks all of them.
+// withMembers returns the object raw, completed by the members that it lacks. raw may be null, which lacks all of them.
 func withMembers(raw json.RawMessage, members object) json.RawMessage {
-	given, out := object{}, maps.Clone(members)
-	_ = json.Unmarshal(raw, &given) // Decode accepted it as an object or null
+	var given object
+	_ = json.Unmarshal(raw, &given) // cannot fail: Decode accepted raw as an object or null
+	out := maps.Clone(members)
 	maps.Copy(out, given)
 	data, _ := json.Marshal(out) // cannot fail: the values were decoded from JSON
 	return data
 }
 
-// completeTool returns a tool of the request with all its members. MCP tools have no required ones.
+// completeTool returns a tool of the request with the members that a response requires. A tool of type mcp needs no more
+// than publicTool gives it.
 func completeTool(raw json.RawMessage) json.RawMessage {
 	var t struct{ Type string }
 	if json.Unmarshal(raw, &t) != nil || t.Type != "function" {
@@ -158,12 +160,12 @@ func completeTool(raw json.RawMessage) json.RawMessage {
 	return withMembers(raw, functionMembers)
 }
 
-// completeText returns the member text with all its members. The default format is plain text.
+// completeText returns the member text of the request with a complete format; a missing one is plain text.
 func completeText(raw json.RawMessage) json.RawMessage {
 	var t struct{ Format json.RawMessage }
-	_ = json.Unmarshal(raw, &t) // Decode accepted it as an object or null
+	_ = json.Unmarshal(raw, &t) // cannot fail: Decode accepted raw as an object or null
 	var kind struct{ Type string }
-	_ = json.Unmarshal(t.Format, &kind)
+	_ = json.Unmarshal(t.Format, &kind) // fails only if there is no format, and kind.Type is then ""
 	var format any = object{"type": "text"}
 	switch kind.Type {
 	case "json_schema":
@@ -176,12 +178,9 @@ func completeText(raw json.RawMessage) json.RawMessage {
 		out = object{}
 	}
 	out["format"] = format
-	data, _ := json.Marshal(out)
+	data, _ := json.Marshal(out) // cannot fail: the values were decoded from JSON
 	return data
 }
-
-// The items of a response's output. Every snapshot has the complete item, because clients build
-// their state from output_item.done or from the response at the end.
 
 // textPart is the text of a message item.
 type textPart struct {
@@ -273,25 +272,24 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
-// callError returns the error of an mcp_call. kind is that of the event tool_error.
+// callError returns the error of an mcp_call. kind and message are those of the event tool_error: "execution" is an error
+// of the tool, any other kind one of the protocol.
 func callError(kind, message string) any {
 	if kind == "execution" {
 		return executionError{"mcp_tool_execution_error", []any{map[string]string{"type": "text", "text": message}}}
 	}
 	code := -32603 // Internal error (JSON-RPC 2.0, section 5.1)
-	switch kind {
-	case "invalid_arguments", "unknown_tool":
+	if kind == "invalid_arguments" || kind == "unknown_tool" {
 		code = -32602 // Invalid params
 	}
 	return protocolError{"mcp_protocol_error", code, message}
 }
 
-// plainText returns a payload as text: a JSON string as its value, anything else as JSON.
-func plainText(payload json.RawMessage) *string {
-	text := string(payload)
-	var s string
-	if json.Unmarshal(payload, &s) == nil {
-		text = s
+// plainText returns the payload of a tool result as text: a JSON string as its value, any other value as JSON.
+func plainText(payload json.RawMessage) string {
+	var text string
+	if json.Unmarshal(payload, &text) == nil {
+		return text
 	}
-	return &text
+	return string(payload)
 }

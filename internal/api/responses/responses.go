@@ -31,21 +31,21 @@ import (
 
 // Header describes a response, apart from its items.
 type Header struct {
-	ID           string // of the response
+	ID           string // of the response, as FormatID returns it
 	Created      time.Time
-	Model        string // as the request named it
+	Model        string // the model of the request, or the service's default if the request named none
 	PreviousID   string // the response that this one continues; "" if none
 	Conversation string // the conversation that the request names; "" if none
 	Echo         Echo
 	ToolLists    []ToolList // the tools of the MCP servers that the request names
-	// Span is the part of the run that the response covers. The encoder needs the events up to
-	// Span.After too, and encodes nothing for them.
+	// Span is the part of the run that the response covers. The encoder also needs the events up to Span.After, to
+	// know which calls and approvals are open. It returns no frames for them.
 	Span
-	// Skip is the number of events of the stream that the reader already has (starting_after).
-	// They are encoded, because later ones depend on them, and not sent.
+	// Skip is the number of events of the stream that the reader already has (starting_after). The encoder encodes
+	// them, because later events depend on them, and does not return them.
 	Skip int
-	// Whole is for a run of another API format, whose reader wants all of it: a suspension ends the
-	// response only as long as it lasts. The caller says with Encoder.Resume which ones are over.
+	// Whole is set for a run that was started in another API format. Its response covers the run from start to end,
+	// so a suspension that is over does not end the response. The caller reports each with Encoder.Resume.
 	Whole bool
 }
 
@@ -80,7 +80,7 @@ type Echo struct {
 
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
-	Param   string // the parameter, such as input[2].content
+	Param   string // the parameter, such as input[2].content; "" if the error is about the body as a whole
 	Message string // for the caller
 }
 
@@ -90,17 +90,17 @@ func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Mess
 // maxStored bounds the stored form of a request, in bytes.
 const maxStored = 256 << 10
 
-// StoredRequest is the part of a request that its responses, and later responses that continue
-// them, need again. It is stored with the run.
+// StoredRequest is the part of a request from which its response can be encoded again, its input listed, and its
+// conversation continued. The event log keeps it with the run.
 type StoredRequest struct {
-	Format        string   `json:"face"` // responses
-	Model         string   `json:"model"`
+	Format        string   `json:"face"`  // formatName; "" for a run of another API format
+	Model         string   `json:"model"` // as in the request
 	PreviousID    string   `json:"previous,omitempty"`
 	Conversation  string   `json:"conversation,omitempty"`
 	Echo          Echo     `json:"echo"`
-	ListedServers []string `json:"listed,omitempty"`
-	Tools         []string `json:"tools"` // allowed_tools of all servers; nil allows all
-	// ServerTools are the allowed_tools of each server that has some.
+	ListedServers []string `json:"listed,omitempty"` // as Request.ListedServers
+	Tools         []string `json:"tools"`            // the allowed_tools of all servers together; nil allows all tools
+	// ServerTools has the allowed_tools of each server that the request gave some.
 	ServerTools map[string][]string `json:"server_tools,omitempty"`
 	History     []agent.Message     `json:"history,omitempty"`
 	Question    string              `json:"question,omitempty"`
@@ -113,42 +113,55 @@ const formatName = "responses"
 // NotStored is the stored form of a request with store false.
 var NotStored = []byte(`{"face":"` + formatName + `","echo":{"store":false}}`)
 
-// EncodeStored returns the stored form of the request, of at most maxStored bytes. If that is not
-// enough, it leaves out images, then the older half of the messages again and again, then most of
-// what the response repeats, and at last the question. The request itself runs unchanged; only
-// what is retrieved or continued later has less.
+// EncodeStored returns the stored form of the request, from which DecodeStored makes a StoredRequest. To keep it within
+// maxStored, it leaves out as much as necessary, in this order: the images and files, the older half of the messages
+// again and again, most of what the response repeats, and the question. If that is not enough, the result is longer than
+// maxStored. q does not change, so the run gets the whole request; only a response that is retrieved or continued later
+// has less.
 func (q *Request) EncodeStored() []byte {
 	stored := StoredRequest{
-		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools, ServerTools: q.ServerTools,
+		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo,
+		ListedServers: q.ListedServers, Tools: q.Tools, ServerTools: q.ServerTools,
 		History: q.History, Question: q.Question, Media: q.Media,
 	}
 	data, _ := json.Marshal(stored) // cannot fail: stored was decoded from JSON
-	if len(data) <= maxStored {
-		return data
-	}
-	stored.Question, stored.Media = withoutMedia(stored.Question, stored.Media), nil
-	stored.History = make([]agent.Message, len(q.History))
-	for i, m := range q.History {
-		m.Content, m.Media = withoutMedia(m.Content, m.Media), nil
-		stored.History[i] = m
-	}
-	for {
+	if len(data) > maxStored {
+		stored.dropMedia()
 		data, _ = json.Marshal(stored)
-		if len(data) <= maxStored {
-			return data
-		}
-		n := len(stored.History)
-		switch {
-		case n > 0:
-			stored.History = stored.History[(n+1)/2:]
-		case stored.Echo.Tools != nil || stored.Echo.Instructions != "":
-			stored.Echo = Echo{Metadata: stored.Echo.Metadata, Background: stored.Echo.Background, Store: stored.Echo.Store}
-		default:
-			stored.Question = "" // the start event has it
-			data, _ = json.Marshal(stored)
-			return data
-		}
 	}
+	for len(data) > maxStored && stored.shorten() {
+		data, _ = json.Marshal(stored)
+	}
+	return data
+}
+
+// dropMedia replaces the images and files of the question and the history by notes. It copies the history,
+// because the run uses the original.
+func (s *StoredRequest) dropMedia() {
+	s.Question = withoutMedia(s.Question, s.Media)
+	s.Media = nil
+	s.History = slices.Clone(s.History)
+	for i := range s.History {
+		m := &s.History[i]
+		m.Content = withoutMedia(m.Content, m.Media)
+		m.Media = nil
+	}
+}
+
+// shorten removes the next part that EncodeStored may leave out, media apart. It returns false if no part remains.
+func (s *StoredRequest) shorten() bool {
+	n := len(s.History)
+	switch {
+	case n > 0:
+		s.History = s.History[(n+1)/2:]
+	case s.Echo.Tools != nil || s.Echo.Instructions != "":
+		s.Echo = Echo{Metadata: s.Echo.Metadata, Background: s.Echo.Background, Store: s.Echo.Store}
+	case s.Question != "":
+		s.Question = "" // the run's start event has the question too
+	default:
+		return false
+	}
+	return true
 }
 
 // withoutMedia returns the text with a note in place of the media, so that the model knows that
@@ -160,51 +173,52 @@ func withoutMedia(text string, media []agent.Media) string {
 	return strings.TrimPrefix(fmt.Sprintf("%s\n[%d images were here.]", text, len(media)), "\n")
 }
 
-// DecodeStored reads what EncodeStored returns. ok is false for a run of another API format.
-func DecodeStored(data []byte) (k StoredRequest, ok bool) {
-	return k, json.Unmarshal(data, &k) == nil && k.Format == formatName
+// DecodeStored decodes what EncodeStored returns. ok is false if data is the stored request of another API format, or
+// is not one; stored may then be incomplete.
+func DecodeStored(data []byte) (stored StoredRequest, ok bool) {
+	err := json.Unmarshal(data, &stored)
+	return stored, err == nil && stored.Format == formatName
 }
 
-// NewStoredRequest returns what a response needs of the request of a run of another API format,
-// whose start event is start. It has no conversation: such a run does not keep it.
+// NewStoredRequest returns a StoredRequest for a run that was started in another API format, so that the run can be read
+// as a response. start is the run's first event. History and Question are empty, because other formats do not store
+// the conversation before the answer.
 func NewStoredRequest(run event.Run, start event.Start) StoredRequest {
 	return StoredRequest{Model: start.Model, Echo: Echo{Metadata: run.Metadata, Background: run.Background}}
 }
 
 // IsStored reports whether the response can be retrieved and continued later.
-func (k StoredRequest) IsStored() bool { return k.Echo.Store == nil || *k.Echo.Store }
+func (s StoredRequest) IsStored() bool { return s.Echo.Store == nil || *s.Echo.Store }
 
-// Messages returns the conversation up to the answer: the history and the question.
-func (k StoredRequest) Messages() []agent.Message {
-	if k.Question == "" && len(k.Media) == 0 {
-		return k.History
+// Messages returns the conversation up to the answer: the history, and the question if there is one.
+func (s StoredRequest) Messages() []agent.Message {
+	if s.Question == "" && len(s.Media) == 0 {
+		return s.History
 	}
-	return append(k.History[:len(k.History):len(k.History)], agent.Message{Role: "user", Content: k.Question, Media: k.Media})
+	question := agent.Message{Role: "user", Content: s.Question, Media: s.Media}
+	return append(slices.Clip(s.History), question) // Clip: append must not write into the array of s.History
 }
 
-// Clients send back only ids, so an id has all that identifies a response. A run that is suspended
-// for approvals is several responses in sequence. The id of each has the run and the event after
-// which the response begins; if the run got its approvals one by one and was suspended in between,
-// it also has the last of those.
-
 const (
-	// runPrefix begins the ids of runs. Ids of responses and items have the rest of a run's id.
+	// runPrefix begins the ids of runs. Ids of responses and items contain the rest of a run's id.
 	runPrefix = "run_"
-	// chatPrefix begins the ids of chat completions, which have the whole id of a run after it.
+	// chatPrefix begins the ids of chat completions. The whole id of a run follows.
 	chatPrefix = "chatcmpl-"
 )
 
-// Span is the part of a run that a response covers.
+// Span is the part of a run that a response covers. A run that is suspended for approvals has several responses, one
+// after the other: each ends with a suspension or with the run. Clients send back only the id of a response, so the id
+// contains the span (FormatID).
 type Span struct {
-	After int64 // the event after which it begins; 0 is the start of the run
-	// Until is an event before which the span does not end even if the run is suspended; 0 for
-	// none.
+	After int64 // sequence number of the event after which the response begins; 0 means the start of the run
+	// Until is the sequence number of the last approval that the response answers, if the run was suspended again
+	// after an earlier one of them; otherwise 0. Suspensions before Until do not end the response.
 	Until int64
 }
 
-// EndsWith reports whether the response ends with the event although the run does not: the event suspends the run,
-// and is not a suspension within the span. A suspension for anything but approvals ends no response,
-// because the next response could not answer it.
+// EndsWith reports whether e ends the response although the run has not ended: e suspends the run for approvals only,
+// and neither precedes the span nor comes before Until. A suspension for other input does not end a response, because
+// no request of this format could give that input.
 func (s Span) EndsWith(e event.Event) bool {
 	suspended, ok := e.Body.(event.Suspended)
 	return ok && e.Seq > s.After && e.Seq >= s.Until && OnlyApprovals(suspended)
@@ -216,7 +230,8 @@ func OnlyApprovals(s event.Suspended) bool {
 	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind != event.KindApproval })
 }
 
-// FormatID returns the id of the response that covers a span of a run, such as resp_abc_12_20.
+// FormatID returns the id of the response that covers a span of a run: resp_abc_12_20 for the run run_abc, After 12 and
+// Until 20. Numbers that are 0 are left out.
 func FormatID(run string, s Span) string {
 	id := "resp_" + strings.TrimPrefix(run, runPrefix)
 	if s.After > 0 {
@@ -228,21 +243,24 @@ func FormatID(run string, s Span) string {
 	return id
 }
 
-// ParseID parses what FormatID returns. ok is false if id is not an id of a response. The id of a
-// run, as the native API and Chat Completions have it, counts as that of the run's first response.
+// ParseID parses what FormatID returns. ok is false if id is not an id of a response. ParseID also accepts the id of a
+// run from the native API (run_abc) or from Chat Completions (chatcmpl-run_abc), as that of the run's first response.
 func ParseID(id string) (run string, span Span, ok bool) {
-	if name, ok := strings.CutPrefix(strings.TrimPrefix(id, chatPrefix), runPrefix); ok && !strings.Contains(name, "_") {
+	name, isRun := strings.CutPrefix(strings.TrimPrefix(id, chatPrefix), runPrefix)
+	if isRun && !strings.Contains(name, "_") {
 		id = "resp_" + name
 	}
 	parts := strings.Split(id, "_")
 	if len(parts) < 2 || len(parts) > 4 || parts[0] != "resp" || parts[1] == "" {
 		return "", Span{}, false
 	}
-	for i, n := range []*int64{&span.After, &span.Until}[:len(parts)-2] {
-		var err error
-		if *n, err = strconv.ParseInt(parts[2+i], 10, 64); err != nil || *n < 1 {
+	positions := []*int64{&span.After, &span.Until}
+	for i, digits := range parts[2:] {
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n < 1 {
 			return "", Span{}, false
 		}
+		*positions[i] = n
 	}
 	if span.Until > 0 && span.Until <= span.After {
 		return "", Span{}, false
@@ -250,14 +268,14 @@ func ParseID(id string) (run string, span Span, ok bool) {
 	return runPrefix + parts[1], span, true
 }
 
-// itemID returns the id of an item: its kind, the run, and a name that is unique among the items of
-// its kind in the run.
+// itemID returns the id of an item of the run that the id of a response names. kind is a prefix such as msg, fc or mcp;
+// name is unique among the items of that kind in the run, such as a part id, a call id, an interrupt id or a server's name.
 func itemID(kind, response, name string) string {
 	run, _, _ := ParseID(response)
 	return kind + "_" + strings.TrimPrefix(run, runPrefix) + "_" + name
 }
 
-// parseItemID parses what itemID returns. ok is false if id is not an id of an item.
+// parseItemID parses what itemID returns; run is the whole id of the run. ok is false if id is not an id of an item.
 func parseItemID(id string) (kind, run, name string, ok bool) {
 	parts := strings.SplitN(id, "_", 3)
 	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {

@@ -9,17 +9,17 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall encodes the events of tool calls and approvals. Calls of the caller's functions are
-// only collected: addFunctionCalls adds them at the end.
+// encodeCall encodes the events of tool calls and approvals. It only collects calls of the caller's functions, which
+// addFunctionCalls adds at the end of the run, and approvals, which addApprovalRequests adds when they suspend the run.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
 		if b.Executor == event.Client {
 			return
 		}
-		c := &openCall{held: b.NeedsApproval}
+		c := &serverCall{}
 		enc.calls[b.CallID] = c
-		if !c.held {
+		if !b.NeedsApproval { // else the approval request comes first in the output
 			enc.addCallItem(c, b.Call)
 		}
 	case event.ToolCallArgs:
@@ -28,25 +28,28 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		}
 	case event.ToolCall:
 		if b.Executor == event.Client {
-			enc.functions = append(enc.functions, b)
+			enc.functionCalls = append(enc.functionCalls, b)
 			return
 		}
-		enc.setArguments(enc.calls[b.CallID], b)
+		enc.setArguments(enc.calls[b.CallID], argumentsOf(b))
 	case event.ApprovalRequired:
-		enc.asked = append(enc.asked, b)
+		enc.openApprovals = append(enc.openApprovals, b)
 	case event.ApprovalResolved:
-		enc.asked = slices.DeleteFunc(enc.asked, func(a event.ApprovalRequired) bool { return a.InterruptID == b.InterruptID })
+		enc.openApprovals = slices.DeleteFunc(enc.openApprovals, func(a event.ApprovalRequired) bool {
+			return a.InterruptID == b.InterruptID
+		})
 	case event.ToolResult:
-		enc.endCall(b.Call, b.Args, "completed", plainText(b.Payload), nil)
+		output := plainText(b.Payload)
+		enc.endCall(b.Call, b.Args, "completed", &output, nil)
 	case event.ToolError:
 		enc.endCall(b.Call, b.Args, "failed", nil, callError(b.Kind, b.Payload))
 	}
 }
 
-// closeOpenCalls finishes the items of open calls as incomplete. Clients refuse a response that
-// ends with an item in progress. The calls continue in the next response, which has new items for
-// them.
+// closeOpenCalls finishes the items of calls in progress as incomplete, because clients refuse a response that ends with
+// an item in progress. The calls continue in the next response, in which endCall adds new items for them.
 func (enc *Encoder) closeOpenCalls() {
+	// Sorted, because the order of a map differs each time, and the stream must not.
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
 		c := enc.calls[id]
 		if c.mcp == nil || c.mcp.item.Status != "in_progress" {
@@ -59,73 +62,73 @@ func (enc *Encoder) closeOpenCalls() {
 	}
 }
 
-// addApprovalRequests adds an item for each approval that the run is suspended for. That waits for
-// the suspension, because an approval may be denied at once, and a client could not answer its
-// request any more. A response that covers a whole run has each only once, however often the run is
-// suspended for it.
+// addApprovalRequests adds an item for each approval without a decision. It is called at a suspension and not when the
+// approval is required, because the agent may deny an approval at once, and a client could then no longer answer the
+// request. A response that covers a whole run has one item for each approval, even if several suspensions wait for it.
 func (enc *Encoder) addApprovalRequests() {
-	for _, b := range enc.asked {
-		if enc.head.Whole && enc.requests[b.CallID] == itemID("mcpr", enc.head.ID, b.InterruptID) {
+	for _, b := range enc.openApprovals {
+		id := itemID("mcpr", enc.head.ID, b.InterruptID)
+		if enc.head.Whole && enc.approvalItems[b.CallID] == id {
 			continue
 		}
-		item := approvalItem{ID: itemID("mcpr", enc.head.ID, b.InterruptID), Type: "mcp_approval_request", ServerLabel: serverLabel(b.Server), Name: b.Tool, Arguments: string(b.Args)}
-		enc.requests[b.CallID] = item.ID
+		item := approvalItem{
+			ID: id, Type: "mcp_approval_request", ServerLabel: serverLabel(b.Server), Name: b.Tool, Arguments: string(b.Args),
+		}
+		enc.approvalItems[b.CallID] = id
 		enc.finishItem(enc.addItem(item), item)
 	}
 }
 
-// addFunctionCalls adds the calls that the caller executes, as the last items. They follow all
-// approval requests: a caller continues with the outputs of functions, and cannot also answer an
-// approval request of the same response.
+// addFunctionCalls adds the calls that the caller executes, as the last items of the run's last response. A response never
+// has both function calls and open approval requests: the next request can only continue with the outputs of functions or
+// answer approvals.
 func (enc *Encoder) addFunctionCalls() {
-	for _, b := range enc.functions {
-		args := b.ArgsText
-		if b.Args != nil {
-			args = string(b.Args)
-		}
+	for _, b := range enc.functionCalls {
+		args := argumentsOf(b)
 		item := functionItem{ID: itemID("fc", enc.head.ID, b.CallID), Type: "function_call", Status: "in_progress", CallID: b.CallID, Name: b.Tool}
 		i := enc.addItem(item)
 		enc.emitEvent("response.function_call_arguments.delta", itemFields(item.ID, i, "delta", args))
 		enc.emitEvent("response.function_call_arguments.done", itemFields(item.ID, i, "name", b.Tool, "arguments", args))
-		item.Arguments, item.Status = args, "completed"
+		item.Arguments = args
+		item.Status = "completed"
 		enc.finishItem(i, item)
 	}
 }
 
-// addCallItem adds the item of a call that the server executes.
-func (enc *Encoder) addCallItem(c *openCall, call event.Call) {
-	c.mcp = &open[mcpCallItem]{item: mcpCallItem{ID: itemID("mcp", enc.head.ID, call.CallID), Type: "mcp_call", Status: "in_progress", ServerLabel: serverLabel(call.Server), Name: call.Tool}}
-	if id, ok := enc.requests[call.CallID]; ok {
-		c.mcp.item.Approval = &id
+// addCallItem adds the item of a call that the server executes and sets c.mcp. The item names the approval request of the
+// call, if there was one.
+func (enc *Encoder) addCallItem(c *serverCall, call event.Call) {
+	item := mcpCallItem{
+		ID: itemID("mcp", enc.head.ID, call.CallID), Type: "mcp_call", Status: "in_progress",
+		ServerLabel: serverLabel(call.Server), Name: call.Tool,
 	}
-	c.mcp.index = enc.addItem(c.mcp.item)
-	enc.emitEvent("response.mcp_call.in_progress", itemFields(c.mcp.item.ID, c.mcp.index))
+	if id, ok := enc.approvalItems[call.CallID]; ok {
+		item.Approval = &id
+	}
+	c.mcp = &openItem[mcpCallItem]{item: item, index: enc.addItem(item)}
+	enc.emitEvent("response.mcp_call.in_progress", itemFields(item.ID, c.mcp.index))
 }
 
-// setArguments records the complete arguments of a call, and sends them if the call has an item.
-func (enc *Encoder) setArguments(c *openCall, b event.ToolCall) {
-	c.written = true
-	c.args = b.ArgsText
-	if b.Args != nil {
-		c.args = string(b.Args)
-	}
+// setArguments records the complete arguments of a call, and adds them to its item if it has one.
+func (enc *Encoder) setArguments(c *serverCall, args string) {
+	c.args = args
 	if c.mcp != nil {
-		c.mcp.item.Arguments = c.args
-		enc.emitEvent("response.mcp_call_arguments.done", itemFields(c.mcp.item.ID, c.mcp.index, "arguments", c.args))
+		c.mcp.item.Arguments = args
+		enc.emitEvent("response.mcp_call_arguments.done", itemFields(c.mcp.item.ID, c.mcp.index, "arguments", args))
 	}
 }
 
-// endCall finishes the item of a call that the server executed or refused to execute. args are the
-// arguments of the execution, which a person may have changed.
+// endCall finishes the item of a call that the server executed or refused to execute; it adds the item first if the call
+// has none. args are the arguments of the execution, which a person may have changed; nil leaves those that the
+// model wrote. status is completed, with an output, or failed, with a failure (callError).
 func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string, output *string, failure any) {
 	c := enc.calls[call.CallID]
-	if c.mcp == nil { // the call was held until now
+	if c.mcp == nil {
 		if args != nil {
 			c.args = string(args)
 		}
 		enc.addCallItem(c, call)
-		c.mcp.item.Arguments = c.args
-		enc.emitEvent("response.mcp_call_arguments.done", itemFields(c.mcp.item.ID, c.mcp.index, "arguments", c.args))
+		enc.setArguments(c, c.args)
 	}
 	o := c.mcp
 	o.item.Status = status
