@@ -15,9 +15,9 @@ import (
 // Request holds a decoded body.
 type Request struct {
 	agent.Request
-	Model        string // as in the request, for the response
+	Model        string // as in the request, for the response; Request.Model lacks the suffix WithoutTools
 	Stream       bool
-	IncludeUsage bool
+	IncludeUsage bool // stream_options.include_usage
 	// Options is the member "answerd", which has native fields that this format lacks; nil if it
 	// is missing.
 	Options json.RawMessage
@@ -81,20 +81,20 @@ type inTool struct {
 // stopList is the member stop: one string, a list of strings, or null.
 type stopList []string
 
-// UnmarshalJSON decodes all forms. An error is that of a list.
+// UnmarshalJSON decodes all three forms; null becomes nil. For any other value, the error is that of a list.
 func (s *stopList) UnmarshalJSON(data []byte) error {
-	var one *string
-	if json.Unmarshal(data, &one) == nil {
-		if one != nil {
-			*s = stopList{*one}
+	var single *string
+	if json.Unmarshal(data, &single) == nil {
+		if single != nil {
+			*s = stopList{*single}
 		}
 		return nil
 	}
 	return json.Unmarshal(data, (*[]string)(s))
 }
 
-// Decode decodes a request. The error is an *Invalid about the first member that cannot be used:
-// unlike the native format, this one has room for only one error.
+// Decode decodes the body of a request. The error is an *Invalid about one member that cannot be used, because an error
+// of this format has room for one parameter; the Request is then incomplete.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
@@ -106,8 +106,10 @@ func Decode(data []byte) (Request, error) {
 	request := Request{Model: in.Model, Stream: in.Stream, Options: in.Answerd}
 	request.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
 	request.Sampling = agent.Sampling{
-		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
-		Seed: (*int64)(in.Seed), Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, Verbosity: in.Verbosity, ParallelToolCalls: in.Parallel,
+		Temperature: in.Temperature, TopP: in.TopP,
+		PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
+		Seed: (*int64)(in.Seed), Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, Verbosity: in.Verbosity,
+		ParallelToolCalls: in.Parallel,
 	}
 	request.MaxTokens = int64(max(in.MaxTokens, in.MaxCompletionTokens))
 	if err := in.checkSupported(); err != nil {
@@ -116,17 +118,16 @@ func Decode(data []byte) (Request, error) {
 	if bad := request.SetMetadata(in.Metadata); bad != nil {
 		return request, &Invalid{"metadata", bad.Detail}
 	}
-	if err := request.readFormat(in.ResponseFormat); err != nil {
+	if err := request.readResponseFormat(in.ResponseFormat); err != nil {
 		return request, err
 	}
-	// The agent knows the model without the suffix. The response repeats the name from the
-	// request.
-	request.Request.Model, request.ToolChoice = strings.TrimSuffix(in.Model, WithoutTools), agent.ToolAuto
 	if err := request.readTools(in); err != nil {
 		return request, err
 	}
-	if strings.HasSuffix(in.Model, WithoutTools) {
-		request.ToolChoice = agent.ToolNone
+	name, withoutTools := strings.CutSuffix(in.Model, WithoutTools)
+	request.Request.Model = name
+	if withoutTools {
+		request.ToolChoice = agent.ToolNone // whatever tool_choice says
 	}
 	return request, request.readMessages(in.Messages)
 }
@@ -166,39 +167,43 @@ func (in body) checkSupported() error {
 // isGiven reports whether a member is present and not null, which clients send for unset members.
 func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
-// readFormat checks response_format and passes it on unchanged, because the model's endpoint
-// enforces it. The agent checks the answer against a schema that is strict.
-func (q *Request) readFormat(raw json.RawMessage) error {
+// readResponseFormat checks response_format and passes it on unchanged, because the model's endpoint enforces it. The
+// type text is the same as no response_format, so that a named agent's own output_schema remains in force.
+func (q *Request) readResponseFormat(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
 	}
-
 	var format struct {
-		Type   string
-		Schema json.RawMessage `json:"json_schema"`
+		Type       string
+		JSONSchema json.RawMessage `json:"json_schema"`
 	}
+	if json.Unmarshal(raw, &format) != nil {
+		format.Type = "" // is refused below
+	}
+	switch format.Type {
+	case "text":
+		return nil
+	case "json_object":
+		q.Sampling.ResponseFormat = raw
+		return nil
+	case "json_schema":
+		q.Sampling.ResponseFormat = raw
+		return q.readSchema(format.JSONSchema)
+	}
+	return &Invalid{"response_format.type", "must be text, json_object or json_schema"}
+}
 
-	err := json.Unmarshal(raw, &format)
-	switch {
-	case err != nil || format.Type != "text" && format.Type != "json_object" && format.Type != "json_schema":
-		return &Invalid{"response_format.type", "must be text, json_object or json_schema"}
-	case format.Type == "json_schema" && (!isGiven(format.Schema) || format.Schema[0] != '{'):
+// readSchema reads response_format.json_schema. If strict is true, the schema is also the OutputSchema, so the agent
+// checks the answer against it.
+func (q *Request) readSchema(raw json.RawMessage) error {
+	if !isGiven(raw) || raw[0] != '{' {
 		return &Invalid{"response_format.json_schema", "must be an object"}
 	}
-
-	if format.Type == "text" {
-		return nil // as without response_format: the agent may have an output_schema of its own
-	}
-	q.Sampling.ResponseFormat = raw
-
 	var named struct {
 		Strict bool
 		Schema json.RawMessage
 	}
-	if format.Type != "json_schema" {
-		return nil
-	}
-	if err := json.Unmarshal(format.Schema, &named); err != nil {
+	if err := json.Unmarshal(raw, &named); err != nil {
 		return &Invalid{"response_format.json_schema.strict", "must be true or false"}
 	}
 	if !named.Strict || !isGiven(named.Schema) {
@@ -211,8 +216,8 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 	return nil
 }
 
-// decodeError returns an error of encoding/json as an *Invalid that names the parameter, if known.
-// It leaves out the library's text, which names Go types.
+// decodeError returns an *Invalid for err, the error of encoding/json for body. It names the parameter if err does, and
+// leaves out the library's text, which names Go types.
 func decodeError(body []byte, err error) error {
 	if field, value, ok := typeerror.Find(body, err); ok {
 		return &Invalid{field, "is of the wrong type: " + value}
@@ -230,26 +235,30 @@ func (q *Request) readTools(in body) error {
 			return &Invalid{fmt.Sprintf("tools[%d].type", i), "must be function"}
 		}
 		f := t.Function
-		if bad := q.AddClientTool(agent.ClientTool{Name: f.Name, Description: f.Description, Schema: f.Parameters, Strict: f.Strict}); bad != nil {
+		bad := q.AddClientTool(agent.ClientTool{
+			Name: f.Name, Description: f.Description, Schema: f.Parameters, Strict: f.Strict,
+		})
+		if bad != nil {
 			return &Invalid{fmt.Sprintf("tools[%d].function.%s", i, bad.Pointer[1:]), bad.Detail}
 		}
 	}
 	return q.readChoice(in.ToolChoice)
 }
 
-// readChoice reads tool_choice: a mode, or one function that the model must call.
+// readChoice reads tool_choice: a mode, or one function that the model must call. The default is auto.
 func (q *Request) readChoice(raw json.RawMessage) error {
-	if raw == nil || string(raw) == "null" {
+	q.ToolChoice = agent.ToolAuto
+	if !isGiven(raw) {
 		return nil
-	}
-	var named struct {
-		Type     string
-		Function struct{ Name string }
 	}
 	switch string(raw) {
 	case `"auto"`, `"none"`, `"required"`:
 		q.ToolChoice = agent.ToolChoice(strings.Trim(string(raw), `"`))
 		return nil
+	}
+	var named struct {
+		Type     string
+		Function struct{ Name string }
 	}
 	if json.Unmarshal(raw, &named) != nil || named.Type != "function" || !agent.IsToolName(named.Function.Name) {
 		return &Invalid{"tool_choice", "must be none, auto, required or a function"}

@@ -8,18 +8,19 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the chunks of one stream. It needs all events of the
-// run in order, from the first on, because the index of a call and the blank line between steps
-// depend on earlier events. It cannot know which of the texts is the answer while they arrive, so a
-// client that adds up the content gets the text of all steps; Collector has that of the last one only.
+// Encoder encodes the events of one run as the chunks of one stream. It needs all events of the run in order, from the
+// first on, because the index of a call and the blank line between steps depend on earlier events.
+//
+// While texts arrive, the Encoder cannot know which of them is the answer. So the contents of all chunks together are the
+// texts of all steps, but the content of a Collector's completion is the text of the last step only.
 type Encoder struct {
-	head         chunk
+	head         chunk // the members that all chunks share
 	includeUsage bool
-	structured   bool            // the content must be JSON
-	begun        bool            // the stream has text
-	newStep      bool            // a step has begun since the last text
-	byID         map[string]int  // index of a call in tool_calls, by its id
-	withArgs     map[string]bool // the calls whose arguments were sent, by id
+	structured   bool            // the answer must be JSON
+	hasText      bool            // the stream has text
+	needsBreak   bool            // the next text needs a blank line before it, because it is of another step
+	callIndex    map[string]int  // index in tool_calls of the calls that the caller executes, by call id
+	withArgs     map[string]bool // those of them whose arguments have been sent, at least in part
 	usage        event.Usage     // of the steps so far
 }
 
@@ -28,7 +29,7 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 	return &Encoder{
 		head:         chunk{ID: completionID(h), Object: "chat.completion.chunk", Created: h.Created.Unix(), Model: h.Model},
 		includeUsage: includeUsage,
-		byID:         make(map[string]int),
+		callIndex:    make(map[string]int),
 		withArgs:     make(map[string]bool),
 	}
 }
@@ -36,8 +37,8 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 // done ends every stream that has a finish_reason. Clients read until it arrives.
 var done = sse.Frame{Data: []byte("[DONE]")}
 
-// Encode returns the frames that e adds to the stream. Most events add none, because the format
-// has no chunk for them.
+// Encode returns the frames that e, the next event of the run, adds to the stream. Many events add no frame, because the
+// format has no chunk for them.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	switch b := e.Body.(type) {
 	case event.Start:
@@ -45,10 +46,10 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		empty := ""
 		return enc.encodeDelta(delta{Role: "assistant", Content: &empty})
 	case event.StepStart:
-		enc.newStep = enc.begun
+		enc.needsBreak = enc.hasText
 	case event.TextDelta:
-		// Clients parse the content of all chunks together. It would not be JSON with the text of
-		// earlier steps or of an answer that is repaired, so the final answer is sent in one chunk.
+		// Clients parse the contents of all chunks together. With the text of earlier steps, or of an answer that the
+		// agent lets the model correct, they would not be JSON. So only the final answer is sent, in one chunk.
 		if !enc.structured {
 			return enc.encodeText(b.Delta)
 		}
@@ -57,7 +58,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			return enc.encodeCallStart(b.Call)
 		}
 	case event.ToolCallArgs:
-		if _, ok := enc.byID[b.CallID]; ok {
+		if _, isClientCall := enc.callIndex[b.CallID]; isClientCall {
 			return enc.encodeArguments(b.CallID, b.Delta)
 		}
 	case event.ToolCall:
@@ -65,12 +66,13 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		case b.Executor != event.Client:
 			return enc.encodeReasoning(reasoningText(b))
 		case !enc.withArgs[b.CallID]:
-			// Endpoints may send none for a tool without parameters. Clients parse what they got as JSON.
+			// The model may write no arguments for a tool without parameters. Clients parse the arguments as JSON, so they
+			// get those of the event, such as {}.
 			return enc.encodeArguments(b.CallID, argumentsOf(b))
 		}
 	case event.StepReset:
-		// Streamed text cannot be withdrawn, so it is separated from what follows.
-		enc.newStep = enc.begun
+		// Text of the stream cannot be withdrawn, so it is separated from the text of the repeated step.
+		enc.needsBreak = enc.hasText
 		return enc.encodeReasoning("\n[the answer begins again]\n")
 	case event.StepEnd:
 		if b.Usage != nil {
@@ -85,7 +87,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	case event.Cancelled:
 		return enc.endStream("stop")
 	case event.RunError:
-		return []sse.Frame{jsonFrame(errorBody{runErrorBody(b)})}
+		return []sse.Frame{jsonFrame(errorBody{runError(b)})}
 	default:
 		if t := reasoningText(b); t != "" {
 			return enc.encodeReasoning(t)
@@ -100,35 +102,37 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 	return []sse.Frame{jsonFrame(errorBody{tokenExpired()})}
 }
 
-// encodeText returns the chunk of a text delta. A blank line separates the text of a later step
-// from that before the tool calls.
+// encodeText returns the chunk of a text delta. A blank line separates the text of a step from the texts of the steps
+// before it.
 func (enc *Encoder) encodeText(s string) []sse.Frame {
-	if enc.newStep {
-		enc.newStep = false
+	if enc.needsBreak {
+		enc.needsBreak = false
 		s = "\n\n" + s
 	}
-	enc.begun = true
+	enc.hasText = true
 	return enc.encodeDelta(delta{Content: &s})
 }
 
-// encodeReasoning returns a chunk with reasoning_content, which UIs show as thinking. It has no
-// content, because some clients lose one of the two.
+// encodeReasoning returns a chunk with reasoning_content, which UIs show as thinking. The chunk has no content, because
+// some clients lose either the content or the reasoning of a chunk with both.
 func (enc *Encoder) encodeReasoning(s string) []sse.Frame {
 	return enc.encodeDelta(delta{Reasoning: s})
 }
 
-// encodeCallStart returns the first chunk of a client call and gives the call its index. Clients
-// add the arguments of later chunks to the call with the same index.
+// encodeCallStart returns the first chunk of a call that the caller executes, and gives the call its index. Clients add
+// the arguments of later chunks to the call with the same index.
 func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
-	i := len(enc.byID)
-	enc.byID[c.CallID] = i
-	return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: i, ID: c.CallID, Type: "function", Function: functionDelta{Name: c.Tool}}}})
+	index := len(enc.callIndex)
+	enc.callIndex[c.CallID] = index
+	start := callDelta{Index: index, ID: c.CallID, Type: "function", Function: functionDelta{Name: c.Tool}}
+	return enc.encodeDelta(delta{ToolCalls: []callDelta{start}})
 }
 
-// encodeArguments returns a chunk with a piece of the arguments of a client call.
-func (enc *Encoder) encodeArguments(call, piece string) []sse.Frame {
-	enc.withArgs[call] = true
-	return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: enc.byID[call], Function: functionDelta{Arguments: piece}}}})
+// encodeArguments returns a chunk with a piece of the arguments of a call that encodeCallStart has begun.
+func (enc *Encoder) encodeArguments(callID, piece string) []sse.Frame {
+	enc.withArgs[callID] = true
+	args := callDelta{Index: enc.callIndex[callID], Function: functionDelta{Arguments: piece}}
+	return enc.encodeDelta(delta{ToolCalls: []callDelta{args}})
 }
 
 // endStream returns the last chunks of a stream: one with the finish_reason, one with the usage if
@@ -139,18 +143,19 @@ func (enc *Encoder) endStream(reason string) []sse.Frame {
 	last.Choices[0].FinishReason = &reason
 	frames := []sse.Frame{jsonFrame(last)}
 	if enc.includeUsage {
-		end := enc.head
-		end.Choices, end.Usage = []choice{}, wireUsage(enc.usage)
-		frames = append(frames, jsonFrame(end))
+		c := enc.head
+		c.Choices = []choice{}
+		c.Usage = wireUsage(enc.usage)
+		frames = append(frames, jsonFrame(c))
 	}
 	return append(frames, done)
 }
 
-// encodeDelta returns a chunk with d as its only choice.
+// encodeDelta returns the frame of a chunk with d.
 func (enc *Encoder) encodeDelta(d delta) []sse.Frame { return []sse.Frame{jsonFrame(enc.newChunk(d))} }
 
-// newChunk returns a chunk with d. Its usage is null if the last chunk has the usage, and absent
-// otherwise.
+// newChunk returns a chunk with d as the delta of its only choice. Its usage is null if the caller asked for the usage,
+// which the last chunk then has, and absent otherwise.
 func (enc *Encoder) newChunk(d delta) chunk {
 	c := enc.head
 	c.Choices = []choice{{Delta: d}}
@@ -166,9 +171,9 @@ func jsonFrame(v any) sse.Frame {
 	return sse.Frame{Data: data}
 }
 
-// finishReason returns the finish_reason of the format for that of a run. A run that reached a
-// limit has an answer too, which counts as cut off ("length"); the run's metadata name the limit.
-// Unknown reasons of providers become "stop", because clients may refuse values that they do not know.
+// finishReason returns the format's finish_reason for the one of a run. The answer of a run that reached a limit counts as
+// cut off ("length"); the run's metadata have its own reason. Other reasons of providers become "stop", because clients
+// may refuse values that they do not know.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length", "content_filter", "tool_calls":
@@ -179,14 +184,14 @@ func finishReason(reason string) string {
 	return "stop"
 }
 
-// Collector builds the completion of one run from its events. The handler needs it instead of the
-// final answer alone, because the message has the reasoning and the calls of all steps.
+// Collector builds the completion of one run from its events. It needs all of them and not only the final answer, because
+// the message has the reasoning of all steps and the calls that the caller executes.
 type Collector struct {
-	head      Header
-	reasoning strings.Builder
-	calls     []call
-	end       event.FinalAnswer
-	called    bool // the agent has called a tool
+	head        Header
+	reasoning   strings.Builder
+	clientCalls []call // calls that the caller executes
+	answer      event.FinalAnswer
+	calledTools bool // the model has called a tool that the server executes
 }
 
 // NewCollector returns a collector that has no events yet.
@@ -197,32 +202,33 @@ func (c *Collector) Add(e event.Event) {
 	c.reasoning.WriteString(reasoningText(e.Body))
 	switch b := e.Body.(type) {
 	case event.ToolCall:
-		c.called = c.called || b.Executor != event.Client
-		if b.Executor == event.Client {
-			c.calls = append(c.calls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, argumentsOf(b)}})
+		if b.Executor != event.Client {
+			c.calledTools = true
+			return
 		}
+		c.clientCalls = append(c.clientCalls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, argumentsOf(b)}})
 	case event.StepReset:
-		c.calls = nil // the step's calls are void; only the last step of a run has calls of the caller's tools
+		c.clientCalls = nil // the step's calls are void; only the last step of a run has calls that the caller executes
 	case event.FinalAnswer:
-		c.end = b
+		c.answer = b
 	}
 }
 
-// CalledTools reports whether the agent has called tools of its own. If it has, the handler must
-// not make a client repeat a failed request, because a repetition would call them again.
-func (c *Collector) CalledTools() bool { return c.called }
+// CalledTools reports whether the model has called tools that the server executes. The handler must then not make a client
+// repeat a failed request, because the repetition would execute the calls again.
+func (c *Collector) CalledTools() bool { return c.calledTools }
 
-// Completion returns the body of the response. The final answer must have been added. Its content
+// Completion returns the body of the response, to be encoded as JSON. The final answer must have been added. The content
 // is that answer; only streams have the text of earlier steps.
 func (c *Collector) Completion() any {
-	m := message{Role: "assistant", Content: &c.end.Answer, Reasoning: c.reasoning.String(), ToolCalls: c.calls}
-	if len(c.calls) > 0 && c.end.Answer == "" {
+	m := message{Role: "assistant", Content: &c.answer.Answer, Reasoning: c.reasoning.String(), ToolCalls: c.clientCalls}
+	if len(c.clientCalls) > 0 && c.answer.Answer == "" {
 		// The format has null for a message that only calls tools.
 		m.Content = nil
 	}
 	return completion{
 		ID: completionID(c.head), Object: "chat.completion", Created: c.head.Created.Unix(), Model: c.head.Model,
-		Choices: []completionChoice{{Message: m, FinishReason: finishReason(c.end.FinishReason)}},
-		Usage:   wireUsage(c.end.Metadata.Usage),
+		Choices: []completionChoice{{Message: m, FinishReason: finishReason(c.answer.FinishReason)}},
+		Usage:   wireUsage(c.answer.Metadata.Usage),
 	}
 }

@@ -43,8 +43,8 @@ type inPart struct {
 	} `json:"file"`
 }
 
-// readMessages makes the last message the question, and those before it the history. System and
-// developer messages become instructions, at any position: the agent has one place for them.
+// readMessages makes the last message the question (readQuestion), and the messages before it the history. System and
+// developer messages become instructions, wherever they are: the agent has one place for instructions.
 func (q *Request) readMessages(in []inMessage) error {
 	if len(in) > maxMessages {
 		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
@@ -86,8 +86,9 @@ func (q *Request) readMessages(in []inMessage) error {
 	return q.readQuestion(lastField)
 }
 
-// readQuestion moves the user's last message, which is at field, from the history to the question. If the history
-// ends with results of the caller's tools, there is no question, and the run continues with those.
+// readQuestion moves the user's message at the end of the history to the question. If the history ends with results of
+// the caller's tools instead, there is no question, and the model continues with the results. field is the path of the
+// last message, for errors.
 func (q *Request) readQuestion(field string) error {
 	last := len(q.History) - 1
 	if last < 0 {
@@ -104,16 +105,17 @@ func (q *Request) readQuestion(field string) error {
 	default:
 		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 		if last == 0 {
-			q.History = nil // the request has none, and continues its thread
+			q.History = nil // continues the thread; an empty list would say that no turn came before
 		}
 	}
 	return nil
 }
 
-// decodeContent returns the text and the media of a message. field is its path, for errors. It
-// ignores refusals, which the format has only in the model's earlier messages.
+// decodeContent returns the text and the media of a message's content: a text, a list of parts, or nothing. It joins the
+// texts of several parts with newlines, and ignores refusals, which only earlier messages of a model have. field is the
+// path of the content, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
-	if raw == nil || string(raw) == "null" {
+	if !isGiven(raw) {
 		return "", nil, nil
 	}
 	var text string
@@ -132,42 +134,53 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 	var texts []string
 	var media []agent.Media
 	for i, part := range parts {
-		at := fmt.Sprintf("%s[%d]", field, i)
 		switch part.Type {
 		case "text":
 			texts = append(texts, part.Text)
 		case "refusal":
-		case "image_url":
-			m, err := agent.NewMedia("", part.ImageURL.URL)
-			if err != nil {
-				return "", nil, &Invalid{at + ".image_url.url", err.Error()}
-			}
-			if part.ImageURL.Detail != "auto" { // the default
-				m.Detail = part.ImageURL.Detail
-			}
-			media = append(media, m)
-		case "input_audio":
-			kind := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[part.Audio.Format]
-			m, err := agent.NewMedia("", "data:"+kind+";base64,"+part.Audio.Data)
-			if err != nil {
-				return "", nil, &Invalid{at + ".input_audio", "must be wav or mp3 in base64"}
-			}
-			media = append(media, m)
-		case "file":
-			if part.File.ID != "" {
-				return "", nil, &Invalid{at + ".file.file_id", "is not supported: the service stores no files; use file_data"}
-			}
-			m, err := agent.NewFile(part.File.Name, "", part.File.Data)
-			if err != nil {
-				return "", nil, &Invalid{at + ".file.file_data", err.Error()}
-			}
-			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be text, image_url, input_audio or file"}
+			m, err := part.toMedia(fmt.Sprintf("%s[%d]", field, i))
+			if err != nil {
+				return "", nil, err
+			}
+			media = append(media, m)
 		}
 	}
 	if len(media) > maxMedia {
 		return "", nil, &Invalid{field, fmt.Sprintf("must not have more than %d images, sounds and files", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
+}
+
+// toMedia returns the image, sound or file of a part. field is the path of the part, for errors. The error is an *Invalid,
+// also for a type of part that the format does not have.
+func (p inPart) toMedia(field string) (agent.Media, error) {
+	switch p.Type {
+	case "image_url":
+		m, err := agent.NewMedia("", p.ImageURL.URL)
+		if err != nil {
+			return agent.Media{}, &Invalid{field + ".image_url.url", err.Error()}
+		}
+		if p.ImageURL.Detail != "auto" { // the default
+			m.Detail = p.ImageURL.Detail
+		}
+		return m, nil
+	case "input_audio":
+		mediaType := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[p.Audio.Format] // NewMedia refuses ""
+		m, err := agent.NewMedia("", "data:"+mediaType+";base64,"+p.Audio.Data)
+		if err != nil {
+			return agent.Media{}, &Invalid{field + ".input_audio", "must be wav or mp3 in base64"}
+		}
+		return m, nil
+	case "file":
+		if p.File.ID != "" {
+			return agent.Media{}, &Invalid{field + ".file.file_id", "is not supported: the service stores no files; use file_data"}
+		}
+		m, err := agent.NewFile(p.File.Name, "", p.File.Data)
+		if err != nil {
+			return agent.Media{}, &Invalid{field + ".file.file_data", err.Error()}
+		}
+		return m, nil
+	}
+	return agent.Media{}, &Invalid{field + ".type", "must be text, image_url, input_audio or file"}
 }

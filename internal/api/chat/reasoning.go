@@ -9,11 +9,11 @@ import (
 	"answerd/internal/event"
 )
 
-// maxLine bounds the text that one event of a tool call adds to the reasoning, in bytes.
+// maxLine bounds the arguments or the result of a tool call in a line of the reasoning, in bytes.
 const maxLine = 300
 
-// reasoningText returns what an event adds to reasoning_content: the model's reasoning, and a line
-// for each call and result of a tool that the server executes; "" for other events.
+// reasoningText returns the text that an event adds to reasoning_content: the model's reasoning, and a line for each call
+// and each result of a tool that the server executes. It returns "" for any other event.
 func reasoningText(b event.Body) string {
 	switch b := b.(type) {
 	case event.ReasoningDelta:
@@ -37,7 +37,7 @@ func reasoningText(b event.Body) string {
 	return ""
 }
 
-// argumentsOf returns the arguments of a call as the model wrote them.
+// argumentsOf returns the arguments of a call as JSON, or as the text that the model wrote if that is not a JSON object.
 func argumentsOf(b event.ToolCall) string {
 	if b.Args == nil {
 		return b.ArgsText
@@ -45,16 +45,17 @@ func argumentsOf(b event.ToolCall) string {
 	return string(b.Args)
 }
 
-// clipLine returns s on one line of at most maxLine bytes, and "…" if it was longer.
+// clipLine returns s as one line, with single spaces, cut off after maxLine bytes and with "…" if it is longer.
 func clipLine(s string) string {
-	if len(s) > 4*maxLine { // so that a result of megabytes is not split into fields
+	// Cut a result of megabytes before it is split into fields. After that, 4*maxLine bytes usually have maxLine left.
+	if len(s) > 4*maxLine {
 		s = s[:4*maxLine]
 	}
 	s = strings.Join(strings.Fields(s), " ")
 	if len(s) <= maxLine {
 		return strings.ToValidUTF8(s, "")
 	}
-	cut := maxLine
+	cut := maxLine // or the begin of the character that crosses it
 	for !utf8.RuneStart(s[cut]) {
 		cut--
 	}

@@ -88,16 +88,16 @@ type function struct {
 	Arguments string `json:"arguments"`
 }
 
-// completionID returns the id of the response: that of the run, with the prefix that clients know.
+// completionID returns the id of the response, which is the id of the run after the prefix that OpenAI's API uses.
 func completionID(h Header) string { return "chatcmpl-" + h.ID }
 
-// wireUsage returns the usage under the names of this format.
+// wireUsage returns the usage as JSON with the names of this format.
 func wireUsage(u event.Usage) json.RawMessage {
 	data, _ := json.Marshal(struct {
 		Prompt     int64 `json:"prompt_tokens"`
 		Completion int64 `json:"completion_tokens"`
 		Total      int64 `json:"total_tokens"`
-	}{u.InputTokens, u.OutputTokens, u.TotalTokens})
+	}{u.InputTokens, u.OutputTokens, u.TotalTokens}) // cannot fail: the members are numbers
 	return data
 }
 
@@ -114,8 +114,8 @@ type errorBody struct {
 	Error Error `json:"error"`
 }
 
-// NewError returns the body of an error response. code is a problem code of answerd. param is ""
-// if the error is not about a parameter, and then null.
+// NewError returns the body of an error response, to be encoded as JSON. code is a problem code of answerd. param is the
+// parameter that the error is about; "" becomes null.
 func NewError(status int, code, message, param string) any {
 	e := Error{Message: message, Type: errorType(status), Code: code}
 	if param != "" {
@@ -124,7 +124,7 @@ func NewError(status int, code, message, param string) any {
 	return errorBody{e}
 }
 
-// errorType returns OpenAI's error type for an HTTP status. Clients choose their exception by it.
+// errorType returns OpenAI's error type for an HTTP status. Clients choose the exception that they raise by this type.
 func errorType(status int) string {
 	switch {
 	case status == 401:
@@ -144,9 +144,9 @@ func tokenExpired() Error {
 	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
 }
 
-// runErrorBody returns the error of a run that failed after its stream began. The status is then
-// already 200, so only the error can tell the client what happened.
-func runErrorBody(b event.RunError) Error {
+// runError returns the error for the end of a stream whose run failed. The status of the response is already 200, so
+// only the type and the code say what happened. A failure is a server_error unless the model is unknown or rate limited.
+func runError(b event.RunError) Error {
 	if b.Reason == event.ModelNotFound {
 		param := "model"
 		return Error{Message: b.Message, Type: "invalid_request_error", Param: &param, Code: b.Reason}
@@ -170,13 +170,13 @@ type Model struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-// ModelList returns the models with those ids, and each once more with the suffix WithoutTools.
-// since is the time that the format calls created.
-func ModelList(ids []string, since time.Time) []Model {
+// ModelList returns two models for each id: one with that id, and one with the suffix WithoutTools. created is the time
+// that all of them give as created.
+func ModelList(ids []string, created time.Time) []Model {
 	out := make([]Model, 0, 2*len(ids))
 	for _, id := range ids {
 		for _, name := range []string{id, id + WithoutTools} {
-			out = append(out, Model{name, "model", since.Unix(), "answerd"})
+			out = append(out, Model{name, "model", created.Unix(), "answerd"})
 		}
 	}
 	return out
