@@ -27,17 +27,17 @@ import (
 
 // Header describes the message that a stream creates or continues.
 type Header struct {
-	MessageID string // of the message that the stream creates or continues
+	MessageID string // of the message
 	RunID     string
 	ThreadID  string
-	// After is the event at which the earlier stream of the same run ended; 0 for the first. The
-	// encoder needs the events up to After too, and encodes nothing for them.
+	// After is the sequence number of the event that ended the earlier stream of the same run; 0 if this is the first
+	// stream. The encoder also needs the events up to After, and returns no frames for them.
 	After int64
-	// NoApprovals is for pages that do not know the chunks for approvals. A call that was declined
-	// because of that is encoded as a tool that failed.
+	// NoApprovals is set for a page that does not know the chunks for approvals. A call that needs approval is declined
+	// for such a page, and encoded as a tool that failed.
 	NoApprovals bool
-	// Outputs are the outputs of the tool "elicitation" that the page posted to get this
-	// stream, by interrupt; the run's events do not repeat them.
+	// Outputs are the outputs of the tool "elicitation" that the page posted to get this stream, by interrupt id. The
+	// encoder repeats them to the page, because the run's events have only the action.
 	Outputs map[string]json.RawMessage
 }
 
@@ -47,17 +47,17 @@ const ElicitationTool = "elicitation"
 // Bounds of a request, below the bound of the whole body.
 const (
 	maxMessages = 1024
-	maxParts    = 4096
-	maxMedia    = 32
-	maxID       = 128
-	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
+	maxParts    = 4096 // of one message
+	maxMedia    = 32   // files of one message
+	maxID       = 128  // bytes
+	maxReason   = 1024 // bytes of the reason of a decision; the rest is cut off
 	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
 	maxCallID = 16 << 10
 )
 
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
-	Field   string // such as messages[2].parts
+	Field   string // such as messages[2].parts; "" if the error is about the body as a whole
 	Message string // for the caller
 }
 
@@ -67,16 +67,16 @@ func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 // formatName distinguishes the stored requests of this API format from those of others.
 const formatName = "aisdk"
 
-// StoredRequest is the part of a request that is needed to stream its run again. It is stored with
-// the run, so that any replica can do that, also after a restart.
+// StoredRequest is the part of a request that is needed to stream its run again. The event log keeps it with the run, so
+// that any replica can stream the run, also after a restart.
 type StoredRequest struct {
-	Format      string `json:"face"`
-	MessageID   string `json:"message_id"` // the message that the run continues; "" if it began one
+	Format      string `json:"face"`       // formatName; Encode sets it
+	MessageID   string `json:"message_id"` // the message that the run continues; "" if the run began a message
 	NoApprovals bool   `json:"no_approvals"`
 }
 
-// Header returns the header for a stream of the run from its first event. A run that began a
-// message gives the message its own id.
+// Header returns the header for a stream of the run from its first event. The id of a message that the run began is the
+// id of the run.
 func (r StoredRequest) Header(run event.Run) Header {
 	return Header{MessageID: cmp.Or(r.MessageID, run.ID), RunID: run.ID, ThreadID: run.ThreadID, NoApprovals: r.NoApprovals}
 }
@@ -84,12 +84,12 @@ func (r StoredRequest) Header(run event.Run) Header {
 // Encode returns the stored form of r.
 func (r StoredRequest) Encode() []byte {
 	r.Format = formatName
-	b, _ := json.Marshal(r) // cannot fail for strings
+	b, _ := json.Marshal(r) // cannot fail: the members are strings and a bool
 	return b
 }
 
-// DecodeStored decodes what Encode returns. It returns the zero value for the request of another API
-// format.
+// DecodeStored decodes what Encode returns. It returns the zero value, whose Format is "", for the stored request of
+// another API format.
 func DecodeStored(data []byte) StoredRequest {
 	var r StoredRequest
 	if json.Unmarshal(data, &r) != nil || r.Format != formatName {

@@ -16,15 +16,15 @@ type Request struct {
 	agent.Request // its ThreadID is the chat's id
 	// MessageID is the message of the assistant that the stream continues; "" creates a new one.
 	MessageID string
-	// Answers are the person's answers in that message. Some may be old. If one is to an open
-	// interrupt of a run, the request resumes that run instead of starting a new one.
+	// Answers are the person's answers in that message, also those that the page has posted before. If any of them is to
+	// an open interrupt of a run, the request resumes that run instead of starting a new one.
 	Answers []Answer
 	// Options is the member "answerd", which has native fields; nil if it is missing.
 	Options json.RawMessage
 }
 
-// HasToolResults reports whether the request has results of the page's own tools, with which a new
-// run can continue the message.
+// HasToolResults reports whether the request is about a message of the assistant, and its history ends with results of
+// the page's own tools. A new run can then continue that message.
 func (q Request) HasToolResults() bool {
 	return q.MessageID != "" && len(q.History) > 0 && q.History[len(q.History)-1].Role == "tool"
 }
@@ -44,7 +44,8 @@ type body struct {
 	Answerd   json.RawMessage `json:"answerd"`
 }
 
-// Decode decodes a request. The error is an *Invalid about the first field that cannot be used.
+// Decode decodes the body of a request. The error is an *Invalid about the first field that cannot be used; the Request
+// is then incomplete.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
@@ -59,7 +60,8 @@ func Decode(data []byte) (Request, error) {
 	request.ToolChoice = agent.ToolAuto
 	request.Instructions = in.System
 	request.Agent = in.Agent
-	request.Interactive, request.ApprovalsDeclined = true, in.Approvals != nil && !*in.Approvals
+	request.Interactive = true
+	request.ApprovalsDeclined = in.Approvals != nil && !*in.Approvals
 	switch {
 	case !ValidID(in.ID):
 		return request, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
@@ -79,7 +81,7 @@ func Decode(data []byte) (Request, error) {
 	return request, request.readQuestion(in.Messages, in.MessageID, in.Trigger)
 }
 
-// decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
+// decodeError returns an *Invalid for err, the error of encoding/json for body. It names the field if err does.
 func decodeError(body []byte, err error) error {
 	if field, value, ok := typeerror.Find(body, err); ok {
 		return &Invalid{field, "must not be a " + value}
@@ -93,26 +95,31 @@ func ValidID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// regenerate is the trigger of a request for another answer to the last question. Its messages are the
-// whole conversation, also if there is one only: the thread has the answer that is to be replaced.
+// regenerate is the trigger of a request for another answer to the last question. The messages of such a request are the
+// whole conversation. Its thread cannot be continued, because the thread has the answer that is to be replaced.
 const regenerate = "regenerate-message"
 
-// readQuestion moves the user's last message from the history to the question.
+// readQuestion reads what the request asks: the message with that id or, if no message of the assistant has the id, the
+// last message.
 //
-// If id names a message of the assistant, the request is about that message: it has answers to
-// interrupts or results of client tools, and there is no question. That message need not be the
-// last one, because a person may have asked something else before they approved a call.
+// A message of the user is the question, which readQuestion moves from the history. A message of the assistant has
+// answers to interrupts or results of client tools, and there is no question. It need not be the last message, because a
+// person may have asked something else before they approved a call.
 func (q *Request) readQuestion(messages []message, id, trigger string) error {
-	about := len(messages) - 1
-	if i := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" }); id != "" && i >= 0 {
-		about = i
+	index := len(messages) - 1
+	if id != "" {
+		named := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" })
+		if named >= 0 {
+			index = named
+		}
 	}
-	switch m := messages[about]; m.Role {
+	switch m := messages[index]; m.Role {
 	case "assistant":
 		if m.ID == "" || len(m.ID) > maxID {
-			return &Invalid{fmt.Sprintf("messages[%d].id", about), "must be 1 to 128 bytes"}
+			return &Invalid{fmt.Sprintf("messages[%d].id", index), "must be 1 to 128 bytes"}
 		}
-		q.MessageID, q.Answers = m.ID, readAnswers(m.Parts)
+		q.MessageID = m.ID
+		q.Answers = readAnswers(m.Parts)
 		if len(q.Answers) == 0 && !q.HasToolResults() {
 			return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
 		}
@@ -120,13 +127,13 @@ func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	case "system":
 		return &Invalid{"messages", "must end with a message of the user"}
 	}
-	last := q.History[len(q.History)-1]
+	last := q.History[len(q.History)-1] // readMessage added the user's message there
 	if strings.TrimSpace(last.Content) == "" && len(last.Media) == 0 {
 		return &Invalid{"messages", "must end with a message that is not blank"}
 	}
 	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
 	if len(q.History) == 0 && trigger != regenerate {
-		q.History = nil // the request has none, and continues its thread
+		q.History = nil // continues the thread; an empty list would say that no turn came before
 	}
 	return nil
 }
@@ -141,8 +148,8 @@ type inTool struct {
 // toolList is a list of tools, or an object of tools by name, as assistant-ui sends it.
 type toolList []inTool
 
-// UnmarshalJSON decodes both forms. It sorts the tools of an object by name, so that the model gets
-// the same prompt, which it may have cached, for each request.
+// UnmarshalJSON decodes both forms. It sorts the tools of an object by name, so that the prompt is the same for each
+// request and the model's endpoint can use its prompt cache.
 func (l *toolList) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return json.Unmarshal(data, (*[]inTool)(l))
@@ -169,7 +176,8 @@ func (q *Request) readTools(in []inTool) error {
 		if t.Name == ElicitationTool {
 			return &Invalid{fmt.Sprintf("tools[%d].name", i), "is reserved for elicitations"}
 		}
-		if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {
+		bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		if bad != nil {
 			return &Invalid{fmt.Sprintf("tools[%d].%s", i, bad.Pointer[1:]), bad.Detail}
 		}
 	}
@@ -179,14 +187,13 @@ func (q *Request) readTools(in []inTool) error {
 // Answer is a person's answer to one interrupt of a run.
 type Answer struct {
 	agent.Input
-	// Output is the output of the tool "elicitation" as the page has it; nil for an
-	// approval.
+	// Output is the output of the tool "elicitation" as the page posted it; nil for an approval.
 	Output json.RawMessage
 }
 
-// readAnswers returns the person's answers among the parts of a message. It ignores elicitations
-// that are marked as executed by the provider, because those have been answered before
-// (elicitationCall).
+// readAnswers returns the person's answers among the parts of a message: decisions about approvals, and elicitations with
+// an output or an error; an error cancels the elicitation. It ignores elicitations that are marked as executed by the
+// provider: elicitationCall marks those that were answered before.
 func readAnswers(parts []part) (out []Answer) {
 	for _, p := range parts {
 		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
@@ -203,14 +210,14 @@ func readAnswers(parts []part) (out []Answer) {
 	return out
 }
 
-// readElicitation decodes the output of the tool "elicitation": {"action", "content"}. Any other
-// output results in an action that the agent refuses.
+// readElicitation returns the output {"action", "content"} of the tool "elicitation" as input for the agent. Any other
+// output becomes an empty action, which the agent refuses.
 func readElicitation(p part) agent.Input {
 	var o struct {
 		Action  string          `json:"action"`
 		Content json.RawMessage `json:"content"`
 	}
-	_ = json.Unmarshal(p.Output, &o) // after an error, the action is empty
+	_ = json.Unmarshal(p.Output, &o)
 	if string(o.Content) == "null" {
 		o.Content = nil
 	}

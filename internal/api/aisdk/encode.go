@@ -10,34 +10,33 @@ import (
 // Encoder encodes the events of one run as the chunks of one stream. It needs all events of the
 // run in order, from the first on.
 //
-// The SDK keeps a state for each part, and a chunk that does not fit it is fatal: a delta of a part that
-// is not open, for example. So the Encoder remembers which parts are open, and closes each of them once,
-// at the event that ends it or at a step_reset.
+// The SDK keeps a state for each part of a message, and a chunk that does not fit the state is fatal: a delta of a part
+// that is not open, for example. So the Encoder tracks which parts are open, and closes each of them once.
 //
-// The frames of a suspended event end a stream, because the SDK posts answers only when the stream
-// has ended. A reader that continues with the same encoder gets later frames as if that event had
-// not been encoded.
+// The frames of a suspended event end a stream, because the SDK posts answers only when the stream has ended. A caller
+// that drops these frames, because the suspension is over, may continue with the same encoder: the later frames are the
+// same as without the suspended event.
 type Encoder struct {
 	head   Header
 	seq    int64       // the sequence number of the event that is being encoded
 	frames []sse.Frame // the frames of that event
 
-	inStep  bool
-	text    string                       // the id of the open text part
-	reason  string                       // the id of the open reasoning part
-	clients map[string]bool              // the calls that the page executes, by call id
-	held    []event.ToolCall             // the complete calls among them (encodeHeldCalls)
-	refused map[string]bool              // the calls that a person refused, by call id
-	asked   map[string]event.Elicitation // the open elicitations, by interrupt id
+	inStep    bool   // a step is open
+	text      string // the id of the open text part; "" if none is open
+	reasoning string // the id of the open reasoning part; "" if none is open
 
-	children map[string]bool // the approvals of asked agents' calls, by interrupt id
+	pageCalls      map[string]bool              // calls that the page executes, by call id
+	heldCalls      []event.ToolCall             // calls that the page executes, until encodeHeldCalls sends them
+	denied         map[string]bool              // calls that a person did not approve, by call id
+	childApprovals map[string]bool              // approvals of child runs' calls, by interrupt id
+	elicitations   map[string]event.Elicitation // elicitations of the run so far, by interrupt id
 }
 
 // NewEncoder returns the encoder of a new stream.
 func NewEncoder(h Header) *Encoder {
 	return &Encoder{
-		head: h, clients: make(map[string]bool), refused: make(map[string]bool), children: make(map[string]bool),
-		asked: make(map[string]event.Elicitation),
+		head: h, pageCalls: make(map[string]bool), denied: make(map[string]bool), childApprovals: make(map[string]bool),
+		elicitations: make(map[string]event.Elicitation),
 	}
 }
 
@@ -45,7 +44,7 @@ func NewEncoder(h Header) *Encoder {
 // validates chunks and refuses null in place of a missing optional member.
 type chunk = map[string]any
 
-// emitChunk adds a chunk to the frames of the event, unless an earlier stream has sent that event.
+// emitChunk adds a chunk to the frames of the current event, unless an earlier stream has sent that event (Header.After).
 func (enc *Encoder) emitChunk(c chunk) {
 	if enc.seq <= enc.head.After {
 		return
@@ -54,10 +53,11 @@ func (enc *Encoder) emitChunk(c chunk) {
 	enc.frames = append(enc.frames, sse.Frame{Data: data})
 }
 
-// Encode returns the frames that e adds to the stream. The first event after head.After also
-// starts the stream.
+// Encode returns the frames that e, the next event of the run, adds to the stream. It returns nil for events up to
+// Header.After. The frames of the first event after them begin with the start of the stream.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
-	enc.seq, enc.frames = e.Seq, nil
+	enc.seq = e.Seq
+	enc.frames = nil
 	if e.Seq == enc.head.After+1 {
 		enc.emitChunk(chunk{"type": "start", "messageId": enc.head.MessageID,
 			"messageMetadata": chunk{"runId": enc.head.RunID, "threadId": enc.head.ThreadID}})
@@ -66,7 +66,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return enc.frames
 }
 
-// encodeEvent encodes the events of steps and their parts, and leaves those of calls to encodeCall.
+// encodeEvent encodes the events of steps and their parts. It calls encodeCall for the events of calls, approvals and
+// elicitations, and endStream for those that end a stream.
 func (enc *Encoder) encodeEvent(body event.Body) {
 	switch b := body.(type) {
 	case event.StepStart:
@@ -81,17 +82,17 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	case event.TextEnd:
 		enc.endText()
 	case event.ReasoningStart:
-		enc.reason = b.PartID
+		enc.reasoning = b.PartID
 		enc.emitChunk(chunk{"type": "reasoning-start", "id": b.PartID})
 	case event.ReasoningDelta:
 		enc.emitChunk(chunk{"type": "reasoning-delta", "id": b.PartID, "delta": b.Delta})
 	case event.ReasoningEnd:
 		enc.endReasoning()
 	case event.StepReset:
-		// Streamed text cannot be withdrawn, but a page may know this data part.
+		// Text of the stream cannot be withdrawn, but a page that knows this data part can hide the text.
 		enc.endText()
 		enc.endReasoning()
-		enc.held = nil // only the last step of a run has calls of the page's tools
+		enc.heldCalls = nil // only the last step of a run has calls of the page's tools
 		enc.emitChunk(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
 	case event.Budget:
 		enc.emitChunk(chunk{"type": "data-budget", "transient": true, "data": chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}})
@@ -102,19 +103,19 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	}
 }
 
-// endStream encodes the last chunks of a stream, and [DONE], with which every stream of this
-// protocol ends.
+// endStream encodes the last chunks of a stream, and [DONE], with which every stream of this protocol ends. body is
+// suspended or a terminal event.
 func (enc *Encoder) endStream(body event.Body) {
 	if _, ok := body.(event.FinalAnswer); ok {
 		enc.encodeHeldCalls()
 	}
-	inStep := enc.inStep
+	wasInStep := enc.inStep
 	enc.endStep()
 
 	switch b := body.(type) {
 	case event.Suspended:
 		enc.emitChunk(chunk{"type": "finish", "finishReason": "tool-calls"})
-		enc.inStep = inStep // a later event continues the step for readers that keep the stream
+		enc.inStep = wasInStep // for a caller that drops these frames and continues: the step is then still open
 	case event.FinalAnswer:
 		u := b.Metadata.Usage
 		metadata := chunk{
@@ -126,7 +127,7 @@ func (enc *Encoder) endStream(body event.Body) {
 		}
 		enc.emitChunk(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": metadata})
 	case event.RunError:
-		// The error chunk can have only a text, so the metadata have the code.
+		// The error chunk can have only a text, so the message's metadata have the code.
 		failed := chunk{"code": b.Code, "retryable": b.Retryable}
 		if len(b.Errors) > 0 {
 			failed["errors"] = b.Errors
@@ -142,18 +143,18 @@ func (enc *Encoder) endStream(body event.Body) {
 	}
 }
 
-// TokenExpired returns the chunks that end a stream before its message, because the caller's token
-// has expired. The error chunk can have only a text, so a transient data chunk before it tells pages
-// the reason.
+// TokenExpired returns the frames that end a stream before its message is complete, because the caller's token has
+// expired. The error chunk can have only a text, so a transient data chunk before it tells pages the reason.
 func (enc *Encoder) TokenExpired() []sse.Frame {
-	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
+	enc.seq = max(enc.seq, enc.head.After+1) // so that emitChunk does not drop the chunks
+	enc.frames = nil
 	enc.emitChunk(chunk{"type": "data-token-expired", "transient": true, "data": chunk{"runId": enc.head.RunID}})
 	enc.emitChunk(chunk{"type": "error", "errorText": "The access token has expired. The answer goes on."})
 	return append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
 }
 
-// endStep closes the open step. That is not done at step_end, because the results of the step's
-// calls follow and belong to the same step.
+// endStep closes the open step, if there is one. It is not called at step_end, because the results of the step's calls
+// follow and belong to the same step.
 func (enc *Encoder) endStep() {
 	if enc.inStep {
 		enc.inStep = false
@@ -161,7 +162,7 @@ func (enc *Encoder) endStep() {
 	}
 }
 
-// endText closes the open text part. A delta of a part that is not open is fatal to the SDK.
+// endText closes the open text part, if there is one: the end of a part that is not open is fatal to the SDK.
 func (enc *Encoder) endText() {
 	if enc.text != "" {
 		enc.emitChunk(chunk{"type": "text-end", "id": enc.text})
@@ -169,16 +170,15 @@ func (enc *Encoder) endText() {
 	}
 }
 
-// endReasoning closes the open reasoning part.
+// endReasoning closes the open reasoning part, if there is one.
 func (enc *Encoder) endReasoning() {
-	if enc.reason != "" {
-		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reason})
-		enc.reason = ""
+	if enc.reasoning != "" {
+		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reasoning})
+		enc.reasoning = ""
 	}
 }
 
-// finishReason returns the SDK's name for the reason why a run ended. The metadata of the message
-// have the run's own name.
+// finishReason returns the SDK's name for the finish reason of a run. The metadata of the message have the run's own name.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length":

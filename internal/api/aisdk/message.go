@@ -26,7 +26,7 @@ type part struct {
 	MediaType string `json:"mediaType"` // of a file
 
 	ToolCallID       string          `json:"toolCallId"`
-	ToolName         string          `json:"toolName"` // of dynamic tools; others have it in the type
+	ToolName         string          `json:"toolName"` // of a dynamic tool; any other tool has its name in the type
 	State            string          `json:"state"`
 	Input            json.RawMessage `json:"input"`
 	Output           json.RawMessage `json:"output"`
@@ -44,11 +44,18 @@ func (p part) calledTool() string {
 	if p.Type == "dynamic-tool" {
 		return p.ToolName
 	}
-	name, ok := strings.CutPrefix(p.Type, "tool-")
-	if !ok {
+	name, isCall := strings.CutPrefix(p.Type, "tool-")
+	if !isCall {
 		return ""
 	}
 	return name
+}
+
+// hasClientResult reports whether the part is a call of one of the page's own tools that has an output or an error.
+func (p part) hasClientResult() bool {
+	name := p.calledTool()
+	ended := p.State == "output-available" || p.State == "output-error"
+	return name != "" && name != ElicitationTool && !p.ProviderExecuted && ended
 }
 
 // resultText returns the result of a client tool's call as text for the model: a string as it is,
@@ -64,7 +71,8 @@ func (p part) resultText() string {
 	return string(p.Output)
 }
 
-// readMessage adds a message to the history, or to the instructions if its role is system.
+// readMessage adds a message to the history, or to the instructions if its role is system. A message of the assistant
+// becomes several messages of the history (readSteps). field is the path of the message, for errors.
 func (q *Request) readMessage(field string, msg message) error {
 	if len(msg.Parts) > maxParts {
 		return &Invalid{field + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
@@ -86,8 +94,8 @@ func (q *Request) readMessage(field string, msg message) error {
 	return nil
 }
 
-// decodeContent returns the text of a message, and the files of a user's message. field is the path
-// of the message, for errors.
+// decodeContent returns the text of a message, and the files if it is a user's message. It joins the texts of several
+// parts with newlines. field is the path of the message, for errors.
 func decodeContent(field string, m message) (string, []agent.Media, error) {
 	var texts []string
 	var media []agent.Media
@@ -109,36 +117,39 @@ func decodeContent(field string, m message) (string, []agent.Media, error) {
 	return strings.Join(texts, "\n"), media, nil
 }
 
-// readSteps adds a message of the assistant to the history. A message of this format has all steps
-// of a run; the model expects one message per step, with the step's text and calls of client
-// tools, and after it their results. Calls of the service's own tools are left out, because the
-// text has what they contributed.
+// readSteps adds a message of the assistant to the history. A message of this format has all steps of a run; the model
+// expects one message per step, with the step's text and its calls of client tools, followed by their results. Calls of
+// the service's own tools are left out, because the text has what they contributed, and so are calls without a result.
 func (q *Request) readSteps(field string, parts []part) error {
-	said := agent.Message{Role: "assistant"}
-	var results []agent.Message
-	end := func() {
-		if said.Content != "" || len(said.Calls) > 0 {
-			q.History = append(append(q.History, said), results...)
+	step := agent.Message{Role: "assistant"}
+	var results []agent.Message // of the calls of step
+	endStep := func() {
+		if step.Content != "" || len(step.Calls) > 0 {
+			q.History = append(q.History, step)
+			q.History = append(q.History, results...)
 		}
-		said, results = agent.Message{Role: "assistant"}, nil
+		step = agent.Message{Role: "assistant"}
+		results = nil
 	}
 	for i, p := range parts {
-		name := p.calledTool()
 		switch {
 		case p.Type == "step-start":
-			end()
+			endStep()
 		case p.Type == "text":
-			said.Content = strings.TrimPrefix(said.Content+"\n"+p.Text, "\n")
-		case name == "" || name == ElicitationTool || p.ProviderExecuted || p.State != "output-available" && p.State != "output-error":
-		case !agent.IsToolName(name):
-			return &Invalid{fmt.Sprintf("%s.parts[%d]", field, i), "must have the name of a tool"}
-		case p.ToolCallID == "" || len(p.ToolCallID) > maxCallID:
-			return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", field, i), fmt.Sprintf("must be 1 to %d bytes", maxCallID)}
-		default:
-			said.Calls = append(said.Calls, agent.ClientCall{Index: len(said.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)})
+			step.Content = strings.TrimPrefix(step.Content+"\n"+p.Text, "\n")
+		case p.hasClientResult():
+			name := p.calledTool()
+			if !agent.IsToolName(name) {
+				return &Invalid{fmt.Sprintf("%s.parts[%d]", field, i), "must have the name of a tool"}
+			}
+			if p.ToolCallID == "" || len(p.ToolCallID) > maxCallID {
+				return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", field, i), fmt.Sprintf("must be 1 to %d bytes", maxCallID)}
+			}
+			call := agent.ClientCall{Index: len(step.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)}
+			step.Calls = append(step.Calls, call)
 			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.resultText()})
 		}
 	}
-	end()
+	endStep()
 	return nil
 }

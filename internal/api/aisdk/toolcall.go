@@ -1,26 +1,25 @@
 package aisdk
 
-import (
-	"answerd/internal/event"
-)
+import "answerd/internal/event"
 
-// encodeCall encodes the events of tool calls, approvals and elicitations.
+// encodeCall encodes the events of tool calls, approvals and elicitations. It only collects calls that the page executes,
+// which encodeHeldCalls encodes at the end of the run.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
 		if b.Executor == event.Client {
-			enc.clients[b.CallID] = true
+			enc.pageCalls[b.CallID] = true
 			return
 		}
 		enc.emitChunk(enc.callChunk(b.Call, chunk{"type": "tool-input-start", "toolName": b.Tool}))
 	case event.ToolCallArgs:
-		if enc.clients[b.CallID] {
+		if enc.pageCalls[b.CallID] {
 			return
 		}
 		enc.emitChunk(chunk{"type": "tool-input-delta", "toolCallId": b.CallID, "inputTextDelta": b.Delta})
 	case event.ToolCall:
-		if enc.clients[b.CallID] {
-			enc.held = append(enc.held, b)
+		if enc.pageCalls[b.CallID] {
+			enc.heldCalls = append(enc.heldCalls, b)
 			return
 		}
 		enc.encodeInput(b)
@@ -28,7 +27,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		// The SDK requires the member output, which may be null.
 		enc.emitChunk(enc.callEndChunk(b.Call, chunk{"type": "tool-output-available", "output": b.Payload}))
 	case event.ToolError:
-		if enc.refused[b.CallID] {
+		if enc.denied[b.CallID] {
 			enc.emitChunk(chunk{"type": "tool-output-denied", "toolCallId": b.CallID})
 			return
 		}
@@ -43,49 +42,63 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		}
 		enc.emitChunk(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.CallID})
 	case event.ApprovalResolved:
-		if enc.children[b.InterruptID] {
+		if enc.childApprovals[b.InterruptID] {
 			enc.endChildCall(b)
 			return
 		}
-		enc.refused[b.CallID] = !b.Approved && !enc.head.NoApprovals
+		enc.denied[b.CallID] = !b.Approved && !enc.head.NoApprovals
 	case event.ToolProgress:
-		data := chunk{"callId": b.CallID, "tool": b.Tool, "server": b.Server, "progress": b.Progress}
-		if b.Total != 0 {
-			data["total"] = b.Total
-		}
-		if b.Message != "" {
-			data["message"] = b.Message
-		}
-		enc.emitChunk(chunk{"type": "data-tool-progress", "id": b.CallID, "data": data})
+		enc.encodeProgress(b)
 	case event.LogMessage:
 		enc.emitChunk(chunk{"type": "data-log", "transient": true, "data": chunk{
 			"callId": b.CallID, "tool": b.Tool, "server": b.Server, "level": b.Level, "logger": b.Logger, "data": b.Data}})
 	case event.Elicitation:
-		enc.asked[b.InterruptID] = b
+		enc.elicitations[b.InterruptID] = b
 		enc.emitChunk(elicitationCall(b, false))
 	case event.ElicitationResolved:
-		enc.emitChunk(elicitationCall(enc.asked[b.InterruptID], true))
-		var output any = chunk{"action": b.Action}
-		if given := enc.head.Outputs[b.InterruptID]; given != nil {
-			output = given
-		}
-		enc.emitChunk(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": output})
+		enc.endElicitation(b)
 	}
 }
 
-// encodeChildCall encodes the approval of a call that an asked agent wants to make, as a call of its own: the part
-// of the parent's call shows another tool and other arguments, and has room for one approval. That part gets an
-// output until its own comes, because the SDK's helper posts approvals only if all other calls of the step have one.
+// encodeProgress encodes the progress of a call as a data part. Each replaces the one before, because they have the same
+// id.
+func (enc *Encoder) encodeProgress(b event.ToolProgress) {
+	data := chunk{"callId": b.CallID, "tool": b.Tool, "server": b.Server, "progress": b.Progress}
+	if b.Total != 0 {
+		data["total"] = b.Total
+	}
+	if b.Message != "" {
+		data["message"] = b.Message
+	}
+	enc.emitChunk(chunk{"type": "data-tool-progress", "id": b.CallID, "data": data})
+}
+
+// endElicitation marks the call of an elicitation as answered, and adds the output: the one that the page posted, or else
+// the action alone.
+func (enc *Encoder) endElicitation(b event.ElicitationResolved) {
+	enc.emitChunk(elicitationCall(enc.elicitations[b.InterruptID], true))
+	var output any = chunk{"action": b.Action}
+	if posted := enc.head.Outputs[b.InterruptID]; posted != nil {
+		output = posted
+	}
+	enc.emitChunk(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": output})
+}
+
+// encodeChildCall encodes the approval of a call that a child run wants to make, as a separate call with the interrupt's
+// id: the part of the parent's call shows the tool and the arguments of the parent's call, and has room for one approval.
+// Until its result comes, the parent's call gets the output {"status":"suspended"}, because the SDK's helper posts a
+// decision only when all other calls of the step have an output.
 func (enc *Encoder) encodeChildCall(b event.ApprovalRequired) {
-	enc.children[b.InterruptID] = true
-	waits := chunk{"type": "tool-output-available", "output": chunk{"status": "suspended"}}
-	enc.emitChunk(enc.callEndChunk(event.Call{CallID: b.CallID}, waits))
+	enc.childApprovals[b.InterruptID] = true
+	suspended := chunk{"type": "tool-output-available", "output": chunk{"status": "suspended"}}
+	enc.emitChunk(enc.callEndChunk(event.Call{CallID: b.CallID}, suspended))
 	call := event.Call{CallID: b.InterruptID, Tool: b.Tool, Server: b.Server}
 	enc.emitChunk(enc.callChunk(call, chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}))
 	enc.emitChunk(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.InterruptID})
 }
 
-// endChildCall ends that call with the decision. Only the asked agent gets the result.
+// endChildCall ends the call that encodeChildCall began, with the decision as its output. The result of the child run's
+// call is not an event of this run.
 func (enc *Encoder) endChildCall(b event.ApprovalResolved) {
 	if !b.Approved {
 		enc.emitChunk(chunk{"type": "tool-output-denied", "toolCallId": b.InterruptID})
@@ -95,8 +108,8 @@ func (enc *Encoder) endChildCall(b event.ApprovalResolved) {
 	enc.emitChunk(enc.callEndChunk(call, chunk{"type": "tool-output-available", "output": chunk{"approved": true}}))
 }
 
-// encodeInput encodes the complete input of a call. For arguments that are not a JSON object, the
-// protocol has a chunk with the text and an error.
+// encodeInput encodes the complete arguments of a call. If they are not a JSON object, the protocol has a chunk with the
+// text that the model wrote and an error.
 func (enc *Encoder) encodeInput(b event.ToolCall) {
 	c := chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}
 	if b.Args == nil {
@@ -105,19 +118,17 @@ func (enc *Encoder) encodeInput(b event.ToolCall) {
 	enc.emitChunk(enc.callChunk(b.Call, c))
 }
 
-// encodeHeldCalls encodes the calls that the page executes. It waits until the end of the run,
-// when the run needs nothing else, because the SDK's sendAutomaticallyWhen helpers post when all
-// calls of a step have an output. Sent earlier, the page's results would be posted while a person
-// has not yet approved another call, or an approval would not be posted while the page's call is
-// open.
+// encodeHeldCalls encodes the calls that the page executes. It is called when the run has its final answer, because the
+// SDK's sendAutomaticallyWhen helpers post when all calls of a step have an output. If the calls were sent earlier, the
+// page's results would be posted before a person has approved another call of the step, or an approval would not be
+// posted until the page's call has its result.
 func (enc *Encoder) encodeHeldCalls() {
-	for _, b := range enc.held {
+	for _, b := range enc.heldCalls {
 		enc.encodeInput(b)
 	}
 }
 
-// callChunk adds to a chunk the members that identify the call, and the server of its tool. The
-// SDK knows client tools, which the page declares, by name; all others are dynamic.
+// callChunk adds to a chunk, which it changes and returns, the members that identify the call, and the server of its tool.
 func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	if call.Server != "" {
 		c["providerMetadata"] = chunk{"answerd": chunk{"server": call.Server}}
@@ -125,19 +136,19 @@ func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	return enc.callEndChunk(call, c)
 }
 
-// callEndChunk adds the members that identify the call to a chunk that ends it. Unlike callChunk
-// it adds no metadata, which version 5 refuses there.
+// callEndChunk adds the members that identify the call to a chunk that ends the call, and returns the chunk. A tool that
+// the page did not declare is dynamic. Unlike callChunk, callEndChunk adds no metadata, which version 5 refuses there.
 func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	c["toolCallId"] = call.CallID
-	if !enc.clients[call.CallID] {
+	if !enc.pageCalls[call.CallID] {
 		c["dynamic"], c["providerExecuted"] = true, true
 	}
 	return c
 }
 
-// elicitationCall returns the call of the client tool that represents an elicitation. An answered
-// elicitation becomes a call that the provider executes. Otherwise the SDK's sendAutomaticallyWhen
-// helper would post the answer again when the run is suspended for something else or cancelled.
+// elicitationCall returns the call of the client tool that represents an elicitation. If it is answered, the call is
+// marked as executed by the provider. Otherwise the SDK's sendAutomaticallyWhen helper would post the answer again when
+// the run is suspended for another interrupt or cancelled.
 func elicitationCall(b event.Elicitation, answered bool) chunk {
 	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {
