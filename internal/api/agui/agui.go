@@ -19,34 +19,34 @@ type Header struct {
 	ClientRunID string // the client's id of the AG-UI run
 	RunID       string // the id of the run, which makes the ids of messages unique in the thread
 	V1          bool   // the client uses version 1.0
-	// After is the event at which the earlier AG-UI run of the same run ended; 0 for the first. The
-	// encoder needs the events up to After too, and encodes nothing for them.
+	// After is the sequence number of the event that ended the earlier AG-UI run of the same run; 0 if this is the first
+	// AG-UI run. The encoder also needs the events up to After, and returns no frames for them.
 	After int64
 }
 
 // Bounds of a request, below the bound of the whole body.
 const (
 	maxMessages = 1024
-	maxMedia    = 32
-	maxContext  = 128
-	maxResume   = 256
-	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
-	maxID       = 128
+	maxMedia    = 32   // of one message
+	maxContext  = 128  // items
+	maxResume   = 256  // items
+	maxReason   = 1024 // bytes of the reason of a decision; the rest is cut off
+	maxID       = 128  // bytes
 	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
 	maxCallID = 16 << 10
 )
 
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
-	Field   string // such as messages[2].content
+	Field   string // such as messages[2].content; "" if the error is about the body as a whole
 	Message string // for the caller
 }
 
 // Error returns the field and what it must be.
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
-// Capabilities returns the body of GET /agui/capabilities, by which clients choose what to offer
-// to the person.
+// Capabilities returns the body of GET /agui/capabilities, to be encoded as JSON. Clients offer to the person what it
+// contains.
 func Capabilities() any {
 	type m = map[string]any
 	return m{

@@ -12,11 +12,11 @@ import (
 
 // Request holds a decoded RunAgentInput.
 type Request struct {
-	agent.Request // its ThreadID is the client's
-	RunID         string
-	V1            bool
-	// Answers are to the interrupts of the thread's suspended run. A request has either answers or
-	// a question.
+	agent.Request        // its ThreadID is the client's
+	RunID         string // the client's id of the AG-UI run
+	V1            bool   // the client uses version 1.0 of the protocol
+	// Answers are answers to the interrupts of the thread's suspended run. If there are any, the request resumes that
+	// run, and has no question.
 	Answers []Answer
 	// Options is the member forwardedProps.answerd, which has native fields; nil if it is missing.
 	Options json.RawMessage
@@ -49,9 +49,9 @@ type contextItem struct {
 	Value       string `json:"value"`
 }
 
-// Decode decodes a request. The error is an *Invalid about the first field that cannot be used.
-// With answers in resume, the messages are history only: the run that they belong to has its
-// question.
+// Decode decodes the body of a request. The error is an *Invalid about the first field that cannot be used; the Request
+// is then incomplete. If resume has answers, the last message is not read as a question, because the suspended run has
+// its question.
 func Decode(data []byte) (Request, error) {
 	var in input
 	if !utf8.Valid(data) {
@@ -93,7 +93,7 @@ func Decode(data []byte) (Request, error) {
 	return request, request.readQuestion()
 }
 
-// decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
+// decodeError returns an *Invalid for err, the error of encoding/json for body. It names the field if err does.
 func decodeError(body []byte, err error) error {
 	if field, value, ok := typeerror.Find(body, err); ok {
 		return &Invalid{field, "must not be a " + value}
@@ -112,7 +112,8 @@ func (q *Request) readTools(in []tool) error {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
 	for i, t := range in {
-		if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {
+		bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		if bad != nil {
 			return &Invalid{fmt.Sprintf("tools[%d].%s", i, bad.Pointer[1:]), bad.Detail}
 		}
 	}
@@ -131,7 +132,8 @@ func (q *Request) readContext(in input) error {
 	var props struct {
 		Answerd json.RawMessage `json:"answerd"`
 	}
-	_ = json.Unmarshal(in.ForwardedProps, &props) // the member is for all servers, so any value is valid
+	// forwardedProps is for any server that the client uses, so a value without the member "answerd" is valid.
+	_ = json.Unmarshal(in.ForwardedProps, &props)
 	q.Options = props.Answerd
 	return nil
 }
@@ -141,8 +143,8 @@ func (q *Request) addInstruction(text string) {
 	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 }
 
-// readQuestion moves the user's last message from the history to the question. If the history ends
-// with results of the client's tools, there is no question, and the run continues with those.
+// readQuestion moves the user's message at the end of the history to the question. If the history ends with results of
+// the client's tools instead, there is no question, and the model continues with the results.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {
@@ -159,7 +161,7 @@ func (q *Request) readQuestion() error {
 	default:
 		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 		if last == 0 {
-			q.History = nil // the request has none, and continues its thread
+			q.History = nil // continues the thread; an empty list would say that no turn came before
 		}
 	}
 	return nil

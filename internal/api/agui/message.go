@@ -43,13 +43,14 @@ type part struct {
 	Filename string `json:"filename"`
 }
 
-// toMedia returns the content of a part that is not text.
+// toMedia returns the content of a part that is not text, in the form of either version. The error is written for the
+// caller.
 func (p part) toMedia() (agent.Media, error) {
 	switch {
 	case p.Source.Type == "data":
 		return agent.NewMedia("", "data:"+p.Source.MimeType+";base64,"+p.Source.Value)
 	case p.Source.Type == "url":
-		// The media type is optional there. The types of parts are image, audio, video and document.
+		// The media type is optional in this form. The types of parts are image, audio, video and document.
 		return agent.NewFile("", cmp.Or(p.Source.MimeType, p.Type+"/*"), p.Source.Value)
 	case p.Data != "":
 		return agent.NewMedia(p.Filename, "data:"+p.MimeType+";base64,"+p.Data)
@@ -57,14 +58,14 @@ func (p part) toMedia() (agent.Media, error) {
 	return agent.NewFile(p.Filename, cmp.Or(p.MimeType, "image/*"), p.URL)
 }
 
-// callIDLength is the error of an id that no call can have.
+// callIDLength is the message of the error for the id of a call that is empty or longer than maxCallID.
 var callIDLength = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
 
-// readMessage adds a message to the history, or to the instructions if its role is system or
-// developer.
+// readMessage adds a message to the history, or to the instructions if its role is system or developer. field is the path
+// of the message, for errors.
 func (q *Request) readMessage(field string, msg message) error {
 	if msg.Role == "activity" || msg.Role == "reasoning" {
-		return nil // the model does not need it, and the content of an activity is an object
+		return nil // the model does not get these again; the content of an activity is an object
 	}
 	text, media, err := decodeContent(field+".content", msg.Content)
 	if err != nil {
@@ -104,7 +105,8 @@ func (q *Request) readMessage(field string, msg message) error {
 	return nil
 }
 
-// decodeContent returns the text and the media of a message. field is its path, for errors.
+// decodeContent returns the text and the media of a message's content: a text, a list of parts, or nothing. It joins the
+// texts of several parts with newlines. field is the path of the content, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil

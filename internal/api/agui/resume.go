@@ -12,10 +12,10 @@ import (
 // Answer is the client's answer to one interrupt. What its payload must contain depends on the
 // kind of the interrupt, which Decode does not know, so InputFor checks it later.
 type Answer struct {
-	ID        string
-	Cancelled bool
-	Payload   json.RawMessage
-	At        string // the path of the payload, for errors
+	ID        string          // of the interrupt
+	Cancelled bool            // the person cancelled instead of answering
+	Payload   json.RawMessage // nil or null if there is none
+	At        string          // the path of the payload in the request, for errors
 }
 
 // resumption is an item of the member resume.
@@ -25,7 +25,7 @@ type resumption struct {
 	Payload     json.RawMessage `json:"payload"`
 }
 
-// readResume reads the answers to interrupts, at most one for each.
+// readResume reads the answers to interrupts into q.Answers. It refuses two answers to the same interrupt.
 func (q *Request) readResume(in []resumption) error {
 	if len(in) > maxResume {
 		return &Invalid{"resume", fmt.Sprintf("must not be more than %d", maxResume)}
@@ -42,12 +42,15 @@ func (q *Request) readResume(in []resumption) error {
 			return &Invalid{field + ".status", "must be resolved or cancelled"}
 		}
 		seen[r.InterruptID] = true
-		q.Answers = append(q.Answers, Answer{r.InterruptID, r.Status == "cancelled", r.Payload, field + ".payload"})
+		cancelled := r.Status == "cancelled"
+		q.Answers = append(q.Answers, Answer{ID: r.InterruptID, Cancelled: cancelled, Payload: r.Payload, At: field + ".payload"})
 	}
 	return nil
 }
 
-// PayloadField returns the JSON pointer within a payload of a field of POST /runs/{run_id}/input.
+// PayloadField translates a JSON pointer for errors: from a field of the input of POST /runs/{run_id}/input, to which
+// InputFor translates a payload, to the same field in that payload. For example, /args/n becomes /editedArgs/n for an
+// approval, /args/max becomes /max for a budget, and /content/n becomes /n for an elicitation.
 func PayloadField(pointer string) string {
 	if rest, ok := strings.CutPrefix(pointer, "/content"); ok {
 		return rest
@@ -58,30 +61,31 @@ func PayloadField(pointer string) string {
 	return strings.TrimPrefix(pointer, "/args")
 }
 
-// InputFor returns the answer as input for an interrupt of the given kind. The payload of an
-// approval is {"approved", "reason", "editedArgs"}, that of a budget limit {"approved", "reason",
-// "max"}, and that of an elicitation the content of its form. To cancel means to refuse an
-// approval or a higher budget. The error is an *Invalid.
+// InputFor returns the answer as input for an interrupt of the given kind (event.KindApproval and so on). The payload of
+// an approval is {"approved", "reason", "editedArgs"}, the payload of a budget limit {"approved", "reason", "max"}, and
+// the payload of an elicitation is the content of its form. A cancelled answer does not approve the call or the higher
+// limit, or cancels the elicitation. The error is an *Invalid.
 func (a Answer) InputFor(kind string) (agent.Input, error) {
 	payload := a.Payload
 	if string(payload) == "null" {
 		payload = nil
 	}
+	if kind == event.KindApproval || kind == event.KindBudget {
+		return a.decision(kind, payload)
+	}
+	if a.Cancelled {
+		return agent.Input{ID: a.ID, Action: "cancel"}, nil
+	}
+	return agent.Input{ID: a.ID, Action: "accept", Content: payload}, nil
+}
 
+// decision returns the answer as input for an approval or a budget limit.
+func (a Answer) decision(kind string, payload json.RawMessage) (agent.Input, error) {
 	in := agent.Input{ID: a.ID}
-	decides := kind == event.KindApproval || kind == event.KindBudget
-	switch {
-	case !decides && a.Cancelled:
-		in.Action = "cancel"
-		return in, nil
-	case !decides:
-		in.Action, in.Content = "accept", payload
-		return in, nil
-	case a.Cancelled:
-		in.Approved = new(bool)
+	if a.Cancelled {
+		in.Approved = new(bool) // false
 		return in, nil
 	}
-
 	var p struct {
 		Approved   *bool           `json:"approved"`
 		Reason     string          `json:"reason"`
@@ -91,8 +95,8 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 	if json.Unmarshal(payload, &p) != nil || p.Approved == nil {
 		return in, &Invalid{a.At, "must have approved, which is true or false"}
 	}
-	in.Approved, in.Reason = p.Approved, strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "")
-
+	in.Approved = p.Approved
+	in.Reason = strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "") // the cut may split a character
 	switch {
 	case kind == event.KindBudget && p.Max != nil:
 		in.Args = json.RawMessage(`{"max":` + string(p.Max) + `}`)

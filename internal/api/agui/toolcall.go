@@ -8,19 +8,20 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall encodes the events of tool calls.
+// encodeCall encodes the events of tool calls. Calls that the client executes are encoded like the calls of the service,
+// and collected for finishRun.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
 		if b.Executor == event.Client {
-			enc.pending = append(enc.pending, b.CallID)
+			enc.pendingCalls = append(enc.pendingCalls, b.CallID)
 		}
-		enc.emitEvent("TOOL_CALL_START", fields{"toolCallId": b.CallID, "toolCallName": b.Tool, "parentMessageId": enc.stepMessage()})
+		enc.emitEvent("TOOL_CALL_START", fields{"toolCallId": b.CallID, "toolCallName": b.Tool, "parentMessageId": enc.stepMessageID()})
 	case event.ToolCallArgs:
-		enc.args[b.CallID] = true
+		enc.streamedArgs[b.CallID] = true
 		enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Delta})
 	case event.ToolCall:
-		if !enc.args[b.CallID] {
+		if !enc.streamedArgs[b.CallID] { // the model's endpoint sent the arguments as a whole, or not at all
 			args := b.ArgsText
 			if b.Args != nil {
 				args = string(b.Args)
@@ -36,14 +37,16 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		if b.Message != "" {
 			content["message"] = b.Message
 		}
-		enc.emitEvent("ACTIVITY_SNAPSHOT", fields{"messageId": enc.head.RunID + "-" + b.CallID + "-progress", "activityType": "tool_progress", "content": content, "replace": true})
+		enc.emitEvent("ACTIVITY_SNAPSHOT", fields{
+			"messageId": enc.head.RunID + "-" + b.CallID + "-progress", "activityType": "tool_progress",
+			"content": content, "replace": true,
+		})
 	case event.LogMessage:
 		enc.emitEvent("CUSTOM", fields{"name": "log", "value": b})
 	case event.ToolResult:
-		text := string(b.Payload)
-		var s string
-		if json.Unmarshal(b.Payload, &s) == nil {
-			text = s
+		var text string
+		if json.Unmarshal(b.Payload, &text) != nil { // not a string, so the client gets the JSON
+			text = string(b.Payload)
 		}
 		enc.encodeResult(b.Call, text, nil)
 	case event.ToolError:
@@ -51,31 +54,35 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// encodeResult encodes the result of a call. The event of 0.0.59 has no member for errors, so its
-// clients see a failed call only by its text.
+// encodeResult encodes the result of a call. metadata describes an error; it is nil for a call that succeeded. The event
+// of 0.0.59 has no member for it, so clients of that version recognize a failed call only by its text.
 func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
-	f := fields{"messageId": enc.head.RunID + "-" + c.CallID + "-result", "toolCallId": c.CallID, "role": "tool", "content": text}
+	id := enc.head.RunID + "-" + c.CallID + "-result"
+	f := fields{"messageId": id, "toolCallId": c.CallID, "role": "tool", "content": text}
 	if enc.head.V1 && metadata != nil {
 		f["metadata"] = metadata
 	}
 	enc.emitEvent("TOOL_CALL_RESULT", f)
 }
 
-// interruptFields returns an interrupt with the members that AG-UI defines. responseSchema tells
-// the client what payload it must send.
+// interruptFields returns an interrupt with the members that AG-UI defines. responseSchema is the schema of the payload
+// with which the client resolves the interrupt.
 func interruptFields(interrupt event.Interrupt) fields {
 	f := fields{"id": interrupt.ID, "message": interrupt.Message, "expiresAt": formatTime(interrupt.ExpiresAt)}
 	switch interrupt.Kind {
 	case event.KindApproval:
 		f["reason"] = "tool_call"
 		f["toolCallId"] = interrupt.CallID
-		if interrupt.ChildRunID != "" { // the call with that id asked the agent that wants to make another one
+		// The call that a child run wants to make is not in this stream: toolCallId is the parent's call, which shows
+		// other arguments. So the message has the arguments.
+		if interrupt.ChildRunID != "" {
 			f["message"] = fmt.Sprintf("%s\n\nArguments: %s", interrupt.Message, interrupt.Args)
 		}
 		f["responseSchema"] = json.RawMessage(approvalSchema)
 		return f
 	case event.KindBudget:
-		f["reason"], f["responseSchema"] = "budget", json.RawMessage(budgetSchema)
+		f["reason"] = "budget"
+		f["responseSchema"] = json.RawMessage(budgetSchema)
 		f["metadata"] = fields{"limit": interrupt.Limit, "used": interrupt.Used, "max": interrupt.Max}
 		return f
 	}

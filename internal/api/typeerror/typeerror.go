@@ -1,5 +1,5 @@
-// Package typeerror says which value of a JSON body has the wrong type, for the API formats that decode
-// their bodies with encoding/json: its errors name the members, and not which item of a list they are in.
+// Package typeerror finds the value of a JSON body that has the wrong type, for the API formats that decode their bodies
+// with encoding/json. The errors of encoding/json name only members; this package adds the positions in lists.
 //
 //	err := json.Unmarshal(body, &request)
 //	if field, value, ok := typeerror.Find(body, err); ok {
@@ -18,37 +18,41 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Find returns the path of the value that err is about, such as messages[2].role, and what the value is in the
-// words of encoding/json. ok is false if err is not about the type of a member of body. The path lacks the
-// positions in lists if err came from a type with an UnmarshalJSON of its own.
+// Find returns the path of the value that err, an error of json.Unmarshal for body, is about, such as messages[2].role.
+// value says what was found there in the words of encoding/json, such as number. ok is false if err is not about the type
+// of a value within body. The path lacks the positions in lists if err came from a type with its own UnmarshalJSON.
 func Find(body []byte, err error) (path, value string, ok bool) {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok || wrong.Field == "" {
 		return "", "", false
 	}
+	// Read up to the value. As in encoding/json, duplicate names and invalid UTF-8 are not errors.
 	dec := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	for dec.InputOffset() < wrong.Offset {
 		if _, err := dec.ReadToken(); err != nil {
 			return wrong.Field, wrong.Value, true
 		}
 	}
-	full, members := format(dec)
+	path, members := lastPath(dec)
 	if members != wrong.Field {
-		full = wrong.Field
+		// The offset of err counts from the value that an UnmarshalJSON got, and not from the start of body.
+		path = wrong.Field
 	}
-	return full, wrong.Value, true
+	return path, wrong.Value, true
 }
 
-// format returns the path of the value that was read last, with the positions in lists and without.
-func format(dec *jsontext.Decoder) (full, members string) {
+// lastPath returns the path of the value that dec read last. path has the positions in lists, such as messages[2].role;
+// members lacks them, as encoding/json does: messages.role.
+func lastPath(dec *jsontext.Decoder) (path, members string) {
 	level := 0
 	for token := range dec.StackPointer().Tokens() {
 		level++
 		if kind, _ := dec.StackIndex(level); kind == '[' {
-			full += "[" + token + "]"
+			path += "[" + token + "]"
 			continue
 		}
-		full, members = full+"."+token, members+"."+token
+		path += "." + token
+		members += "." + token
 	}
-	return strings.TrimPrefix(full, "."), strings.TrimPrefix(members, ".")
+	return strings.TrimPrefix(path, "."), strings.TrimPrefix(members, ".")
 }
