@@ -42,8 +42,7 @@ type tool struct {
 	Parameters  json.RawMessage `json:"parameters"`
 }
 
-// contextItem is information that the client's application gives the agent, such as the page that
-// the person sees.
+// contextItem is information that the client's application gives the agent, such as the page that the person sees.
 type contextItem struct {
 	Description string `json:"description"`
 	Value       string `json:"value"`
@@ -120,8 +119,7 @@ func (q *Request) readTools(in []tool) error {
 	return nil
 }
 
-// readContext adds the client's context to the instructions, and takes the native fields from
-// forwardedProps.answerd.
+// readContext adds the client's context to the instructions, and takes the native fields from forwardedProps.answerd.
 func (q *Request) readContext(in input) error {
 	if len(in.Context) > maxContext {
 		return &Invalid{"context", fmt.Sprintf("must not have more than %d items", maxContext)}

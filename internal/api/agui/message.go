@@ -87,7 +87,8 @@ func (q *Request) readMessage(field string, msg message) error {
 			case c.Function.Name == "" || len(c.Function.Name) > maxID:
 				return &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
 			}
-			out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+			call := agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments}
+			out.Calls = append(out.Calls, call)
 		}
 	case "tool":
 		out.CallID = msg.ToolCallID

@@ -1,6 +1,5 @@
-// Package aisdk implements the API format of the AI SDK's useChat: it decodes UI messages to an
-// agent.Request, and encodes the events of a run as a UI message stream for versions 5, 6 and 7 of
-// the SDK.
+// Package aisdk implements the API format of the AI SDK's useChat: it decodes UI messages to an agent.Request, and
+// encodes the events of a run as a UI message stream for versions 5, 6 and 7 of the SDK.
 //
 //	q, err := aisdk.Decode(body)              // *aisdk.Invalid names the field
 //	enc := aisdk.NewEncoder(aisdk.Header{MessageID: id, RunID: run.ID, ThreadID: run.ThreadID})

@@ -29,8 +29,7 @@ func (q Request) HasToolResults() bool {
 	return q.MessageID != "" && len(q.History) > 0 && q.History[len(q.History)-1].Role == "tool"
 }
 
-// body has the members of a request that Decode reads. It ignores others, because pages add their
-// own.
+// body has the members of a request that Decode reads. It ignores others, because pages add their own.
 type body struct {
 	ID        string          `json:"id"`
 	Messages  []message       `json:"messages"`
@@ -89,8 +88,7 @@ func decodeError(body []byte, err error) error {
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
-// ValidID reports whether s may be the id of a chat. Ids become part of URLs and logs, so they are
-// visible ASCII.
+// ValidID reports whether s may be the id of a chat. Ids become part of URLs and logs, so they are visible ASCII.
 func ValidID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }

@@ -95,7 +95,8 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 		enc.heldCalls = nil // only the last step of a run has calls of the page's tools
 		enc.emitChunk(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
 	case event.Budget:
-		enc.emitChunk(chunk{"type": "data-budget", "transient": true, "data": chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}})
+		data := chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}
+		enc.emitChunk(chunk{"type": "data-budget", "transient": true, "data": data})
 	case event.Suspended, event.FinalAnswer, event.RunError, event.Cancelled:
 		enc.endStream(b)
 	default:

@@ -10,11 +10,10 @@
 //	c.Add(e)                                // for every event of the run
 //	body := c.Completion()
 //
-// The format has neither tools that the server executes nor questions to a person. So the agent's
-// own tool calls are encoded as reasoning_content, which chat UIs show as thinking and the openai
-// client ignores; as tool_calls they would make clients look for a tool of their own. The agent
-// declines calls that need a person. Calls of tools that the caller declares end the answer with
-// finish_reason tool_calls, and their results arrive with the next request.
+// The format has neither tools that the server executes nor questions to a person. So the agent's own tool calls are
+// encoded as reasoning_content, which chat UIs show as thinking and the openai client ignores; as tool_calls they would
+// make clients look for a tool of their own. The agent declines calls that need a person. Calls of tools that the
+// caller declares end the answer with finish_reason tool_calls, and their results arrive with the next request.
 //
 // Encoder and Collector depend only on the events that they got, so two readers of one run get the
 // same chunks. They are not safe for concurrent use.
@@ -39,8 +38,7 @@ const (
 	maxStops    = 16 // strings of stop
 )
 
-// Invalid is the error for a request that cannot be used. The API returns its members as
-// error.param and error.message.
+// Invalid is the error for a request that cannot be used. The API returns its members as error.param and error.message.
 type Invalid struct {
 	Param   string // the parameter, such as messages[2].content; "" if the error is about the body as a whole
 	Message string // for the caller

@@ -18,8 +18,7 @@ type Request struct {
 	Model        string // as in the request, for the response; Request.Model lacks the suffix WithoutTools
 	Stream       bool
 	IncludeUsage bool // stream_options.include_usage
-	// Options is the member "answerd", which has native fields that this format lacks; nil if it
-	// is missing.
+	// Options is the member "answerd", which has native fields that this format lacks; nil if it is missing.
 	Options json.RawMessage
 }
 

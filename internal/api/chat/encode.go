@@ -135,9 +135,8 @@ func (enc *Encoder) encodeArguments(callID, piece string) []sse.Frame {
 	return enc.encodeDelta(delta{ToolCalls: []callDelta{args}})
 }
 
-// endStream returns the last chunks of a stream: one with the finish_reason, one with the usage if
-// the caller asked for it, and [DONE]. The chunk with the usage has no choices, as OpenAI's API
-// reference requires.
+// endStream returns the last chunks of a stream: one with the finish_reason, one with the usage if the caller asked for
+// it, and [DONE]. The chunk with the usage has no choices, as OpenAI's API reference requires.
 func (enc *Encoder) endStream(reason string) []sse.Frame {
 	last := enc.newChunk(delta{})
 	last.Choices[0].FinishReason = &reason

@@ -69,7 +69,8 @@ func (q *Request) readMessages(in []inMessage) error {
 				if c.ID == "" || c.Function.Name == "" {
 					return &Invalid{fmt.Sprintf("%s.tool_calls[%d]", field, j), "must have an id and a function with a name"}
 				}
-				out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+				call := agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments}
+				out.Calls = append(out.Calls, call)
 			}
 		case "tool":
 			out.CallID = msg.ToolCallID

@@ -7,8 +7,7 @@ import (
 	"answerd/internal/event"
 )
 
-// chunk is a chat.completion.chunk. Usage is null or an object if the caller asked for it, and
-// absent otherwise.
+// chunk is a chat.completion.chunk. Usage is null or an object if the caller asked for it, and absent otherwise.
 type chunk struct {
 	ID      string          `json:"id"`
 	Object  string          `json:"object"`

@@ -113,7 +113,8 @@ func isConversationID(s string) bool {
 // readLimits reads the limits of the response and its metadata. A response in the background must be stored, because
 // its caller can only get it by retrieving it.
 func (q *Request) readLimits(in body) error {
-	for name, v := range map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
+	limits := map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls}
+	for name, v := range limits {
 		if v != nil && *v < 1 {
 			return &Invalid{name, "must be positive"}
 		}

@@ -121,13 +121,13 @@ func (enc *Encoder) beginResponse() {
 	}
 }
 
-// TokenExpired returns the frames that end a stream before its response, because the caller's token has expired. The
+// TokenExpired returns the frames that end a stream before its response ends, because the caller's token has expired. The
 // error event is not an event of the response: it repeats the sequence_number of the last event that the reader has, so
 // that a reader who passes it as starting_after misses nothing.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	data, _ := json.Marshal(fields{ // cannot fail for strings and numbers
-		"type": "error", "code": "token_expired", "message": "The access token has expired. The response goes on.", "param": nil,
-		"sequence_number": max(enc.seq, enc.head.Skip) - 1,
+		"type": "error", "code": "token_expired", "message": "The access token has expired. The response goes on.",
+		"param": nil, "sequence_number": max(enc.seq, enc.head.Skip) - 1,
 	})
 	return []sse.Frame{{Event: "error", Data: data}}
 }
@@ -254,7 +254,8 @@ func (enc *Encoder) finishItem(index int, item any) {
 
 // textStart opens a message item for the part with that id. Its content is one text part.
 func (enc *Encoder) textStart(partID string) {
-	item := messageItem{ID: itemID("msg", enc.head.ID, partID), Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}
+	id := itemID("msg", enc.head.ID, partID)
+	item := messageItem{ID: id, Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}
 	enc.text = &openItem[messageItem]{item: item, index: enc.addItem(item)}
 	enc.emitEvent("response.content_part.added", enc.textFields("part", outputText("")))
 }
@@ -265,8 +266,7 @@ func (enc *Encoder) textDelta(delta string) {
 	enc.emitEvent("response.output_text.delta", enc.textFields("delta", delta, "logprobs", []any{}))
 }
 
-// textFields returns the members of an event about the text of the open message item, and the members in more, which
-// alternates names and values.
+// textFields returns the members of an event about the open message item; more is as in itemFields.
 func (enc *Encoder) textFields(more ...any) fields {
 	f := itemFields(enc.text.item.ID, enc.text.index, more...)
 	f["content_index"] = 0 // a message item has one part
@@ -288,7 +288,8 @@ func (enc *Encoder) textEnd() {
 // reasoningStart opens a reasoning item. Its text is a summary part, because clients show the summary of reasoning and
 // not its content.
 func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
-	item := reasoningItem{ID: itemID("rs", enc.head.ID, b.PartID), Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}
+	id := itemID("rs", enc.head.ID, b.PartID)
+	item := reasoningItem{ID: id, Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}
 	enc.reasoning = &openItem[reasoningItem]{item: item, index: enc.addItem(item)}
 	f := itemFields(item.ID, enc.reasoning.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"})
 	enc.emitEvent("response.reasoning_summary_part.added", f)
@@ -312,7 +313,7 @@ func (enc *Encoder) reasoningEnd() {
 // log has closed all texts, reasoning and calls of the step before, and items of the stream cannot be withdrawn. So only
 // the response at the end says which messages are valid.
 func (enc *Encoder) stepReset() {
-	enc.functionCalls = nil // the repeated step calls the caller's functions again
+	enc.functionCalls = nil // only the last step of a run has calls of the caller's functions
 	output := enc.resp.Output[enc.stepIndex:]
 	for i := range output {
 		if m, ok := output[i].(messageItem); ok {

@@ -31,8 +31,7 @@ type Request struct {
 	// ListedServers are the MCP servers that the request names as tools of type mcp. Servers has them first; those of
 	// the member "answerd" follow.
 	ListedServers []string
-	// Options is the member "answerd", which has native fields that this format lacks; nil if it
-	// is missing.
+	// Options is the member "answerd", which has native fields that this format lacks; nil if it is missing.
 	Options json.RawMessage
 }
 

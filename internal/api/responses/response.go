@@ -264,8 +264,7 @@ type executionError struct {
 	Content []any  `json:"content"`
 }
 
-// protocolError is the error of an mcp_call that did not reach the tool, or whose outcome is
-// unknown.
+// protocolError is the error of an mcp_call that did not reach the tool, or whose outcome is unknown.
 type protocolError struct {
 	Type    string `json:"type"` // mcp_protocol_error
 	Code    int    `json:"code"`

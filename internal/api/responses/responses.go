@@ -1,20 +1,17 @@
-// Package responses implements the API format of OpenAI's Responses and of Open Responses: it
-// decodes a request to an agent.Request, and encodes the events of a run as the events of a stream
-// or as one response with items.
+// Package responses implements the API format of OpenAI's Responses and of Open Responses: it decodes a request to an
+// agent.Request, and encodes the events of a run as the events of a stream or as one response with items.
 //
 //	q, err := responses.Decode(body)             // *responses.Invalid names the parameter
 //	enc := responses.NewEncoder(responses.Header{ID: id, Created: run.Created, Echo: q.Echo})
 //	frames := enc.Encode(e)                      // stream: true, for every event of the run
 //	enc.Encode(e); body := enc.Response()        // otherwise
 //
-// Calls of the MCP servers' tools are mcp_call items, as in OpenAI's remote MCP. A call that needs
-// approval is an mcp_approval_request, which ends the response; the input of the next request
-// answers it. Calls of tools that the caller declares are function_call items. The agent declines
-// elicitations, because the format has no item for them.
+// Calls of the MCP servers' tools are mcp_call items, as in OpenAI's remote MCP. A call that needs approval is an
+// mcp_approval_request, which ends the response; the input of the next request answers it. Calls of tools that the
+// caller declares are function_call items. The agent declines elicitations, because the format has no item for them.
 //
-// sequence_number counts the events of the stream from 0, not those of the run. It is the same
-// each time the stream is read, because the encoder's state depends only on the run's events. An
-// Encoder is not safe for concurrent use.
+// sequence_number counts the events of the stream from 0, not those of the run. It is the same each time the stream is
+// read, because the encoder's state depends only on the run's events. An Encoder is not safe for concurrent use.
 package responses
 
 import (
@@ -135,7 +132,7 @@ func (q *Request) EncodeStored() []byte {
 	return data
 }
 
-// dropMedia replaces the images and files of the question and the history by notes. It copies the history,
+// dropMedia replaces the images and files of the question and the history by notes. It changes a copy of the history,
 // because the run uses the original.
 func (s *StoredRequest) dropMedia() {
 	s.Question = withoutMedia(s.Question, s.Media)
@@ -164,8 +161,7 @@ func (s *StoredRequest) shorten() bool {
 	return true
 }
 
-// withoutMedia returns the text with a note in place of the media, so that the model knows that
-// there were some.
+// withoutMedia returns the text with a note in place of the media, so that the model knows of them.
 func withoutMedia(text string, media []agent.Media) string {
 	if len(media) == 0 {
 		return text

@@ -85,7 +85,8 @@ func (enc *Encoder) addApprovalRequests() {
 func (enc *Encoder) addFunctionCalls() {
 	for _, b := range enc.functionCalls {
 		args := argumentsOf(b)
-		item := functionItem{ID: itemID("fc", enc.head.ID, b.CallID), Type: "function_call", Status: "in_progress", CallID: b.CallID, Name: b.Tool}
+		id := itemID("fc", enc.head.ID, b.CallID)
+		item := functionItem{ID: id, Type: "function_call", Status: "in_progress", CallID: b.CallID, Name: b.Tool}
 		i := enc.addItem(item)
 		enc.emitEvent("response.function_call_arguments.delta", itemFields(item.ID, i, "delta", args))
 		enc.emitEvent("response.function_call_arguments.done", itemFields(item.ID, i, "name", b.Tool, "arguments", args))

@@ -20,7 +20,8 @@ import (
 
 // Find returns the path of the value that err, an error of json.Unmarshal for body, is about, such as messages[2].role.
 // value says what was found there in the words of encoding/json, such as number. ok is false if err is not about the type
-// of a value within body. The path lacks the positions in lists if err came from a type with its own UnmarshalJSON.
+// of a value within body. The path lacks the positions in lists if err came from a type with its own UnmarshalJSON
+// or is about a value in a map.
 func Find(body []byte, err error) (path, value string, ok bool) {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok || wrong.Field == "" {
@@ -35,7 +36,8 @@ func Find(body []byte, err error) (path, value string, ok bool) {
 	}
 	path, members := lastPath(dec)
 	if members != wrong.Field {
-		// The offset of err counts from the value that an UnmarshalJSON got, and not from the start of body.
+		// Either the value is in a map, whose keys encoding/json does not name, or the offset of err counts from the
+		// value that an UnmarshalJSON got and not from the start of body.
 		path = wrong.Field
 	}
 	return path, wrong.Value, true
