@@ -156,11 +156,10 @@ func (q *Request) readQuestion() error {
 		return &Invalid{"messages", "must end with a message of the user or a tool"}
 	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
 		return &Invalid{"messages", "must end with a message that is not blank"}
-	default:
-		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
-		if last == 0 {
-			q.History = nil // continues the thread; an empty list would say that no turn came before
-		}
+	}
+	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
+	if last == 0 {
+		q.History = nil // continues the thread; an empty list would say that no turn came before
 	}
 	return nil
 }

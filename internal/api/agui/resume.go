@@ -50,7 +50,7 @@ func (q *Request) readResume(in []resumption) error {
 
 // PayloadField translates a JSON pointer for errors: from a field of the input of POST /runs/{run_id}/input, to which
 // InputFor translates a payload, to the same field in that payload. For example, /args/n becomes /editedArgs/n for an
-// approval, /args/max becomes /max for a budget, and /content/n becomes /n for an elicitation.
+// approval, and /content/n becomes /n for an elicitation. /args/max always becomes /max, the field of a budget.
 func PayloadField(pointer string) string {
 	if rest, ok := strings.CutPrefix(pointer, "/content"); ok {
 		return rest

@@ -29,7 +29,7 @@ type Encoder struct {
 
 	functionCalls []event.ToolCall         // calls of the caller's functions in the current step
 	openApprovals []event.ApprovalRequired // approvals without a decision
-	approvalItems map[string]string        // item ids of approval requests, by call id
+	approvalItems map[string]string        // item id of the latest approval request of a call, by call id
 	stepIndex     int                      // index in the output at which the current step begins
 
 	usage       event.Usage // tokens of the run so far

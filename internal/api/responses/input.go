@@ -209,11 +209,10 @@ func (q *Request) readQuestion() error {
 		return &Invalid{"input", "must end with a message of the user or an output of a function"}
 	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
 		return &Invalid{"input", "must not be blank"}
-	default:
-		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
-		if last == 0 {
-			q.History = nil // continues the thread; an empty list would say that no turn came before
-		}
+	}
+	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
+	if last == 0 {
+		q.History = nil // continues the thread; an empty list would say that no turn came before
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func (enc *Encoder) closeOpenCalls() {
 
 // addApprovalRequests adds an item for each approval without a decision. It is called at a suspension and not when the
 // approval is required, because the agent may deny an approval at once, and a client could then no longer answer the
-// request. A response that covers a whole run has one item for each approval, even if several suspensions wait for it.
+// request. A response that covers a whole run does not repeat the latest request of a call at a later suspension.
 func (enc *Encoder) addApprovalRequests() {
 	for _, b := range enc.openApprovals {
 		id := itemID("mcpr", enc.head.ID, b.InterruptID)
