@@ -30,6 +30,7 @@ type Encoder struct {
 	functionCalls []event.ToolCall         // calls of the caller's functions in the current step
 	openApprovals []event.ApprovalRequired // approvals without a decision
 	approvalItems map[string]string        // item id of the latest approval request of a call, by call id
+	requested     map[string]bool          // item ids of the approval requests so far
 	stepIndex     int                      // index in the output at which the current step begins
 
 	usage       event.Usage // tokens of the run so far
@@ -54,7 +55,10 @@ type serverCall struct {
 
 // NewEncoder returns an encoder that has not encoded any event yet.
 func NewEncoder(h Header) *Encoder {
-	return &Encoder{head: h, resp: newResponse(h), calls: make(map[string]*serverCall), approvalItems: make(map[string]string)}
+	return &Encoder{
+		head: h, resp: newResponse(h),
+		calls: make(map[string]*serverCall), approvalItems: make(map[string]string), requested: make(map[string]bool),
+	}
 }
 
 // Response returns the response resource as of the latest event, to be encoded as JSON. Items in progress have the text

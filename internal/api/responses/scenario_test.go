@@ -71,3 +71,22 @@ func checkResume(t *testing.T, head responses.Header, s scenario.Scenario, whole
 		}
 	}
 }
+
+// Both approvals of an asked agent have the call of the agent that asks.
+func TestResponseOfAWholeRunRequestsEachApprovalOnce(t *testing.T) {
+	ask := event.Call{CallID: "c", Tool: "ask_b"}
+	head := responses.Header{ID: "resp_1", Model: "m", Whole: true}
+	_, enc := encodeScenario(head, scenario.Scenario{Events: []event.Event{
+		{Seq: 1, Body: event.Start{}},
+		{Seq: 2, Body: event.ApprovalRequired{Call: ask, InterruptID: "int_1", ChildRunID: "run_b"}},
+		{Seq: 3, Body: event.ApprovalRequired{Call: ask, InterruptID: "int_2", ChildRunID: "run_b"}},
+		{Seq: 4, Body: event.Suspended{}},
+	}})
+	response, err := json.Marshal(enc.Response())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(response), `"mcp_approval_request"`); n != 2 {
+		t.Errorf("got %d approval requests in %s, want 2", n, response)
+	}
+}

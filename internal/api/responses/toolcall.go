@@ -64,13 +64,14 @@ func (enc *Encoder) closeOpenCalls() {
 
 // addApprovalRequests adds an item for each approval without a decision. It is called at a suspension and not when the
 // approval is required, because the agent may deny an approval at once, and a client could then no longer answer the
-// request. A response that covers a whole run does not repeat the latest request of a call at a later suspension.
+// request. A response that covers a whole run does not repeat a request at a later suspension.
 func (enc *Encoder) addApprovalRequests() {
 	for _, b := range enc.openApprovals {
 		id := itemID("mcpr", enc.head.ID, b.InterruptID)
-		if enc.head.Whole && enc.approvalItems[b.CallID] == id {
+		if enc.head.Whole && enc.requested[id] {
 			continue
 		}
+		enc.requested[id] = true
 		item := approvalItem{
 			ID: id, Type: "mcp_approval_request", ServerLabel: serverLabel(b.Server), Name: b.Tool, Arguments: string(b.Args),
 		}
