@@ -93,7 +93,7 @@ func TestMistakeInAgentsFileIsNamed(t *testing.T) {
 	} {
 		writeFile(t, path, text)
 		err := run(t.Context(), []string{"check"}, w.environment("AGENTS_FILE", path), io.Discard, io.Discard)
-		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
+		if err == nil || err.Error() != want || reportError(err, io.Discard) != 2 {
 			t.Errorf("%s: got %v, want %s and exit code 2", text, err, want)
 		}
 	}

@@ -167,7 +167,7 @@ func TestAskReportsAFailedStartOnOneLine(t *testing.T) {
 	err := run(t.Context(), []string{"ask", "hi"}, w.environment("ADDR", "127.0.0.1:1", "MCP_CONFIG_PATH", "/nonexistent"), io.Discard, io.Discard)
 	var line bytes.Buffer
 	want := "answerd: MCP_CONFIG_PATH: cannot be read: no such file or directory (see docs/mcp-servers.md)\n"
-	if code := exitCode(err, &line); code != 2 || line.String() != want {
+	if code := reportError(err, &line); code != 2 || line.String() != want {
 		t.Errorf("got exit code %d, %q, want 2, %q", code, &line, want)
 	}
 }

@@ -57,7 +57,7 @@ func TestCheckAsksTheModelEndpointForItsModels(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			out := &syncBuffer{}
 			err := run(t.Context(), []string{"check"}, newTestEnvironment(append([]string{"LLM_API_KEY", "canary-key"}, c.settings...)...), out, out)
-			if code := exitCode(err, io.Discard); code != c.code {
+			if code := reportError(err, io.Discard); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			for _, want := range c.want {
@@ -96,7 +96,7 @@ func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	out := &syncBuffer{}
 	err := run(t.Context(), []string{"check"}, w.environment(w.withInboundAuth("MCP_URL", closedAddress(t), "LLM_APIKEY", "canary")...), out, out)
-	if code := exitCode(err, io.Discard); code != 1 {
+	if code := reportError(err, io.Discard); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
 
@@ -133,7 +133,7 @@ func TestCheckFetchesTheSigningKeysOfTheIssuer(t *testing.T) {
 	} {
 		out := &syncBuffer{}
 		err := run(t.Context(), []string{"check"}, w.environment(w.withInboundAuth(c.settings...)...), out, io.Discard)
-		if code := exitCode(err, io.Discard); code != c.code {
+		if code := reportError(err, io.Discard); code != c.code {
 			t.Errorf("%s: exit code %d, want %d", c.name, code, c.code)
 		}
 		for _, want := range c.want {
@@ -212,7 +212,7 @@ func TestCheckThatIsInterruptedEndsWith130(t *testing.T) {
 	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() }))
 	defer endpoint.Close()
 	err := run(ctx, []string{"check"}, newTestEnvironment("LLM_BASE_URL", endpoint.URL), io.Discard, io.Discard)
-	if code := exitCode(err, io.Discard); code != 130 {
+	if code := reportError(err, io.Discard); code != 130 {
 		t.Errorf("got exit code %d, %v, want 130", code, err)
 	}
 }
@@ -255,7 +255,7 @@ func TestCheckAsksWithWhatAModelHasOfItsOwn(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			out := &syncBuffer{}
 			err := run(t.Context(), []string{"check"}, newTestEnvironment("LLM_BASE_URL", good+"/v1", "MODELS_FILE", modelsFile(t, c.models)), out, io.Discard)
-			if code := exitCode(err, io.Discard); code != c.code || !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "canary") {
+			if code := reportError(err, io.Discard); code != c.code || !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "canary") {
 				t.Errorf("got exit code %d and\n%s\nwant %d, %q and no secret", code, out, c.code, c.want)
 			}
 		})
@@ -273,7 +273,7 @@ func TestCheckRefusesWhatServeRefuses(t *testing.T) {
 	} {
 		serving := run(t.Context(), []string{"serve"}, w.environment(settings...), io.Discard, io.Discard)
 		checking := run(t.Context(), []string{"check"}, w.environment(settings...), io.Discard, io.Discard)
-		if serving == nil || checking == nil || serving.Error() != checking.Error() || exitCode(checking, io.Discard) != 2 {
+		if serving == nil || checking == nil || serving.Error() != checking.Error() || reportError(checking, io.Discard) != 2 {
 			t.Errorf("%q: check gives %v, serve %v, want the same error, exit code 2", settings, checking, serving)
 		}
 	}

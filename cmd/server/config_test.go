@@ -106,7 +106,7 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 				t.Fatalf(`error %v, want a configError, name %q, error without "\n", error without canary`, err, c.name)
 			}
 			var line strings.Builder
-			if code := exitCode(err, &line); code != 2 || !strings.HasPrefix(line.String(), "answerd: "+c.name+": ") {
+			if code := reportError(err, &line); code != 2 || !strings.HasPrefix(line.String(), "answerd: "+c.name+": ") {
 				t.Errorf("exit code %d, %q, want code 2, line starting with %q", code, line.String(), "answerd: "+c.name+": ")
 			}
 		})

@@ -207,7 +207,7 @@ func TestServeFailsOnAPortInUse(t *testing.T) {
 	defer l.Close()
 	w := newTestWorld(t, newTwoCallScript())
 	err = run(t.Context(), nil, w.environment("ADDR", l.Addr().String()), io.Discard, io.Discard)
-	if !errors.Is(err, syscall.EADDRINUSE) || exitCode(err, io.Discard) != 1 {
+	if !errors.Is(err, syscall.EADDRINUSE) || reportError(err, io.Discard) != 1 {
 		t.Errorf("error %v, want EADDRINUSE and exit code 1", err)
 	}
 }
@@ -223,7 +223,7 @@ func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
 		t.Errorf("the table:\n%s\nwant default connected by http, without a model request", out)
 	}
 	err := run(t.Context(), []string{"check"}, w.environment("MCP_URL", closedAddress(t)), out, io.Discard)
-	if err == nil || exitCode(err, io.Discard) != 1 {
+	if err == nil || reportError(err, io.Discard) != 1 {
 		t.Errorf("error %v, want exit code 1", err)
 	}
 	err = run(t.Context(), []string{"check"}, w.environment("IAM_CLIENT_SECRET", "canary-wrong"), out, io.Discard)
@@ -260,7 +260,7 @@ func TestHelpPrintsTheCommands(t *testing.T) {
 
 func TestRunNamesTheCommandsForAnUnknownOne(t *testing.T) {
 	out := &syncBuffer{}
-	code := exitCode(run(t.Context(), []string{"sevre"}, newTestEnvironment(), io.Discard, io.Discard), out)
+	code := reportError(run(t.Context(), []string{"sevre"}, newTestEnvironment(), io.Discard, io.Discard), out)
 	if want := "answerd: \"sevre\" is not a command; the commands are serve, demo, ask, chat, eval, check,"; code != 2 || !strings.HasPrefix(out.String(), want) || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("exit code %d, %q, want 2 and one line that begins with %q", code, out, want)
 	}
@@ -269,7 +269,7 @@ func TestRunNamesTheCommandsForAnUnknownOne(t *testing.T) {
 func TestRunRefusesUnknownCommandsAndArguments(t *testing.T) {
 	for _, args := range [][]string{{"sevre"}, {"serve", "now"}, {"demo", "-only", "db"}, {"demo", "-only", "mcp"}, {"demo", "-x"}} {
 		err := run(t.Context(), args, newTestEnvironment(), io.Discard, io.Discard)
-		if exitCode(err, io.Discard) != 2 {
+		if reportError(err, io.Discard) != 2 {
 			t.Errorf("%v: %v, want exit code 2", args, err)
 		}
 	}
@@ -312,7 +312,7 @@ func TestDemoAtAllAddressesPrintsOneThatCanBeOpened(t *testing.T) {
 // Many people have OPENAI_API_KEY in their environment, and want the demo that needs no key.
 func TestDemoWithAKeySaysHowToGetTheStandIn(t *testing.T) {
 	err := run(t.Context(), []string{"demo"}, newTestEnvironment("OPENAI_API_KEY", "canary"), io.Discard, io.Discard)
-	if exitCode(err, io.Discard) != 2 || !strings.Contains(err.Error(), "without OPENAI_API_KEY the demo uses its stand-in") {
+	if reportError(err, io.Discard) != 2 || !strings.Contains(err.Error(), "without OPENAI_API_KEY the demo uses its stand-in") {
 		t.Errorf("got %v, want an error that names OPENAI_API_KEY, exit code 2", err)
 	}
 }

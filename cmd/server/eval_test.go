@@ -28,7 +28,7 @@ func evaluate(t *testing.T, environ environment, suite string, args ...string) (
 	out := filepath.Join(dir, "report.json")
 	var printed, stderr bytes.Buffer
 	err := run(t.Context(), append([]string{"eval", writeCodeFile(t, dir, "suite.yaml", suite), "-out", out}, args...), environ, &printed, &stderr)
-	code = exitCode(err, &stderr)
+	code = reportError(err, &stderr)
 	if data, _ := os.ReadFile(out); len(data) > 0 { // a bad suite has no report
 		if err := json.Unmarshal(data, &report); err != nil {
 			t.Fatal(err)
@@ -301,7 +301,7 @@ func TestEvalIsInterruptedBeforeItsFirstAnswer(t *testing.T) {
 	stop()
 	suite := writeCodeFile(t, t.TempDir(), "suite.yaml", "cases: [{name: one, question: Hi, expect: {contains: a}}]")
 	var out bytes.Buffer
-	if err := run(ctx, []string{"eval", suite}, w.environment(), &out, &out); exitCode(err, &out) != 130 {
+	if err := run(ctx, []string{"eval", suite}, w.environment(), &out, &out); reportError(err, &out) != 130 {
 		t.Errorf("got %v, want exit code 130:\n%s", err, &out)
 	}
 }

@@ -179,7 +179,7 @@ func TestServeRefusesAnUnusableEventDirectory(t *testing.T) {
 		for _, dir := range []string{file, filepath.Join(file, "below"), "/proc/answerd"} {
 			out, stderr := &syncBuffer{}, &syncBuffer{}
 			err := run(t.Context(), []string{command}, w.environment("EVENTS_URL", "file:"+dir), out, stderr)
-			if code := exitCode(err, stderr); code != 2 || !strings.Contains(stderr.String(), "answerd: EVENTS_URL: "+dir+": ") {
+			if code := reportError(err, stderr); code != 2 || !strings.Contains(stderr.String(), "answerd: EVENTS_URL: "+dir+": ") {
 				t.Errorf("%s with EVENTS_URL=file:%s = exit code %d, %q, want 2 and the setting", command, dir, code, stderr)
 			}
 		}

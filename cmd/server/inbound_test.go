@@ -50,7 +50,7 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 		"127.0.0.1:0": false, "127.8.8.8:0": false, "[::1]:0": false, "[::ffff:127.0.0.1]:0": false, "localhost:0": false,
 	} {
 		_, err := loadConfig(newTestEnvironment(append(here, "ADDR", addr)...))
-		if bad, ok := errors.AsType[*configError](err); ok != open || open && (bad.name != "ADDR" || exitCode(err, io.Discard) != 2) {
+		if bad, ok := errors.AsType[*configError](err); ok != open || open && (bad.name != "ADDR" || reportError(err, io.Discard) != 2) {
 			t.Errorf("%s: %v, want ADDR refused: %t", addr, err, open)
 		}
 		if _, err := loadConfig(newTestEnvironment(append(here, "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true")...)); err != nil {
@@ -100,7 +100,7 @@ func TestPortIsUsedWithoutAnAddress(t *testing.T) {
 	}
 
 	_, err := loadConfig(newTestEnvironment(append(here[:2:2], "PORT", "9000")...))
-	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" || !strings.Contains(bad.reason, "ADDR=127.0.0.1:9000") || exitCode(err, io.Discard) != 2 {
+	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" || !strings.Contains(bad.reason, "ADDR=127.0.0.1:9000") || reportError(err, io.Discard) != 2 {
 		t.Errorf("without authentication: got %v, want an error about PORT that names ADDR=127.0.0.1:9000", err)
 	}
 }
@@ -164,7 +164,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 	} {
 		for _, command := range [][]string{nil, {"check"}} {
 			err := run(t.Context(), command, newTestEnvironment(append(on, settings[:]...)...), io.Discard, io.Discard)
-			if exitCode(err, io.Discard) != 2 || err.Error() != want {
+			if reportError(err, io.Discard) != 2 || err.Error() != want {
 				t.Errorf("%v: got %v, want %s", command, err, want)
 			}
 		}

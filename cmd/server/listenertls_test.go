@@ -126,7 +126,7 @@ func TestTLSFilesOfTheListenerAreChecked(t *testing.T) {
 			"ADDR", ":0", "TLS_CERT_FILE", files.CertFile, "TLS_KEY_FILE", files.KeyFile},
 	} {
 		err := run(t.Context(), nil, newTestEnvironment(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...), io.Discard, io.Discard)
-		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
+		if err == nil || err.Error() != want || reportError(err, io.Discard) != 2 {
 			t.Errorf("got %v, want exit code 2 and %s", err, want)
 		}
 	}

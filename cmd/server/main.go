@@ -41,48 +41,72 @@ import (
 	"answerd/internal/terminal"
 )
 
-// command describes a command of answerd. The table of commands is what run looks a name up in, and
-// what the help is printed from.
+// command describes a command of answerd: run executes it, and printHelp prints its description.
 type command struct {
 	name string
-	args string // as help prints them
-	does string // for the help: a line each for what it does and for its flags
-	// flags reports whether the command reads arguments.
-	flags bool
-	// run executes the command and returns when it is done. Its error becomes the exit code (exitCode).
+	args string // arguments as the help prints them, such as "[flags] QUESTION"
+	// description is for the help: a line for what the command does, then a line for each of its flags. White space
+	// around a line is left out.
+	description string
+	takesArgs   bool // if false, run refuses arguments
+	// run executes the command and returns when it is done. reportError turns its error into the exit code.
 	run func(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error
 }
 
 // commands returns all commands, in the order of the help.
 func commands() []command {
 	return []command{
-		{"serve", "", "serve, configured by the environment; the default", false, func(ctx context.Context, _ []string, environ environment, _, stderr io.Writer) error {
-			c, err := loadConfig(environ)
-			if err != nil {
-				return err
-			}
-			return serve(ctx, c, stderr, func(string) {})
-		}},
-		{"demo", "", "serve with an IAM, an MCP server and a stand-in for a model on this machine; no key needed", true, demoCommand},
-		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;\n-json: print the answer as JSON; -export FILE: write the run into this file; -yes: approve every call", true, askCommand},
-		{"chat", "[flags]", "the same as a conversation", true, chatCommand},
-		{"eval", "SUITE.yaml [flags]", "ask the questions of a suite and check the answers, in this process;\n-url U: of the answerd there; -token-file F: send the token in this file; -parallel N: questions at a time;\n-out F: write the report as JSON; -junit F: as JUnit XML;\n-against F: compare with the settings in this environment file", true, evalCommand},
-		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM, the callers' issuer and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one read-only tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
-		{"replay", "[flags] FILE|DIRECTORY ...", "run exports of runs again, offline, and print what differs;\n-model M: ask this model with the recorded results of tools, and print both answers;\n-tools: compare the definitions of tools with those of the MCP servers now", true, replayCommand},
-		{"verify", "-jwks URL|FILE FILE", "check an export against the receipt of its run;\n-receipt FILE: the receipt, otherwise beside the export with the ending .jws;\n-jwks: the public keys, as at /.well-known/jwks.json", true, verifyCommand},
-		{"version", "", "versions of answerd, Go and the MCP protocol", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
-			return printVersion(stdout)
-		}},
-		{"health", "", "ask a running answerd at ADDR whether it is alive", false, func(ctx context.Context, _ []string, environ environment, _, _ io.Writer) error {
-			return checkHealth(ctx, environ)
-		}},
-		{"help", "", "this text", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
-			return printHelp(stdout)
-		}},
+		{name: "serve", description: "serve, configured by the environment; the default", run: serveCommand},
+		{name: "demo", takesArgs: true, run: demoCommand,
+			description: "serve with an IAM, an MCP server and a stand-in for a model on this machine; no key needed"},
+		{name: "ask", args: "[flags] QUESTION", takesArgs: true, run: askCommand,
+			description: `ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;
+				-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;
+				-json: print the answer as JSON; -export FILE: write the run into this file; -yes: approve every call`},
+		{name: "chat", args: "[flags]", takesArgs: true, run: chatCommand, description: "the same as a conversation"},
+		{name: "eval", args: "SUITE.yaml [flags]", takesArgs: true, run: evalCommand,
+			description: `ask the questions of a suite and check the answers, in this process;
+				-url U: of the answerd there; -token-file F: send the token in this file; -parallel N: questions at a time;
+				-out F: write the report as JSON; -junit F: as JUnit XML;
+				-against F: compare with the settings in this environment file`},
+		{name: "check", args: "[-accept] [-ask] [-strict]", takesArgs: true, run: checkCommand,
+			description: `print what is configured and ask the model endpoint, the IAM, the callers' issuer and every MCP server;
+				-accept: accept the tools of pinned servers as they are now;
+				-ask: ask the model one question, with one read-only tool;
+				-strict: refuse members of mcp.json that are not known`},
+		{name: "replay", args: "[flags] FILE|DIRECTORY ...", takesArgs: true, run: replayCommand,
+			description: `run exports of runs again, offline, and print what differs;
+				-model M: ask this model with the recorded results of tools, and print both answers;
+				-tools: compare the definitions of tools with those of the MCP servers now`},
+		{name: "verify", args: "-jwks URL|FILE FILE", takesArgs: true, run: verifyCommand,
+			description: `check an export against the receipt of its run;
+				-receipt FILE: the receipt, otherwise beside the export with the ending .jws;
+				-jwks: the public keys, as at /.well-known/jwks.json`},
+		{name: "version", description: "versions of answerd, Go and the MCP protocol",
+			run: func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
+				return printVersion(stdout)
+			}},
+		{name: "health", description: "ask a running answerd at ADDR whether it is alive",
+			run: func(ctx context.Context, _ []string, environ environment, _, _ io.Writer) error {
+				return checkHealth(ctx, environ)
+			}},
+		{name: "help", description: "this text",
+			run: func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
+				return printHelp(stdout)
+			}},
 	}
 }
 
-// commandNames returns the names of all commands, for an error on one line.
+// serveCommand runs `answerd serve`, with the settings of the environment, until ctx ends.
+func serveCommand(ctx context.Context, _ []string, environ environment, _, stderr io.Writer) error {
+	c, err := loadConfig(environ)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, c, stderr, func(string) {})
+}
+
+// commandNames returns the names of all commands, separated by commas.
 func commandNames() string {
 	var names []string
 	for _, c := range commands() {
@@ -91,16 +115,16 @@ func commandNames() string {
 	return strings.Join(names, ", ")
 }
 
-// printHelp prints the commands and where the settings are described.
+// printHelp prints the commands, the most important settings, and where all of them are described.
 func printHelp(stdout io.Writer) error {
 	var b strings.Builder
 	b.WriteString("answerd answers questions over HTTP: a language model uses the tools of your MCP servers.\n\nCommands:\n")
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, c := range commands() {
 		name := strings.TrimSpace("answerd " + c.name + " " + c.args)
-		for line := range strings.Lines(c.does) {
+		for line := range strings.Lines(c.description) {
 			fmt.Fprintf(table, "  %s\t%s\n", name, strings.TrimSpace(line))
-			name = ""
+			name = "" // only the first line of a description has the name beside it
 		}
 	}
 	table.Flush()
@@ -119,8 +143,7 @@ Exit codes: 0 success, 1 failure, 2 unusable configuration or arguments, 130 int
 	return err
 }
 
-// main runs the command and turns its error into an exit code. Everything else is in run, which
-// tests call too.
+// main runs the command of the arguments, and exits with the code for its error.
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -134,19 +157,19 @@ func main() {
 	}
 	err := run(ctx, os.Args[1:], newEnvironment(os.Environ()), os.Stdout, stderr)
 	stop()
-	code := exitCode(err, stderr)
-	last, cancel := context.WithTimeout(context.Background(), stderrTimeout)
-	_ = stderr.Close(last) // an error could not be reported any more
+	code := reportError(err, stderr)
+	closeCtx, cancel := context.WithTimeout(context.Background(), stderrTimeout)
+	_ = stderr.Close(closeCtx) // an error could not be reported any more
 	cancel()
 	os.Exit(code)
 }
 
-// stderrTimeout bounds how long the process waits at its end for stderr to accept the last
-// lines.
+// stderrTimeout bounds how long the process waits, before it exits, for stderr to accept the last lines.
 const stderrTimeout = time.Second
 
-// run executes a command, for main and for the end-to-end tests. It returns when the command
-// is done, or drained after ctx has ended.
+// run executes the command that the first argument names, or serve without arguments. A help flag at any place prints
+// the help instead. run returns when the command is done; serve drains after ctx has ended. The end-to-end tests call run
+// too.
 func run(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	name := "serve"
 	if len(args) > 0 {
@@ -158,23 +181,23 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 	case name == "-version", name == "--version":
 		name = "version"
 	}
-	for _, c := range commands() {
-		switch {
-		case c.name != name:
-		case len(args) > 0 && !c.flags:
-			return &usageError{name + " takes no arguments; answerd help describes the commands"}
-		default:
-			return c.run(ctx, args, environ, stdout, stderr)
-		}
+	all := commands()
+	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })
+	if i < 0 {
+		return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, commandNames())}
 	}
-	return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, commandNames())}
+	if len(args) > 0 && !all[i].takesArgs {
+		return &usageError{name + " takes no arguments; answerd help describes the commands"}
+	}
+	return all[i].run(ctx, args, environ, stdout, stderr)
 }
 
 // isHelpFlag reports whether an argument asks for help.
 func isHelpFlag(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
-// exitCode prints err on one line and returns the exit code for it.
-func exitCode(err error, stderr io.Writer) int {
+// reportError prints err to stderr, on one line with the page that explains it, and returns the exit code: 0 without an
+// error, 130 after an interrupt, 2 for settings, arguments or a suite that cannot be used, otherwise 1.
+func reportError(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
@@ -192,9 +215,9 @@ func exitCode(err error, stderr io.Writer) int {
 	return 1
 }
 
-// printVersion prints the versions that a bug report needs.
+// printVersion prints the versions of answerd, Go and the MCP protocol, and the commit that answerd was built from.
 func printVersion(stdout io.Writer) error {
-	// A build without the linker's values, such as go install, has the commit in its build info.
+	// In a release the linker has set commit. go install does not, but records the commit in the build info.
 	rev := commit
 	if info, ok := debug.ReadBuildInfo(); ok && rev == "" {
 		for _, s := range info.Settings {

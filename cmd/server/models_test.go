@@ -45,7 +45,7 @@ func TestModelsFileErrorNamesThePlace(t *testing.T) {
 		`[{"id":"a"},{"id":"a"}]`:                       "MODELS_FILE: /1/id: the same as /0/id",
 	} {
 		_, err := loadConfig(newTestEnvironment("MODELS_FILE", modelsFile(t, content)))
-		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
+		if err == nil || err.Error() != want || reportError(err, io.Discard) != 2 {
 			t.Errorf("%s: %v, want exit code 2 and %s", content, err, want)
 		}
 	}

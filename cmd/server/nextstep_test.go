@@ -29,7 +29,7 @@ func TestStartUpErrorsNameAPage(t *testing.T) {
 	}
 	for _, err := range failures {
 		var line strings.Builder
-		exitCode(err, &line)
+		reportError(err, &line)
 		m := helpAtEnd.FindStringSubmatch(line.String())
 		if m == nil {
 			t.Errorf("got %q, want a page at its end", line.String())

@@ -160,7 +160,7 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	settings := w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path)
 	out := &syncBuffer{}
 	err := run(t.Context(), []string{"check"}, settings, out, io.Discard)
-	if exitCode(err, io.Discard) != 1 || !strings.Contains(out.String(), "new: \"book_table\" of server crm\n  + endpoint: http://127.0.0.1") ||
+	if reportError(err, io.Discard) != 1 || !strings.Contains(out.String(), "new: \"book_table\" of server crm\n  + endpoint: http://127.0.0.1") ||
 		!strings.Contains(out.String(), "disabled until you accept them with answerd check -accept: 10") {
 		t.Errorf("error %v\n%s\nwant exit code 1, book_table of crm as new, disabled until it is accepted", err, out)
 	}
@@ -183,7 +183,7 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	}
 
 	for _, args := range [][]string{{"check", "now"}, {"check", "-x"}} {
-		if err := run(t.Context(), args, settings, io.Discard, io.Discard); exitCode(err, io.Discard) != 2 {
+		if err := run(t.Context(), args, settings, io.Discard, io.Discard); reportError(err, io.Discard) != 2 {
 			t.Errorf("%v: %v, want exit code 2", args, err)
 		}
 	}
@@ -202,7 +202,7 @@ func TestCheckStrictRefusesUnknownMembers(t *testing.T) {
 		t.Errorf("check = %v with the log\n%s\nwant no error and one line with %s", err, stderr, want)
 	}
 	err := run(t.Context(), []string{"check", "-strict"}, settings, io.Discard, io.Discard)
-	if exitCode(err, io.Discard) != 2 || !strings.Contains(err.Error(), `MCP_CONFIG_PATH: mcp.json: server "crm", colour: unknown member (line 2)`) {
+	if reportError(err, io.Discard) != 2 || !strings.Contains(err.Error(), `MCP_CONFIG_PATH: mcp.json: server "crm", colour: unknown member (line 2)`) {
 		t.Errorf("check -strict = %v, want exit 2 that names the member", err)
 	}
 }
@@ -219,7 +219,7 @@ func TestServeRefusesAuthJWTWithoutAServiceToken(t *testing.T) {
 		w := newTestWorld(t, newTwoCallScript())
 		stderr := &syncBuffer{}
 		err := run(t.Context(), []string{"check"}, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "ENABLE_JWT_TOKEN", "false"), io.Discard, stderr)
-		if code := exitCode(err, stderr); code != c.want || c.want == 2 && !strings.Contains(stderr.String(), `MCP_CONFIG_PATH: server "crm", auth: type jwt needs ENABLE_JWT_TOKEN=true`) {
+		if code := reportError(err, stderr); code != c.want || c.want == 2 && !strings.Contains(stderr.String(), `MCP_CONFIG_PATH: server "crm", auth: type jwt needs ENABLE_JWT_TOKEN=true`) {
 			t.Errorf("crm%s: exit code %d, want %d: %s", c.disabled, code, c.want, stderr)
 		}
 	}

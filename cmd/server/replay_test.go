@@ -56,7 +56,7 @@ func TestReplayRunsAnExportAgain(t *testing.T) {
 	prompt := filepath.Join(t.TempDir(), "prompt.txt")
 	writeFile(t, prompt, "You are a new assistant of {{.username}}.\n")
 	out, err := runReplay(t, []string{"SYSTEM_PROMPT_FILE=" + prompt, "DEFAULT_MODEL_ID=m"}, file)
-	if err == nil || exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "system prompt + You are a new assistant of user.") || !strings.Contains(out, "system prompt - You are a helpful assistant") {
+	if err == nil || reportError(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "system prompt + You are a new assistant of user.") || !strings.Contains(out, "system prompt - You are a helpful assistant") {
 		t.Errorf("replay with another prompt = %q, %v, want the lines that differ and exit code 1", out, err)
 	}
 
@@ -67,7 +67,7 @@ func TestReplayRunsAnExportAgain(t *testing.T) {
 	changed := filepath.Join(t.TempDir(), "changed.json")
 	writeFile(t, changed, strings.Replace(string(recorded), `"description":"`, `"description":"New: `, 1))
 	out, err = runReplay(t, nil, changed)
-	if err == nil || exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "is not the recorded one") {
+	if err == nil || reportError(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "is not the recorded one") {
 		t.Errorf("replay with a changed tool = %q, %v, want the tool and exit code 1", out, err)
 	}
 	writeFile(t, changed, strings.ReplaceAll(string(recorded), "You are a helpful", `You \u001b]0;x\u0007 are\u202e helpful`))
@@ -77,11 +77,11 @@ func TestReplayRunsAnExportAgain(t *testing.T) {
 	writeFile(t, changed, strings.Replace(string(recorded), "1250", "1260", 1)+" ")
 	for name, text := range map[string]string{"no JSON": "{", "no version": "{}", "another version": `{"version":99}`, "no end": `{"version":1,"events":[{"type":"start","run_id":"r","seq":1,"ts":1}]}`} {
 		writeFile(t, changed, text)
-		if _, err := runReplay(t, nil, changed); exitCode(err, &bytes.Buffer{}) != 2 {
+		if _, err := runReplay(t, nil, changed); reportError(err, &bytes.Buffer{}) != 2 {
 			t.Errorf("replay of %s = %v, want exit code 2", name, err)
 		}
 	}
-	if _, err := runReplay(t, nil); exitCode(err, &bytes.Buffer{}) != 2 {
+	if _, err := runReplay(t, nil); reportError(err, &bytes.Buffer{}) != 2 {
 		t.Errorf("replay without a file = %v, want exit code 2", err)
 	}
 }
@@ -136,15 +136,15 @@ func TestReplayComparesToolsOfServers(t *testing.T) {
 	}
 	addTool("Counts slowly.")
 	out, err := runReplay(t, settings, "-tools", file)
-	if want := `the tool count /description: was "Counts.", is "Counts slowly."`; exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
+	if want := `the tool count /description: was "Counts.", is "Counts slowly."`; reportError(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
 		t.Errorf("replay -tools with another description = %q, %v, want %s and exit code 1", out, err, want)
 	}
 	server.RemoveTools("count")
 	out, err = runReplay(t, settings, "-tools", file)
-	if want := "the tool count of default is gone"; exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
+	if want := "the tool count of default is gone"; reportError(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
 		t.Errorf("replay -tools without the tool = %q, %v, want %s and exit code 1", out, err, want)
 	}
-	if _, err := runReplay(t, settings, "-tools", "-model", "m", file); exitCode(err, &bytes.Buffer{}) != 2 {
+	if _, err := runReplay(t, settings, "-tools", "-model", "m", file); reportError(err, &bytes.Buffer{}) != 2 {
 		t.Errorf("replay -tools -model = %v, want exit code 2", err)
 	}
 	settings[2] = "MCP_URL=" + closedAddress(t)

@@ -34,15 +34,30 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// serve builds the parts of the service, bottom up, serves until ctx ends, and drains. Deferred
-// functions close the parts in reverse order, so each part is closed before those that it uses. It
-// calls listening with the address as soon as it accepts connections.
+// serviceParts holds the parts of answerd while serve builds them and runs them.
+type serviceParts struct {
+	cfg     config
+	logger  *slog.Logger
+	tel     *telemetry.Telemetry
+	closers []func() // what close calls, last one first
+
+	verifier *auth.Verifier // nil without inbound authentication
+	rules    *auth.Rules    // nil without AUTH_RULES_FILE
+	limits   memoryLimits
+	log      event.Log
+	models   *servedModels
+	tools    toolset
+	hooks    *webhook.Client // nil without HOOKS_URL
+	prompt   *prompt.Prompt
+}
+
+// serve builds the parts of the service, serves until ctx ends or the listener fails, and drains. It calls listening
+// with the address as soon as it accepts connections.
 //
-// The order of the parts matters. Telemetry is the first, so that it still exports what all others
-// record while they are closed. The log comes before the MCP servers, which keep sign-ins in it, and is
-// closed after them. What reads files again ends before the parts that it would change. The listener is
-// the last: a request that arrives finds everything that it needs. When the service ends, drainService
-// comes before all deferred functions, so no run uses a part that is being closed.
+// Each part is built after those that it uses, and closed before them. Telemetry is the first, so that it still exports
+// what the other parts record while they are closed. The log comes before the MCP servers, which keep sign-ins in it.
+// The listener is opened late: a request that arrives finds all parts. When the service ends, drainService comes before
+// any part is closed, so no run uses a closed part.
 func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(addr string)) error {
 	// Listen for signals from the start: the second one may arrive before the drain begins.
 	stages, stop := newShutdownStages(ctx)
@@ -58,116 +73,42 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 	}
 	defer stages.closeLogged(logger, "telemetry", tel.Shutdown)
 
-	// Who may call: certificates, tokens and rules.
-	defer cfg.certificates.close()
-	defer cfg.certificates.startReloading(ctx, "TLS certificates", logger)()
-	verifier, err := newVerifier(cfg, logger)
+	s := &serviceParts{cfg: cfg, logger: logger, tel: tel}
+	defer s.close()
+	if err := s.openCallerChecks(ctx); err != nil {
+		return err
+	}
+	if err := s.openLogModelsAndTools(ctx); err != nil {
+		return err
+	}
+	if err := s.openHooksAndPrompt(); err != nil {
+		return err
+	}
+	options, err := s.newAPIOptions()
 	if err != nil {
 		return err
 	}
-	if verifier != nil {
-		defer verifier.Close()
-	}
-	rules, endRules, err := newRules(ctx, cfg, logger)
-	if err != nil {
-		return err
-	}
-	defer endRules()
-
-	// The log, the models and the MCP servers.
-	limits := cfg.limitMemory(containerMemory, logger)
-	log, closeLog, err := openLog(ctx, cfg, limits.log, logger)
-	if err != nil {
-		return err
-	}
-	defer closeLog()
-	models := openModels(ctx, cfg, tel, logger)
-	defer func() { models.end() }()
-	tools, err := connectTools(cfg, mcp.Options{Transport: tel.Transport, SignIns: cfg.signIns(log, logger), ToolNames: cfg.toolNames(log), Logger: logger})
-	if err != nil {
-		return err
-	}
-	defer tools.close()
-	defer tools.startReloading(ctx, cfg, logger)()
-	if err := observeServers(tel, tools.client); err != nil {
-		return err
-	}
-	endExpiry, err := observeCertificates(ctx, tel, logger, func() []usedCertificate {
-		return slices.Concat(cfg.certificates.inUse(), models.usedCertificates(), usedByTools(tools.client))
-	})
-	if err != nil {
-		return err
-	}
-	defer endExpiry()
-
-	// The other parts of the agent and the API.
-	hooks, err := newHooks(cfg, tel, logger)
-	if err != nil {
-		return err
-	}
-	if hooks != nil {
-		defer hooks.Close()
-	}
-	prompt, err := newPrompt(cfg)
-	if err != nil {
-		return err
-	}
-	metricsHandler, endMetrics, err := serveMetrics(cfg, tel.Metrics(), logger)
-	if err != nil {
-		return err
-	}
-	defer endMetrics()
-	refused, err := newAuthFailureCounter(tel.Meter("answerd/api"))
-	if err != nil {
-		return err
-	}
-	signIn, endSignIn := newConsoleSignIn(cfg, logger)
-	defer endSignIn()
-	receipts, err := cfg.newReceiptSigner()
-	if err != nil {
-		return err
-	}
-
 	listener, err := cfg.listen()
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	s.onClose(func() { _ = listener.Close() })
 
-	// The deliveries and the agent are the last parts that can fail. They use the log from their start, and
-	// the agent claims runs at once. Only the drain stops them, so no step after them may return early.
-	deliveries, err := newDeliveries(cfg, log, tel, logger)
+	runs, err := s.startAgent()
 	if err != nil {
 		return err
 	}
-	options := cfg.agentOptions()
-	options.Model, options.Tools, options.Log = models.router, tools.client, log
-	options.Prompt, options.Hooks, options.Deliveries, options.Rules = prompt, hooks, deliveries, rules
-	options.MemoryShort, options.Memory = newMemoryCheck(log), admission.NewMemory(limits.runs)
-	options.Logger, options.Tracer, options.Meter = logger, tel.Tracer("answerd/agent"), tel.Meter("answerd/agent")
-	runs, err := agent.New(options)
-	if err != nil {
-		return err
-	}
-	defer models.startReloading(ctx, cfg, runs)()
-	defer cfg.startReloadingAgents(ctx, runs, tools.client, logger)()
-
-	handler := api.New(api.Options{
-		Agent: runs, Log: log, Receipts: receipts, Verifier: verifier, OnAuthFailure: refused,
-		CORSOrigins: cfg.CORSOrigins, AllowedHosts: cfg.AllowedHosts, PublicURL: cfg.PublicURL,
-		MaxBody: int64(cfg.MaxBodyBytes), Heartbeat: cfg.HeartbeatInterval, WriteTimeout: cfg.WriteTimeout,
-		MaxStreams: cfg.MaxStreams, MaxStreamsPerCaller: cfg.MaxStreamsPerPrincipal,
-		Metrics: metricsHandler, OpenAPI: contract.OpenAPI,
-		Console: console.Handler(console.Options{TraceURL: cfg.TraceURL, SignIn: signIn, Authenticated: verifier != nil}),
-		Version: version, Logger: logger, TraceID: telemetry.TraceID,
-	})
+	s.onClose(s.models.startReloading(ctx, cfg, runs))
+	s.onClose(cfg.startReloadingAgents(ctx, runs, s.tools.client, logger))
+	options.Agent = runs
+	handler := api.New(options)
 	server := newServer(tel.Handler(handler, handler.RoutePattern))
 
 	failed := make(chan error, 1)
 	go func() {
 		failed <- serveConnections(server, newLimitedListener(listener, cfg.maxConnections()), cfg.certificates.server)
 	}()
-	cfg.logConfiguration(logger, tools.client.Servers(), listener.Addr().String())
+	cfg.logConfiguration(logger, s.tools.client.Servers(), listener.Addr().String())
 	logger.Info("listening", "addr", listener.Addr().String(), "scheme", cfg.scheme(), "version", version)
 	listening(listener.Addr().String())
 
@@ -180,7 +121,128 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 	return errors.Join(err, drainService(stages, handler, runs, server, delay, cfg.DrainTimeout, logger))
 }
 
-// agentOptions returns the options of the agent that are settings. serve adds the parts that the agent uses.
+// onClose makes close call f before the functions of earlier calls.
+func (s *serviceParts) onClose(f func()) { s.closers = append(s.closers, f) }
+
+// close closes the parts that were built, in reverse order.
+func (s *serviceParts) close() {
+	for _, f := range s.closers {
+		defer f() // reverses the order, and calls the others even if one panics
+	}
+}
+
+// openCallerChecks sets what decides who may call, and starts to read its files again when they change: certificates,
+// the verifier of tokens and the access rules.
+func (s *serviceParts) openCallerChecks(ctx context.Context) (err error) {
+	s.onClose(s.cfg.certificates.close)
+	s.onClose(s.cfg.certificates.startReloading(ctx, "TLS certificates", s.logger))
+	if s.verifier, err = newVerifier(s.cfg, s.logger); err != nil {
+		return err
+	}
+	if s.verifier != nil {
+		s.onClose(s.verifier.Close)
+	}
+	rules, endRules, err := newRules(ctx, s.cfg, s.logger)
+	if err != nil {
+		return err
+	}
+	s.onClose(endRules)
+	s.rules = rules
+	return nil
+}
+
+// openLogModelsAndTools sets the memory limits, and opens the event log, the endpoints of the models and the client of
+// the MCP servers. It also starts their metrics and the warnings about certificates that expire soon.
+func (s *serviceParts) openLogModelsAndTools(ctx context.Context) error {
+	s.limits = s.cfg.limitMemory(containerMemory, s.logger)
+	log, closeLog, err := openLog(ctx, s.cfg, s.limits.log, s.logger)
+	if err != nil {
+		return err
+	}
+	s.onClose(closeLog)
+	s.log = log
+
+	s.models = openModels(ctx, s.cfg, s.tel, s.logger)
+	s.onClose(func() { s.models.end() }) // a reload replaces the function end
+
+	s.tools, err = connectTools(s.cfg, mcp.Options{
+		Transport: s.tel.Transport, SignIns: s.cfg.signIns(log, s.logger), ToolNames: s.cfg.toolNames(log), Logger: s.logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.onClose(s.tools.close)
+	s.onClose(s.tools.startReloading(ctx, s.cfg, s.logger))
+	if err := observeServers(s.tel, s.tools.client); err != nil {
+		return err
+	}
+	endExpiry, err := observeCertificates(ctx, s.tel, s.logger, func() []usedCertificate {
+		return slices.Concat(s.cfg.certificates.inUse(), s.models.usedCertificates(), usedByTools(s.tools.client))
+	})
+	if err != nil {
+		return err
+	}
+	s.onClose(endExpiry)
+	return nil
+}
+
+// openHooksAndPrompt sets the client of the operator's webhook service and the template of the system prompt.
+func (s *serviceParts) openHooksAndPrompt() (err error) {
+	if s.hooks, err = newHooks(s.cfg, s.tel, s.logger); err != nil {
+		return err
+	}
+	if s.hooks != nil {
+		s.onClose(s.hooks.Close)
+	}
+	s.prompt, err = newPrompt(s.cfg)
+	return err
+}
+
+// newAPIOptions returns the options of the HTTP handler except for the agent. With METRICS_ADDR it starts to serve
+// /metrics there.
+func (s *serviceParts) newAPIOptions() (api.Options, error) {
+	metricsHandler, endMetrics, err := serveMetrics(s.cfg, s.tel.Metrics(), s.logger)
+	if err != nil {
+		return api.Options{}, err
+	}
+	s.onClose(endMetrics)
+	countAuthFailure, err := newAuthFailureCounter(s.tel.Meter("answerd/api"))
+	if err != nil {
+		return api.Options{}, err
+	}
+	signIn, endSignIn := newConsoleSignIn(s.cfg, s.logger)
+	s.onClose(endSignIn)
+	receipts, err := s.cfg.newReceiptSigner()
+	if err != nil {
+		return api.Options{}, err
+	}
+	return api.Options{
+		Log: s.log, Receipts: receipts, Verifier: s.verifier, OnAuthFailure: countAuthFailure,
+		CORSOrigins: s.cfg.CORSOrigins, AllowedHosts: s.cfg.AllowedHosts, PublicURL: s.cfg.PublicURL,
+		MaxBody: int64(s.cfg.MaxBodyBytes), Heartbeat: s.cfg.HeartbeatInterval, WriteTimeout: s.cfg.WriteTimeout,
+		MaxStreams: s.cfg.MaxStreams, MaxStreamsPerCaller: s.cfg.MaxStreamsPerPrincipal,
+		Metrics: metricsHandler, OpenAPI: contract.OpenAPI,
+		Console: console.Handler(console.Options{TraceURL: s.cfg.TraceURL, SignIn: signIn, Authenticated: s.verifier != nil}),
+		Version: version, Logger: s.logger, TraceID: telemetry.TraceID,
+	}, nil
+}
+
+// startAgent starts the deliveries and the agent. They use the log at once, and the agent claims runs. Only the drain
+// stops them, so serve must not return before it has drained the agent.
+func (s *serviceParts) startAgent() (*agent.Agent, error) {
+	deliveries, err := newDeliveries(s.cfg, s.log, s.tel, s.logger)
+	if err != nil {
+		return nil, err
+	}
+	options := s.cfg.agentOptions()
+	options.Model, options.Tools, options.Log = s.models.router, s.tools.client, s.log
+	options.Prompt, options.Hooks, options.Deliveries, options.Rules = s.prompt, s.hooks, deliveries, s.rules
+	options.MemoryShort, options.Memory = newMemoryCheck(s.log), admission.NewMemory(s.limits.runs)
+	options.Logger, options.Tracer, options.Meter = s.logger, s.tel.Tracer("answerd/agent"), s.tel.Meter("answerd/agent")
+	return agent.New(options)
+}
+
+// agentOptions returns the options of the agent that come from settings. startAgent adds the parts that the agent uses.
 func (c *config) agentOptions() agent.Options {
 	return agent.Options{
 		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
@@ -194,7 +256,8 @@ func (c *config) agentOptions() agent.Options {
 	}
 }
 
-// serveConnections serves the connections of l, over TLS if there is a certificate.
+// serveConnections serves the connections of l until the server is shut down or l fails; it never returns nil. With a
+// certificate it serves over TLS, without one over plain HTTP.
 func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfig.Source) error {
 	if certificate == nil {
 		return server.Serve(l)
@@ -203,8 +266,8 @@ func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfi
 	return server.ServeTLS(l, "", "")
 }
 
-// newVerifier returns the verifier of callers' tokens, or nil if there is no inbound
-// authentication.
+// newVerifier returns the verifier of callers' tokens, or nil without AUTH_ISSUER. The caller must close it. It fetches no
+// keys. Its error is a *configError.
 func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 	if cfg.AuthIssuer == "" {
 		return nil, nil
@@ -215,46 +278,51 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 		}
 	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{
-		Issuer: cfg.AuthIssuer, Audience: cfg.AuthAudience, JWKSURL: cfg.AuthJWKSURL, Scope: cfg.AuthScope, Algorithms: trimElements(cfg.AuthAlgorithms),
-		Clients: trimElements(cfg.AuthClients), OnlyAccessTokens: cfg.AuthRequireATJWT, MaxLifetime: cfg.AuthMaxLifetime, HTTPClient: cfg.certificates.client, LimitClaim: cfg.LimitBy.claim(), Logger: logger,
+		Issuer: cfg.AuthIssuer, Audience: cfg.AuthAudience, JWKSURL: cfg.AuthJWKSURL, Scope: cfg.AuthScope,
+		Algorithms: trimElements(cfg.AuthAlgorithms), Clients: trimElements(cfg.AuthClients),
+		OnlyAccessTokens: cfg.AuthRequireATJWT, MaxLifetime: cfg.AuthMaxLifetime, LimitClaim: cfg.LimitBy.claim(),
+		HTTPClient: cfg.certificates.client, Logger: logger,
 	})
 	switch {
 	case errors.Is(err, auth.ErrAlgorithm):
 		return nil, &configError{"AUTH_ALGORITHMS", err.Error()}
-	case err != nil:
+	case err != nil: // validate has checked the issuer and the audience, so only the scope is left
 		return nil, &configError{"AUTH_SCOPE", err.Error()}
 	}
 	return v, nil
 }
 
-// newConsoleSignIn returns what the console needs to let people sign in, or nil if they paste a token,
-// and the function that ends the discovery of it.
-func newConsoleSignIn(cfg config, logger *slog.Logger) (func(context.Context) (console.SignIn, error), func()) {
+// newConsoleSignIn returns the function that tells the console where people sign in; nil without
+// CONSOLE_OIDC_CLIENT_ID, so that they paste a token. The function reads the endpoints from the metadata of AUTH_ISSUER.
+// end cancels a request for them and closes the connections.
+func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Context) (console.SignIn, error), end func()) {
 	if cfg.ConsoleOIDCClientID == "" {
 		return nil, func() {}
 	}
 	client := fetch.NewClient(cfg.certificates.client)
 	discovery := signin.NewDiscovery(cfg.AuthIssuer, client, logger)
-	end := func() {
+	end = func() {
 		discovery.Close()
-		if cfg.certificates.client == nil {
+		if cfg.certificates.client == nil { // otherwise certificates.close does it, because client shares its transport
 			client.CloseIdleConnections()
 		}
 	}
 	return func(ctx context.Context) (console.SignIn, error) {
-		e, err := discovery.Endpoints(ctx)
+		endpoints, err := discovery.Endpoints(ctx)
 		scope := cmp.Or(cfg.ConsoleOIDCScope, cfg.AuthScope)
-		if cfg.ConsoleOIDCScope == "" && e.OpenID {
+		if cfg.ConsoleOIDCScope == "" && endpoints.OpenID {
 			scope = strings.TrimSpace("openid " + scope)
 		}
 		return console.SignIn{
-			Issuer: cfg.AuthIssuer, ClientID: cfg.ConsoleOIDCClientID, AuthorizationEndpoint: e.Authorization, TokenEndpoint: e.Token,
-			EndSessionEndpoint: e.EndSession, IssuerInResponse: e.IssuerInResponse, Scope: scope, Audience: cfg.AuthAudience,
+			Issuer: cfg.AuthIssuer, ClientID: cfg.ConsoleOIDCClientID, Scope: scope, Audience: cfg.AuthAudience,
+			AuthorizationEndpoint: endpoints.Authorization, TokenEndpoint: endpoints.Token,
+			EndSessionEndpoint: endpoints.EndSession, IssuerInResponse: endpoints.IssuerInResponse,
 		}, err
 	}, end
 }
 
-// newHooks returns the client of the operator's webhook service, or nil if none is configured.
+// newHooks returns the client of the operator's webhook service, or nil without HOOKS_URL. The caller must close it. Its
+// error is a *configError.
 func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook.Client, error) {
 	if cfg.HooksURL == "" {
 		return nil, nil
@@ -277,15 +345,16 @@ func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webho
 	return hooks, nil
 }
 
-// newDeliveries returns the deliverer of webhooks about ended runs, or nil if no receiver is configured. The
-// agent drains it.
+// newDeliveries starts the deliverer of webhooks about ended runs. It returns nil if neither RUN_WEBHOOK_URL nor
+// CALLBACK_ORIGINS is set. The deliverer runs until the agent that gets it is drained.
 func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *slog.Logger) (*delivery.Deliverer, error) {
 	if c.RunWebhookURL == "" && c.CallbackOrigins == nil {
 		return nil, nil
 	}
 	o := delivery.Options{
 		URL: c.RunWebhookURL, CallbackOrigins: c.CallbackOrigins, PrivateCallbacks: c.CallbackPrivate, Secret: c.HooksSecret,
-		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, Local: c.EventsURL.IsZero(),
+		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, // waiting deliveries leave the log to the runs
+		Local: c.EventsURL.IsZero(),
 		Meter: tel.Meter("answerd/agent/delivery"), Logger: logger,
 	}
 	if file := c.newSecretFile("HOOKS_SECRET", c.HooksSecret, logger); file != nil {
@@ -298,7 +367,8 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	return d, nil
 }
 
-// newReceiptSigner returns the signer of receipts with the keys of RECEIPT_KEY_FILE, or nil if that is not set.
+// newReceiptSigner reads RECEIPT_KEY_FILE and returns the signer of receipts; nil if the setting is not set. Its error is
+// a *configError.
 func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	if c.ReceiptKeyFile == "" {
 		return nil, nil
@@ -306,7 +376,8 @@ func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	return parseFile("RECEIPT_KEY_FILE", c.ReceiptKeyFile, receipt.ParseKeys)
 }
 
-// newPrompt returns the template of the system prompt: the operator's or the built-in one.
+// newPrompt reads SYSTEM_PROMPT_FILE and returns the template of the system prompt; the built-in one if the setting is
+// not set. Its error is a *configError.
 func newPrompt(cfg config) (*prompt.Prompt, error) {
 	zone, err := time.LoadLocation(cfg.AgentTimezone)
 	if err != nil {
@@ -325,11 +396,15 @@ func newPrompt(cfg config) (*prompt.Prompt, error) {
 	return p, nil
 }
 
-// telemetryConfig returns what is exported. Of the settings for the export of traces, the most specific one wins.
+// telemetryConfig returns which of traces, metrics and the log are exported, and where. Of the settings for the endpoint
+// of traces, the most specific one applies: OCI APM, then OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, then
+// OTEL_EXPORTER_OTLP_ENDPOINT.
 func telemetryConfig(cfg config, logger *slog.Logger) telemetry.Config {
-	t := telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Tracing: cfg.EnableTracing, QueueSize: cfg.OTelMaxQueueSize, Logger: logger}
+	t := telemetry.Config{
+		ServiceName: cfg.OTelServiceName, Version: version, Tracing: cfg.EnableTracing, QueueSize: cfg.OTelMaxQueueSize, Logger: logger,
+	}
 	if cfg.TraceContent {
-		t.MaxAttribute = genai.MaxBytes
+		t.MaxAttribute = genai.MaxBytes // the default would cut questions and answers
 	}
 	base := strings.TrimSuffix(cfg.OTelEndpoint, "/")
 	switch {
@@ -350,7 +425,8 @@ func telemetryConfig(cfg config, logger *slog.Logger) telemetry.Config {
 	return t
 }
 
-// newTelemetry creates traces and metrics.
+// newTelemetry starts the export of traces, metrics and the log. The caller must shut it down. Its error is a
+// *configError.
 func newTelemetry(ctx context.Context, cfg config, logger *slog.Logger) (*telemetry.Telemetry, error) {
 	tel, err := telemetry.New(ctx, telemetryConfig(cfg, logger))
 	if err != nil && !cfg.EnableTracing {

@@ -305,8 +305,8 @@ func TestTokensKeyFileIsChecked(t *testing.T) {
 		if refused != (c.want != "") || refused && (bad.name != "TOKENS_KEY_FILE" || !strings.Contains(bad.reason, c.want) || strings.Contains(bad.reason, "canary") || strings.Contains(bad.reason, "6361")) {
 			t.Errorf("%s: %v, want TOKENS_KEY_FILE with %q", name, err, c.want)
 		}
-		if refused && exitCode(err, new(strings.Builder)) != 2 {
-			t.Errorf("%s: exit code %d, want 2", name, exitCode(err, new(strings.Builder)))
+		if refused && reportError(err, new(strings.Builder)) != 2 {
+			t.Errorf("%s: exit code %d, want 2", name, reportError(err, new(strings.Builder)))
 		}
 	}
 }

@@ -153,7 +153,7 @@ func TestTLSFilesThatCannotBeUsedAreExitCode2(t *testing.T) {
 		"MCP_CONFIG_PATH: MCP server \"crm\", tls.caFile: " + missing + ": cannot be read: no such file or directory": {"MCP_CONFIG_PATH", mcpFile},
 	} {
 		err := run(t.Context(), nil, newTestEnvironment(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...), io.Discard, io.Discard)
-		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
+		if err == nil || err.Error() != want || reportError(err, io.Discard) != 2 {
 			t.Errorf("got %v, want exit code 2 and %s", err, want)
 		}
 	}

@@ -138,7 +138,7 @@ func TestTracingWithoutAnEndpointIsAStartUpError(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	err := run(t.Context(), nil, w.environment("ENABLE_TRACING", "true"), io.Discard, io.Discard)
-	if exitCode(err, io.Discard) != 2 || !strings.HasPrefix(err.Error(), "ENABLE_TRACING: ") {
+	if reportError(err, io.Discard) != 2 || !strings.HasPrefix(err.Error(), "ENABLE_TRACING: ") {
 		t.Errorf("error %v, want exit code 2 for ENABLE_TRACING", err)
 	}
 }
