@@ -288,23 +288,25 @@ type config struct {
 	// JWK. With several keys in it, the first one signs, and all are published at `/.well-known/jwks.json`.
 	ReceiptKeyFile string `env:"RECEIPT_KEY_FILE"`
 
-	eventsMaxBytesSet bool // if false, the event log may choose a smaller bound
-	portDecides       bool // Addr is from PORT
+	// The fields below are not settings: loadConfig derives them, or reads them from the files that settings name.
 
-	certificates certificates // of the settings
+	eventsMaxBytesSet bool // EVENTS_MAX_BYTES is set; if false, the event log may choose a smaller bound
+	portDecides       bool // Addr was derived from PORT, because ADDR is not set
+
+	certificates certificates // of TLS_*, LLM_TLS_* and IAM_TLS_*
 	tokenKeys    *sealed.Keys // of TOKENS_KEY_FILE; nil if it is not set
 
-	models            []llm.Profile // of MODELS_FILE
-	modelSet          bool          // DEFAULT_MODEL_ID is set, else the first of these models is the default
-	modelsWatch       *fileWatch    // of MODELS_FILE, as it was just before it was read
-	modelCertificates certificates
+	models            []llm.Profile // of MODELS_FILE; nil if it is not set
+	modelSet          bool          // DEFAULT_MODEL_ID is set; if false, the first of models is the default
+	modelsWatch       *fileWatch    // of MODELS_FILE; created before the file was read
+	modelCertificates certificates  // of models
 
-	agents      []definition.Agent // of AGENTS_FILE
-	agentsWatch *fileWatch         // of it and its prompts, as they were just before they were read
+	agents      []definition.Agent // of AGENTS_FILE; nil if it is not set
+	agentsWatch *fileWatch         // of AGENTS_FILE, created before the file was read, and of its prompt files
 
-	listener net.Listener        // in place of a listener at ADDR; nil unless ask or eval start the service
+	listener net.Listener        // in place of a listener at ADDR; nil unless ask, chat or eval start the service
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" if neither is known
-	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
+	lookup   func(string) string // value of an environment variable, for ${NAME} in files; "" if it is not set
 	warnings []*configError      // settings that are probably a mistake, although the service can start
 }
 
@@ -313,24 +315,24 @@ const openAIHost = "api.openai.com"
 
 // configError is the error for a setting that cannot be used: one line, exit code 2.
 type configError struct {
-	name   string
+	name   string // of the setting
 	reason string
 }
 
-// Error returns the line, which begins with the name of the setting.
+// Error returns the name of the setting and the reason, on one line.
 func (e *configError) Error() string { return e.name + ": " + e.reason }
 
-// fileReason returns the reason why a file cannot be read, without its path: the message names the
-// setting.
+// fileReason returns the reason of an error of package os without the operation and the path, because the message that
+// it is for names the setting.
 func fileReason(err error) string {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return p.Err.Error()
+	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
+		return pathErr.Err.Error()
 	}
 	return err.Error()
 }
 
-// parseFile reads and parses the file at path, which the setting with this name has. Its error is a *configError.
+// parseFile reads the file at path and parses it with parse. name is the setting whose value the path is. The error, of
+// reading or of parse, is a *configError with that name.
 func parseFile[T any](name, path string, parse func([]byte) (T, error)) (parsed T, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -342,28 +344,29 @@ func parseFile[T any](name, path string, parse func([]byte) (T, error)) (parsed 
 	return parsed, nil
 }
 
-// limitBy is subject, or claim: and the name of a claim.
+// limitBy is the value of LIMIT_BY: subject, or claim: and the name of a claim.
 type limitBy string
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (l *limitBy) UnmarshalText(text []byte) error {
-	if name, ok := strings.CutPrefix(string(text), "claim:"); string(text) != "subject" && (!ok || name == "" || name == "/") {
+	value := limitBy(text)
+	if name := value.claim(); value != "subject" && (name == "" || name == "/") {
 		return errors.New("want subject, or claim: and the name of a claim")
 	}
-	*l = limitBy(text)
+	*l = value
 	return nil
 }
 
-// claim returns the name of the claim; "" for subject.
+// claim returns the name of the claim, or a JSON pointer to it; "" for subject.
 func (l limitBy) claim() string {
-	name, _ := strings.CutPrefix(string(l), "claim:")
-	if name == "subject" && name == string(l) {
+	name, ok := strings.CutPrefix(string(l), "claim:")
+	if !ok {
 		return ""
 	}
 	return name
 }
 
-// callerBudgets are limits such as cost=5/24h,total_tokens=2000000/24h.
+// callerBudgets is the value of BUDGET_PER_CALLER, such as cost=5/24h,total_tokens=2000000/24h.
 type callerBudgets []usage.Limit
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -372,7 +375,7 @@ func (b *callerBudgets) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// limitsCost reports whether one of the budgets is of the cost.
+// limitsCost reports whether one of the budgets limits the cost, which needs the prices of models.
 func (b callerBudgets) limitsCost() bool {
 	return slices.ContainsFunc(b, func(l usage.Limit) bool { return l.Name == "cost" })
 }
@@ -380,7 +383,7 @@ func (b callerBudgets) limitsCost() bool {
 // maxRate bounds the number in a rate.
 const maxRate = 1_000_000
 
-// rateLimit is a number per period, written 10/s, 60/m or 1000/h.
+// rateLimit is the value of RATE_LIMIT: a number per second, minute or hour, written 10/s, 60/m or 1000/h.
 type rateLimit admission.Rate
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -403,14 +406,14 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	units := []struct {
 		suffix string
 		size   int64
-	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}, {"", 1}}
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}, {"", 1}} // B ends the other units, so it comes after them
 	for _, u := range units {
 		number, ok := strings.CutSuffix(string(text), u.suffix)
 		if !ok {
 			continue
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || n < 0 || n > (1<<62)/u.size {
+		if err != nil || n < 0 || n > (1<<62)/u.size { // otherwise n * u.size could overflow
 			return errSize
 		}
 		*b = byteSize(n * u.size)
@@ -422,24 +425,24 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 // errSize is the reason why a text is not a byteSize.
 var errSize = errors.New("want a whole number with B, KiB, MiB, GiB or no unit")
 
-// usageError is the error for arguments that cannot be used: one line, exit code 2.
+// usageError is the error for arguments of a command that cannot be used: one line, exit code 2.
 type usageError struct{ text string }
 
-// Error returns the line.
+// Error returns the text.
 func (e *usageError) Error() string { return e.text }
 
-// sharesLog reports whether other processes use the same log.
+// sharesLog reports whether the event log is on NATS, where other processes may use it too.
 func (c *config) sharesLog() bool {
 	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// exportsMetrics reports whether metrics are exported by OTLP.
+// exportsMetrics reports whether metrics are exported with OTLP. GET /metrics does not count as an export.
 func (c *config) exportsMetrics() bool {
 	return slices.Contains(trimElements(c.OTelMetricsExporter), "otlp")
 }
 
-// trimElements returns the elements of a list without surrounding white space, or nil if it is
-// empty.
+// trimElements returns the elements of list, each without white space around it; nil if list is empty. Elements that
+// were only white space remain, as "".
 func trimElements(list []string) (out []string) {
 	for _, s := range list {
 		out = append(out, strings.TrimSpace(s))
@@ -447,13 +450,14 @@ func trimElements(list []string) (out []string) {
 	return out
 }
 
-// version and commit are set by the linker for releases.
+// version and commit of this build. The linker sets them in releases.
 var (
 	version = "dev"
 	commit  = ""
 )
 
-// settingNames returns the names of all settings, those of secrets also with _FILE.
+// settingNames returns the names of all environment variables that are settings: those of config, the same with _FILE
+// for secrets, and the two of OpenAI's clients that loadConfig reads in place of LLM_BASE_URL and LLM_API_KEY.
 func settingNames() []string {
 	names := []string{"OPENAI_API_KEY", "OPENAI_BASE_URL"}
 	for f := range reflect.TypeFor[config]().Fields() {

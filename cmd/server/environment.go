@@ -21,12 +21,12 @@ import (
 	mcpconfig "answerd/internal/mcp/config"
 )
 
-// environment holds the variables of a process by name. Only main reads the real ones, so tests
-// run with their own.
+// environment holds the values of environment variables by name. Only main reads those of the process; a test passes its
+// own.
 type environment map[string]string
 
-// newEnvironment returns the environment of os.Environ. Line breaks at the end of a value are left out, as they
-// are in files of secrets: a .env file of Windows and a Kubernetes Secret made with echo have them.
+// newEnvironment returns the environment of list, which has the form of os.Environ. It leaves out line breaks at the end
+// of a value: a .env file of Windows and a Kubernetes Secret that was made with echo have them.
 func newEnvironment(list []string) environment {
 	e := make(environment, len(list))
 	for _, variable := range list {
@@ -39,7 +39,8 @@ func newEnvironment(list []string) environment {
 // get returns the value of a variable, or "" if it is not set.
 func (e environment) get(name string) string { return e[name] }
 
-// override sets variables. A secret and the file that it is read from replace each other.
+// override sets the variables of settings. For each of them it first removes the variable of the same setting with or
+// without _FILE, so that a secret replaces the file that it was read from, and the other way round.
 func (e environment) override(settings map[string]string) {
 	for name := range settings {
 		delete(e, name+"_FILE")
@@ -48,9 +49,10 @@ func (e environment) override(settings map[string]string) {
 	maps.Copy(e, settings)
 }
 
-// readSettings returns the settings that are set, by the names in the tags of config. An empty
-// variable counts as unset, because compose files set variables that way. Secrets with _FILE are
-// read from their files.
+// readSettings returns the values of the settings that are set, by the names in the tags of config. An empty variable
+// counts as unset, because compose files set variables to "". A secret whose name with _FILE is set is read from that
+// file, which comes before the variable of the secret itself. The error is a *configError about a file that cannot be
+// read or is empty.
 func (e environment) readSettings() (map[string]string, error) {
 	out := make(map[string]string)
 	secret := reflect.TypeFor[auth.Secret]()
@@ -80,22 +82,23 @@ func (e environment) readSettings() (map[string]string, error) {
 }
 
 const (
-	maxUnknownSettings = 20  // reported at a time
-	maxVariableName    = 100 // bytes; longer names are not compared
-	minComparedName    = 8   // bytes; shorter names that begin like no setting are too often somebody else's
-	maxMisspelling     = 2   // edits that make another name of a setting a misspelling of it
+	maxUnknownSettings = 20  // warnings of unknownSettings
+	maxVariableName    = 100 // bytes; longer names are not compared with settings
+	minComparedName    = 8   // bytes; shorter names without the prefix of a setting often belong to another program
+	maxMisspelling     = 2   // edit distance up to which a variable of a library counts as a misspelled setting
 )
 
-// libraryVariable matches variables that the OpenTelemetry and OCI libraries may read.
+// libraryVariable matches variables that the OpenTelemetry and OCI libraries may read, although they are not settings.
 var libraryVariable = regexp.MustCompile(`^(OTEL|OCI)_`)
 
 // serviceVariable matches variables that Kubernetes sets for each Service.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)(_|$)|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$`)
 
-// unknownSettings returns a warning for each variable that is probably a misspelled setting and not one: it
-// begins like a setting, up to the first underscore, or is one edit away from it. It omits variables for
-// which uses is true.
-func (e environment) unknownSettings(uses func(name string) bool) []*configError {
+// unknownSettings returns a warning for each variable that is not a setting, but probably a misspelled one: it begins
+// like a setting, up to the first underscore, or one edit turns it into a setting. It leaves out variables that
+// Kubernetes or a library uses, and those for which isUsed returns true. The warnings are sorted by name, at most
+// maxUnknownSettings.
+func (e environment) unknownSettings(isUsed func(name string) bool) []*configError {
 	known := settingNames()
 	prefixes := make(map[string]bool)
 	for _, name := range known {
@@ -105,37 +108,39 @@ func (e environment) unknownSettings(uses func(name string) bool) []*configError
 	}
 	var out []*configError
 	for name := range e {
-		if len(name) > maxVariableName || slices.Contains(known, name) || serviceVariable.MatchString(name) || uses(name) {
+		if len(name) > maxVariableName || slices.Contains(known, name) || serviceVariable.MatchString(name) || isUsed(name) {
 			continue
 		}
-		like := nearestName(name, known)
+		nearest := nearestName(name, known)
+		distance := editDistance(name, nearest)
 		prefix, _, ok := strings.Cut(name, "_")
-		if beginsLikeSetting := ok && prefixes[prefix]; !beginsLikeSetting && (len(name) < minComparedName || editDistance(name, like) > 1) {
+		if beginsLikeSetting := ok && prefixes[prefix]; !beginsLikeSetting && (len(name) < minComparedName || distance > 1) {
 			continue
 		}
-		if libraryVariable.MatchString(name) && editDistance(name, like) > maxMisspelling {
+		if libraryVariable.MatchString(name) && distance > maxMisspelling {
 			continue
 		}
-		out = append(out, &configError{name, "is not a setting and has no effect; the nearest setting is " + like})
+		out = append(out, &configError{name, "is not a setting and has no effect; the nearest setting is " + nearest})
 	}
 	slices.SortFunc(out, func(a, b *configError) int { return strings.Compare(a.name, b.name) })
 	return out[:min(len(out), maxUnknownSettings)]
 }
 
-// nearestName returns the first of names with the least edit distance to name.
+// nearestName returns the element of names with the least edit distance to name; of several, the first one.
 func nearestName(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
 }
 
 // editDistance returns the least number of insertions, deletions and replacements of bytes that
-// turn a into b (Levenshtein distance). It keeps one row of the matrix.
+// turn a into b (Levenshtein distance).
 func editDistance(a, b string) int {
+	// row is one row of the matrix: after i rounds, row[j] is the distance of a[:i] and b[:j].
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		diagonal := row[0] // the distance of a[:i] and b[:j]
 		row[0] = i + 1
 		for j := range len(b) {
 			cost := diagonal
@@ -149,12 +154,11 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// findWarnings returns warnings about settings that are probably a mistake, although the service
-// can start.
+// findWarnings returns warnings about settings that are probably a mistake, although the service can start with them.
 func (c *config) findWarnings(environ environment) []*configError {
-	out := environ.unknownSettings(c.isUsedByFiles())
-	asksDefault := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
-	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && asksDefault {
+	out := environ.unknownSettings(c.usedInFiles())
+	usesDefaultEndpoint := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
+	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && usesDefaultEndpoint {
 		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
 	}
 	if c.exportsOTLP() {
@@ -206,16 +210,16 @@ func samplerWarnings(environ environment) (out []*configError) {
 // samplers are the values of OTEL_TRACES_SAMPLER that the OpenTelemetry SDK for Go has.
 var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 
-// exportsOTLP reports whether a signal is exported by OTLP.
+// exportsOTLP reports whether traces, metrics or the log are exported with OTLP.
 func (c *config) exportsOTLP() bool {
 	return c.EnableTracing || c.exportsMetrics() || c.OTelLogsExporter == "otlp"
 }
 
-// isUsedByFiles returns a function that reports whether mcp.json or MODELS_FILE uses a variable. They can use one of any
-// name, so such a variable is not a misspelled setting.
-func (c *config) isUsedByFiles() func(name string) bool {
+// usedInFiles reads mcp.json and MODELS_FILE, and returns a function that reports whether one of them uses the variable
+// with this name. Such a variable can have any name, so it is not a misspelled setting.
+func (c *config) usedInFiles() func(name string) bool {
 	var texts strings.Builder
-	read := make(map[string]bool) // variables that mcp.json has in the forms of other hosts, such as ${input:ID}
+	looked := make(map[string]bool) // variables that mcp.json uses, also in the forms of other hosts, such as ${input:ID}
 	for _, path := range []string{c.MCPConfigPath, c.ModelsFile} {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -223,38 +227,44 @@ func (c *config) isUsedByFiles() func(name string) bool {
 		}
 		texts.Write(data)
 		if path == c.MCPConfigPath {
-			_, _, _ = mcpconfig.Parse(data, func(name string) string { // its error too
-				read[name] = true
+			_, _, _ = mcpconfig.Parse(data, func(name string) string { // its error is reported by mcpServers
+				looked[name] = true
 				return c.lookup(name)
 			})
 		}
 	}
-	return func(name string) bool { return read[name] || strings.Contains(texts.String(), "${"+name) }
+	return func(name string) bool { return looked[name] || strings.Contains(texts.String(), "${"+name) }
 }
 
-// logSettingWarnings logs the settings that are probably a mistake.
+// logSettingWarnings logs the warnings that findWarnings returned, each with the page that explains the setting.
 func (c *config) logSettingWarnings(logger *slog.Logger) {
 	for _, w := range c.warnings {
 		logger.Warn("setting needs attention", "setting", w.name, "reason", w.reason, "help", helpPage(w))
 	}
 }
 
-// loadConfig reads the settings and checks what can be checked without the network. The error is a
-// *configError about the first setting that is wrong.
+// loadConfig reads the settings and the files that they name, and checks what can be checked without the network. The
+// error is a *configError about the first setting that is wrong. The config that comes with an error is incomplete:
+// only runDemo looks at it, for the model endpoint.
 func loadConfig(environ environment) (config, error) {
 	settings, err := environ.readSettings()
 	if err != nil {
 		return config{}, err
 	}
 
-	cfg := config{lookup: environ.get, modelSet: settings["DEFAULT_MODEL_ID"] != "", eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
+	cfg := config{
+		lookup:            environ.get,
+		modelSet:          settings["DEFAULT_MODEL_ID"] != "",
+		eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != "",
+	}
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
 	if cfg.OTelSDKDisabled {
 		cfg.EnableTracing, cfg.OTelMetricsExporter, cfg.OTelLogsExporter = false, nil, "none"
 	}
-	if cfg.portDecides = settings["ADDR"] == "" && cfg.Port != ""; cfg.portDecides {
+	cfg.portDecides = settings["ADDR"] == "" && cfg.Port != ""
+	if cfg.portDecides {
 		cfg.Addr = ":" + cfg.Port
 	}
 	if cfg.LLMBaseURL == "" {
@@ -295,8 +305,8 @@ func loadConfig(environ environment) (config, error) {
 // headers via environment variables"): name=value, percent-encoded.
 var otlpHeader = regexp.MustCompile("^\\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\\s*=([^%]|%[0-9A-Fa-f]{2})*$")
 
-// checkOTLPHeaders returns an error for headers that the OpenTelemetry SDK would leave out. Otherwise its log,
-// which is not answerd's, would quote them, and they are credentials.
+// checkOTLPHeaders returns an error if a header for OTLP has a form that the OpenTelemetry SDK does not accept. The SDK
+// would leave the header out and write it to its own log, although headers usually are credentials.
 func (c *config) checkOTLPHeaders() error {
 	if !c.exportsOTLP() {
 		return nil // they are not read
@@ -312,8 +322,8 @@ func (c *config) checkOTLPHeaders() error {
 	return nil
 }
 
-// otlpNumber and otlpFile match the variables of the OpenTelemetry SDK that are whole numbers, times among them, and
-// paths of files.
+// otlpNumber and otlpFile match the variables of the OpenTelemetry SDK whose values are whole numbers, and those whose
+// values are paths of files.
 var (
 	otlpNumber = regexp.MustCompile(`^OTEL_(EXPORTER_OTLP_\w*TIMEOUT|(BSP|BLRP|METRIC_EXPORT)_\w+|\w+_LIMIT)$`)
 	otlpFile   = regexp.MustCompile(`^OTEL_EXPORTER_OTLP_\w*(CERTIFICATE|CLIENT_KEY)$`)
@@ -337,7 +347,7 @@ func (c *config) checkOTLPFiles(environ environment) error {
 	return nil
 }
 
-// readTokenKeys reads TOKENS_KEY_FILE.
+// readTokenKeys sets c.tokenKeys from TOKENS_KEY_FILE, if that is set. Its error is a *configError.
 func (c *config) readTokenKeys() (err error) {
 	if c.TokensKeyFile == "" {
 		return nil
@@ -352,8 +362,8 @@ func (c *config) readTokenKeys() (err error) {
 	return nil
 }
 
-// settingParsers accept more spellings than strconv and time: yes and on for true, and a number
-// without a unit for seconds.
+// settingParsers parse settings by their type. They accept more spellings than strconv and time: yes and on for true, and
+// a number without a unit for seconds.
 var settingParsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[bool](): func(s string) (any, error) { return parseBool(s) },
 	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
@@ -364,7 +374,8 @@ var settingParsers = map[reflect.Type]env.ParserFunc{
 	},
 }
 
-// parseBool reads a setting that is true or false.
+// parseBool returns the value of a setting that is true or false: yes, y, on, no, n, off in any case, or what
+// strconv.ParseBool accepts.
 func parseBool(s string) (bool, error) {
 	switch strings.ToLower(s) {
 	case "yes", "y", "on":
@@ -375,17 +386,17 @@ func parseBool(s string) (bool, error) {
 	return strconv.ParseBool(s)
 }
 
-// parseError returns an error that names the setting instead of the struct's field.
+// parseError returns err, an error of package env, as a *configError. It names the setting, where env names the field of
+// config.
 func parseError(err error) error {
-	var parse env.ParseError
-	if errors.As(err, &parse) {
-		f, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
-		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(parse.Type), parseReason(parse.Err))}
+	if failed, ok := errors.AsType[env.ParseError](err); ok {
+		f, _ := reflect.TypeFor[config]().FieldByName(failed.Name)
+		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(failed.Type), parseReason(failed.Err))}
 	}
 	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
 }
 
-// parseReason returns the reason without the value, which may be secret.
+// parseReason returns err without the value that an error of strconv quotes.
 func parseReason(err error) error {
 	var number *strconv.NumError
 	if errors.As(err, &number) {
@@ -394,7 +405,7 @@ func parseReason(err error) error {
 	return err
 }
 
-// typeName returns the name of a setting's type in words, with an example.
+// typeName returns what a setting of type t is, in words and often with an example, for the error about its value.
 func typeName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():

@@ -19,34 +19,34 @@ import (
 	"answerd/internal/auth"
 )
 
-// limitedListener limits the open connections. A few beyond the limit are accepted and marked as
-// over the limit: requests on them are refused, and probes are answered. Beyond those, Accept
-// waits until a connection is closed; the kernel queues a few more.
+// limitedListener limits the open connections. Up to a quarter more than the limit, at least 4 and at most 256
+// connections, are accepted too, but marked as over the limit: only health probes are answered on them, and other
+// requests are refused. With that many open, Accept waits until one is closed, and the kernel queues new connections.
 //
-// Without a limit, connections would use up the file descriptors, and then neither the model nor an MCP
-// server could be reached: every run would fail, and not only the clients that are too many. The few
-// beyond it exist because an orchestrator that gets no answer to its probe kills the process, with all
-// its runs, although it is only busy.
+// Without a limit, connections could use up the file descriptors. Then neither the model nor an MCP server could be
+// reached, and every run would fail. Connections over the limit are accepted because an orchestrator whose probe gets no
+// answer kills the process, with all its runs, although it is only busy.
 type limitedListener struct {
 	net.Listener
-	limit  int
-	slots  chan struct{} // one for every connection that may be open
-	closed chan struct{}
-	once   sync.Once // closes closed
+	limit  int           // open connections that are not marked
+	slots  chan struct{} // has an element for each open connection; its capacity includes those over the limit
+	closed chan struct{} // closed by Close, so that Accept does not wait for a slot any more
+	once   sync.Once     // closes closed
 
 	mu   sync.Mutex // protects open
-	open int
+	open int        // open connections, including those over the limit
 }
 
-// newLimitedListener returns a listener that accepts limit connections from l, and a few over
-// the limit.
+// newLimitedListener returns a listener that accepts limit connections from l, and some over the limit.
 func newLimitedListener(l net.Listener, limit int) *limitedListener {
-	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+min(max(limit/4, 4), 256)), closed: make(chan struct{})}
+	overLimit := min(max(limit/4, 4), 256)
+	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+overLimit), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener. It waits for a slot before it accepts, so that connections
-// beyond all slots stay in the kernel's queue. It returns the errors of the socket, for example if
-// there are no more file descriptors: net/http then waits a little and tries again.
+// Accept implements net.Listener. It waits for a slot before it accepts, so that connections without a slot stay in the
+// kernel's queue. The connection is a *countedConn, which gives the slot back when it is closed. Accept returns
+// net.ErrClosed after Close, and otherwise the errors of the socket: if there are no more file descriptors, net/http
+// waits a little and calls Accept again.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:
@@ -59,8 +59,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		// After an error, the kernel buffers more for a reader that stalls.
-		_ = tcp.SetWriteBuffer(api.WriteBuffer)
+		_ = tcp.SetWriteBuffer(api.WriteBuffer) // after an error, a reader that stalls only takes more memory
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +67,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	return &countedConn{Conn: conn, listener: l, overLimit: l.open > l.limit}, nil
 }
 
-// Close implements net.Listener.
+// Close implements net.Listener. It ends an Accept that waits for a slot. Open connections stay open.
 func (l *limitedListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
@@ -79,11 +78,11 @@ func (l *limitedListener) Close() error {
 type countedConn struct {
 	net.Conn
 	listener  *limitedListener
-	overLimit bool      // set by Accept; stays although other connections are closed
-	once      sync.Once // gives the slot back
+	overLimit bool      // set by Accept; does not change when other connections are closed
+	once      sync.Once // for giving the slot back
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. The first call gives the connection's slot back.
 func (c *countedConn) Close() error {
 	c.once.Do(func() {
 		c.listener.mu.Lock()
@@ -94,8 +93,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite lets net/http close a connection so that the client can still read the last
-// response.
+// CloseWrite ends the sending direction only, if the connection can do that. net/http calls it before Close, so that the
+// client can still read the last response.
 func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -103,8 +102,8 @@ func (c *countedConn) CloseWrite() error {
 	return nil
 }
 
-// markOverLimit marks the requests of connections over the limit. It is the http.Server's
-// ConnContext.
+// markOverLimit is the ConnContext of newServer's http.Server: the context that it returns marks the requests on
+// connections over the limit, with or without TLS.
 func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	if secured, ok := c.(*tls.Conn); ok {
 		c = secured.NetConn()
@@ -115,8 +114,8 @@ func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// maxConnections returns the limit of open connections. By default it leaves two thirds of the
-// file descriptors to the connections that runs need to the model and to MCP servers.
+// maxConnections returns the limit of open connections: MAX_CONNECTIONS, or by default 1.1 × MAX_STREAMS, but at most a
+// third of the open-file limit. Runs need the other file descriptors for connections to models and MCP servers.
 func (c *config) maxConnections() int {
 	if c.MaxConnections > 0 {
 		return c.MaxConnections
@@ -128,7 +127,9 @@ func (c *config) maxConnections() int {
 	return n
 }
 
-// listen listens at ADDR. Connections wait in the kernel's queue until they are accepted.
+// listen returns the listener that the service was started with, or else a new one at ADDR. It refuses an address beyond
+// loopback if callers would have to be authenticated there (checkBoundAddr). Connections wait in the kernel's queue
+// until they are accepted.
 func (c *config) listen() (net.Listener, error) {
 	if c.listener != nil {
 		return c.listener, nil
@@ -143,9 +144,9 @@ func (c *config) listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// serveMetrics serves /metrics at METRICS_ADDR until end is called. If METRICS_ADDR is not set,
-// it returns the handler to serve at ADDR.
-func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (here http.Handler, end func(), err error) {
+// serveMetrics serves /metrics at METRICS_ADDR in the background until end is called; end waits for the goroutine.
+// forAddr is the handler to serve at ADDR: metrics if METRICS_ADDR is not set, otherwise nil.
+func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (forAddr http.Handler, end func(), err error) {
 	if c.MetricsAddr == "" {
 		return metrics, func() {}, nil
 	}
@@ -165,29 +166,29 @@ func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (here htt
 	}()
 	logger.Info("serving metrics", "addr", listener.Addr().String())
 	return nil, func() {
-		_ = server.Close() // cuts a scrape, which the next start makes up for
+		_ = server.Close() // a scrape may be cut: the counters start from zero in the next process anyway
 		<-ended
 	}, nil
 }
 
-// newAuthFailureCounter creates the counter of requests that were refused because of their token,
-// and returns the function that counts one.
-func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason string), error) {
+// newAuthFailureCounter creates the counter of requests that were refused because of their token. The function that it
+// returns counts one request; reason is one of auth.Reasons.
+func newAuthFailureCounter(m metric.Meter) (count func(ctx context.Context, reason string), err error) {
 	counter, err := m.Int64Counter("answerd.logins.refused", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests without a token, or with one that was refused, by reason."))
 	if err != nil {
 		return nil, fmt.Errorf("create the metric of refused logins: %w", err)
 	}
-	by := make(map[string]metric.AddOption)
+	byReason := make(map[string]metric.AddOption) // made once, because count is called for each refused request
 	for _, reason := range auth.Reasons() {
-		by[reason] = metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
-		counter.Add(context.Background(), 0, by[reason]) // an alert on an increase needs a zero before the first one
+		byReason[reason] = metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
+		counter.Add(context.Background(), 0, byReason[reason]) // an alert on an increase needs a zero before the first one
 	}
-	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, by[reason]) }, nil
+	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, byReason[reason]) }, nil
 }
 
-// newServer returns a server with the bounds of package api. It has no WriteTimeout, which would
-// end streams.
+// newServer returns a server for h with the timeouts and the header limit of package api. It has no WriteTimeout, which
+// would end streams.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -199,9 +200,11 @@ func newServer(h http.Handler) *http.Server {
 	}
 }
 
+// healthTimeout bounds how long answerd health waits for the reply.
 const healthTimeout = 3 * time.Second
 
-// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings.
+// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings. It reads only
+// ADDR, PORT and TLS_CERT_FILE, so that the other settings need not be valid. Its error is a *configError.
 func (e environment) serviceURL() (string, error) {
 	addr := e.get("ADDR")
 	if port := e.get("PORT"); addr == "" && port != "" {
@@ -221,8 +224,8 @@ func (e environment) serviceURL() (string, error) {
 	return scheme + "://" + net.JoinHostPort(host, port), nil
 }
 
-// checkHealth asks the answerd at ADDR whether it is alive. Container images that have no HTTP
-// client use it as their health check.
+// checkHealth returns nil if the answerd at ADDR answers GET /healthz with 200. It is for the health checks of container
+// images that have no HTTP client.
 func checkHealth(ctx context.Context, environ environment) error {
 	url, err := environ.serviceURL()
 	if err != nil {
@@ -241,13 +244,14 @@ func checkHealth(ctx context.Context, environ environment) error {
 	return nil
 }
 
-// getHealth sends GET /healthz to the answerd at url, on this machine. It bypasses proxies and follows no
-// redirect. It does not verify the certificate, which is often for another name than the address; nothing
-// secret is sent.
+// getHealth sends GET /healthz to the answerd at url, on this machine. The caller must close the response's body.
+// getHealth uses no proxy and follows no redirect. It does not verify the certificate, which is often for another name
+// than the address; the request contains nothing secret.
 func getHealth(ctx context.Context, url string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
 	if err != nil {
 		return nil, err
 	}
-	return (&http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}).RoundTrip(req)
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	return transport.RoundTrip(req)
 }

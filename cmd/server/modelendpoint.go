@@ -50,7 +50,7 @@ func (c *config) expandModels() error {
 			return &configError{"MODELS_FILE", fmt.Sprintf("/%d needs the environment variable %s, which is not set", i, missing)}
 		case profile.BaseURL != "" && !isURL(profile.BaseURL):
 			return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must be an http or https URL", i)}
-		case namesMethod(profile.BaseURL):
+		case hasChatPath(profile.BaseURL):
 			return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must end before /chat/completions, which answerd appends", i)}
 		}
 		for _, path := range []*string{&profile.APIKeyFile, &profile.TLS.CAFile, &profile.TLS.CertFile, &profile.TLS.KeyFile} {

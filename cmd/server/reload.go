@@ -15,28 +15,26 @@ import (
 	"answerd/internal/auth"
 )
 
-// watchInterval is the time between two checks of the files, each of which is one stat call.
-// Polling works on all systems; notifications of the kernel differ between them and do not work on
-// network and overlay file systems.
+// watchInterval is the time between two checks of the files; a check is one stat call per file. Polling works on all
+// systems. Notifications of the kernel differ between systems, and do not work on network and overlay file systems.
 const watchInterval = 2 * time.Second
 
-// fileWatch detects that a file was changed, created or removed. It is not safe for concurrent
-// use.
+// fileWatch detects that one of several files was changed, created or removed. It is not safe for concurrent use.
 type fileWatch struct {
-	paths []string
-	seen  []os.FileInfo // nil for a file that cannot be seen
+	paths []string      // without duplicates
+	seen  []os.FileInfo // state of each path at its last check; nil if there was no such file, or no permission
 }
 
-// newFileWatch returns a watch that starts with the files as they are now. Create it before the
-// files are read, so that a change in between is noticed. It ignores empty paths.
+// newFileWatch returns a watch that compares with the files as they are now. Create it before the files are read, so that
+// a change in between is noticed. It ignores empty paths.
 func newFileWatch(paths ...string) *fileWatch {
 	w := &fileWatch{}
 	w.setPaths(paths...)
 	return w
 }
 
-// setPaths changes which files are watched. A file that was watched before keeps its last state,
-// so that no change of it is missed.
+// setPaths sets which files are watched. For a file that was watched before, a change since the last check is still
+// noticed. setPaths ignores empty paths.
 func (w *fileWatch) setPaths(paths ...string) {
 	known := make(map[string]os.FileInfo, len(w.paths))
 	for i, p := range w.paths {
@@ -47,15 +45,16 @@ func (w *fileWatch) setPaths(paths ...string) {
 		if p == "" || slices.Contains(w.paths, p) {
 			continue
 		}
-		seen, watched := known[p]
+		state, watched := known[p]
 		if !watched {
-			seen = fileState(p)
+			state = fileState(p)
 		}
-		w.paths, w.seen = append(w.paths, p), append(w.seen, seen)
+		w.paths = append(w.paths, p)
+		w.seen = append(w.seen, state)
 	}
 }
 
-// fileState returns the state of a file that changes are compared by, or nil if it cannot be read.
+// fileState returns the state of the file at path for sameFile, or nil if stat fails.
 func fileState(path string) os.FileInfo {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -64,9 +63,8 @@ func fileState(path string) os.FileInfo {
 	return info
 }
 
-// hasChanged reports whether a file has changed since the last call. A file that was moved to the
-// path of another counts as changed even if time and size are the same: Kubernetes replaces
-// mounted files in that way.
+// hasChanged checks all files, and reports whether one has changed since its last check. The next call compares with the
+// states that this call saw.
 func (w *fileWatch) hasChanged() bool {
 	changed := false
 	for i, p := range w.paths {
@@ -77,7 +75,8 @@ func (w *fileWatch) hasChanged() bool {
 	return changed
 }
 
-// sameFile reports whether two states are those of one unchanged file.
+// sameFile reports whether a and b are states of one unchanged file, or both nil. Another file that was moved to the path
+// is a change even if time and size are equal, because Kubernetes replaces mounted files in that way.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -85,11 +84,10 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// startFollowing calls read whenever files change or SIGHUP arrives, until end is called; end
-// waits for the goroutine. From the call on, SIGHUP does not end the process. read is called by that
-// goroutine only, one call at a time, so it may use files without a lock; what it changes for others
-// needs one. what names the files in the log. Each configuration has a goroutine of its own, and all of
-// them get each SIGHUP.
+// startFollowing starts a goroutine that calls read when one of files changes and at each SIGHUP, as followFiles says,
+// until ctx ends or end is called. end waits for the goroutine. Until then, SIGHUP does not end the process. Only this
+// goroutine uses files and calls read, so read may change files without a lock. Each configuration has a goroutine of its
+// own, and all of them get each SIGHUP. what names the configuration in the log.
 func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -106,57 +104,57 @@ func startFollowing(ctx context.Context, files *fileWatch, what string, logger *
 	}
 }
 
-// retryInterval is the least time until a configuration that was refused is read again although no file
-// that is watched has changed.
+// retryInterval is the least time after which a refused configuration is read again without a change of its files.
 const retryInterval = 5 * time.Second
 
-// followFiles reloads a configuration when one of its files changes, and at each hangup, until
-// ctx ends. read refuses an invalid configuration, and the current one stays in use. A file that was read
-// while it was being written is usually refused; the end of the writing is another change, and the file
-// is read again at the next check.
+// followFiles calls read to reload a configuration when one of its files changes, and at each hangup, until ctx ends. read
+// returns what it has read for the log, such as the number of rules. An error of read means that the configuration was
+// refused and the current one stays in use. A file that was read while it was being written is usually refused; the end
+// of the writing is another change, so that the next check reads the file again.
 //
-// A refused configuration is also read again without a change, because the reason may be elsewhere: in
-// another file that was replaced at the same time and is read a moment later, such as the mcp.json with the
-// servers of an agent; in a file that the configuration names and that does not exist yet; or in
-// permissions. The log has the same refusal only once.
+// A refused configuration is read again after retryInterval even without a change, because the reason may be elsewhere:
+// in another file that was replaced at the same time and is read a moment later, such as the mcp.json with the servers
+// of an agent; in a file that the configuration names and that does not exist yet; or in permissions. The refusal is
+// logged again only if its reason differs.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	refused, readAt := "", time.Time{} // why the last reading was refused, in one line; "" after a success
+	refusal := "" // the first line of the error of the last call of read; "" after a success
+	var readAt time.Time
 	for {
-		why, retried := "the file has changed", false
+		cause, isRetry := "the file has changed", false
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangup:
-			why = "SIGHUP"
+			cause = "SIGHUP"
 			files.hasChanged() // the next check must not see changes that are read now
 		case <-tick.C:
 			if !files.hasChanged() {
-				if refused == "" || time.Since(readAt) < retryInterval {
+				if refusal == "" || time.Since(readAt) < retryInterval {
 					continue
 				}
-				why, retried = "it was refused before", true
+				cause, isRetry = "it was refused before", true
 			}
 		}
-		size, err := readRecovered(read)
+		size, err := recoverPanic(read)
 		readAt = time.Now()
 		if err != nil {
-			reason, _, _ := strings.Cut(err.Error(), "\n") // the lines after it may be the stack of a panic
-			if !retried || reason != refused {
-				logger.Error(what+" refused; the one in use stays", "cause", why, "error", err, "help", helpPage(err))
+			reason, _, _ := strings.Cut(err.Error(), "\n") // further lines may be the stack of a panic, which differs each time
+			if !isRetry || reason != refusal {
+				logger.Error(what+" refused; the one in use stays", "cause", cause, "error", err, "help", helpPage(err))
 			}
-			refused = reason
+			refusal = reason
 			continue
 		}
-		refused = ""
-		logger.Info(what+" read again", "cause", why, size)
+		refusal = ""
+		logger.Info(what+" read again", "cause", cause, size)
 	}
 }
 
-// readRecovered calls read and returns a panic as an error. Whatever a file contains, the service
+// recoverPanic calls read, and returns a panic of it as an error with the stack. Whatever a file contains, the service
 // continues with its current configuration.
-func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
+func recoverPanic(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
@@ -165,29 +163,29 @@ func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	return read()
 }
 
-// newRules reads AUTH_RULES_FILE; rules are nil if it is not set. Until end is called, the file
-// is reloaded when it changes, and an invalid one is refused.
+// newRules reads AUTH_RULES_FILE; rules are nil if it is not set. Until end is called, a changed file replaces the rules,
+// unless it is invalid. The error is a *configError.
 func newRules(ctx context.Context, cfg config, logger *slog.Logger) (rules *auth.Rules, end func(), err error) {
 	if cfg.AuthRulesFile == "" {
 		return nil, func() {}, nil
 	}
-	file := newFileWatch(cfg.AuthRulesFile) // before it is read
-	first, err := readRules(cfg)
+	file := newFileWatch(cfg.AuthRulesFile) // before the file is read, so that a change in between is noticed
+	initial, err := readRules(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	rules = auth.NewRules(first)
+	rules = auth.NewRules(initial)
 	return rules, startFollowing(ctx, file, "access rules", logger, func() (slog.Attr, error) {
-		again, err := readRules(cfg)
+		changed, err := readRules(cfg)
 		if err != nil {
 			return slog.Attr{}, err
 		}
-		rules.Replace(again)
-		return slog.Int("rules", len(again)), nil
+		rules.Replace(changed)
+		return slog.Int("rules", len(changed)), nil
 	}), nil
 }
 
-// readRules reads AUTH_RULES_FILE; the rules are nil if it is not set.
+// readRules returns the rules in AUTH_RULES_FILE; nil if it is not set. Its error is a *configError.
 func readRules(c config) ([]auth.Rule, error) {
 	if c.AuthRulesFile == "" {
 		return nil, nil

@@ -18,47 +18,47 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// certificates holds the certificate of the listener, and the roots and the client certificates for
-// LLM_BASE_URL and the IAM; or those of the models of a MODELS_FILE. The zero value has none. Those
-// for MCP servers belong to the mcp.Client.
+// certificates holds root certificates and certificates that were read from files: either those of the listener,
+// LLM_BASE_URL and the IAM, or those of the models of MODELS_FILE. The zero value holds no certificates. The
+// certificates for MCP servers belong to the mcp.Client.
 type certificates struct {
 	server *tlsconfig.Source            // of TLS_*; nil if none is set
 	llm    *tlsconfig.Source            // of LLM_TLS_*; nil if none is set
 	models map[string]*tlsconfig.Source // by the id of a model of MODELS_FILE
 	iam    *tlsconfig.Source            // of IAM_TLS_*; nil if none is set
 	client *http.Client                 // sends requests to the IAM with iam; nil if iam is nil
-	named  []namedSource                // all sources
-	watch  *fileWatch                   // of all files, with their state before they were read
+	named  []namedSource                // all sources above
+	watch  *fileWatch                   // of the files of all sources; created before they were read
 }
 
-// namedSource is a source with the setting that it comes from.
+// namedSource is a source of certificates, with what it is for and the setting that names its files.
 type namedSource struct {
 	*tlsconfig.Source
 	connection string // listener, llm or iam
-	model      string // of MODELS_FILE; "" for a setting
-	setting    string // in errors: TLS, LLM_TLS, IAM_TLS or MODELS_FILE: /0/tls
+	model      string // id of the model in MODELS_FILE; "" if the files are named by settings
+	setting    string // for errors: TLS, LLM_TLS or IAM_TLS; with a model, a JSON pointer such as /0/tls
 }
 
-// configError returns err, a *tlsconfig.FileError, as an error that names the setting or the
-// member of MODELS_FILE.
+// configError returns err, an error of loading the source, as a *configError. If it is a *tlsconfig.FileError, the
+// *configError names the setting or the member of MODELS_FILE that has the path of the file.
 func (n namedSource) configError(err error) error {
-	e, ok := errors.AsType[*tlsconfig.FileError](err)
+	fileErr, ok := errors.AsType[*tlsconfig.FileError](err)
 	if !ok {
 		return &configError{n.setting, err.Error()}
 	}
 	if n.model != "" {
-		return &configError{"MODELS_FILE", fmt.Sprintf("%s/%s_file: %s", n.setting, e.Field, err)}
+		return &configError{"MODELS_FILE", fmt.Sprintf("%s/%s_file: %s", n.setting, fileErr.Field, err)}
 	}
-	return &configError{n.setting + "_" + strings.ToUpper(string(e.Field)) + "_FILE", err.Error()}
+	return &configError{n.setting + "_" + strings.ToUpper(string(fileErr.Field)) + "_FILE", err.Error()}
 }
 
-// certificateFiles are the files of one source.
+// certificateFiles has the files of one source. loadCertificates sets its Source.
 type certificateFiles struct {
 	files tlsconfig.Files
 	namedSource
 }
 
-// readCertificates reads the TLS files of the settings.
+// readCertificates sets c.certificates from the TLS files of the settings. Its error is a *configError.
 func (c *config) readCertificates() (err error) {
 	c.certificates, err = loadCertificates([]certificateFiles{
 		{tlsconfig.Files{CertFile: c.TLSCertFile, KeyFile: c.TLSKeyFile}, namedSource{connection: "listener", setting: "TLS"}},
@@ -68,57 +68,61 @@ func (c *config) readCertificates() (err error) {
 	return err
 }
 
-// readModelCertificates reads the TLS files of the models of MODELS_FILE.
+// readModelCertificates sets c.modelCertificates from the TLS files of the models of MODELS_FILE. Its error is a
+// *configError.
 func (c *config) readModelCertificates() (err error) {
 	var entries []certificateFiles
 	for i, p := range c.models {
-		entries = append(entries, certificateFiles{tlsconfig.Files(p.TLS), namedSource{connection: "llm", model: p.ID, setting: fmt.Sprintf("/%d/tls", i)}})
+		name := namedSource{connection: "llm", model: p.ID, setting: fmt.Sprintf("/%d/tls", i)}
+		entries = append(entries, certificateFiles{tlsconfig.Files(p.TLS), name})
 	}
 	c.modelCertificates, err = loadCertificates(entries)
 	return err
 }
 
-// loadCertificates reads the files of entries. The watch is created before that, so that a change in
-// between is noticed.
+// loadCertificates returns the certificates in the files of entries; an entry without files is left out. The error is
+// that of namedSource.configError.
 func loadCertificates(entries []certificateFiles) (certificates, error) {
 	var paths []string
 	for _, e := range entries {
 		paths = append(paths, e.files.Paths()...)
 	}
+	// The watch is created before the files are read, so that it notices a change in between.
 	certs := certificates{models: map[string]*tlsconfig.Source{}, watch: newFileWatch(paths...)}
-	for _, files := range entries {
-		if files.files == (tlsconfig.Files{}) {
+	for _, entry := range entries {
+		if entry.files == (tlsconfig.Files{}) {
 			continue
 		}
-		source, err := tlsconfig.Load(files.files)
+		source, err := tlsconfig.Load(entry.files)
 		if err != nil {
-			return certificates{}, files.configError(err)
+			return certificates{}, entry.configError(err)
 		}
-		files.Source = source
+		entry.Source = source
 		switch {
-		case files.model != "":
-			certs.models[files.model] = source
-		case files.connection == "iam":
+		case entry.model != "":
+			certs.models[entry.model] = source
+		case entry.connection == "iam":
 			certs.iam, certs.client = source, source.Client()
-		case files.connection == "listener":
+		case entry.connection == "listener":
 			certs.server = source
-		default:
+		case entry.connection == "llm":
 			certs.llm = source
 		}
-		certs.named = append(certs.named, files.namedSource)
+		certs.named = append(certs.named, entry.namedSource)
 	}
 	return certs, nil
 }
 
-// startReloading reads the files again when they change, until end is called. New connections then
-// use the new certificates. what names the files in the log.
+// startReloading reads all files again when one of them changes and at SIGHUP, until end is called or ctx ends. New
+// connections then use the new certificates. A source whose files cannot be used keeps its certificates. what names the
+// files in the log.
 func (k *certificates) startReloading(ctx context.Context, what string, logger *slog.Logger) (end func()) {
 	if len(k.named) == 0 {
 		return func() {}
 	}
 	return startFollowing(ctx, k.watch, what, logger, func() (slog.Attr, error) {
 		var errs []error
-		for _, n := range k.named { // an invalid file must not keep the others from being read
+		for _, n := range k.named { // an error of one source must not keep the next ones from being read
 			if err := n.Reload(); err != nil {
 				errs = append(errs, n.configError(err))
 			}
@@ -134,27 +138,27 @@ func (k *certificates) close() {
 	}
 }
 
-// usedCertificate is a certificate of a connection.
+// usedCertificate describes a certificate that connections use. The fields other than expires are attributes of a metric.
 type usedCertificate struct {
 	connection string // listener, mcp, llm or iam
-	name       string // of the MCP server, or the model of MODELS_FILE; "" for a setting
+	name       string // of the MCP server or of the model in MODELS_FILE; "" for a certificate of a setting
 	role       string // client or server
 	expires    time.Time
 }
 
-// inUse returns the certificates in use whose expiry is known.
+// inUse returns the certificates of the sources that have one; a source may have roots alone.
 func (k *certificates) inUse() []usedCertificate {
 	var out []usedCertificate
-	for _, certificate := range k.named {
-		expiry := certificate.Expiry()
+	for _, source := range k.named {
+		expiry := source.Expiry()
 		if expiry.IsZero() {
 			continue
 		}
 		role := "client"
-		if certificate.connection == "listener" {
+		if source.connection == "listener" {
 			role = "server"
 		}
-		out = append(out, usedCertificate{certificate.connection, certificate.model, role, expiry})
+		out = append(out, usedCertificate{source.connection, source.model, role, expiry})
 	}
 	return out
 }
@@ -169,13 +173,14 @@ func usedByTools(tools *mcp.Client) []usedCertificate {
 }
 
 const (
-	expiryWarning  = 14 * 24 * time.Hour // before a certificate expires
-	expiryInterval = time.Hour           // between two checks of the certificates
-	expiryRepeat   = 24 * time.Hour      // between two warnings about one certificate
+	expiryWarning  = 14 * 24 * time.Hour // how long before its expiry a certificate is first warned about
+	expiryInterval = time.Hour           // time between two checks of the certificates
+	expiryRepeat   = 24 * time.Hour      // least time between two warnings about one certificate
 )
 
-// observeCertificates creates the metric of the certificates, and logs those that expire soon until
-// end is called.
+// observeCertificates creates the metric of the time until certificates expire, and logs those that expire soon, in the
+// background until end is called. end waits for the goroutine. used returns the certificates in use at the time of the
+// call; several goroutines call it at once.
 func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *slog.Logger, used func() []usedCertificate) (end func(), err error) {
 	if err := measureExpiry(tel.Meter("answerd/tls"), used); err != nil {
 		return nil, fmt.Errorf("create the metric of certificates: %w", err)
@@ -192,7 +197,8 @@ func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *
 	}, nil
 }
 
-// measureExpiry creates the metric of the time until certificates expire.
+// measureExpiry creates the metric of the time until the certificates that used returns expire. used is called at each
+// export.
 func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
 	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
 		metric.WithDescription("Time until a certificate of a connection expires; negative afterwards."))
@@ -209,31 +215,32 @@ func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
 	return err
 }
 
-// warnOfExpiry logs certificates that expire within expiryWarning, each once a day, until ctx ends.
+// warnOfExpiry logs which of the certificates that used returns expire within expiryWarning or have expired. It blocks
+// until ctx ends. It checks every expiryInterval, and repeats a warning after expiryRepeat.
 func warnOfExpiry(ctx context.Context, logger *slog.Logger, used func() []usedCertificate) {
 	tick := time.NewTicker(expiryInterval)
 	defer tick.Stop()
-	warned := map[usedCertificate]time.Time{}
+	warned := map[usedCertificate]time.Time{} // the time of the last warning
 	for {
-		seen := map[usedCertificate]time.Time{} // a new map, to forget certificates that were replaced
+		next := map[usedCertificate]time.Time{} // a new map, to forget certificates that were replaced
 		for _, c := range used() {
 			remaining := time.Until(c.expires)
 			if remaining > expiryWarning {
 				continue
 			}
-			seen[c] = warned[c]
-			if time.Since(seen[c]) < expiryRepeat {
+			next[c] = warned[c]
+			if time.Since(next[c]) < expiryRepeat {
 				continue
 			}
-			seen[c] = time.Now()
-			what := "TLS certificate expires soon"
+			next[c] = time.Now()
+			message := "TLS certificate expires soon"
 			if remaining <= 0 {
-				what = "TLS certificate has expired"
+				message = "TLS certificate has expired"
 			}
-			logger.WarnContext(ctx, what, "connection", c.connection, "name", c.name, "role", c.role,
+			logger.WarnContext(ctx, message, "connection", c.connection, "name", c.name, "role", c.role,
 				"expires", c.expires.UTC().Format(time.RFC3339), "days_left", int(math.Floor(remaining.Hours()/24)))
 		}
-		warned = seen
+		warned = next
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

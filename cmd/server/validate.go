@@ -19,8 +19,9 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// validate returns an error for the first setting that is invalid or contradicts another. It also brings the
-// hosts and origins of settings into the form in which they are compared.
+// validate returns a *configError for the first setting that is invalid or contradicts another setting. modelSet means
+// that the operator chose the default model. validate also normalizes the hosts, the origins and PUBLIC_URL, completes
+// AllowedHosts and sets localURL.
 func (c *config) validate(modelSet bool) error {
 	for _, rule := range c.settingRules(modelSet) {
 		if rule.violated {
@@ -36,14 +37,15 @@ func (c *config) validate(modelSet bool) error {
 	return c.checkAddr()
 }
 
-// settingRule is a rule about one setting, and whether the configuration violates it.
+// settingRule is a rule about one setting.
 type settingRule struct {
-	setting  string
-	violated bool
-	message  string
+	setting  string // its name
+	violated bool   // whether the configuration violates the rule
+	message  string // what is wrong, after the name of the setting
 }
 
-// settingRules returns the rules that a condition can express, in the order in which they are checked.
+// settingRules returns the rules that need no more than a condition, in the order in which they are checked. modelSet
+// means that the operator chose the default model.
 func (c *config) settingRules(modelSet bool) []settingRule {
 	return []settingRule{
 		// The address.
@@ -53,7 +55,7 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 
 		// Models.
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
-		{"LLM_BASE_URL", namesMethod(c.LLMBaseURL), "must end before /chat/completions, which answerd appends"},
+		{"LLM_BASE_URL", hasChatPath(c.LLMBaseURL), "must end before /chat/completions, which answerd appends"},
 		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
 		{"LLM_TOOL_CALLING", !slices.Contains([]string{"auto", "native", "text"}, c.LLMToolCalling), "must be auto, native or text"},
 		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
@@ -142,7 +144,7 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 	}
 }
 
-// checkWebhooks checks the URLs to which answerd sends requests about runs, and normalizes CALLBACK_ORIGINS.
+// checkWebhooks checks HOOKS_URL and RUN_WEBHOOK_URL, and checks and normalizes CALLBACK_ORIGINS.
 func (c *config) checkWebhooks() error {
 	if c.HooksURL != "" {
 		if err := fetch.CheckEndpoint("the URL", c.HooksURL); err != nil {
@@ -164,8 +166,8 @@ func (c *config) checkWebhooks() error {
 	return nil
 }
 
-// checkAddr checks ADDR and PUBLIC_URL, and derives the allowed hosts and localURL from them. ADDR
-// must be a loopback address unless callers are authenticated.
+// checkAddr checks ADDR and PUBLIC_URL, completes c.AllowedHosts and sets c.localURL. ADDR must be a loopback address
+// unless callers are authenticated, or the operator has allowed anonymous callers.
 func (c *config) checkAddr() error {
 	host, port, _ := net.SplitHostPort(c.Addr)
 	if !isHostPort(c.Addr) {
@@ -185,7 +187,7 @@ func (c *config) checkAddr() error {
 	return nil
 }
 
-// scheme returns the scheme of requests to ADDR.
+// scheme returns the URL scheme that answerd serves at ADDR: https with a certificate, otherwise http.
 func (c *config) scheme() string {
 	if c.TLSCertFile != "" {
 		return "https"
@@ -193,8 +195,8 @@ func (c *config) scheme() string {
 	return "http"
 }
 
-// checkPublicURL checks PUBLIC_URL. It becomes part of OAuth redirect URIs and of header values, so
-// it must not be plain HTTP beyond loopback, or contain quotes.
+// checkPublicURL checks PUBLIC_URL, and removes a slash at its end. The URL becomes part of OAuth redirect URIs and of
+// header values, so it must not be plain HTTP beyond loopback, and must not contain quotes.
 func (c *config) checkPublicURL() error {
 	if c.PublicURL == "" {
 		return nil
@@ -207,16 +209,19 @@ func (c *config) checkPublicURL() error {
 	return nil
 }
 
-// isBasePath reports whether a path can precede the paths of the API: /a/b, with or without a slash at
-// its end.
+// isBasePath reports whether the paths of the API can be appended to p: it is "", or like /a/b, with or without a slash
+// at its end. Its characters are those that a URL never escapes (RFC 3986 section 2.3), and it has no empty or dot
+// segments.
 func isBasePath(p string) bool {
 	p = strings.TrimSuffix(p, "/")
-	return p == "" || path.Clean(p) == p && !strings.ContainsFunc(p, func(r rune) bool {
-		return !(r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-._~/", r)))
-	})
+	isUnreserved := func(r rune) bool {
+		return r <= unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-._~", r))
+	}
+	hasOther := strings.ContainsFunc(p, func(r rune) bool { return r != '/' && !isUnreserved(r) })
+	return p == "" || path.Clean(p) == p && !hasOther
 }
 
-// basePath returns the path of PUBLIC_URL; "" without one.
+// basePath returns the path of PUBLIC_URL, without a slash at its end; "" if there is no path.
 func (c *config) basePath() string {
 	u, err := url.Parse(c.PublicURL)
 	if err != nil {
@@ -225,7 +230,7 @@ func (c *config) basePath() string {
 	return u.Path
 }
 
-// redirectURL returns the OAuth redirect URI, or "" if the address that browsers use is unknown.
+// redirectURL returns the redirect URI of sign-ins to MCP servers, or "" if the address that browsers use is unknown.
 func (c *config) redirectURL() string {
 	if c.localURL == "" {
 		return ""
@@ -239,7 +244,7 @@ func (c *config) usesOpenAI() bool {
 	return err == nil && u.Hostname() == openAIHost
 }
 
-// tokenURL returns the token endpoint of the service's JWT.
+// tokenURL returns the token endpoint that issues the service's own JWT: IAM_TOKEN_URL, or derived from IAM_BASE_URL.
 func (c *config) tokenURL() string {
 	if c.IAMTokenURL != "" {
 		return c.IAMTokenURL
@@ -247,7 +252,8 @@ func (c *config) tokenURL() string {
 	return strings.TrimSuffix(c.IAMBaseURL, "/") + "/oauth2/v1/token"
 }
 
-// pinsPath returns the file of accepted tool definitions, or "" without an mcp.json.
+// pinsPath returns the path of the file with the accepted tool definitions: MCP_PINS_PATH, or a name derived from
+// MCP_CONFIG_PATH. It is "" if neither is set.
 func (c *config) pinsPath() string {
 	if c.MCPPinsPath != "" || c.MCPConfigPath == "" {
 		return c.MCPPinsPath
@@ -255,17 +261,17 @@ func (c *config) pinsPath() string {
 	return strings.TrimSuffix(c.MCPConfigPath, ".json") + ".pins.json"
 }
 
-// isLoopback reports whether host is a loopback address or localhost. checkBoundAddr verifies what
-// localhost resolves to.
+// isLoopback reports whether host is a loopback address or localhost. It does not resolve localhost: checkBoundAddr
+// checks the address that the listener then has.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// isUnknownHook reports whether name is not the name of a hook.
+// isUnknownHook reports whether name is not an event of the hooks.
 func isUnknownHook(name string) bool { return !slices.Contains(webhook.Events(), webhook.Event(name)) }
 
-// isPort reports whether s is a port of TCP.
+// isPort reports whether s is a TCP port from 1 to 65535.
 func isPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0
@@ -277,12 +283,12 @@ func isHostPort(s string) bool {
 	if err != nil {
 		return false
 	}
-	_, err = net.LookupPort("tcp", port) // a number in range, or the name of a service
+	_, err = net.LookupPort("tcp", port) // accepts a number in range or the name of a service
 	return err == nil
 }
 
-// namesMethod reports whether a base URL includes the path of Chat Completions, as other programs want it.
-func namesMethod(s string) bool {
+// hasChatPath reports whether the base URL s ends with the path of Chat Completions, which other programs expect in it.
+func hasChatPath(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/chat/completions")
 }
@@ -293,8 +299,8 @@ func isURL(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// unauthenticatedError refuses to serve beyond loopback without authentication, unless the operator
-// has allowed that: any program in the network could use the tools.
+// unauthenticatedError returns the error for an address beyond loopback without authentication of callers, where any
+// program in the network could use the tools. It names the setting that the address is from, PORT or ADDR.
 func (c *config) unauthenticatedError() error {
 	if c.portDecides {
 		return &configError{"PORT", "listens beyond loopback and no inbound authentication is set: set AUTH_ISSUER, or ADDR=127.0.0.1:" + c.Port + " to serve this machine alone, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
@@ -302,12 +308,12 @@ func (c *config) unauthenticatedError() error {
 	return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 }
 
-// lacksAuthentication reports whether callers send no token although the operator has not
-// allowed that.
+// lacksAuthentication reports whether callers need no token although the operator has not allowed anonymous callers. Such
+// a service may only listen on loopback.
 func (c *config) lacksAuthentication() bool { return c.AuthIssuer == "" && !c.AuthAllowAnonymous }
 
-// checkBoundAddr checks the address that the listener has. ADDR may contain a name such as
-// localhost, and the resolver of this machine decides what it stands for.
+// checkBoundAddr checks that the listener's address is a loopback address if lacksAuthentication. checkAddr cannot rely
+// on ADDR for that, because the resolver of this machine decides what a name such as localhost stands for.
 func (c *config) checkBoundAddr(addr net.Addr) error {
 	tcp, ok := addr.(*net.TCPAddr)
 	if c.lacksAuthentication() && (!ok || !tcp.IP.IsLoopback()) {
@@ -316,8 +322,9 @@ func (c *config) checkBoundAddr(addr net.Addr) error {
 	return nil
 }
 
-// addAllowedHosts completes ALLOWED_HOSTS. If it is not set, it gets host, the host of ADDR. It
-// gets the host of PUBLIC_URL too, unless all hosts are allowed.
+// addAllowedHosts completes c.AllowedHosts; host is the host of ADDR. If ALLOWED_HOSTS is not set, the list gets host,
+// and for a loopback address the names of loopback. It gets the host of PUBLIC_URL, too. If ALLOWED_HOSTS is not set and
+// ADDR is a wildcard address, the list stays empty, which allows all hosts.
 func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
 		ip := net.ParseIP(host)
@@ -335,8 +342,8 @@ func (c *config) addAllowedHosts(host string) {
 	}
 }
 
-// normalizeHosts brings ALLOWED_HOSTS and CORS_ORIGINS into the form that requests are compared
-// with. It refuses a name that no request can match, because it would refuse all requests.
+// normalizeHosts brings ALLOWED_HOSTS and CORS_ORIGINS into the form in which they are compared with requests. A value
+// that no request can match is an error.
 func (c *config) normalizeHosts() error {
 	for i, given := range c.AllowedHosts {
 		host := strings.ToLower(strings.TrimSuffix(strings.Trim(strings.TrimSpace(given), "[]"), "."))
@@ -357,7 +364,7 @@ func (c *config) normalizeHosts() error {
 	return nil
 }
 
-// budget returns the operator's limits of every run.
+// budget returns the BUDGET_ settings, which limit every run.
 func (c *config) budget() agent.Budget {
 	return agent.Budget{
 		ToolCalls: c.BudgetToolCalls, InputTokens: c.BudgetInputTokens, OutputTokens: c.BudgetOutputTokens,
@@ -365,11 +372,10 @@ func (c *config) budget() agent.Budget {
 	}
 }
 
-// inRange reports whether n is between 0 and limit. It is false for NaN.
+// inRange reports whether n is from 0 to limit. It returns false for NaN.
 func inRange(n, limit float64) bool { return n >= 0 && n <= limit }
 
-// settingPages has the page that explains a setting, by the beginning of its name. The first match
-// counts.
+// settingPages has the page that explains a setting, by the beginning of the setting's name. The first match counts.
 var settingPages = []struct{ prefix, page string }{
 	{"MODELS_FILE", "docs/providers.md#several-models"},
 	{"LLM_", "docs/providers.md"},
@@ -396,8 +402,9 @@ var settingPages = []struct{ prefix, page string }{
 	{"PORT", "docs/troubleshooting.md#at-start"},
 }
 
-// helpPage returns where to read more about an error that ends the process: the page of the setting
-// that it names.
+// helpPage returns where to read more about an error: a command for a *usageError, otherwise a page of docs/. It is the
+// page of the setting that a *configError is about, or of the setting whose name begins the error's text, as in
+// "EVENTS_URL: cannot connect".
 func helpPage(err error) string {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return "answerd help"
