@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -20,19 +19,19 @@ import (
 	"answerd/internal/mcp"
 )
 
-// readAgents reads AGENTS_FILE, if it is set, with the models and servers of the configuration.
+// readAgents sets c.agents and c.agentsWatch from AGENTS_FILE, if that is set. Its error is a *configError.
 func (c *config) readAgents() error {
 	if c.AgentsFile == "" {
 		return nil
 	}
-	var servers []string
-	if configured, _, err := mcpServers(*c); err == nil { // an error of mcp.json is reported where it is read
+	var servers []string                                  // nil lets agents name any server
+	if configured, _, err := mcpServers(*c); err == nil { // connectTools reports the error
 		servers = []string{}
 		for _, s := range configured {
 			servers = append(servers, s.Name)
 		}
 	}
-	c.agentsWatch = newFileWatch(c.AgentsFile)
+	c.agentsWatch = newFileWatch(c.AgentsFile) // before the file is read, so that a change in between is noticed
 	file, err := c.parseAgents(c.DefaultModelID, c.profiles(), servers)
 	if err != nil {
 		return err
@@ -42,7 +41,8 @@ func (c *config) readAgents() error {
 	return nil
 }
 
-// parseAgents reads AGENTS_FILE for these models and servers.
+// parseAgents reads AGENTS_FILE and checks it against models, whose keys are ids, and against the names of servers. Without
+// models an agent may name any model, and with nil servers any server. The error is a *configError.
 func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile, servers []string) (definition.File, error) {
 	opts := definition.Options{
 		Dir: filepath.Dir(c.AgentsFile), AnyModel: len(models) == 0, Models: []string{defaultModel}, Servers: servers,
@@ -50,7 +50,7 @@ func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile,
 		ReadFile: func(name string) ([]byte, error) {
 			data, err := os.ReadFile(name)
 			if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
-				err = pathErr.Err
+				err = pathErr.Err // the parser adds the name of the file
 			}
 			return data, err
 		},
@@ -61,8 +61,8 @@ func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile,
 	return parseFile("AGENTS_FILE", c.AgentsFile, func(data []byte) (definition.File, error) { return definition.Parse(data, opts) })
 }
 
-// startReloadingAgents reads AGENTS_FILE again when it or the file of a prompt changes, until end is
-// called. A file that cannot be used is refused, and the agents stay.
+// startReloadingAgents replaces the agents of runs when AGENTS_FILE or the file of a prompt changes, until end is called.
+// If the file cannot be used, the agents stay.
 func (c config) startReloadingAgents(ctx context.Context, runs *agent.Agent, tools *mcp.Client, logger *slog.Logger) (end func()) {
 	if c.AgentsFile == "" {
 		return func() {}
@@ -74,18 +74,18 @@ func (c config) startReloadingAgents(ctx context.Context, runs *agent.Agent, too
 			servers = append(servers, s.Name)
 		}
 		file, err := c.parseAgents(defaultModel, models, servers)
-		if err == nil {
-			c.agentsWatch.setPaths(append([]string{c.AgentsFile}, file.PromptFiles...)...)
-			err = runs.ReplaceAgents(file.Agents)
-		}
 		if err != nil {
+			return slog.Attr{}, err
+		}
+		c.agentsWatch.setPaths(append([]string{c.AgentsFile}, file.PromptFiles...)...)
+		if err := runs.ReplaceAgents(file.Agents); err != nil {
 			return slog.Attr{}, err
 		}
 		return slog.Int("agents", len(file.Agents)), nil
 	})
 }
 
-// checkAgentIDs refuses a new list of models that has the id of an agent.
+// checkAgentIDs returns a *configError if the id of a new model is that of an agent: requests name both in one field.
 func checkAgentIDs(models map[string]llm.Profile, runs *agent.Agent) error {
 	for id := range models {
 		if runs.HasAgent(id) {
@@ -95,7 +95,7 @@ func checkAgentIDs(models map[string]llm.Profile, runs *agent.Agent) error {
 	return nil
 }
 
-// agentIDs returns the ids of the agents.
+// agentIDs returns the ids of the agents, of which the first is the default.
 func (c *config) agentIDs() []string {
 	if len(c.agents) == 0 {
 		return []string{"default"}
@@ -107,7 +107,7 @@ func (c *config) agentIDs() []string {
 	return ids
 }
 
-// describeAgents returns the agents in one line.
+// describeAgents returns which agents there are, in words on one line.
 func (c *config) describeAgents() string {
 	if len(c.agents) == 0 {
 		return fmt.Sprintf("default, at most %d turns", c.MaxTurns)
@@ -115,7 +115,8 @@ func (c *config) describeAgents() string {
 	return fmt.Sprintf("%s, of AGENTS_FILE %s", strings.Join(c.agentIDs(), ", "), c.AgentsFile)
 }
 
-// printAgents prints what each agent of AGENTS_FILE may use, of the tools that were listed.
+// printAgents prints a table of the agents of AGENTS_FILE, with the tools that each may use, as far as servers have listed
+// them. Without AGENTS_FILE it prints nothing.
 func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.Client) {
 	if len(cfg.agents) == 0 {
 		return
@@ -126,11 +127,11 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 	all := tools.Tools(ctx)
 	for i := range cfg.agents {
 		a := &cfg.agents[i]
-		var names, approved, limits []string
+		var names, needApproval, limits []string
 		for _, t := range a.FilterTools(all) {
 			names = append(names, t.Name)
 			if t.NeedsApproval {
-				approved = append(approved, t.Name)
+				needApproval = append(needApproval, t.Name)
 			}
 		}
 		budget := a.Budget.Within(cfg.budget()).ByName()
@@ -147,24 +148,24 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 			id += " (default)"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", id, cmp.Or(a.Model, cfg.DefaultModelID), turns,
-			summarizeNames(names), summarizeNames(approved), summarizeNames(a.Agents), summarizeNames(limits))
+			summarizeNames(names), summarizeNames(needApproval), summarizeNames(a.Agents), summarizeNames(limits))
 	}
 
 	table.Flush()
 	fmt.Fprintln(stdout)
 }
 
-// maxNamesInTable is how many names a cell of a table has.
+// maxNamesInTable is how many names a cell of a table has at most.
 const maxNamesInTable = 12
 
-// summarizeNames returns names in one line, or a dash if there are none.
+// summarizeNames returns names on one line: the first maxNamesInTable and the number of the rest, or a dash for no names.
 func summarizeNames(names []string) string {
 	n := len(names)
 	switch {
 	case n == 0:
 		return "–"
 	case n > maxNamesInTable:
-		return fmt.Sprintf("%s and %d more", strings.Join(slices.Clone(names[:maxNamesInTable]), ", "), n-maxNamesInTable)
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamesInTable], ", "), n-maxNamesInTable)
 	}
 	return strings.Join(names, ", ")
 }

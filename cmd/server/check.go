@@ -398,7 +398,7 @@ func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, l
 	}
 	defer func() { _ = tel.Shutdown(ctx) }()
 	models := openModels(ctx, cfg, tel, logger)
-	defer func() { models.end() }()
+	defer models.close()
 	prompt, err := newPrompt(cfg)
 	if err != nil {
 		return err

@@ -17,15 +17,16 @@ import (
 	"answerd/internal/event/memory"
 )
 
-// openTimeout bounds the wait for a NATS cluster at start-up. The service cannot work without its
-// log, so after that it ends, and its supervisor starts it again.
+// openTimeout bounds the wait for a NATS cluster at the start. After that the process ends, because the service cannot
+// work without its log; a supervisor can start it again.
 const openTimeout = 30 * time.Second
 
-// checkLogTimeout bounds how long answerd check waits for the cluster.
+// checkLogTimeout bounds how long answerd check waits for the NATS cluster.
 const checkLogTimeout = 5 * time.Second
 
-// claimDelay returns how long this process waits before it claims runs of other processes. If it
-// shares the log, that is one lease: until then, the runs may have an owner that is only slow.
+// claimDelay returns how long after its start this process waits before it claims runs of other processes. On a shared
+// log it is one lease, so that a process which dies soon after each start interrupts no runs. Otherwise no other process
+// can have the runs, and there is no delay.
 func (c *config) claimDelay() time.Duration {
 	if c.sharesLog() {
 		return jetstream.DefaultLease
@@ -33,9 +34,9 @@ func (c *config) claimDelay() time.Duration {
 	return 0
 }
 
-// checkEventDirectory returns an error if EVENTS_URL names a directory that cannot be created or
-// written. It opens the lock file without taking the lock, so that it does not disturb a running
-// answerd that uses the directory.
+// checkEventDirectory creates the directory that EVENTS_URL names, and a lock file in it, if they do not exist. It returns
+// a *configError if they cannot be created or written, and nil if EVENTS_URL names no directory. It does not take the
+// lock, so that it does not disturb a running answerd that uses the directory.
 func (c *config) checkEventDirectory() error {
 	dir, isDirectory := strings.CutPrefix(c.EventsURL.Reveal(), "file:")
 	if !isDirectory {
@@ -65,8 +66,8 @@ func (c *config) describeEventLog() string {
 	return "on this disk, in " + strings.TrimPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// printEventLog prints whether a log on NATS can be reached, and reports whether the log works.
-// It does not open a directory: a running answerd may use it.
+// printEventLog prints whether an event log on NATS can be reached, and reports whether it can. For other logs it prints
+// nothing and returns true: a directory cannot be opened to check it, because a running answerd may use it.
 func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	if !c.sharesLog() {
 		return true
@@ -81,9 +82,9 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	return true
 }
 
-// openLog opens the log that EVENTS_URL names, and returns the function that closes it. The log uses
-// at most maxMemory bytes of memory. A log in memory forgets ended runs to stay within that; the others
-// use it for caches. ctx bounds only the opening, together with openTimeout.
+// openLog opens the event log that EVENTS_URL names, and returns the function that closes it. The log uses at most
+// maxMemory bytes of memory. A log in memory deletes ended runs to stay within that; logs on disk and on NATS use memory
+// for caches. ctx and openTimeout bound only the opening. An error about a setting that cannot be used is a *configError.
 func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
 	if cfg.EventsURL.IsZero() {
 		log := memory.New(memory.Options{Retention: cfg.EventsRetention, MaxBytes: maxMemory})
@@ -96,13 +97,15 @@ func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logg
 	defer cancel()
 	maxBytes := int64(cfg.EventsMaxBytes)
 	if !cfg.eventsMaxBytesSet {
-		maxBytes = 0
+		maxBytes = 0 // the log chooses the bound
 	}
 	log, err := jetstream.Open(ctx, jetstream.Options{
-		URL: cfg.EventsURL.Reveal(), Credentials: cfg.EventsCredentialsFile, Retention: cfg.EventsRetention, ThreadsRetention: cfg.ThreadsRetention, NoBatch: !cfg.EventsBatch, MaxBytes: maxBytes, Memory: maxMemory, Logger: logger,
+		URL: cfg.EventsURL.Reveal(), Credentials: cfg.EventsCredentialsFile, NoBatch: !cfg.EventsBatch,
+		Retention: cfg.EventsRetention, ThreadsRetention: cfg.ThreadsRetention,
+		MaxBytes: maxBytes, Memory: maxMemory, Logger: logger,
 	})
-	if small, ok := errors.AsType[*jetstream.DiskError](err); ok {
-		return nil, nil, &configError{"EVENTS_MAX_BYTES", small.Error()}
+	if diskErr, ok := errors.AsType[*jetstream.DiskError](err); ok {
+		return nil, nil, &configError{"EVENTS_MAX_BYTES", diskErr.Error()}
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("EVENTS_URL: %w", err)
@@ -114,10 +117,10 @@ func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logg
 	}, nil
 }
 
-// newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If
-// the log is in memory, the function then drops runs that have ended. The agent asks it before it admits
-// a run: a run that is refused can be asked again, and a process that runs out of memory ends them all.
-func newMemoryCheck(log event.Log) func() bool {
+// newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If it is and log is in memory,
+// the function also deletes ended runs from log. The agent calls isShort before it admits a run: a refused run can be
+// started again later, while all runs are lost if the process runs out of memory.
+func newMemoryCheck(log event.Log) (isShort func() bool) {
 	gauge := new(admission.MemoryGauge)
 	memoryLog, ok := log.(*memory.Log)
 	if !ok {

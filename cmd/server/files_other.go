@@ -2,5 +2,5 @@
 
 package main
 
-// maxOpenFiles returns 0, because the limit is unknown on this system.
+// maxOpenFiles returns 0: this system has no limit that answerd can read.
 func maxOpenFiles() int { return 0 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// maxOpenFiles returns the number of files that the process may have open, or 0 if that is
-// unknown. Package os has raised the limit to its maximum.
+// maxOpenFiles returns the number of files that the process may have open, or 0 if that is unknown. At the start of the
+// process, package os has raised the limit to the maximum that the process may set.
 func maxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

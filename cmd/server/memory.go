@@ -21,41 +21,43 @@ import (
 //	= the log, two thirds   198    83    25
 //	  runs, a third          99    41    12
 //
-// The log has the larger share because it holds the texts of a run after its end too. A log elsewhere uses the same share for its caches, and with file: for its server. No log needs
-// more than 256 MiB by default, elsewhere 384 MiB: what exceeds that is for runs.
+// The log has the larger share because it holds the texts of a run after its end too. A log on disk or on NATS uses its
+// share for caches, and on disk also for its NATS server. By default a log in memory gets at most 256 MiB and another log
+// at most 384 MiB; runs get the rest.
 const (
-	// unmanagedMemory is what a process needs besides what the Go runtime counts: the pages of its
-	// binary, some 40 MiB, and the kernel's share.
+	// unmanagedMemory is what a process needs in addition to the memory that the Go runtime counts: the pages of its
+	// binary, some 40 MiB, and memory of the kernel.
 	unmanagedMemory = 44 << 20
-	// minMemoryLimit is the least memory limit that is derived from a container's.
+	// minMemoryLimit is the least memory limit that is derived from the limit of a container, unless that is smaller.
 	minMemoryLimit = 48 << 20
-	// garbagePart is the part of the memory limit that is left for garbage: 1/4. With less, the
-	// collector would run nearly all the time.
+	// garbagePart divides the memory limit: a quarter is left for garbage. With less, the garbage collector would run
+	// nearly all the time.
 	garbagePart = 4
-	// processMemory is what the Go runtime counts without runs.
+	// processMemory is the memory that the Go runtime counts without any run.
 	processMemory = 16 << 20
-	// minContentMemory is what the log and runs have at least.
+	// minContentMemory is the least memory of the log and all runs together.
 	minContentMemory = 12 << 20
 )
 
-// memoryLimits says how much memory is used for what, in bytes.
+// memoryLimits says how much memory the log and the runs may use, in bytes.
 type memoryLimits struct {
-	log  int64 // the log
-	runs int64 // all runs together; 0 without a memory limit
+	log  int64
+	runs int64 // of all runs together; 0 means without limit
 }
 
-// limitMemory sets the memory limit of the Go runtime from that of the container, unless GOMEMLIMIT
-// is set, and divides it. A log in memory has EVENTS_MAX_BYTES, or less where that is unset. It logs
-// all of it. containerLimit returns the limit of the container in bytes.
+// limitMemory divides the memory limit of the Go runtime between the log and the runs. Without GOMEMLIMIT it first sets
+// that limit, from the limit of the container. If the container has no limit either, the log gets its default and the
+// runs have no limit. EVENTS_MAX_BYTES, if set, decides for a log in memory. limitMemory logs the limits.
+// containerLimit returns the limit of the container in bytes, or an error if there is no container.
 func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog.Logger) memoryLimits {
 	limits := memoryLimits{log: jetstream.DefaultMemory}
 	inMemory := c.EventsURL.IsZero()
 	if inMemory {
 		limits.log = int64(c.EventsMaxBytes)
 	}
-	limit := debug.SetMemoryLimit(-1)
+	limit := debug.SetMemoryLimit(-1) // only returns the limit
 	source := "GOMEMLIMIT"
-	if limit == math.MaxInt64 {
+	if limit == math.MaxInt64 { // GOMEMLIMIT is not set
 		source = "the container's limit"
 		container, err := containerLimit()
 		if err != nil || container == 0 || container > math.MaxInt64/2 {
@@ -68,23 +70,24 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 	if !inMemory || !c.eventsMaxBytesSet {
 		limits.log = min(limits.log, content/3*2)
 	}
-	// A log that was given more drops ended runs when memory is short.
+	// Runs get at least a third, even if EVENTS_MAX_BYTES gives the log more than is left: a log in memory deletes ended
+	// runs when memory is short (newMemoryCheck).
 	limits.runs = max(content-limits.log, content/3)
 	logger.Info("memory is limited", "memory_limit", limit, "from", source, "log_memory", limits.log, "runs_memory", limits.runs)
 	return limits
 }
 
-// derivedMemoryLimit returns the memory limit for a container of that many bytes.
+// derivedMemoryLimit returns the memory limit of the Go runtime in a container whose limit is that many bytes.
 func derivedMemoryLimit(container int64) int64 {
 	return max(container-container/10-unmanagedMemory, min(container, minMemoryLimit))
 }
 
-// containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes; an
-// error, or a very large number, where there is none.
+// containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes. Without a cgroup it returns
+// an error, and for a cgroup without a limit an error, 0 or a very large number.
 func containerMemory() (uint64, error) { return memlimit.FromCgroup() }
 
-// maxToolBytes returns the most bytes that the definitions of one MCP server's tools may have: 64 MiB, or
-// a part of the memory limit. While it is read, a list is in memory about four times.
+// maxToolBytes returns how many bytes the tool definitions of one MCP server may have: 1/32 of the memory limit, but from
+// 2 MiB to 64 MiB. A list of tools is in memory about four times while it is read, so it takes up to an eighth then.
 func maxToolBytes() int {
 	return int(min(max(debug.SetMemoryLimit(-1)/32, 2<<20), 64<<20))
 }

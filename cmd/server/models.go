@@ -12,16 +12,18 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/llm"
+	"answerd/internal/llm/openai"
 	"answerd/internal/llm/texttool"
 	"answerd/internal/telemetry"
 )
 
-// readModels reads MODELS_FILE, if it is set, and checks the default model against it.
+// readModels sets c.models and c.modelsWatch from MODELS_FILE, if that is set. DEFAULT_MODEL_ID must be one of its models;
+// if the setting is not set, the first model becomes the default. The error is a *configError.
 func (c *config) readModels() (err error) {
 	if c.ModelsFile == "" {
 		return nil
 	}
-	if c.modelsWatch == nil {
+	if c.modelsWatch == nil { // at the start; a reload keeps the watch
 		c.modelsWatch = newFileWatch(c.ModelsFile)
 	}
 	if c.models, err = parseFile("MODELS_FILE", c.ModelsFile, llm.ParseProfiles); err != nil {
@@ -39,53 +41,61 @@ func (c *config) readModels() (err error) {
 	return nil
 }
 
-// reloadModels returns the configuration with MODELS_FILE as it is now. What would be an error at the start is one
-// here too. c is a copy, so an error leaves the settings in use as they are; only modelsWatch is shared,
-// and only the goroutine that reloads uses it.
+// reloadModels returns c with MODELS_FILE as it is now. What would be an error at the start is also an error here. The
+// receiver is a copy, so the settings in use do not change. Only modelsWatch is shared, which no other goroutine uses
+// after the start.
 func (c config) reloadModels() (config, error) {
 	if err := c.readModels(); err != nil {
 		return config{}, err
 	}
-	// validate writes to these lists, and requests read them meanwhile.
-	c.AllowedHosts, c.CORSOrigins, c.CallbackOrigins = slices.Clone(c.AllowedHosts), slices.Clone(c.CORSOrigins), slices.Clone(c.CallbackOrigins)
+	// validate writes to these lists, while requests read those of the settings in use.
+	c.AllowedHosts = slices.Clone(c.AllowedHosts)
+	c.CORSOrigins = slices.Clone(c.CORSOrigins)
+	c.CallbackOrigins = slices.Clone(c.CallbackOrigins)
 	if err := c.validate(true); err != nil {
 		return config{}, err
 	}
 	return c, c.readModelCertificates()
 }
 
-// servedModels has the endpoints of all models. MODELS_FILE may replace them.
+// servedModels holds the router to the endpoints of all models. A changed MODELS_FILE replaces the endpoints.
 type servedModels struct {
 	router *llm.Router
 	tel    *telemetry.Telemetry
 	logger *slog.Logger
-	end    func() // ends the use of the endpoints that the router asks
+	// closeEndpoints closes the idle connections of the endpoints that router asks, and stops watching the TLS files of
+	// models. replaceEndpoints replaces it.
+	closeEndpoints func()
 
 	mu           sync.Mutex   // protects certificates
-	certificates certificates // of these endpoints
+	certificates certificates // of models that have their own TLS files
 }
 
-// openModels opens the endpoints of the models of c.
+// openModels returns a router to the models of c. It sends no request. The TLS files of models are read again when they
+// change, until ctx ends or the caller calls close.
 func openModels(ctx context.Context, c config, tel *telemetry.Telemetry, logger *slog.Logger) *servedModels {
-	m := &servedModels{router: llm.NewRouter(nil, "", nil), tel: tel, logger: logger, end: func() {}}
+	m := &servedModels{router: llm.NewRouter(nil, "", nil), tel: tel, logger: logger, closeEndpoints: func() {}}
 	m.router.Logger = logger
 	m.replaceEndpoints(ctx, c)
 	return m
 }
 
-// replaceEndpoints makes the router ask the models of cfg. Requests in flight end at the endpoints at which
-// they began. The old endpoints are closed after the router has the new ones, so that no request meets a
-// closed one. It is called by openModels and then by the goroutine of startReloading only.
+// close closes the endpoints. The goroutine of startReloading must have ended.
+func (m *servedModels) close() { m.closeEndpoints() }
+
+// replaceEndpoints makes the router ask the models of cfg. Requests in flight end at the endpoints at which they began.
+// The old endpoints are closed after the router has the new ones, so that no request gets a closed endpoint. Calls must
+// not overlap: after openModels only the goroutine of startReloading calls it.
 func (m *servedModels) replaceEndpoints(ctx context.Context, cfg config) {
-	native := newModel(cfg, m.tel, m.logger)
-	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(cfg.LLMToolCalling), cfg.profiles())
+	defaultEndpoint := openai.New(openAIConfig(cfg, m.tel, m.logger))
+	router := llm.NewRouter(texttool.Models(defaultEndpoint), llm.ToolCalling(cfg.LLMToolCalling), cfg.profiles())
 	closeOwnEndpoints := addEndpoints(router, cfg, m.tel, m.logger)
 	m.router.Replace(router)
-	m.end()
+	m.closeEndpoints()
 	endReloading := cfg.modelCertificates.startReloading(ctx, "TLS certificates of models", m.logger)
-	m.end = func() {
+	m.closeEndpoints = func() {
 		endReloading()
-		native.Close()
+		defaultEndpoint.Close()
 		closeOwnEndpoints()
 	}
 	m.mu.Lock()
@@ -93,15 +103,15 @@ func (m *servedModels) replaceEndpoints(ctx context.Context, cfg config) {
 	m.certificates = cfg.modelCertificates
 }
 
-// usedCertificates returns the client certificates of the endpoints.
+// usedCertificates returns the client certificates of the models that have their own.
 func (m *servedModels) usedCertificates() []usedCertificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.certificates.inUse()
 }
 
-// startReloading reads MODELS_FILE again when it changes, until end is called. A file that cannot be
-// used is refused, and the models stay.
+// startReloading replaces the models, of the router and of runs, when MODELS_FILE changes, until end is called. If the
+// file cannot be used, the models stay. Without MODELS_FILE it does nothing.
 func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent.Agent) (end func()) {
 	if c.ModelsFile == "" {
 		return func() {}
@@ -120,7 +130,7 @@ func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent
 	})
 }
 
-// profiles returns the models of MODELS_FILE by the ids that requests name.
+// profiles returns the models of MODELS_FILE by the ids that requests name; the map is empty without such a file.
 func (c *config) profiles() map[string]llm.Profile {
 	out := make(map[string]llm.Profile, len(c.models))
 	for _, p := range c.models {
@@ -129,18 +139,19 @@ func (c *config) profiles() map[string]llm.Profile {
 	return out
 }
 
-// prices returns a function that returns the price of a model, by the id that is sent to LLM_BASE_URL.
+// prices returns a function that returns the price of a model, or nil if the price is unknown. model is the id that is
+// sent to LLM_BASE_URL.
 func (c *config) prices() func(model string) *llm.Price {
-	known := make(map[string]*llm.Price)
+	byUpstreamID := make(map[string]*llm.Price)
 	for _, p := range c.models {
-		known[cmp.Or(p.Upstream, p.ID)] = p.Price
+		byUpstreamID[cmp.Or(p.Upstream, p.ID)] = p.Price
 	}
-	return func(model string) *llm.Price { return known[model] }
+	return func(model string) *llm.Price { return byUpstreamID[model] }
 }
 
-// metricModels returns the models that metrics may name: those of the configuration, by the ids
-// that requests name and by those of the endpoint. Requests can name any model, so other names
-// would create series without bound.
+// metricModels returns the model ids that metrics may contain: the default model, and those of MODELS_FILE, both the ids
+// that requests name and those that are sent to the endpoint. Requests can name any model, so all names together would
+// create an unlimited number of series.
 func (c *config) metricModels() (out []string) {
 	if c.DefaultModelID != "" {
 		out = append(out, c.DefaultModelID)
@@ -154,20 +165,20 @@ func (c *config) metricModels() (out []string) {
 	return out
 }
 
-// printModels prints the table of models.
+// printModels prints a table of the models and what each can do.
 func printModels(stdout io.Writer, cfg config) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "MODEL\tUPSTREAM\tTOOLS\tCONTEXT\tOUTPUT\tTAKES\tPRICE PER MILLION")
 	for _, profile := range cfg.servedModels() {
-		takes := "text"
+		inputs := "text"
 		if profile.Images {
-			takes += ", images"
+			inputs += ", images"
 		}
 		if profile.Audio {
-			takes += ", audio"
+			inputs += ", audio"
 		}
 		if profile.PDF {
-			takes += ", PDF"
+			inputs += ", PDF"
 		}
 		price := "–"
 		if profile.Price != nil {
@@ -177,13 +188,14 @@ func printModels(stdout io.Writer, cfg config) {
 			price += "  (default)"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", profile.ID, cmp.Or(profile.Upstream, profile.ID),
-			cmp.Or(profile.ToolCalling, llm.ToolCalling(cfg.LLMToolCalling)), formatTokens(profile.ContextTokens), formatTokens(profile.MaxOutputTokens), takes, price)
+			cmp.Or(profile.ToolCalling, llm.ToolCalling(cfg.LLMToolCalling)),
+			formatTokens(profile.ContextTokens), formatTokens(profile.MaxOutputTokens), inputs, price)
 	}
 	table.Flush()
 	fmt.Fprintln(stdout)
 }
 
-// formatTokens returns a number of tokens, or a dash if it is unknown.
+// formatTokens returns n in digits, or a dash for 0, which means that the number of tokens is unknown.
 func formatTokens(n int64) string {
 	if n == 0 {
 		return "–"
@@ -191,7 +203,7 @@ func formatTokens(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// servedModels returns the models of MODELS_FILE, or the default model without such a file.
+// servedModels returns the models of MODELS_FILE in their order, or the default model alone without such a file.
 func (c *config) servedModels() []llm.Profile {
 	if len(c.models) > 0 {
 		return c.models

@@ -116,7 +116,7 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 			return nil, fmt.Errorf("create the telemetry: %w", err)
 		}
 		models := openModels(ctx, cfg, tel, logger)
-		ends = append(ends, func() { models.end() })
+		ends = append(ends, models.close)
 		p.options.Model, p.options.ModelID = models.router, model
 	}
 	if tools {

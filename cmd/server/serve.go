@@ -163,7 +163,7 @@ func (s *serviceParts) openLogModelsAndTools(ctx context.Context) error {
 	s.log = log
 
 	s.models = openModels(ctx, s.cfg, s.tel, s.logger)
-	s.onClose(func() { s.models.end() }) // a reload replaces the function end
+	s.onClose(s.models.close)
 
 	s.tools, err = connectTools(s.cfg, mcp.Options{
 		Transport: s.tel.Transport, SignIns: s.cfg.signIns(log, s.logger), ToolNames: s.cfg.toolNames(log), Logger: s.logger,

@@ -26,14 +26,13 @@ import (
 // toolset holds the client of the MCP servers and the source of the service's token.
 type toolset struct {
 	client *mcp.Client
-	tokens *token.ClientCredentials // nil without the service's JWT
-	files  *fileWatch               // of the configuration, as it was just before it was read
+	tokens *token.ClientCredentials // nil without ENABLE_JWT_TOKEN
+	files  *fileWatch               // of the configuration; created before it was read
 
-	saidInMemory bool // that sign-ins are in memory is in the log
+	warnedAboutSignIns bool // warnAboutSignIns has logged its warning
 }
 
-// close ends the sessions and then the source of tokens, because ending a session may need a
-// token.
+// close ends the sessions, and then closes the source of tokens, because ending a session may need a token.
 func (t toolset) close() {
 	t.client.Close()
 	if t.tokens != nil {
@@ -41,17 +40,17 @@ func (t toolset) close() {
 	}
 }
 
-// connectTools starts to connect the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for
-// them: a server that is down must not keep the service from starting. A wrong configuration
-// does keep it from starting; the error is a *configError. The caller must close the toolset. opts has the parts that depend on the
-// command; connectTools sets what comes from the settings.
+// connectTools starts to connect to the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for them: a server that is
+// down must not keep the service from starting. The error, which is a *configError, is about the configuration. The
+// caller must close the toolset. opts has the options that depend on the command; connectTools adds those that come from
+// settings.
 func connectTools(cfg config, opts mcp.Options) (toolset, error) {
 	tools := toolset{files: newFileWatch(cfg.MCPConfigPath, cfg.pinsPath())}
 	servers, warnings, err := mcpServers(cfg)
 	if err != nil {
 		return toolset{}, err
 	}
-	tools.watchFiles(cfg, servers) // before mcp.New reads those of TLS
+	tools.watchFiles(cfg, servers) // before mcp.New reads the TLS files, so that a change in between is noticed
 	logWarnings(warnings, opts.Logger)
 	warnAboutCallers(cfg, servers, opts.Logger)
 	tools.warnAboutSignIns(cfg, servers, opts.Logger)
@@ -74,16 +73,17 @@ func connectTools(cfg config, opts mcp.Options) (toolset, error) {
 		if tools.tokens != nil {
 			tools.tokens.Close()
 		}
-		name := "MCP_CONFIG_PATH"
+		setting := "MCP_CONFIG_PATH"
 		if cfg.MCPConfigPath == "" {
-			name = "MCP_URL"
+			setting = "MCP_URL"
 		}
-		return toolset{}, &configError{name, err.Error()}
+		return toolset{}, &configError{setting, err.Error()}
 	}
 	return tools, nil
 }
 
-// signIns returns the users' sign-ins in the event log; nil if they are in memory.
+// signIns returns the store of users' sign-ins in the event log, or nil without TOKENS_KEY_FILE: then mcp.Client keeps
+// them in memory.
 func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
 	if c.tokenKeys == nil {
 		return nil
@@ -91,7 +91,8 @@ func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
 	return sealed.New(c.tokenKeys, log, logger)
 }
 
-// toolNames returns where the names of tools are stored; nil if no run outlives the process either.
+// toolNames returns where the names of tools are stored for the next process, or nil if log is in memory, because then no
+// run outlives this process that could refer to a name.
 func (c *config) toolNames(log event.Log) values.Store {
 	if c.EventsURL.IsZero() {
 		return nil
@@ -99,8 +100,8 @@ func (c *config) toolNames(log event.Log) values.Store {
 	return log
 }
 
-// watchFiles sets the files whose changes cause a reload: the configuration, the accepted
-// definitions, and the TLS files of servers.
+// watchFiles sets the files whose changes cause a reload: mcp.json, the accepted tool definitions, and the TLS files of
+// enabled servers.
 func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 	paths := []string{c.MCPConfigPath, c.pinsPath()}
 	for i := range servers {
@@ -111,7 +112,8 @@ func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 	t.files.setPaths(paths...)
 }
 
-// mcpServers returns the servers of MCP_URL and MCP_CONFIG_PATH, and warnings about the file.
+// mcpServers reads MCP_CONFIG_PATH, and returns the server of MCP_URL followed by those of the file. warnings are about
+// members of the file that are not known. The error is a *configError.
 func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err error) {
 	if cfg.MCPURL != "" {
 		s, err := mcpconfig.SingleServer(cfg.MCPURL)
@@ -121,35 +123,35 @@ func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err 
 		s.Approval = mcpconfig.Approval(cfg.MCPApproval)
 		servers = append(servers, s)
 	}
-	if cfg.MCPConfigPath != "" {
-		data, err := os.ReadFile(cfg.MCPConfigPath)
-		if err != nil {
-			return nil, nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + fileReason(err)}
-		}
-		more, found, err := mcpconfig.Parse(data, cfg.lookup)
-		if err != nil {
-			return nil, nil, &configError{"MCP_CONFIG_PATH", err.Error()}
-		}
-		for _, s := range more {
-			if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !cfg.EnableJWTToken {
-				return nil, nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
-			}
-		}
-		servers, warnings = append(servers, more...), found
+	if cfg.MCPConfigPath == "" {
+		return servers, nil, nil
 	}
-	return servers, warnings, nil
+	data, err := os.ReadFile(cfg.MCPConfigPath)
+	if err != nil {
+		return nil, nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + fileReason(err)}
+	}
+	fromFile, warnings, err := mcpconfig.Parse(data, cfg.lookup)
+	if err != nil {
+		return nil, nil, &configError{"MCP_CONFIG_PATH", err.Error()}
+	}
+	for _, s := range fromFile {
+		if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !cfg.EnableJWTToken {
+			return nil, nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
+		}
+	}
+	return append(servers, fromFile...), warnings, nil
 }
 
-// logWarnings logs the members of mcp.json that config.Parse did not understand.
+// logWarnings logs the warnings of mcpServers.
 func logWarnings(warnings []string, logger *slog.Logger) {
 	for _, w := range warnings {
 		logger.Warn("mcp.json: "+w, "help", "docs/mcp-servers.md#members-of-a-server")
 	}
 }
 
-// warnAboutCallers logs problems of a service without inbound authentication: which servers cannot
-// be used because callers send no token, and which servers all callers use with the sign-in of one
-// person.
+// warnAboutCallers logs problems of a service without inbound authentication: the servers that cannot be used because
+// callers send no token, and the servers that all callers use with the sign-in of one person. The latter is not a problem
+// if ADDR is a loopback address, where usually one person is the only caller.
 func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if c.AuthIssuer != "" {
 		return
@@ -166,23 +168,23 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 	}
 }
 
-// warnAboutSignIns logs, once, that users have to sign in again after a restart although the event log
-// is durable.
+// warnAboutSignIns logs that users have to sign in again after a restart although the event log is durable. It logs that
+// once for a toolset, as soon as an enabled server has sign-ins.
 func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger *slog.Logger) {
-	if t.saidInMemory || c.EventsURL.IsZero() || c.tokenKeys != nil {
+	if t.warnedAboutSignIns || c.EventsURL.IsZero() || c.tokenKeys != nil {
 		return
 	}
 	for i := range servers {
 		if s := &servers[i]; !s.Disabled && s.Auth == mcpconfig.AuthAuthorizationCode {
-			t.saidInMemory = true
+			t.warnedAboutSignIns = true
 			logger.Warn("users' sign-ins to MCP servers are in memory and end with the process: TOKENS_KEY_FILE is not set", "mcp_server", s.Name, help.StoredSignIns.Attr())
 			return
 		}
 	}
 }
 
-// newTokens returns the source of the service's own JWT. The client secret is a setting or in OCI
-// Vault.
+// newTokens returns the source of the service's own JWT, which the caller must close. It fetches no token. The client
+// secret comes from the file or the value of IAM_CLIENT_SECRET, otherwise from OCI Vault. The error is a *configError.
 func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) {
 	secret := token.FixedSecret(c.IAMClientSecret)
 	if file := c.newSecretFile("IAM_CLIENT_SECRET", c.IAMClientSecret, logger); file != nil {
@@ -192,7 +194,8 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 		secret = ocivault.NewReader(ocivault.Config{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
 	}
 	tokens, err := token.NewClientCredentials(token.ClientCredentialsConfig{
-		TokenURL: c.tokenURL(), ClientID: c.IAMClientID, Secret: secret, Scope: c.Scope, HTTPClient: c.certificates.client, Logger: logger,
+		TokenURL: c.tokenURL(), ClientID: c.IAMClientID, Secret: secret, Scope: c.Scope,
+		HTTPClient: c.certificates.client, Logger: logger,
 	})
 	if err != nil {
 		return nil, &configError{"IAM_BASE_URL", err.Error()}
@@ -200,8 +203,7 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 	return tokens, nil
 }
 
-// observeServers creates the metrics of each MCP server: 1 for its state, the numbers of tools that the
-// operator has not accepted and that were left out, and the limit on its calls in flight.
+// observeServers creates the metrics of MCP servers, which are read from tools at each export.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	meter := tel.Meter("answerd/mcp")
 	state, err1 := meter.Int64ObservableGauge("answerd.mcp.server.state",
@@ -228,19 +230,18 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	return nil
 }
 
-// startReloading reloads the configuration of the MCP servers when mcp.json, the accepted
-// definitions or a TLS file of a server changes, until end is called. It also runs without these
-// files, so that SIGHUP does not end the process. Servers whose configuration did not change keep their
-// sessions (mcp.Client.Reload).
+// startReloading reloads the configuration of the MCP servers when one of the files of watchFiles changes and at SIGHUP,
+// until end is called. It does so even if no file is set, so that SIGHUP does not end the process. If mcp.json cannot be
+// used, all servers stay; otherwise servers whose configuration has not changed keep their sessions.
 func (t *toolset) startReloading(ctx context.Context, cfg config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
-		t.client.ReloadTLS() // even if the configuration is refused
+		t.client.ReloadTLS() // the servers in use need new certificates even if mcp.json is refused
 		servers, warnings, err := mcpServers(cfg)
-		if err == nil {
-			t.watchFiles(cfg, servers)
-			err = t.client.Reload(servers)
-		}
 		if err != nil {
+			return slog.Attr{}, err
+		}
+		t.watchFiles(cfg, servers)
+		if err := t.client.Reload(servers); err != nil {
 			return slog.Attr{}, err
 		}
 		logWarnings(warnings, logger)
