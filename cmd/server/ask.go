@@ -25,16 +25,21 @@ import (
 )
 
 const (
-	probeTimeout = time.Second
-	maxQuestion  = 1 << 20 // bytes of a question on stdin
+	probeTimeout = time.Second // of isAlive
+	maxQuestion  = 1 << 20     // bytes of a question on stdin
+	maxParallel  = 64          // questions of a suite at a time
 )
 
-// askFlags holds the flags of ask and chat; the text of the command in commands says what each does.
-// Without url, the answerd at ADDR is asked, or one in this process if nothing listens there.
+// askFlags holds the flags of ask and chat, which commands describes.
 type askFlags struct {
-	url, tokenFile, thread, agent, export string
+	url       string // "" asks the answerd at ADDR, or one in this process if no answerd listens there
+	tokenFile string
+	thread    string
+	agent     string
+	export    string // path of the file for the export of the run
 
-	json, yes bool
+	json bool // print the answer as JSON
+	yes  bool // approve every call
 }
 
 // askCommand runs `answerd ask`, which asks one question. Without an argument it reads the
@@ -71,47 +76,49 @@ func chatCommand(ctx context.Context, args []string, environ environment, stdout
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
 }
 
-// parseAskFlags parses the flags of ask and chat, and returns the other arguments.
-func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []string, error) {
-	var f askFlags
+// parseAskFlags parses the arguments of ask or chat. words are the arguments that are not flags. isAsk adds the flags that
+// chat does not have.
+func parseAskFlags(command string, args []string, isAsk bool) (f askFlags, words []string, err error) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
 	flags.StringVar(&f.agent, "agent", "", "named agent that answers")
 	flags.StringVar(&f.thread, "thread", "", "thread that the question continues")
 	flags.BoolVar(&f.yes, "yes", false, "approve every call")
-	if withJSON {
+	if isAsk {
 		flags.StringVar(&f.export, "export", "", "file for the export of the run")
 		flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
 	}
-	words, err := parseFlags(flags, args)
+	words, err = parseFlags(flags, args)
 	return f, words, err
 }
 
-// parseFlags parses flags, which may stand before and after the other arguments, and returns the latter. All that
-// follows -- is an argument and not a flag.
+// parseFlags sets flags from args, and returns the arguments that are not flags. Unlike flags.Parse, it also finds flags
+// after such arguments. Everything after -- is an argument. It prints nothing: the caller reports an error.
 func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	flags.SetOutput(io.Discard)
-	var rest []string
+	var afterDashes []string
 	if i := slices.Index(args, "--"); i >= 0 {
-		args, rest = args[:i], args[i+1:]
+		args, afterDashes = args[:i], args[i+1:]
 	}
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
 			return nil, err
 		}
-		args = flags.Args()
+		args = flags.Args() // begins with an argument that is not a flag
 		if len(args) > 0 {
-			words, args = append(words, args[0]), args[1:]
+			words = append(words, args[0])
+			args = args[1:]
 		}
 	}
-	return append(words, rest...), nil
+	return append(words, afterDashes...), nil
 }
 
-// withSession calls use with a session on an answerd: the one at -url, or the one that listens at
-// ADDR on this machine, or else a new one in this process, which ends afterwards.
+// withSession calls use with a session on an answerd: the one at -url; without that flag, the one that listens at ADDR on
+// this machine; if there is none, a new one in this process, which ends before withSession returns. Before it uses the
+// latter, withSession waits for its MCP servers. It returns the error of use.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
-	url, local := flags.url, false
+	url, isLocal := flags.url, false
 	if url == "" {
 		var err error
 		if url, err = environ.serviceURL(); err != nil {
@@ -123,23 +130,24 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 				return err
 			}
 			defer service.stop()
-			url, local = service.url, true
+			url, isLocal = service.url, true
 		}
 	}
 	markdown := !flags.json && isTerminal(os.Stdout) && environ.wantsColors()
 	if isTerminal(os.Stdout) && !markdown {
-		stdout = terminal.PlainWriter(stdout)
+		stdout = terminal.PlainWriter(stdout) // an answer must not control the terminal
 	}
 	session := terminal.New(terminal.Options{
-		URL: url, Token: readToken(flags.tokenFile), Agent: flags.agent, Thread: flags.thread, JSON: flags.json, Export: flags.export, ApproveAll: flags.yes,
-		// The writer of the log writes later, and a prompt must be visible before its answer.
+		URL: url, Token: tokenReader(flags.tokenFile), Agent: flags.agent, Thread: flags.thread,
+		JSON: flags.json, Export: flags.export, ApproveAll: flags.yes,
+		// Err is not the writer of the log, which writes in the background: a prompt must be visible before its answer.
 		In: os.Stdin, Out: stdout, Err: os.Stderr,
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),
 		OutTerminal: markdown, ErrTerminal: isTerminal(os.Stderr) && environ.get("TERM") != "dumb",
 		ErrColors: isTerminal(os.Stderr) && environ.wantsColors(),
 	})
 	defer session.Close()
-	if local {
+	if isLocal {
 		if err := session.WaitForServers(ctx); err != nil {
 			return err
 		}
@@ -147,16 +155,15 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 	return use(session)
 }
 
-// wantsColors reports whether a terminal may get colours: NO_COLOR is not set (no-color.org), and the
-// terminal is not a dumb one.
+// wantsColors reports whether a terminal may get colours: NO_COLOR is not set (no-color.org), and TERM is not dumb.
 func (e environment) wantsColors() bool { return e.get("NO_COLOR") == "" && e.get("TERM") != "dumb" }
 
 // isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// readToken returns a function that reads the token from its file, or nil without a file. It reads
-// the file for each request, so that a renewed token is used.
-func readToken(path string) func() (string, error) {
+// tokenReader returns a function that reads the token from the file at path, or nil if path is "". The session calls the
+// function for each request, so that it uses a renewed token.
+func tokenReader(path string) func() (string, error) {
 	if path == "" {
 		return nil
 	}
@@ -169,8 +176,8 @@ func readToken(path string) func() (string, error) {
 	}
 }
 
-// isAlive reports whether an answerd serves at url, on this machine. Other services that happen to listen
-// there do not answer /healthz in this way.
+// isAlive reports whether an answerd serves at url, on this machine, and answers within probeTimeout. The body of its
+// reply tells it from another service that listens there.
 func isAlive(ctx context.Context, url string) bool {
 	ctx, stop := context.WithTimeout(ctx, probeTimeout)
 	defer stop()
@@ -186,18 +193,18 @@ func isAlive(ctx context.Context, url string) bool {
 // localService is an answerd in this process, on a free port of the loopback interface.
 type localService struct {
 	url  string
-	stop func()
+	stop func() // drains the service and waits for its end
 }
 
-// startLocalService serves with the settings of the environment for this process only: on a free
-// port, without TLS, inbound authentication, rules and metrics. It logs only errors unless the settings say
-// otherwise.
+// startLocalService starts an answerd for this process alone, with the settings of environ, and returns when it accepts
+// connections. It is on a free port of the loopback interface, without TLS, authentication, rules and METRICS_ADDR. It logs
+// only errors, unless LOG_LEVEL or DEBUG is set. The end of ctx does not stop it.
 func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
 		return nil, err
 	}
-	// The port must be known before the parts are built: browsers come back to it from a sign-in.
+	// The port must be known before serve builds the parts, because it belongs to the redirect URI of sign-ins.
 	if cfg.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("listen on loopback: %w", err)
 	}
@@ -214,7 +221,7 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 		cfg.LogLevel = "error"
 	}
 
-	// Ctrl-C must not end the service at once, because the session then cancels its run.
+	// SIGINT must not end the service at once: the session needs it in order to cancel its run.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	listening, ended := make(chan string, 1), make(chan error, 1)
 	go func() { ended <- serve(ctx, cfg, stderr, func(addr string) { listening <- addr }) }()
@@ -227,21 +234,23 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 		}}, nil
 	case err := <-ended:
 		cancel()
-		_ = cfg.listener.Close() // again, if serve got as far as using it
+		_ = cfg.listener.Close() // serve has closed it only if it failed after cfg.listen
 		return nil, err
 	}
 }
 
-// evalFlags holds the flags of eval.
+// evalFlags holds the flags of eval, which commands describes.
 type evalFlags struct {
-	url, tokenFile, against string
-
+	url        string // "" asks an answerd in this process
+	tokenFile  string
+	against    string // environment file with settings to compare with; "" does not compare
 	out, junit string // files of the reports
-	parallel   int
+	parallel   int    // questions at a time
 }
 
 // evalCommand runs `answerd eval`, which asks the questions of a suite and checks the answers. With -against it asks
-// them a second time, of a configuration with other settings, and compares.
+// them a second time, of a configuration with other settings, and compares. It prints and writes the report even if
+// cases fail, which is an error too.
 func evalCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags, path, err := parseEvalFlags(args)
 	if err != nil {
@@ -269,31 +278,35 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 		return fmt.Errorf("%s: %w", path, err)
 	}
 
-	var failed error // of the other configuration
+	var compareErr error // reported after the report of the first configuration is written
 	if flags.against != "" && !report.Interrupted {
-		fmt.Fprintf(stdout, "\n%s:\n", flags.against)
-		compared, err := flags.evaluate(ctx, suite, "", against, stdout, stderr)
-		if err != nil && ctx.Err() == nil {
-			failed = fmt.Errorf("-against %s: %w", flags.against, err)
-		} else {
-			compared.Configuration = flags.against
-			report.CompareWith(compared)
-		}
+		compareErr = flags.compare(ctx, &report, suite, against, stdout, stderr)
 	}
-
 	report.PrintSummary(stdout)
 	if err := reports.write(&report); err != nil {
 		return err
 	}
-
 	switch {
 	case ctx.Err() != nil:
 		return terminal.ErrInterrupted
-	case failed != nil:
-		return failed
+	case compareErr != nil:
+		return compareErr
 	case !report.Passed:
 		return fmt.Errorf("eval: %d of %d cases are below their pass rate", len(report.Cases)-report.PassedCases, len(report.Cases))
 	}
+	return nil
+}
+
+// compare evaluates suite with the settings of -against, and adds the comparison to report. If ctx ends, it compares with
+// the cases that have been evaluated until then.
+func (f *evalFlags) compare(ctx context.Context, report *eval.Report, suite eval.Suite, against environment, stdout, stderr io.Writer) error {
+	fmt.Fprintf(stdout, "\n%s:\n", f.against)
+	other, err := f.evaluate(ctx, suite, "", against, stdout, stderr)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("-against %s: %w", f.against, err)
+	}
+	other.Configuration = f.against
+	report.CompareWith(other)
 	return nil
 }
 
@@ -310,13 +323,14 @@ func parseEvalFlags(args []string) (f evalFlags, path string, _ error) {
 	if err != nil {
 		return f, "", err
 	}
-	if len(words) != 1 || f.parallel < 1 || f.parallel > 64 {
+	if len(words) != 1 || f.parallel < 1 || f.parallel > maxParallel {
 		return f, "", errors.New("not one suite, or -parallel is out of range")
 	}
 	return f, words[0], nil
 }
 
-// readSuite reads and parses the suite at path.
+// readSuite reads and parses the suite at path. Its error is a *usageError if the file cannot be read, otherwise it wraps
+// that of eval.Parse.
 func readSuite(path string) (eval.Suite, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -329,7 +343,8 @@ func readSuite(path string) (eval.Suite, error) {
 	return suite, nil
 }
 
-// environmentAgainst returns environ with the settings of the file at -against, or as it is without that flag.
+// environmentAgainst returns a copy of environ with the settings of the file of -against, which it checks; or environ
+// itself without that flag.
 func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment) (environment, error) {
 	if f.against == "" {
 		return environ, nil
@@ -344,19 +359,19 @@ func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment)
 	}
 	against := maps.Clone(environ)
 	against.override(settings)
-	if err := checkEvaluation(ctx, forEvaluation(against)); err != nil { // before a question is asked
+	if err := checkEvaluation(ctx, forEvaluation(against)); err != nil { // an error must come before the first question
 		return nil, fmt.Errorf("-against %s: %w", f.against, err)
 	}
 	return against, nil
 }
 
-// checkEvaluation returns the error of settings, or of a file that they name, with which startLocalService would fail.
+// checkEvaluation returns the error with which startLocalService would fail because of settings or files that they name.
 func checkEvaluation(ctx context.Context, environ environment) error {
 	cfg, err := loadConfig(environ)
 	if err != nil {
 		return err
 	}
-	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // not used there
+	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // startLocalService does not use them
 	if err := checkOffline(ctx, cfg, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
@@ -364,8 +379,8 @@ func checkEvaluation(ctx context.Context, environ environment) error {
 	return err
 }
 
-// forEvaluation returns environ for a service that keeps its events in memory and sends no webhooks about them: the runs
-// of an evaluation are not the runs of the service.
+// forEvaluation returns a copy of environ with the event log in memory and without RUN_WEBHOOK_URL, so that the runs of an
+// evaluation do not appear among those of the service.
 func forEvaluation(environ environment) environment {
 	environ = maps.Clone(environ)
 	// EVENTS_CREDENTIALS_FILE and TOKENS_KEY_FILE need EVENTS_URL.
@@ -375,7 +390,9 @@ func forEvaluation(environ environment) environment {
 	return environ
 }
 
-// evaluate runs a suite with the answerd at url, or with one in this process.
+// evaluate runs a suite with the answerd at url, or if that is "" with one in this process, which ends before evaluate
+// returns. It prints the result of each case to stdout, and the progress to stderr if that is a terminal. If ctx ends
+// during the runs, the report has those that had ended. An error comes without results.
 func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, environ environment, stdout, stderr io.Writer) (eval.Report, error) {
 	configuration := url
 	if url == "" {
@@ -392,44 +409,43 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 		url, configuration = service.url, "the settings of this process"
 	}
 
-	progress := func(string) {}
+	showProgress := func(string) {} // replaces the line that it wrote before; "" clears it
 	if isTerminal(os.Stderr) && environ.get("TERM") != "dumb" {
-		progress = func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) } // the line is replaced
+		showProgress = func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) }
 	}
 
 	table := eval.NewTable(stdout, suite)
 	opts := eval.Options{
 		URL: strings.TrimRight(url, "/"), Parallel: f.parallel,
-		Progress: func(done, total int) { progress(fmt.Sprintf("%d of %d runs", done, total)) },
+		Progress: func(done, total int) { showProgress(fmt.Sprintf("%d of %d runs", done, total)) },
 		Done: func(c eval.CaseReport) {
-			progress("")
+			showProgress("")
 			table.Add(c)
 		},
 	}
-
-	if configuration == url {
-		opts.Token = readToken(f.tokenFile)
+	if configuration == url { // the answerd in this process needs no token
+		opts.Token = tokenReader(f.tokenFile)
 	}
 	report, err := eval.Run(ctx, suite, opts)
-	progress("")
+	showProgress("")
 	report.Configuration = configuration
 	return report, err
 }
 
-// reportFiles are the files of the reports. They are opened before the first question is asked, so that
-// a wrong name is reported then.
+// reportFiles are the files of the reports; nil for a report that was not asked for. They are created before the first
+// question is asked, so that a wrong name is reported before that.
 type reportFiles struct{ json, junit *os.File }
 
-// openReports creates the files that have a name.
-func openReports(json, junit string) (r reportFiles, err error) {
+// openReports creates the files of reports at these paths; "" creates no file. Its error is a *usageError.
+func openReports(jsonPath, junitPath string) (r reportFiles, err error) {
 	for _, format := range []struct {
-		flag, name string
+		flag, path string
 		file       **os.File
-	}{{"-out", json, &r.json}, {"-junit", junit, &r.junit}} {
-		if format.name == "" {
+	}{{"-out", jsonPath, &r.json}, {"-junit", junitPath, &r.junit}} {
+		if format.path == "" {
 			continue
 		}
-		if *format.file, err = os.Create(format.name); err != nil {
+		if *format.file, err = os.Create(format.path); err != nil {
 			r.close()
 			return reportFiles{}, &usageError{format.flag + " cannot be written: " + fileReason(err)}
 		}
@@ -437,7 +453,7 @@ func openReports(json, junit string) (r reportFiles, err error) {
 	return r, nil
 }
 
-// write writes the reports.
+// write writes report to the files, and syncs them.
 func (r reportFiles) write(report *eval.Report) error {
 	var errs []error
 	if r.json != nil {
@@ -456,7 +472,7 @@ func (r reportFiles) write(report *eval.Report) error {
 func (r reportFiles) close() {
 	for _, f := range []*os.File{r.json, r.junit} {
 		if f != nil {
-			_ = f.Close() // what was written is synchronized
+			_ = f.Close() // write has synced the file, so an error loses no data
 		}
 	}
 }

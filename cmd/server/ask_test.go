@@ -341,7 +341,7 @@ func TestChatContinuesTheConversation(t *testing.T) {
 
 func TestTokenFileIsReadForEachRequest(t *testing.T) {
 	path := writeCodeFile(t, t.TempDir(), "token", "first\n")
-	read := readToken(path)
+	read := tokenReader(path)
 	if got, err := read(); got != "first" || err != nil {
 		t.Errorf("got %q, %v, want first", got, err)
 	}
@@ -351,7 +351,7 @@ func TestTokenFileIsReadForEachRequest(t *testing.T) {
 	if got, err := read(); got != "second" || err != nil {
 		t.Errorf("got %q, %v, want second", got, err)
 	}
-	if readToken("") != nil {
+	if tokenReader("") != nil {
 		t.Error("got a token without a file, want none")
 	}
 }

@@ -25,10 +25,10 @@ import (
 	"answerd/internal/terminal"
 )
 
-// checkTimeout is for all servers together; a child process has 60 s to start.
+// checkTimeout bounds a whole check. A child process alone may take 60 s to start.
 const checkTimeout = 90 * time.Second
 
-// checkCommand runs `answerd check`.
+// checkCommand runs `answerd check`: it prints how answerd understands its settings, and checks all services that it uses.
 func checkCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -51,7 +51,7 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 			return err
 		}
 	}
-	// The names of models, the answer and the errors of tools come from others.
+	// Names of models, errors of tools and the answer come from other services, and must not control the terminal.
 	err = runCheck(ctx, cfg, *accept, *ask, terminal.PlainWriter(stdout), stderr)
 	if ctx.Err() != nil {
 		return terminal.ErrInterrupted
@@ -59,13 +59,13 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	return err
 }
 
-// runCheck connects to every MCP server as serve would, and asks every model endpoint for its
-// models. It prints a report, and at its end the next step for each problem. Lines of the log follow
-// the report.
+// runCheck checks the settings, the services that they name and the MCP servers. It prints a report to stdout, with the
+// next step for each problem at its end. The lines of the log follow the report. accept accepts the tools of pinned
+// servers as they are, and ask asks the default model one question.
 //
-// It returns an error unless the event log, the IAM, the issuer of callers' tokens, all enabled servers
-// and all endpoints answered, and the definitions of all pinned tools are accepted, which accept does. With
-// ask, the model must also answer one question.
+// The error is nil only if all of these answered: the event log on NATS, the IAM, the issuer of callers' tokens, the
+// enabled servers and the model endpoints, and the model that was asked. The definitions of all pinned tools must also be
+// accepted.
 func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
@@ -73,9 +73,9 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	if level == "info" {
 		level = "warn" // the report says what lines of level info would
 	}
-	held := &heldLog{w: stderr}
-	defer held.release()
-	logger, err := telemetry.NewLogger(held, level, cfg.Debug)
+	delayed := &delayedLog{w: stderr}
+	defer delayed.release()
+	logger, err := telemetry.NewLogger(delayed, level, cfg.Debug)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
@@ -91,29 +91,21 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	}
 	defer tools.close()
 
-	// Print and check each part; next has the steps that the operator has to take.
+	// Print and check each part; next has what the operator has to do.
 	printConfiguration(stdout, cfg)
 	printModels(stdout, cfg)
 	next := checkModelEndpoints(ctx, cfg, stdout)
 	if !printEventLog(ctx, cfg, stdout) {
 		next = append(next, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
 	}
-	if tools.tokens != nil {
-		_, err := tools.tokens.Token(ctx)
-		if err != nil {
-			next = append(next, "IAM_BASE_URL: correct it, or IAM_CLIENT_ID, IAM_CLIENT_SECRET and SCOPE, so that the IAM issues a token")
-		}
-		fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(cfg.tokenURL()), tokenResult(err))
+	next = append(next, checkToken(ctx, cfg, tools.tokens, stdout)...)
+	steps, err := checkSigningKeys(ctx, cfg, stdout)
+	if err != nil {
+		return err
 	}
-	if cfg.AuthIssuer != "" {
-		step, err := checkSigningKeys(ctx, cfg, stdout)
-		if err != nil {
-			return err
-		}
-		next = append(next, step...)
-	}
+	next = append(next, steps...)
 
-	tools.client.Tools(ctx) // waits until every server was tried
+	tools.client.Tools(ctx) // waits until answerd has tried to connect to every server
 	pinned, err := checkPins(stdout, tools.client, accept)
 	if err != nil {
 		return err
@@ -143,8 +135,8 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	return errors.New("check failed")
 }
 
-// checkOffline builds the parts that need files and no network, as serve would, and returns the first
-// error.
+// checkOffline builds the parts that need files and no network, as serve would, and returns the first error. It closes
+// them again; only the directory of the event log, which it creates, remains.
 func checkOffline(ctx context.Context, cfg config, logger *slog.Logger) error {
 	if err := checkTelemetry(ctx, cfg); err != nil {
 		return err
@@ -168,7 +160,7 @@ func checkOffline(ctx context.Context, cfg config, logger *slog.Logger) error {
 	return cfg.checkEventDirectory()
 }
 
-// checkTelemetry returns the error that telemetry would keep serve from starting with. It exports nothing.
+// checkTelemetry returns the error with which serve would fail because of the settings of telemetry. It exports nothing.
 func checkTelemetry(ctx context.Context, cfg config) error {
 	silent, err := telemetry.NewLogger(io.Discard, "error", false)
 	if err != nil {
@@ -184,38 +176,38 @@ func checkTelemetry(ctx context.Context, cfg config) error {
 	return nil
 }
 
-// maxHeldLog bounds the bytes of log lines that wait for the end of a report.
-const maxHeldLog = 1 << 20
+// maxDelayedLog bounds the bytes of log lines that wait for the end of a report.
+const maxDelayedLog = 1 << 20
 
-// heldLog holds what is written until release is called, so that log lines are not printed in the
-// middle of a report on the same terminal. Beyond maxHeldLog it drops lines.
-type heldLog struct {
+// delayedLog is a writer that keeps what is written until release is called, so that log lines do not appear in the middle
+// of a report on the same terminal. It drops a line with which it would keep more than maxDelayedLog.
+type delayedLog struct {
 	w        io.Writer
-	mu       sync.Mutex // protects the fields below
-	held     []byte
+	mu       sync.Mutex // protects the fields below, and is held while w is written
+	buffer   []byte
 	released bool
 }
 
-// Write implements io.Writer.
-func (h *heldLog) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.released {
-		return h.w.Write(p)
+// Write implements io.Writer. It returns no error for a line that it keeps or drops.
+func (l *delayedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released {
+		return l.w.Write(p)
 	}
-	if len(h.held)+len(p) <= maxHeldLog {
-		h.held = append(h.held, p...)
+	if len(l.buffer)+len(p) <= maxDelayedLog {
+		l.buffer = append(l.buffer, p...)
 	}
 	return len(p), nil
 }
 
-// release writes what was held. Later lines are written at once.
-func (h *heldLog) release() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.released = true
-	_, _ = h.w.Write(h.held) // an error of stderr could not be reported
-	h.held = nil
+// release writes the lines that were kept. Later lines are written at once.
+func (l *delayedLog) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.released = true
+	_, _ = l.w.Write(l.buffer) // an error of stderr could not be reported
+	l.buffer = nil
 }
 
 // printConfiguration prints how answerd understands the settings, without secrets.
@@ -252,11 +244,11 @@ func (c *config) describeAuthentication() string {
 	return fmt.Sprintf("bearer JWT of %s for %s", publicURL(c.AuthIssuer), c.AuthAudience)
 }
 
-// maxLoggedServers bounds the servers that the line of logConfiguration names.
+// maxLoggedServers is how many servers logConfiguration names.
 const maxLoggedServers = 20
 
-// logConfiguration logs how answerd understands the settings, on one line and without secrets. addr is
-// the address at which it listens.
+// logConfiguration logs how answerd understands its settings, on one line and without secrets. addr is the address at
+// which it listens.
 func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatus, addr string) {
 	var names []string
 	for _, s := range servers {
@@ -277,8 +269,8 @@ func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatu
 		"console", cmp.Or(c.PublicURL, c.scheme()+"://"+localAddr(addr))+"/")
 }
 
-// localAddr returns addr with localhost in place of an address that stands for all of the machine's,
-// so that it can be opened.
+// localAddr returns the listener's address addr in a form that a browser on this machine can open: with localhost in
+// place of a wildcard address.
 func localAddr(addr string) string {
 	host, port, _ := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -287,28 +279,29 @@ func localAddr(addr string) string {
 	return addr
 }
 
-// describeServers returns the settings that MCP servers come from.
+// describeServers returns the settings that name MCP servers, and their values.
 func (c *config) describeServers() string {
-	var from []string
+	var settings []string
 	if c.MCPURL != "" {
-		from = append(from, "MCP_URL "+publicURL(c.MCPURL))
+		settings = append(settings, "MCP_URL "+publicURL(c.MCPURL))
 	}
 	if c.MCPConfigPath != "" {
-		from = append(from, "MCP_CONFIG_PATH "+c.MCPConfigPath)
+		settings = append(settings, "MCP_CONFIG_PATH "+c.MCPConfigPath)
 	}
-	if len(from) == 0 {
+	if len(settings) == 0 {
 		return "none: set MCP_URL or MCP_CONFIG_PATH to give the model tools"
 	}
-	return strings.Join(from, ", ")
+	return strings.Join(settings, ", ")
 }
 
-// checkPins prints how the tools of pinned servers differ from the accepted ones, and accepts them
-// if accept is true. It reports whether all of them may be used.
-func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
-	waiting := 0
-	for _, ch := range tools.PinChanges() {
-		fmt.Fprintf(stdout, "%s: %q of server %s\n%s\n", ch.Kind, ch.Tool, ch.Server, ch.Diff())
-		if ch.Kind != catalog.PinRemoved {
+// checkPins prints how the tools of pinned servers differ from the accepted definitions. With accept it writes the
+// present definitions to the file of pins. accepted is false if there are tools that are disabled until the operator
+// accepts them. The error means that the file could not be written.
+func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (accepted bool, _ error) {
+	waiting := 0 // tools that are disabled until they are accepted
+	for _, change := range tools.PinChanges() {
+		fmt.Fprintf(stdout, "%s: %q of server %s\n%s\n", change.Kind, change.Tool, change.Server, change.Diff())
+		if change.Kind != catalog.PinRemoved {
 			waiting++
 		}
 	}
@@ -325,21 +318,20 @@ func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
 	return true, nil
 }
 
-// tokenResult returns the outcome of fetching a token or keys in words.
-func tokenResult(err error) string {
+// fetchResult returns the outcome of fetching a token or keys, in words.
+func fetchResult(err error) string {
 	if err != nil {
 		return "failed: " + err.Error()
 	}
 	return "fetched"
 }
 
-// printSignIns prints where callers sign in to the servers that require it, as far as that can
-// be discovered without a caller.
+// printSignIns prints the host at which callers sign in, or why they cannot, for each server that requires a sign-in.
 func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 	for _, s := range tools.Servers() {
 		host, err := tools.SignInAt(ctx, s.Name)
 		switch {
-		case errors.Is(err, mcp.ErrUnknownServer):
+		case errors.Is(err, mcp.ErrUnknownServer): // the server requires no sign-in
 		case err != nil:
 			fmt.Fprintf(stdout, "callers cannot sign in to %s: %v\n\n", s.Name, err)
 		default:
@@ -348,8 +340,7 @@ func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 	}
 }
 
-// printServers prints the table of servers, and returns the next step for each enabled server that
-// did not answer.
+// printServers prints a table of the servers, and returns the next step for each enabled server that is not connected.
 func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "SERVER\tTYPE\tSTATE\tPROTOCOL\tTOOLS\tREASON")
@@ -363,8 +354,8 @@ func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	return next
 }
 
-// serverNextSteps lists what an operator can do about a server that is not connected, by a part of
-// the reason. The first match counts.
+// serverNextSteps lists what an operator can do about a server that is not connected, by a text that the reason contains.
+// The first match counts.
 var serverNextSteps = []struct{ reason, step string }{
 	{"signed in", "sign in once: ask a question that uses it, and open the link that the answer names"},
 	{"exit status 127", "its command was not found: give the whole path of the program, or set PATH in its env"},
@@ -377,7 +368,7 @@ var serverNextSteps = []struct{ reason, step string }{
 	{"token", "correct the settings of its auth"},
 }
 
-// serverNextStep returns what an operator can do about a server.
+// serverNextStep returns what an operator can do about a server that is not connected for this reason.
 func serverNextStep(reason string) string {
 	for _, s := range serverNextSteps {
 		if strings.Contains(reason, s.reason) {
@@ -387,9 +378,9 @@ func serverNextStep(reason string) string {
 	return "correct its entry or the server; LOG_LEVEL=debug answerd check shows each attempt"
 }
 
-// askOnce asks the default model one question and prints the calls and the answer. It offers the
-// model one read-only tool that needs no approval, if there is one. The run is a real one, with its own
-// log in memory. The error is nil only if the run ends with an answer.
+// askOnce asks the default model one question and prints the calls and the answer. It offers the model one read-only tool
+// that needs no approval, if there is one. The question is a run of an agent as in serve, but the run's log is in memory
+// and it exports no traces. The error is nil only if the run ends with an answer.
 func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
 	cfg.EnableTracing = false
 	tel, err := newTelemetry(ctx, cfg, logger)
@@ -421,8 +412,8 @@ func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, l
 	return printRun(ctx, log, run.ID, stdout)
 }
 
-// testQuestion returns a question that makes the model call one of the tools that may be called without harm, or that
-// only asks for an answer. If there are tools and none may be called, it says so on stdout.
+// testQuestion returns a question that makes the model call the first of tools that is read-only, or without such a tool a
+// question that needs no call. If tools has only other tools, it prints why the model gets none.
 func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
 	if tool, ok := readOnlyTool(tools); ok {
 		return agent.Request{
@@ -436,11 +427,11 @@ func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
 	return agent.Request{Question: "Answer with the word ready.", ToolChoice: agent.ToolNone, Background: true}
 }
 
-// readOnlyTool returns the first tool that a question may call without an approval and that its server
-// describes as read-only (MCP, readOnlyHint). The model chooses the arguments, and nobody sees them before
-// the call. So a tool without that hint is not called: MCP says that it may then change something, also
-// if the configuration requires no approval for it.
-func readOnlyTool(tools []catalog.Tool) (catalog.Tool, bool) {
+// readOnlyTool returns the first tool that needs no approval and that its server describes as read-only (MCP,
+// readOnlyHint); ok is false if there is no such tool. The model chooses the arguments, and no person sees them before the
+// call. MCP says that a tool without that hint may change something, so it must not be called even if the configuration
+// requires no approval for it.
+func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {
 	i := slices.IndexFunc(tools, func(t catalog.Tool) bool {
 		return !t.NeedsApproval && t.Annotations != nil && t.Annotations.ReadOnly
 	})
@@ -450,7 +441,8 @@ func readOnlyTool(tools []catalog.Tool) (catalog.Tool, bool) {
 	return tools[i], true
 }
 
-// printRun prints the calls of a run and its answer, and waits for its end.
+// printRun prints the calls of a run as they end, and its answer, and returns when the run has ended. The error is nil only
+// if the run ended with an answer.
 func printRun(ctx context.Context, log event.Log, run string, stdout io.Writer) error {
 	for position := int64(0); ; {
 		page, err := log.After(ctx, run, position)
@@ -474,7 +466,7 @@ func printRun(ctx context.Context, log event.Log, run string, stdout io.Writer) 
 			}
 		}
 		if page.More == nil {
-			continue
+			continue // the log has more events than fit into a page
 		}
 		select {
 		case <-page.More:

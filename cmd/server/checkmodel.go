@@ -16,26 +16,28 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/tlsconfig"
 )
 
 const (
 	modelListTimeout = 10 * time.Second // of one request for the list of models
 	maxModelList     = 4 << 20          // bytes of a list
-	maxListedModels  = 10               // model ids that a line of the check names
+	maxListedModels  = 10               // model ids in a line of the report
 )
 
-// modelEndpoint is an endpoint that serves models, and the settings that it comes from.
+// modelEndpoint is an endpoint that serves models.
 type modelEndpoint struct {
-	urlSetting, keySetting string
+	urlSetting, keySetting string // what an operator has to correct if the URL or the key is wrong
 	baseURL                string
 	key                    auth.Secret
 	headers, query         map[string]string // sent with every request
 	tls                    *tlsconfig.Source // nil means the system's roots and no client certificate
-	models                 []string          // the configured models of this endpoint, by its own ids
+	models                 []string          // ids of the configured models, as they are sent to the endpoint
 }
 
-// modelEndpoints returns the endpoints of all configured models.
+// modelEndpoints returns the endpoints of all configured models: the one at LLM_BASE_URL, unless no model uses it, and one
+// for each model that hasOwnEndpoint. It reads the keys of models from their files.
 func (c *config) modelEndpoints() []modelEndpoint {
 	endpoint := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
@@ -45,7 +47,7 @@ func (c *config) modelEndpoints() []modelEndpoint {
 			endpoint.models = append(endpoint.models, id)
 			continue
 		}
-		e := endpoint // what the profile has of its own replaces a part of it, as in endpointConfig
+		e := endpoint // parts of this copy are replaced by what the profile has, as in endpointConfig
 		e.models, e.headers, e.query = []string{id}, profile.Headers, profile.Query
 		if profile.BaseURL != "" {
 			e.baseURL, e.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
@@ -71,13 +73,12 @@ func (c *config) modelEndpoints() []modelEndpoint {
 
 // endpointState describes what a probe found out about an endpoint.
 type endpointState struct {
-	state  string // reachable, remark or failed
-	reason string
-	next   string // what the operator can do; "" unless it failed
+	state  string // reachable, remark (usable, but not as expected) or failed
+	reason string // for the report
+	next   string // what the operator can do; "" unless the state is failed
 }
 
-// checkModelEndpoints prints whether each endpoint of a model answers, and reports the next step
-// for each that does not.
+// checkModelEndpoints prints the state of each model endpoint, and returns the next step for each that failed.
 func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next []string) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "MODEL ENDPOINT\tSTATE\tREASON")
@@ -93,8 +94,8 @@ func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next 
 	return next
 }
 
-// probe asks the endpoint for its models and returns its state. An endpoint without such a list is
-// usable, so that is only a remark.
+// probe asks the endpoint for its list of models and returns its state. An endpoint that has no list can still be usable,
+// so that is a remark and not a failure.
 func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	status, ids, err := e.listModels(ctx, "")
 	switch {
@@ -109,7 +110,7 @@ func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	case status == http.StatusOK && ids != nil:
 		return e.compareModels(ids)
 	}
-	if suggested, ok := e.hasVersionedPath(ctx); ok {
+	if suggested, ok := e.suggestVersionedURL(ctx); ok {
 		return endpointState{"failed", "it has no models there; did you mean " + suggested + "?", fmt.Sprintf("%s: set it to %s", e.urlSetting, suggested)}
 	}
 	switch {
@@ -123,8 +124,8 @@ func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	return endpointState{"remark", fmt.Sprintf("it does not list its models (HTTP %d); answerd check -ask asks a question", status), ""}
 }
 
-// compareModels returns which of the configured models the endpoint does not list. Some endpoints
-// accept more models than they list, so that is only a remark.
+// compareModels returns the state of an endpoint that lists the models ids: reachable if all configured models are among
+// them. Some endpoints accept more models than they list, so a missing model is a remark and not a failure.
 func (e *modelEndpoint) compareModels(ids []string) endpointState {
 	var missing []string
 	for _, id := range e.models {
@@ -142,21 +143,23 @@ func (e *modelEndpoint) compareModels(ids []string) endpointState {
 	return endpointState{"remark", fmt.Sprintf("it does not list %s; it lists: %s", strings.Join(missing, ", "), cmp.Or(listed, "none")), ""}
 }
 
-// hasVersionedPath returns the base URL with /v1 added if the endpoint has a list of models there.
-// To leave out /v1 is a frequent mistake.
-func (e *modelEndpoint) hasVersionedPath(ctx context.Context) (string, bool) {
+// suggestVersionedURL asks for a list of models below the base URL with /v1 added, because leaving out /v1 is a frequent
+// mistake. If there is a list, or only the key is refused, it returns that URL without its secret parts, and true.
+func (e *modelEndpoint) suggestVersionedURL(ctx context.Context) (suggested string, ok bool) {
 	u, err := url.Parse(e.baseURL)
 	if err != nil || strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1") {
 		return "", false
 	}
 	status, ids, err := e.listModels(ctx, "v1")
-	if err != nil || ids == nil && status != http.StatusUnauthorized && status != http.StatusForbidden {
+	refusesKey := status == http.StatusUnauthorized || status == http.StatusForbidden
+	if err != nil || ids == nil && !refusesKey {
 		return "", false
 	}
 	return publicURL(u.JoinPath("v1").String()), true
 }
 
-// listModels sends GET {base}/{path}/models. The ids are nil unless the reply is a list of models.
+// listModels sends GET {base}/{path}/models. err means that there is no response. ids are nil unless the response is 200
+// with a list of models; they are not nil for an empty list.
 func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int, ids []string, err error) {
 	u, err := url.Parse(e.baseURL)
 	if err != nil {
@@ -174,28 +177,24 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	if !e.key.IsZero() {
 		req.Header.Set("Authorization", "Bearer "+e.key.Reveal())
 	}
-
 	for name, v := range e.headers {
 		req.Header.Set(name, v)
 	}
-
 	query := req.URL.Query()
 	for name, v := range e.query {
 		query.Set(name, v)
 	}
-
 	req.URL.RawQuery = query.Encode()
+
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
-
 	var sender http.RoundTripper = transport
 	if e.tls != nil {
 		secured := e.tls.Transport(transport)
 		defer secured.CloseIdleConnections()
 		sender = secured
 	}
-
-	resp, err := sender.RoundTrip(req) // follows no redirect, which could lead the key elsewhere
+	resp, err := sender.RoundTrip(req) // a RoundTripper follows no redirect, which could send the key to another host
 	if err != nil {
 		return 0, nil, err
 	}
@@ -210,14 +209,13 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 		return resp.StatusCode, nil, nil
 	}
 	ids = []string{}
-
 	for _, m := range list.Data {
-		ids = append(ids, fmt.Sprintf("%.100s", m.ID))
+		ids = append(ids, fmt.Sprintf("%.100s", m.ID)) // a long id would make the report unreadable
 	}
 	return resp.StatusCode, ids, nil
 }
 
-// publicURL returns a URL without the parts that may be secret: user, password and query.
+// publicURL returns the URL s without the parts that may be secret: user, password and query.
 func publicURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -227,16 +225,34 @@ func publicURL(s string) string {
 	return u.String()
 }
 
-// checkSigningKeys fetches the keys of the issuer of callers' tokens and prints the outcome. It returns the next step if
-// they cannot be had, because every request that needs a token is refused without them.
+// checkToken fetches the service's own JWT and prints the outcome. It returns the next step if that fails. tokens may be
+// nil, for a service without such a JWT.
+func checkToken(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string) {
+	if tokens == nil {
+		return nil
+	}
+	_, err := tokens.Token(ctx)
+	if err != nil {
+		next = append(next, "IAM_BASE_URL: correct it, or IAM_CLIENT_ID, IAM_CLIENT_SECRET and SCOPE, so that the IAM issues a token")
+	}
+	fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(cfg.tokenURL()), fetchResult(err))
+	return next
+}
+
+// checkSigningKeys fetches the keys that verify callers' tokens and prints the outcome. It returns the next step if that
+// fails, because every request that needs a token is refused without the keys. Without AUTH_ISSUER it does nothing. err is
+// about settings.
 func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next []string, err error) {
-	verifier, err := newVerifier(cfg, slog.New(slog.DiscardHandler)) // the report says what its log would
+	if cfg.AuthIssuer == "" {
+		return nil, nil
+	}
+	verifier, err := newVerifier(cfg, slog.New(slog.DiscardHandler)) // the report has what it would log
 	if err != nil {
 		return nil, err
 	}
 	defer verifier.Close()
 	err = verifier.FetchKeys(ctx)
-	fmt.Fprintf(stdout, "signing keys of %s: %s\n\n", publicURL(cfg.AuthIssuer), tokenResult(err))
+	fmt.Fprintf(stdout, "signing keys of %s: %s\n\n", publicURL(cfg.AuthIssuer), fetchResult(err))
 	switch {
 	case err == nil:
 		return nil, nil
