@@ -17,13 +17,12 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// demoClient is the OAuth client of answerd at the demo's IAM. demoQuestion needs two tools.
 const (
-	demoClient   = "answerd-demo"
-	demoQuestion = "What time is it in Tokyo, and what is 12.5 * 8?"
+	demoClient   = "answerd-demo"                                    // OAuth client id of answerd at the demo's IAM
+	demoQuestion = "What time is it in Tokyo, and what is 12.5 * 8?" // needs two tools
 )
 
-// demoCommand runs `answerd demo`: all services, or with -only one of them.
+// demoCommand runs `answerd demo`: answerd and the services that it needs, or with -only one of these services.
 func demoCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -47,15 +46,15 @@ func demoCommand(ctx context.Context, args []string, environ environment, stdout
 type demoService struct {
 	url    string
 	server *http.Server
-	failed chan error // receives when server.Serve has returned; buffered, so that its goroutine ends anyway
-	close  func()     // releases what the handler uses
+	failed chan error // receives the error of server.Serve; buffered, so that the goroutine ends without a receiver
+	close  func()     // ends what the handler uses
 }
 
-// serviceBuilder creates a service's handler, and the function that releases it. It gets the
-// service's base URL, which is known only when its listener is open.
-type serviceBuilder func(url string) (http.Handler, func(), error)
+// serviceBuilder creates the handler of a service, and the function that ends what the handler uses. url is the base URL
+// of the service, which is known only when its listener is open.
+type serviceBuilder func(url string) (handler http.Handler, release func(), _ error)
 
-// startDemoService serves the handler of build on a new listener.
+// startDemoService serves the handler of build on a new listener at addr, until the caller calls stopService.
 func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -72,17 +71,18 @@ func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	return service, nil
 }
 
-// stopService ends the service and waits for its listener's goroutine.
+// stopService ends the service, cuts its connections and waits for the goroutine of its listener.
 func (p *demoService) stopService() {
 	p.close()
 	p.server.Close()
 	<-p.failed
 }
 
-// noRelease releases nothing.
+// noRelease is for handlers that use nothing that has to be ended.
 func noRelease() {}
 
-// buildIAM returns the builder of the IAM. An empty issuer stands for the service's base URL.
+// buildIAM returns the builder of the IAM, which issues tokens to demoClient with this secret. An empty issuer stands for
+// the service's base URL.
 func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		h, err := demo.NewIAM(demo.IAMConfig{Issuer: cmp.Or(issuer, url), ClientID: demoClient, ClientSecret: secret, Logger: logger})
@@ -90,8 +90,8 @@ func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	}
 }
 
-// buildMCPServer returns the builder of the MCP server, which accepts tokens of issuer. hasPage tells whether
-// browsers reach its listener: then the server has a tool that sends people to a page of its own.
+// buildMCPServer returns the builder of the MCP server, which accepts tokens of issuer. hasPage says that browsers can
+// reach its listener: then the server has a tool that sends people to a page of the server.
 func buildMCPServer(issuer string, hasPage bool, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		c := demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger}
@@ -106,20 +106,20 @@ func buildMCPServer(issuer string, hasPage bool, logger *slog.Logger) serviceBui
 	}
 }
 
-// buildModel builds the stand-in model.
+// buildModel is the serviceBuilder of the stand-in model.
 func buildModel(string) (http.Handler, func(), error) {
 	return demo.NewModel(demo.TokenDelay), noRelease, nil
 }
 
-// runDemoService runs one service until ctx ends. The compose file starts each service in a
-// container.
+// runDemoService runs one service of the demo at addr until ctx ends; only is iam, mcp or model. iam is the issuer of the
+// IAM. The compose file starts each service in a container in this way.
 func runDemoService(ctx context.Context, only, addr, iam string, environ environment, stdout io.Writer, logger *slog.Logger) error {
 	var build serviceBuilder
 	switch {
 	case only == "iam":
 		build = buildIAM(iam, cmp.Or(environ.get("IAM_CLIENT_SECRET"), "demo-secret"), logger)
 	case only == "mcp" && iam != "":
-		build = buildMCPServer(iam, false, logger) // it may be in a container
+		build = buildMCPServer(iam, false, logger) // no page: browsers may not reach a container at addr
 	case only == "mcp":
 		return &usageError{"answerd demo -only mcp needs -iam, the base URL of the IAM whose tokens it accepts"}
 	case only == "model":
@@ -141,9 +141,9 @@ func runDemoService(ctx context.Context, only, addr, iam string, environ environ
 	}
 }
 
-// runDemo starts the services on loopback, configures answerd to use them, and serves. The
-// person's own settings stay, except for those that connect the services. A model endpoint of
-// theirs is used instead of the stand-in.
+// runDemo starts the services on loopback, configures answerd to use them, and serves until ctx ends. The settings of
+// environ stay, except for those that connect the services. If environ has a model endpoint or OPENAI_API_KEY, the demo
+// uses that and starts no stand-in.
 func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer, logger *slog.Logger) error {
 	secret := rand.Text()
 	var services []*demoService
@@ -166,9 +166,10 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	if err != nil {
 		return err
 	}
-	// Anonymous callers are allowed in order to be reached from elsewhere, for example in a container.
+	// People allow anonymous callers in order to reach the demo from elsewhere, for example in a container. Then their
+	// browsers cannot reach a page of the MCP server on loopback.
 	anonymous, _ := parseBool(environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
-	tools, err := start(buildMCPServer(iam, !anonymous, logger))
+	mcpServer, err := start(buildMCPServer(iam, !anonymous, logger))
 	if err != nil {
 		return err
 	}
@@ -176,8 +177,8 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	demoSettings := environment{
 		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
 		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
-		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
-		"TLS_CERT_FILE": "", "TLS_KEY_FILE": "", // it prints http addresses
+		"MCP_URL": mcpServer + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
+		"TLS_CERT_FILE": "", "TLS_KEY_FILE": "", // printIntroduction prints http addresses
 		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
 	}
 	port := environ.get("PORT")
@@ -186,20 +187,20 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		demoSettings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
 	}
 
-	modelURL, isReal := environ.get("LLM_BASE_URL"), true
-	if modelURL == "" && environ.get("OPENAI_API_KEY") == "" {
-		if modelURL, err = start(buildModel); err != nil {
+	isReal := environ.get("LLM_BASE_URL") != "" || environ.get("OPENAI_API_KEY") != ""
+	if !isReal {
+		model, err := start(buildModel)
+		if err != nil {
 			return err
 		}
-		modelURL, isReal = modelURL+"/v1", false
-		demoSettings["LLM_BASE_URL"], demoSettings["DEFAULT_MODEL_ID"] = modelURL, demo.ModelID
+		demoSettings["LLM_BASE_URL"], demoSettings["DEFAULT_MODEL_ID"] = model+"/v1", demo.ModelID
 	}
 
 	settings := maps.Clone(environ)
 	maps.Copy(settings, demoSettings)
 	c, err := loadConfig(settings)
-	if bad, ok := errors.AsType[*configError](err); ok && bad.name == "DEFAULT_MODEL_ID" && c.usesOpenAI() {
-		return &configError{bad.name, bad.reason + "; without OPENAI_API_KEY the demo uses its stand-in"}
+	if settingErr, ok := errors.AsType[*configError](err); ok && settingErr.name == "DEFAULT_MODEL_ID" && c.usesOpenAI() {
+		return &configError{settingErr.name, settingErr.reason + "; without OPENAI_API_KEY the demo uses its stand-in"}
 	}
 	if err != nil {
 		return err
@@ -212,11 +213,12 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	})
 }
 
-// printIntroduction prints what is running and a command to try.
-func printIntroduction(w io.Writer, addr, iam, tools, model string, isReal bool) {
-	about := "a rule-based stand-in, not a language model"
+// printIntroduction prints what is running and a command to try. addr is the address of answerd, and the next parameters
+// are the URLs of the services. isReal says that the model is not the demo's stand-in.
+func printIntroduction(w io.Writer, addr, iam, mcpServer, model string, isReal bool) {
+	kind := "a rule-based stand-in, not a language model"
 	if isReal {
-		about = "yours"
+		kind = "yours"
 	}
 	fmt.Fprintf(w, `answerd demo, all of it on this machine:
   IAM         %s   issues the JWT that answerd sends
@@ -226,5 +228,5 @@ func printIntroduction(w io.Writer, addr, iam, tools, model string, isReal bool)
 Console: http://%s/
 Try:
   curl -N http://%s/answer/stream -H 'Content-Type: application/json' -d '{"question":"%s"}'
-`, iam, tools, model, about, addr, addr, demoQuestion)
+`, iam, mcpServer, model, kind, addr, addr, demoQuestion)
 }

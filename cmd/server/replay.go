@@ -45,11 +45,11 @@ func replayCommand(ctx context.Context, args []string, environ environment, stdo
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 || *model != "" && *tools { // another model's answer is not compared
+	if len(files) == 0 || *model != "" && *tools { // with -model nothing is compared
 		return &usageError{usage}
 	}
 	p := &replayer{out: stdout}
-	// Without any of these, the exports are run again with what they recorded, and no configuration is needed.
+	// Without any of these, there are no present settings to compare with, and the exports need no configuration.
 	needsConfig := *model != "" || *tools || environ.get("AGENTS_FILE") != "" || environ.get("SYSTEM_PROMPT_FILE") != ""
 	if needsConfig {
 		end, err := p.configure(ctx, environ, *model, *tools, stderr)
@@ -61,7 +61,8 @@ func replayCommand(ctx context.Context, args []string, environ environment, stdo
 	return p.replayAll(ctx, files)
 }
 
-// exportFiles returns the files that paths name, and those with the ending .json of directories.
+// exportFiles returns paths, with each directory replaced by the files *.json in it. Its error is a *usageError; a
+// directory without any such file is an error too.
 func exportFiles(paths []string) (files []string, _ error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
@@ -81,17 +82,16 @@ func exportFiles(paths []string) (files []string, _ error) {
 	return files, nil
 }
 
-// replayer runs exports again. Its fields do not change once configure has returned, because several
-// workers use them.
+// replayer runs exports again. Its fields do not change after configure, because several goroutines use them.
 type replayer struct {
 	out     io.Writer
 	options rerun.Options // of every export
-	config  *config       // nil unless the present settings are compared
-	tools   []export.Tool // nil unless they are compared
+	config  *config       // the present settings; nil if exports are not compared with them
+	tools   []export.Tool // of the MCP servers at present; nil if exports are not compared with them
 }
 
-// configure reads the present settings, with which exports are compared, and connects to the model and the
-// MCP servers if they are needed.
+// configure sets p.config to the present settings. It sets p.options if model is not "", and p.tools if tools is true; for
+// these it waits until it has tried to connect to all MCP servers. end closes the connections.
 func (p *replayer) configure(ctx context.Context, environ environment, model string, tools bool, stderr io.Writer) (end func(), _ error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -127,9 +127,9 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 		}
 		ends = append(ends, servers.close)
 		p.tools = []export.Tool{}
-		all := servers.client.ToolsFor(ctx, auth.Identity{})         // waits until every server was tried
-		if down := servers.client.Unavailable(true); len(down) > 0 { // their tools would look as if they were gone
-			end()
+		all := servers.client.ToolsFor(ctx, auth.Identity{}) // waits for the servers
+		if down := servers.client.Unavailable(true); len(down) > 0 {
+			end() // the tools of these servers would look as if they had been removed
 			return nil, fmt.Errorf("the tools cannot be compared: no connection to %s (answerd check says why)", strings.Join(down, ", "))
 		}
 		for _, t := range all {
@@ -139,7 +139,8 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 	return end, nil
 }
 
-// replayAll runs all files again, and prints a report for each, in order.
+// replayAll runs all files again, several at a time, and then prints their reports in the order of files. The error says
+// that runs differ, or which files could not be run again; it is then a *usageError, unless ctx has ended.
 func (p *replayer) replayAll(ctx context.Context, files []string) error {
 	reports, errs := make([]string, len(files)), make([]error, len(files))
 	different := make([]bool, len(files))
@@ -160,13 +161,14 @@ func (p *replayer) replayAll(ctx context.Context, files []string) error {
 	close(next)
 	wg.Wait()
 
-	count := 0
+	differing := 0
 	for i, report := range reports {
-		if _, err := io.WriteString(p.out, terminal.PlainText(report)); err != nil { // files come from others, and answers from models
+		// Texts of exports and answers of models must not control the terminal.
+		if _, err := io.WriteString(p.out, terminal.PlainText(report)); err != nil {
 			return fmt.Errorf("print a report: %w", err)
 		}
 		if different[i] {
-			count++
+			differing++
 		}
 	}
 
@@ -176,13 +178,14 @@ func (p *replayer) replayAll(ctx context.Context, files []string) error {
 		}
 		return &usageError{strings.ReplaceAll(err.Error(), "\n", "; ")}
 	}
-	if count > 0 {
-		return fmt.Errorf("%d of %d runs differ from their recording", count, len(files))
+	if differing > 0 {
+		return fmt.Errorf("%d of %d runs differ from their recording", differing, len(files))
 	}
 	return nil
 }
 
-// replay runs one file again.
+// replay runs the export in file again. report is the text to print, and different says that the run or the present
+// settings differ from the recording. With another model nothing is compared: report then has both answers.
 func (p *replayer) replay(ctx context.Context, file string) (report string, different bool, _ error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -197,7 +200,7 @@ func (p *replayer) replay(ctx context.Context, file string) (report string, diff
 		return "", false, fmt.Errorf("%s: %w", file, err)
 	}
 	if p.options.Model != nil {
-		return p.besideEachOther(file, doc, result), false, nil
+		return p.showBothAnswers(file, doc, result), false, nil
 	}
 	lines := rerun.Compare(doc, p.presentState(doc))
 	for _, d := range result.Differences {
@@ -209,45 +212,46 @@ func (p *replayer) replay(ctx context.Context, file string) (report string, diff
 	return fmt.Sprintf("%s: %d events, %d differences\n  %s\n", file, len(result.Events), len(lines), strings.Join(lines, "\n  ")), true, nil
 }
 
-// presentState returns what the run would begin with now, as far as the settings say.
+// presentState returns what the run of doc would begin with now. Parts that are not compared are nil: all except the tools
+// without present settings, and the agent and its prompt if the agent does not exist any more.
 func (p *replayer) presentState(doc *export.Document) rerun.Present {
 	now := rerun.Present{Tools: p.tools}
 	if p.config == nil {
 		return now
 	}
 	c := p.config
-	text := ""
-	if c.SystemPromptFile != "" {
-		if own, err := os.ReadFile(c.SystemPromptFile); err == nil { // loadConfig has read it
-			text = string(own)
-		}
-	}
 	agent := definition.Agent{ID: definition.DefaultID}
 	if i := slices.IndexFunc(c.agents, func(d definition.Agent) bool { return d.ID == doc.Run.Agent }); i >= 0 {
 		agent = c.agents[i]
 	} else if doc.Run.Agent != "" {
 		return now
 	}
-	if agent.Prompt != "" {
-		text = agent.Prompt
+	template := agent.Prompt
+	if template == "" && c.SystemPromptFile != "" {
+		if data, err := os.ReadFile(c.SystemPromptFile); err == nil { // after an error, compare with the built-in prompt
+			template = string(data)
+		}
 	}
-	agent.Prompt = ""
-	now.Prompt = &export.Template{Template: text, Username: c.AgentUsername, Timezone: c.AgentTimezone}
-	now.Agent, _ = json.Marshal(agent) // it was decoded from a file
+	now.Prompt = &export.Template{Template: template, Username: c.AgentUsername, Timezone: c.AgentTimezone}
+	agent.Prompt = ""                  // the definition is compared without the prompt, which now.Prompt has
+	now.Agent, _ = json.Marshal(agent) // a definition can always be encoded
 	return now
 }
 
-// columnWidth is how many characters a column of besideEachOther has.
+// columnWidth is how many characters a column of showBothAnswers has.
 const columnWidth = 58
 
-// besideEachOther returns the recorded answer and the new one in two columns.
-func (p *replayer) besideEachOther(file string, doc *export.Document, result *rerun.Result) string {
+// showBothAnswers returns the recorded answer and the new answer, in two columns beside each other.
+func (p *replayer) showBothAnswers(file string, doc *export.Document, result *rerun.Result) string {
 	recorded, err := doc.DecodeEvents()
 	if err != nil || len(result.Events) == 0 {
 		return file + ": no answer\n"
 	}
-	left := append([]string{"recorded: " + doc.Request.Model, strings.Repeat("-", columnWidth)}, wrap(answerOf(recorded[len(recorded)-1]))...)
-	right := append([]string{"now: " + p.options.ModelID, strings.Repeat("-", columnWidth)}, wrap(answerOf(result.Events[len(result.Events)-1]))...)
+	column := func(title string, events []event.Event) []string {
+		return append([]string{title, strings.Repeat("-", columnWidth)}, wrap(finalText(events[len(events)-1]))...)
+	}
+	left := column("recorded: "+doc.Request.Model, recorded)
+	right := column("now: "+p.options.ModelID, result.Events)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", file, doc.Request.Question)
 	for i := range max(len(left), len(right)) {
@@ -258,13 +262,15 @@ func (p *replayer) besideEachOther(file string, doc *export.Document, result *re
 		if i < len(right) {
 			r = right[i]
 		}
-		b.WriteString(strings.TrimRight(l+strings.Repeat(" ", max(0, columnWidth-utf8.RuneCountInString(l)))+" | "+r, " ") + "\n")
+		padding := strings.Repeat(" ", max(0, columnWidth-utf8.RuneCountInString(l)))
+		b.WriteString(strings.TrimRight(l+padding+" | "+r, " ") + "\n")
 	}
 	return b.String()
 }
 
-// answerOf returns the text with which a run ended.
-func answerOf(e event.Event) string {
+// finalText returns the text of a terminal event: the answer, the error or the reason of the cancellation. It returns ""
+// for other events.
+func finalText(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.FinalAnswer:
 		return b.Answer
@@ -276,29 +282,29 @@ func answerOf(e event.Event) string {
 	return ""
 }
 
-// wrap divides a text into lines of at most columnWidth characters.
+// wrap divides a text into lines of at most columnWidth characters. It breaks a longer line at a space in the second half
+// of the column, or else at the end of the column.
 func wrap(text string) (lines []string) {
-	for _, line := range strings.Split(text, "\n") {
-		for runes := []rune(line); ; {
-			if len(runes) <= columnWidth {
-				lines = append(lines, string(runes))
-				break
-			}
-			at := columnWidth
+	for line := range strings.SplitSeq(text, "\n") {
+		runes := []rune(line)
+		for len(runes) > columnWidth {
+			end := columnWidth
 			for i := columnWidth; i > columnWidth/2; i-- {
 				if runes[i] == ' ' {
-					at = i
+					end = i
 					break
 				}
 			}
-			lines, runes = append(lines, string(runes[:at])), []rune(strings.TrimLeft(string(runes[at:]), " "))
+			lines = append(lines, string(runes[:end]))
+			runes = []rune(strings.TrimLeft(string(runes[end:]), " "))
 		}
+		lines = append(lines, string(runes))
 	}
 	return lines
 }
 
 // verifyCommand runs `answerd verify`: it checks an export against the receipt of its run. Without -receipt, the receipt
-// is beside the export, in a file with the ending .jws.
+// is in the file with the name of the export, but with .jws in place of .json.
 func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
 	receiptFile := flags.String("receipt", "", "file with the receipt")
@@ -316,44 +322,38 @@ func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ 
 	if err != nil {
 		return &usageError{"the export cannot be read: " + err.Error()}
 	}
-
 	signed, err := os.ReadFile(*receiptFile)
 	if err != nil {
 		return &usageError{"the receipt cannot be read: " + err.Error()}
 	}
-
-	set, err := readKeys(ctx, http.DefaultTransport, *jwks)
+	keySet, err := readKeys(ctx, http.DefaultTransport, *jwks)
 	if err != nil {
 		return &usageError{"the keys cannot be read: " + err.Error()}
 	}
-
-	keys, err := receipt.ParseJWKS(set)
+	keys, err := receipt.ParseJWKS(keySet)
 	if err != nil {
 		return &usageError{"the keys cannot be read: " + err.Error()}
 	}
-
 	statement, err := receipt.Verify(string(signed), exported, keys)
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", exportFile, err)
 	}
-
 	_, err = fmt.Fprintf(stdout, "%s is the run %s as it was signed: %d events, %d tool calls, %d approvals\n",
 		exportFile, statement.Run, statement.Events, len(statement.Calls), len(statement.Approvals))
 	return err
 }
 
-// Bounds of a JWK Set and its request.
 const (
-	maxKeys     = 1 << 20 // bytes
-	keysTimeout = 10 * time.Second
+	maxKeys     = 1 << 20          // bytes of a JWK Set from a URL; the rest is cut
+	keysTimeout = 10 * time.Second // of the request for a JWK Set
 )
 
-// readKeys reads a JWK Set from a URL or a file.
-func readKeys(ctx context.Context, transport http.RoundTripper, from string) ([]byte, error) {
-	if !strings.HasPrefix(from, "https://") && !strings.HasPrefix(from, "http://") {
-		return os.ReadFile(from)
+// readKeys returns the JWK Set at source, an http or https URL or the path of a file.
+func readKeys(ctx context.Context, transport http.RoundTripper, source string) ([]byte, error) {
+	if !strings.HasPrefix(source, "https://") && !strings.HasPrefix(source, "http://") {
+		return os.ReadFile(source)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, source, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -363,7 +363,7 @@ func readKeys(ctx context.Context, transport http.RoundTripper, from string) ([]
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered with %s", from, resp.Status)
+		return nil, fmt.Errorf("%s answered with %s", source, resp.Status)
 	}
 	return io.ReadAll(io.LimitReader(resp.Body, maxKeys))
 }
