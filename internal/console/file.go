@@ -9,13 +9,13 @@ import (
 	"html"
 )
 
-// page has the files of the page.
+// page has the files of the console.
 //
 //go:embed page/*.html page/*.css page/*.js page/*.svg
 var page embed.FS
 
-// contentTypes has the content types of the files. They are fixed here because the MIME tables of
-// machines differ, and a browser refuses a script that has another type.
+// contentTypes has the content types by the ending of a file's name. They are fixed here because the tables of package
+// mime differ between machines, and a browser refuses a script that has another type.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -23,11 +23,11 @@ var contentTypes = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// The attributes of the page's meta tags that the options replace.
+// The attributes of the page's meta tags that setContent replaces.
 var (
-	noTraceURL = []byte(`content="trace url"`)
-	noSignIn   = []byte(`content="sign in"`)
-	noThreads  = []byte(`content="threads"`)
+	traceURLPlaceholder = []byte(`content="trace url"`)
+	signInPlaceholder   = []byte(`content="sign in"`)
+	threadsPlaceholder  = []byte(`content="threads"`)
 )
 
 // file is one embedded file, ready to be served.
@@ -37,13 +37,15 @@ type file struct {
 	etag        string
 }
 
-// newFile returns a file with the ETag of its content.
-func newFile(content []byte, kind string) file {
+// newFile returns a file with an ETag that is a hash of its content.
+func newFile(content []byte, contentType string) file {
 	sum := sha256.Sum256(content)
-	return file{content, kind, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
+	etag := `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
+	return file{content: content, contentType: contentType, etag: etag}
 }
 
-// setContent replaces an attribute of the page by one with this value.
-func setContent(page, attribute []byte, value string) []byte {
-	return bytes.Replace(page, attribute, fmt.Appendf(nil, `content="%s"`, html.EscapeString(value)), 1)
+// setContent returns a copy of page in which the attribute content of a meta tag has this value, escaped, in place of
+// placeholder.
+func setContent(page, placeholder []byte, value string) []byte {
+	return bytes.Replace(page, placeholder, fmt.Appendf(nil, `content="%s"`, html.EscapeString(value)), 1)
 }
