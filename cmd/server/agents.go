@@ -41,8 +41,8 @@ func (c *config) readAgents() error {
 	return nil
 }
 
-// parseAgents reads AGENTS_FILE and checks it against models, whose keys are ids, and against the names of servers. Without
-// models an agent may name any model, and with nil servers any server. The error is a *configError.
+// parseAgents reads AGENTS_FILE and checks it against models, whose keys are ids, and against the names of servers.
+// Without models an agent may name any model, and with nil servers any server. The error is a *configError.
 func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile, servers []string) (definition.File, error) {
 	opts := definition.Options{
 		Dir: filepath.Dir(c.AgentsFile), AnyModel: len(models) == 0, Models: []string{defaultModel}, Servers: servers,
@@ -61,8 +61,8 @@ func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile,
 	return parseFile("AGENTS_FILE", c.AgentsFile, func(data []byte) (definition.File, error) { return definition.Parse(data, opts) })
 }
 
-// startReloadingAgents replaces the agents of runs when AGENTS_FILE or the file of a prompt changes, until end is called.
-// If the file cannot be used, the agents stay.
+// startReloadingAgents replaces the agents of runs when AGENTS_FILE or the file of a prompt changes, until end is
+// called. If the file cannot be used, the agents stay.
 func (c config) startReloadingAgents(ctx context.Context, runs *agent.Agent, tools *mcp.Client, logger *slog.Logger) (end func()) {
 	if c.AgentsFile == "" {
 		return func() {}
@@ -115,8 +115,8 @@ func (c *config) describeAgents() string {
 	return fmt.Sprintf("%s, of AGENTS_FILE %s", strings.Join(c.agentIDs(), ", "), c.AgentsFile)
 }
 
-// printAgents prints a table of the agents of AGENTS_FILE, with the tools that each may use, as far as servers have listed
-// them. Without AGENTS_FILE it prints nothing.
+// printAgents prints a table of the agents of AGENTS_FILE, with the tools that each may use, as far as servers have
+// listed them. Without AGENTS_FILE it prints nothing.
 func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.Client) {
 	if len(cfg.agents) == 0 {
 		return
@@ -158,7 +158,8 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 // maxNamesInTable is how many names a cell of a table has at most.
 const maxNamesInTable = 12
 
-// summarizeNames returns names on one line: the first maxNamesInTable and the number of the rest, or a dash for no names.
+// summarizeNames returns names on one line: the first maxNamesInTable and the number of the rest, or a dash for no
+// names.
 func summarizeNames(names []string) string {
 	n := len(names)
 	switch {

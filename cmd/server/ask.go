@@ -76,8 +76,8 @@ func chatCommand(ctx context.Context, args []string, environ environment, stdout
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
 }
 
-// parseAskFlags parses the arguments of ask or chat. words are the arguments that are not flags. isAsk adds the flags that
-// chat does not have.
+// parseAskFlags parses the arguments of ask or chat. words are the arguments that are not flags. isAsk adds the flags
+// that chat does not have.
 func parseAskFlags(command string, args []string, isAsk bool) (f askFlags, words []string, err error) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
@@ -93,8 +93,8 @@ func parseAskFlags(command string, args []string, isAsk bool) (f askFlags, words
 	return f, words, err
 }
 
-// parseFlags sets flags from args, and returns the arguments that are not flags. Unlike flags.Parse, it also finds flags
-// after such arguments. Everything after -- is an argument. It prints nothing: the caller reports an error.
+// parseFlags sets flags from args, and returns the arguments that are not flags. Unlike flags.Parse, it also finds
+// flags after such arguments. Everything after -- is an argument. It prints nothing: the caller reports an error.
 func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	flags.SetOutput(io.Discard)
 	var afterDashes []string
@@ -114,9 +114,9 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	return append(words, afterDashes...), nil
 }
 
-// withSession calls use with a session on an answerd: the one at -url; without that flag, the one that listens at ADDR on
-// this machine; if there is none, a new one in this process, which ends before withSession returns. Before it uses the
-// latter, withSession waits for its MCP servers. It returns the error of use.
+// withSession calls use with a session on an answerd: the one at -url; without that flag, the one that listens at ADDR
+// on this machine; if there is none, a new one in this process, which ends before withSession returns. Before it uses
+// the latter, withSession waits for its MCP servers. It returns the error of use.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
 	url, isLocal := flags.url, false
 	if url == "" {
@@ -161,8 +161,8 @@ func (e environment) wantsColors() bool { return e.get("NO_COLOR") == "" && e.ge
 // isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// tokenReader returns a function that reads the token from the file at path, or nil if path is "". The session calls the
-// function for each request, so that it uses a renewed token.
+// tokenReader returns a function that reads the token from the file at path, or nil if path is "". The session calls
+// the function for each request, so that it uses a renewed token.
 func tokenReader(path string) func() (string, error) {
 	if path == "" {
 		return nil
@@ -197,8 +197,8 @@ type localService struct {
 }
 
 // startLocalService starts an answerd for this process alone, with the settings of environ, and returns when it accepts
-// connections. It is on a free port of the loopback interface, without TLS, authentication, rules and METRICS_ADDR. It logs
-// only errors, unless LOG_LEVEL or DEBUG is set. The end of ctx does not stop it.
+// connections. It is on a free port of the loopback interface, without TLS, authentication, rules and METRICS_ADDR. It
+// logs only errors, unless LOG_LEVEL or DEBUG is set. The end of ctx does not stop it.
 func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -297,8 +297,8 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 	return nil
 }
 
-// compare evaluates suite with the settings of -against, and adds the comparison to report. If ctx ends, it compares with
-// the cases that have been evaluated until then.
+// compare evaluates suite with the settings of -against, and adds the comparison to report. If ctx ends, it compares
+// with the cases that have been evaluated until then.
 func (f *evalFlags) compare(ctx context.Context, report *eval.Report, suite eval.Suite, against environment, stdout, stderr io.Writer) error {
 	fmt.Fprintf(stdout, "\n%s:\n", f.against)
 	other, err := f.evaluate(ctx, suite, "", against, stdout, stderr)
@@ -329,8 +329,8 @@ func parseEvalFlags(args []string) (f evalFlags, path string, _ error) {
 	return f, words[0], nil
 }
 
-// readSuite reads and parses the suite at path. Its error is a *usageError if the file cannot be read, otherwise it wraps
-// that of eval.Parse.
+// readSuite reads and parses the suite at path. Its error is a *usageError if the file cannot be read, otherwise it
+// wraps that of eval.Parse.
 func readSuite(path string) (eval.Suite, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -365,7 +365,8 @@ func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment)
 	return against, nil
 }
 
-// checkEvaluation returns the error with which startLocalService would fail because of settings or files that they name.
+// checkEvaluation returns the error with which startLocalService would fail because of settings or files that they
+// name.
 func checkEvaluation(ctx context.Context, environ environment) error {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -379,8 +380,8 @@ func checkEvaluation(ctx context.Context, environ environment) error {
 	return err
 }
 
-// forEvaluation returns a copy of environ with the event log in memory and without RUN_WEBHOOK_URL, so that the runs of an
-// evaluation do not appear among those of the service.
+// forEvaluation returns a copy of environ with the event log in memory and without RUN_WEBHOOK_URL, so that the runs of
+// an evaluation do not appear among those of the service.
 func forEvaluation(environ environment) environment {
 	environ = maps.Clone(environ)
 	// EVENTS_CREDENTIALS_FILE and TOKENS_KEY_FILE need EVENTS_URL.

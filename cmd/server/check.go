@@ -28,7 +28,8 @@ import (
 // checkTimeout bounds a whole check. A child process alone may take 60 s to start.
 const checkTimeout = 90 * time.Second
 
-// checkCommand runs `answerd check`: it prints how answerd understands its settings, and checks all services that it uses.
+// checkCommand runs `answerd check`: it prints how answerd understands its settings, and checks all services that it
+// uses.
 func checkCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -64,8 +65,8 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 // servers as they are, and ask asks the default model one question.
 //
 // The error is nil only if all of these answered: the event log on NATS, the IAM, the issuer of callers' tokens, the
-// enabled servers and the model endpoints, and the model that was asked. The definitions of all pinned tools must also be
-// accepted.
+// enabled servers and the model endpoints, and the model that was asked. The definitions of all pinned tools must also
+// be accepted.
 func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
@@ -160,7 +161,8 @@ func checkOffline(ctx context.Context, cfg config, logger *slog.Logger) error {
 	return cfg.checkEventDirectory()
 }
 
-// checkTelemetry returns the error with which serve would fail because of the settings of telemetry. It exports nothing.
+// checkTelemetry returns the error with which serve would fail because of the settings of telemetry. It exports
+// nothing.
 func checkTelemetry(ctx context.Context, cfg config) error {
 	silent, err := telemetry.NewLogger(io.Discard, "error", false)
 	if err != nil {
@@ -179,8 +181,8 @@ func checkTelemetry(ctx context.Context, cfg config) error {
 // maxDelayedLog bounds the bytes of log lines that wait for the end of a report.
 const maxDelayedLog = 1 << 20
 
-// delayedLog is a writer that keeps what is written until release is called, so that log lines do not appear in the middle
-// of a report on the same terminal. It drops a line with which it would keep more than maxDelayedLog.
+// delayedLog is a writer that keeps what is written until release is called, so that log lines do not appear in the
+// middle of a report on the same terminal. It drops a line with which it would keep more than maxDelayedLog.
 type delayedLog struct {
 	w        io.Writer
 	mu       sync.Mutex // protects the fields below, and is held while w is written
@@ -354,8 +356,8 @@ func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	return next
 }
 
-// serverNextSteps lists what an operator can do about a server that is not connected, by a text that the reason contains.
-// The first match counts.
+// serverNextSteps lists what an operator can do about a server that is not connected, by a text that the reason
+// contains. The first match counts.
 var serverNextSteps = []struct{ reason, step string }{
 	{"signed in", "sign in once: ask a question that uses it, and open the link that the answer names"},
 	{"exit status 127", "its command was not found: give the whole path of the program, or set PATH in its env"},
@@ -378,9 +380,9 @@ func serverNextStep(reason string) string {
 	return "correct its entry or the server; LOG_LEVEL=debug answerd check shows each attempt"
 }
 
-// askOnce asks the default model one question and prints the calls and the answer. It offers the model one read-only tool
-// that needs no approval, if there is one. The question is a run of an agent as in serve, but the run's log is in memory
-// and it exports no traces. The error is nil only if the run ends with an answer.
+// askOnce asks the default model one question and prints the calls and the answer. It offers the model one read-only
+// tool that needs no approval, if there is one. The question is a run of an agent as in serve, but the run's log is in
+// memory and it exports no traces. The error is nil only if the run ends with an answer.
 func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
 	cfg.EnableTracing = false
 	tel, err := newTelemetry(ctx, cfg, logger)
@@ -412,8 +414,8 @@ func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, l
 	return printRun(ctx, log, run.ID, stdout)
 }
 
-// testQuestion returns a question that makes the model call the first of tools that is read-only, or without such a tool a
-// question that needs no call. If tools has only other tools, it prints why the model gets none.
+// testQuestion returns a question that makes the model call the first of tools that is read-only, or without such a
+// tool a question that needs no call. If tools has only other tools, it prints why the model gets none.
 func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
 	if tool, ok := readOnlyTool(tools); ok {
 		return agent.Request{
@@ -428,9 +430,9 @@ func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
 }
 
 // readOnlyTool returns the first tool that needs no approval and that its server describes as read-only (MCP,
-// readOnlyHint); ok is false if there is no such tool. The model chooses the arguments, and no person sees them before the
-// call. MCP says that a tool without that hint may change something, so it must not be called even if the configuration
-// requires no approval for it.
+// readOnlyHint); ok is false if there is no such tool. The model chooses the arguments, and no person sees them before
+// the call. MCP says that a tool without that hint may change something, so it must not be called even if the
+// configuration requires no approval for it.
 func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {
 	i := slices.IndexFunc(tools, func(t catalog.Tool) bool {
 		return !t.NeedsApproval && t.Annotations != nil && t.Annotations.ReadOnly
@@ -441,8 +443,8 @@ func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {
 	return tools[i], true
 }
 
-// printRun prints the calls of a run as they end, and its answer, and returns when the run has ended. The error is nil only
-// if the run ended with an answer.
+// printRun prints the calls of a run as they end, and its answer, and returns when the run has ended. The error is nil
+// only if the run ended with an answer.
 func printRun(ctx context.Context, log event.Log, run string, stdout io.Writer) error {
 	for position := int64(0); ; {
 		page, err := log.After(ctx, run, position)

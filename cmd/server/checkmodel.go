@@ -36,8 +36,8 @@ type modelEndpoint struct {
 	models                 []string          // ids of the configured models, as they are sent to the endpoint
 }
 
-// modelEndpoints returns the endpoints of all configured models: the one at LLM_BASE_URL, unless no model uses it, and one
-// for each model that hasOwnEndpoint. It reads the keys of models from their files.
+// modelEndpoints returns the endpoints of all configured models: the one at LLM_BASE_URL, unless no model uses it, and
+// one for each model that hasOwnEndpoint. It reads the keys of models from their files.
 func (c *config) modelEndpoints() []modelEndpoint {
 	endpoint := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
@@ -94,8 +94,8 @@ func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next 
 	return next
 }
 
-// probe asks the endpoint for its list of models and returns its state. An endpoint that has no list can still be usable,
-// so that is a remark and not a failure.
+// probe asks the endpoint for its list of models and returns its state. An endpoint that has no list can still be
+// usable, so that is a remark and not a failure.
 func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	status, ids, err := e.listModels(ctx, "")
 	switch {
@@ -124,8 +124,8 @@ func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	return endpointState{"remark", fmt.Sprintf("it does not list its models (HTTP %d); answerd check -ask asks a question", status), ""}
 }
 
-// compareModels returns the state of an endpoint that lists the models ids: reachable if all configured models are among
-// them. Some endpoints accept more models than they list, so a missing model is a remark and not a failure.
+// compareModels returns the state of an endpoint that lists the models ids: reachable if all configured models are
+// among them. Some endpoints accept more models than they list, so a missing model is a remark and not a failure.
 func (e *modelEndpoint) compareModels(ids []string) endpointState {
 	var missing []string
 	for _, id := range e.models {
@@ -143,8 +143,9 @@ func (e *modelEndpoint) compareModels(ids []string) endpointState {
 	return endpointState{"remark", fmt.Sprintf("it does not list %s; it lists: %s", strings.Join(missing, ", "), cmp.Or(listed, "none")), ""}
 }
 
-// suggestVersionedURL asks for a list of models below the base URL with /v1 added, because leaving out /v1 is a frequent
-// mistake. If there is a list, or only the key is refused, it returns that URL without its secret parts, and true.
+// suggestVersionedURL asks for a list of models below the base URL with /v1 added, because leaving out /v1 is a
+// frequent mistake. If there is a list, or only the key is refused, it returns that URL without its secret parts, and
+// true.
 func (e *modelEndpoint) suggestVersionedURL(ctx context.Context) (suggested string, ok bool) {
 	u, err := url.Parse(e.baseURL)
 	if err != nil || strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1") {
@@ -158,8 +159,8 @@ func (e *modelEndpoint) suggestVersionedURL(ctx context.Context) (suggested stri
 	return publicURL(u.JoinPath("v1").String()), true
 }
 
-// listModels sends GET {base}/{path}/models. err means that there is no response. ids are nil unless the response is 200
-// with a list of models; they are not nil for an empty list.
+// listModels sends GET {base}/{path}/models. err means that there is no response. ids are nil unless the response is
+// 200 with a list of models; they are not nil for an empty list.
 func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int, ids []string, err error) {
 	u, err := url.Parse(e.baseURL)
 	if err != nil {
@@ -225,8 +226,8 @@ func publicURL(s string) string {
 	return u.String()
 }
 
-// checkToken fetches the service's own JWT and prints the outcome. It returns the next step if that fails. tokens may be
-// nil, for a service without such a JWT.
+// checkToken fetches the service's own JWT and prints the outcome. It returns the next step if that fails. tokens may
+// be nil, for a service without such a JWT.
 func checkToken(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string) {
 	if tokens == nil {
 		return nil
@@ -239,9 +240,9 @@ func checkToken(ctx context.Context, cfg config, tokens *token.ClientCredentials
 	return next
 }
 
-// checkSigningKeys fetches the keys that verify callers' tokens and prints the outcome. It returns the next step if that
-// fails, because every request that needs a token is refused without the keys. Without AUTH_ISSUER it does nothing. err is
-// about settings.
+// checkSigningKeys fetches the keys that verify callers' tokens and prints the outcome. It returns the next step if
+// that fails, because every request that needs a token is refused without the keys. Without AUTH_ISSUER it does
+// nothing. err is about settings.
 func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next []string, err error) {
 	if cfg.AuthIssuer == "" {
 		return nil, nil

@@ -50,8 +50,8 @@ type demoService struct {
 	close  func()     // ends what the handler uses
 }
 
-// serviceBuilder creates the handler of a service, and the function that ends what the handler uses. url is the base URL
-// of the service, which is known only when its listener is open.
+// serviceBuilder creates the handler of a service, and the function that ends what the handler uses. url is the base
+// URL of the service, which is known only when its listener is open.
 type serviceBuilder func(url string) (handler http.Handler, release func(), _ error)
 
 // startDemoService serves the handler of build on a new listener at addr, until the caller calls stopService.
@@ -81,8 +81,8 @@ func (p *demoService) stopService() {
 // noRelease is for handlers that use nothing that has to be ended.
 func noRelease() {}
 
-// buildIAM returns the builder of the IAM, which issues tokens to demoClient with this secret. An empty issuer stands for
-// the service's base URL.
+// buildIAM returns the builder of the IAM, which issues tokens to demoClient with this secret. An empty issuer stands
+// for the service's base URL.
 func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		h, err := demo.NewIAM(demo.IAMConfig{Issuer: cmp.Or(issuer, url), ClientID: demoClient, ClientSecret: secret, Logger: logger})
@@ -111,8 +111,8 @@ func buildModel(string) (http.Handler, func(), error) {
 	return demo.NewModel(demo.TokenDelay), noRelease, nil
 }
 
-// runDemoService runs one service of the demo at addr until ctx ends; only is iam, mcp or model. iam is the issuer of the
-// IAM. The compose file starts each service in a container in this way.
+// runDemoService runs one service of the demo at addr until ctx ends; only is iam, mcp or model. iam is the issuer of
+// the IAM. The compose file starts each service in a container in this way.
 func runDemoService(ctx context.Context, only, addr, iam string, environ environment, stdout io.Writer, logger *slog.Logger) error {
 	var build serviceBuilder
 	switch {
@@ -213,8 +213,8 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	})
 }
 
-// printIntroduction prints what is running and a command to try. addr is the address of answerd, and the next parameters
-// are the URLs of the services. isReal says that the model is not the demo's stand-in.
+// printIntroduction prints what is running and a command to try. addr is the address of answerd, and the next
+// parameters are the URLs of the services. isReal says that the model is not the demo's stand-in.
 func printIntroduction(w io.Writer, addr, iam, mcpServer, model string, isReal bool) {
 	kind := "a rule-based stand-in, not a language model"
 	if isReal {

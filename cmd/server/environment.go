@@ -21,12 +21,12 @@ import (
 	mcpconfig "answerd/internal/mcp/config"
 )
 
-// environment holds the values of environment variables by name. Only main reads those of the process; a test passes its
-// own.
+// environment holds the values of environment variables by name. Only main reads those of the process; a test passes
+// its own.
 type environment map[string]string
 
-// newEnvironment returns the environment of list, which has the form of os.Environ. It leaves out line breaks at the end
-// of a value: a .env file of Windows and a Kubernetes Secret that was made with echo have them.
+// newEnvironment returns the environment of list, which has the form of os.Environ. It leaves out line breaks at the
+// end of a value: a .env file of Windows and a Kubernetes Secret that was made with echo have them.
 func newEnvironment(list []string) environment {
 	e := make(environment, len(list))
 	for _, variable := range list {
@@ -362,8 +362,8 @@ func (c *config) readTokenKeys() (err error) {
 	return nil
 }
 
-// settingParsers parse settings by their type. They accept more spellings than strconv and time: yes and on for true, and
-// a number without a unit for seconds.
+// settingParsers parse settings by their type. They accept more spellings than strconv and time: yes and on for true,
+// and a number without a unit for seconds.
 var settingParsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[bool](): func(s string) (any, error) { return parseBool(s) },
 	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
@@ -386,8 +386,8 @@ func parseBool(s string) (bool, error) {
 	return strconv.ParseBool(s)
 }
 
-// parseError returns err, an error of package env, as a *configError. It names the setting, where env names the field of
-// config.
+// parseError returns err, an error of package env, as a *configError. It names the setting, where env names the field
+// of config.
 func parseError(err error) error {
 	if failed, ok := errors.AsType[env.ParseError](err); ok {
 		f, _ := reflect.TypeFor[config]().FieldByName(failed.Name)

@@ -25,8 +25,8 @@ const openTimeout = 30 * time.Second
 const checkLogTimeout = 5 * time.Second
 
 // claimDelay returns how long after its start this process waits before it claims runs of other processes. On a shared
-// log it is one lease, so that a process which dies soon after each start interrupts no runs. Otherwise no other process
-// can have the runs, and there is no delay.
+// log it is one lease, so that a process which dies soon after each start interrupts no runs. Otherwise no other
+// process can have the runs, and there is no delay.
 func (c *config) claimDelay() time.Duration {
 	if c.sharesLog() {
 		return jetstream.DefaultLease
@@ -34,9 +34,9 @@ func (c *config) claimDelay() time.Duration {
 	return 0
 }
 
-// checkEventDirectory creates the directory that EVENTS_URL names, and a lock file in it, if they do not exist. It returns
-// a *configError if they cannot be created or written, and nil if EVENTS_URL names no directory. It does not take the
-// lock, so that it does not disturb a running answerd that uses the directory.
+// checkEventDirectory creates the directory that EVENTS_URL names, and a lock file in it, if they do not exist. It
+// returns a *configError if they cannot be created or written, and nil if EVENTS_URL names no directory. It does not
+// take the lock, so that it does not disturb a running answerd that uses the directory.
 func (c *config) checkEventDirectory() error {
 	dir, isDirectory := strings.CutPrefix(c.EventsURL.Reveal(), "file:")
 	if !isDirectory {
@@ -66,8 +66,8 @@ func (c *config) describeEventLog() string {
 	return "on this disk, in " + strings.TrimPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// printEventLog prints whether an event log on NATS can be reached, and reports whether it can. For other logs it prints
-// nothing and returns true: a directory cannot be opened to check it, because a running answerd may use it.
+// printEventLog prints whether an event log on NATS can be reached, and reports whether it can. For other logs it
+// prints nothing and returns true: a directory cannot be opened to check it, because a running answerd may use it.
 func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	if !c.sharesLog() {
 		return true
@@ -83,8 +83,9 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 }
 
 // openLog opens the event log that EVENTS_URL names, and returns the function that closes it. The log uses at most
-// maxMemory bytes of memory. A log in memory deletes ended runs to stay within that; logs on disk and on NATS use memory
-// for caches. ctx and openTimeout bound only the opening. An error about a setting that cannot be used is a *configError.
+// maxMemory bytes of memory. A log in memory deletes ended runs to stay within that; logs on disk and on NATS use
+// memory for caches. ctx and openTimeout bound only the opening. An error about a setting that cannot be used is a
+// *configError.
 func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
 	if cfg.EventsURL.IsZero() {
 		log := memory.New(memory.Options{Retention: cfg.EventsRetention, MaxBytes: maxMemory})
@@ -117,9 +118,9 @@ func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logg
 	}, nil
 }
 
-// newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If it is and log is in memory,
-// the function also deletes ended runs from log. The agent calls isShort before it admits a run: a refused run can be
-// started again later, while all runs are lost if the process runs out of memory.
+// newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If it is and log is in
+// memory, the function also deletes ended runs from log. The agent calls isShort before it admits a run: a refused run
+// can be started again later, while all runs are lost if the process runs out of memory.
 func newMemoryCheck(log event.Log) (isShort func() bool) {
 	gauge := new(admission.MemoryGauge)
 	memoryLog, ok := log.(*memory.Log)

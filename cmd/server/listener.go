@@ -24,8 +24,8 @@ import (
 // requests are refused. With that many open, Accept waits until one is closed, and the kernel queues new connections.
 //
 // Without a limit, connections could use up the file descriptors. Then neither the model nor an MCP server could be
-// reached, and every run would fail. Connections over the limit are accepted because an orchestrator whose probe gets no
-// answer kills the process, with all its runs, although it is only busy.
+// reached, and every run would fail. Connections over the limit are accepted because an orchestrator whose probe gets
+// no answer kills the process, with all its runs, although it is only busy.
 type limitedListener struct {
 	net.Listener
 	limit  int           // open connections that are not marked
@@ -93,8 +93,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends the sending direction only, if the connection can do that. net/http calls it before Close, so that the
-// client can still read the last response.
+// CloseWrite ends the sending direction only, if the connection can do that. net/http calls it before Close, so that
+// the client can still read the last response.
 func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -127,9 +127,9 @@ func (c *config) maxConnections() int {
 	return n
 }
 
-// listen returns the listener that the service was started with, or else a new one at ADDR. It refuses an address beyond
-// loopback if callers would have to be authenticated there (checkBoundAddr). Connections wait in the kernel's queue
-// until they are accepted.
+// listen returns the listener that the service was started with, or else a new one at ADDR. It refuses an address
+// beyond loopback if callers would have to be authenticated there (checkBoundAddr). Connections wait in the kernel's
+// queue until they are accepted.
 func (c *config) listen() (net.Listener, error) {
 	if c.listener != nil {
 		return c.listener, nil
@@ -203,8 +203,8 @@ func newServer(h http.Handler) *http.Server {
 // healthTimeout bounds how long answerd health waits for the reply.
 const healthTimeout = 3 * time.Second
 
-// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings. It reads only
-// ADDR, PORT and TLS_CERT_FILE, so that the other settings need not be valid. Its error is a *configError.
+// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings. It reads
+// only ADDR, PORT and TLS_CERT_FILE, so that the other settings need not be valid. Its error is a *configError.
 func (e environment) serviceURL() (string, error) {
 	addr := e.get("ADDR")
 	if port := e.get("PORT"); addr == "" && port != "" {
@@ -224,8 +224,8 @@ func (e environment) serviceURL() (string, error) {
 	return scheme + "://" + net.JoinHostPort(host, port), nil
 }
 
-// checkHealth returns nil if the answerd at ADDR answers GET /healthz with 200. It is for the health checks of container
-// images that have no HTTP client.
+// checkHealth returns nil if the answerd at ADDR answers GET /healthz with 200. It is for the health checks of
+// container images that have no HTTP client.
 func checkHealth(ctx context.Context, environ environment) error {
 	url, err := environ.serviceURL()
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 //	  runs, a third          99    41    12
 //
 // The log has the larger share because it holds the texts of a run after its end too. A log on disk or on NATS uses its
-// share for caches, and on disk also for its NATS server. By default a log in memory gets at most 256 MiB and another log
-// at most 384 MiB; runs get the rest.
+// share for caches, and on disk also for its NATS server. By default a log in memory gets at most 256 MiB and another
+// log at most 384 MiB; runs get the rest.
 const (
 	// unmanagedMemory is what a process needs in addition to the memory that the Go runtime counts: the pages of its
 	// binary, some 40 MiB, and memory of the kernel.
@@ -70,8 +70,8 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 	if !inMemory || !c.eventsMaxBytesSet {
 		limits.log = min(limits.log, content/3*2)
 	}
-	// Runs get at least a third, even if EVENTS_MAX_BYTES gives the log more than is left: a log in memory deletes ended
-	// runs when memory is short (newMemoryCheck).
+	// Runs get at least a third, even if EVENTS_MAX_BYTES gives the log more than is left: a log in memory deletes
+	// ended runs when memory is short (newMemoryCheck).
 	limits.runs = max(content-limits.log, content/3)
 	logger.Info("memory is limited", "memory_limit", limit, "from", source, "log_memory", limits.log, "runs_memory", limits.runs)
 	return limits
@@ -82,12 +82,13 @@ func derivedMemoryLimit(container int64) int64 {
 	return max(container-container/10-unmanagedMemory, min(container, minMemoryLimit))
 }
 
-// containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes. Without a cgroup it returns
-// an error, and for a cgroup without a limit an error, 0 or a very large number.
+// containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes. Without a cgroup it
+// returns an error, and for a cgroup without a limit an error, 0 or a very large number.
 func containerMemory() (uint64, error) { return memlimit.FromCgroup() }
 
-// maxToolBytes returns how many bytes the tool definitions of one MCP server may have: 1/32 of the memory limit, but from
-// 2 MiB to 64 MiB. A list of tools is in memory about four times while it is read, so it takes up to an eighth then.
+// maxToolBytes returns how many bytes the tool definitions of one MCP server may have: 1/32 of the memory limit, but
+// from 2 MiB to 64 MiB. A list of tools is in memory about four times while it is read, so it takes up to an eighth
+// then.
 func maxToolBytes() int {
 	return int(min(max(debug.SetMemoryLimit(-1)/32, 2<<20), 64<<20))
 }

@@ -29,8 +29,9 @@ func (c *config) expandModels() error {
 }
 
 // expandProfile replaces ${NAME} by variables of the environment in what c.models[i] says of its endpoint, checks the
-// URL, and resolves relative paths against the directory of MODELS_FILE. A variable that is not set is an error: with an
-// empty key, the endpoint would refuse requests, and its error would not name the variable. The error is a *configError.
+// URL, and resolves relative paths against the directory of MODELS_FILE. A variable that is not set is an error: with
+// an empty key, the endpoint would refuse requests, and its error would not name the variable. The error is a
+// *configError.
 func (c *config) expandProfile(i int) error {
 	profile := &c.models[i]
 	missing := "" // a variable that is used and not set
@@ -71,8 +72,9 @@ func (c *config) expandProfile(i int) error {
 	return nil
 }
 
-// secretFile is a secret in a file, which may change. read checks the file with one stat call each time that the secret is
-// needed. So the next request uses a changed secret, and no goroutine has to watch the file. It may be used concurrently.
+// secretFile is a secret in a file, which may change. read checks the file with one stat call each time that the secret
+// is needed. So the next request uses a changed secret, and no goroutine has to watch the file. It may be used
+// concurrently.
 type secretFile struct {
 	path   string
 	what   string // the setting or the model that the secret is for, in the log
@@ -83,8 +85,8 @@ type secretFile struct {
 	secret string      // the secret in use
 }
 
-// newSecretFile returns the file with the secret of a setting, which is named by the setting with _FILE at its end; nil if
-// that is not set. secret is the value that was read from the file at the start.
+// newSecretFile returns the file with the secret of a setting, which is named by the setting with _FILE at its end; nil
+// if that is not set. secret is the value that was read from the file at the start.
 func (c *config) newSecretFile(setting string, secret auth.Secret, logger *slog.Logger) *secretFile {
 	path := c.lookup(setting + "_FILE")
 	if path == "" {
@@ -119,8 +121,8 @@ func (f *secretFile) read() string {
 	return f.secret
 }
 
-// addEndpoints makes router ask each model that hasOwnEndpoint at an endpoint with the configuration of its profile. All
-// other models are asked at LLM_BASE_URL. closeAll closes the idle connections of the endpoints that were added.
+// addEndpoints makes router ask each model that hasOwnEndpoint at an endpoint with the configuration of its profile.
+// All other models are asked at LLM_BASE_URL. closeAll closes the idle connections of the endpoints that were added.
 func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger *slog.Logger) (closeAll func()) {
 	var opened []*openai.Model
 	for _, profile := range c.models {
@@ -145,8 +147,8 @@ func hasOwnEndpoint(profile llm.Profile) bool {
 		len(profile.Headers) > 0 || len(profile.Query) > 0 || profile.TLS != (llm.TLSFiles{})
 }
 
-// endpointConfig returns the configuration of the endpoint of a profile that hasOwnEndpoint. Without a base_url it is the
-// one for LLM_BASE_URL, changed by what the profile has. A base_url is never sent LLM_API_KEY or the certificate of
+// endpointConfig returns the configuration of the endpoint of a profile that hasOwnEndpoint. Without a base_url it is
+// the one for LLM_BASE_URL, changed by what the profile has. A base_url is never sent LLM_API_KEY or the certificate of
 // LLM_TLS_CERT_FILE, because these are for another host.
 func (c config) endpointConfig(profile llm.Profile, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
 	cfg := openAIConfig(c, tel, logger)
@@ -171,8 +173,8 @@ func (c config) endpointConfig(profile llm.Profile, tel *telemetry.Telemetry, lo
 	return cfg
 }
 
-// openAIConfig returns the configuration of the endpoint at LLM_BASE_URL. endpointConfig derives those of other endpoints
-// from it.
+// openAIConfig returns the configuration of the endpoint at LLM_BASE_URL. endpointConfig derives those of other
+// endpoints from it.
 func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
 	cfg := openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,

@@ -17,8 +17,8 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// readModels sets c.models and c.modelsWatch from MODELS_FILE, if that is set. DEFAULT_MODEL_ID must be one of its models;
-// if the setting is not set, the first model becomes the default. The error is a *configError.
+// readModels sets c.models and c.modelsWatch from MODELS_FILE, if that is set. DEFAULT_MODEL_ID must be one of its
+// models; if the setting is not set, the first model becomes the default. The error is a *configError.
 func (c *config) readModels() (err error) {
 	if c.ModelsFile == "" {
 		return nil
@@ -149,9 +149,9 @@ func (c *config) prices() func(model string) *llm.Price {
 	return func(model string) *llm.Price { return byUpstreamID[model] }
 }
 
-// metricModels returns the model ids that metrics may contain: the default model, and those of MODELS_FILE, both the ids
-// that requests name and those that are sent to the endpoint. Requests can name any model, so all names together would
-// create an unlimited number of series.
+// metricModels returns the model ids that metrics may contain: the default model, and those of MODELS_FILE, both the
+// ids that requests name and those that are sent to the endpoint. Requests can name any model, so all names together
+// would create an unlimited number of series.
 func (c *config) metricModels() (out []string) {
 	if c.DefaultModelID != "" {
 		out = append(out, c.DefaultModelID)

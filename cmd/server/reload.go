@@ -25,8 +25,8 @@ type fileWatch struct {
 	seen  []os.FileInfo // state of each path at its last check; nil if there was no such file, or no permission
 }
 
-// newFileWatch returns a watch that compares with the files as they are now. Create it before the files are read, so that
-// a change in between is noticed. It ignores empty paths.
+// newFileWatch returns a watch that compares with the files as they are now. Create it before the files are read, so
+// that a change in between is noticed. It ignores empty paths.
 func newFileWatch(paths ...string) *fileWatch {
 	w := &fileWatch{}
 	w.setPaths(paths...)
@@ -63,8 +63,8 @@ func fileState(path string) os.FileInfo {
 	return info
 }
 
-// hasChanged checks all files, and reports whether one has changed since its last check. The next call compares with the
-// states that this call saw.
+// hasChanged checks all files, and reports whether one has changed since its last check. The next call compares with
+// the states that this call saw.
 func (w *fileWatch) hasChanged() bool {
 	changed := false
 	for i, p := range w.paths {
@@ -75,8 +75,8 @@ func (w *fileWatch) hasChanged() bool {
 	return changed
 }
 
-// sameFile reports whether a and b are states of one unchanged file, or both nil. Another file that was moved to the path
-// is a change even if time and size are equal, because Kubernetes replaces mounted files in that way.
+// sameFile reports whether a and b are states of one unchanged file, or both nil. Another file that was moved to the
+// path is a change even if time and size are equal, because Kubernetes replaces mounted files in that way.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -86,8 +86,8 @@ func sameFile(a, b os.FileInfo) bool {
 
 // startFollowing starts a goroutine that calls read when one of files changes and at each SIGHUP, as followFiles says,
 // until ctx ends or end is called. end waits for the goroutine. Until then, SIGHUP does not end the process. Only this
-// goroutine uses files and calls read, so read may change files without a lock. Each configuration has a goroutine of its
-// own, and all of them get each SIGHUP. what names the configuration in the log.
+// goroutine uses files and calls read, so read may change files without a lock. Each configuration has a goroutine of
+// its own, and all of them get each SIGHUP. what names the configuration in the log.
 func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -107,10 +107,10 @@ func startFollowing(ctx context.Context, files *fileWatch, what string, logger *
 // retryInterval is the least time after which a refused configuration is read again without a change of its files.
 const retryInterval = 5 * time.Second
 
-// followFiles calls read to reload a configuration when one of its files changes, and at each hangup, until ctx ends. read
-// returns what it has read for the log, such as the number of rules. An error of read means that the configuration was
-// refused and the current one stays in use. A file that was read while it was being written is usually refused; the end
-// of the writing is another change, so that the next check reads the file again.
+// followFiles calls read to reload a configuration when one of its files changes, and at each hangup, until ctx ends.
+// read returns what it has read for the log, such as the number of rules. An error of read means that the configuration
+// was refused and the current one stays in use. A file that was read while it was being written is usually refused; the
+// end of the writing is another change, so that the next check reads the file again.
 //
 // A refused configuration is read again after retryInterval even without a change, because the reason may be elsewhere:
 // in another file that was replaced at the same time and is read a moment later, such as the mcp.json with the servers
@@ -163,8 +163,8 @@ func recoverPanic(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	return read()
 }
 
-// newRules reads AUTH_RULES_FILE; rules are nil if it is not set. Until end is called, a changed file replaces the rules,
-// unless it is invalid. The error is a *configError.
+// newRules reads AUTH_RULES_FILE; rules are nil if it is not set. Until end is called, a changed file replaces the
+// rules, unless it is invalid. The error is a *configError.
 func newRules(ctx context.Context, cfg config, logger *slog.Logger) (rules *auth.Rules, end func(), err error) {
 	if cfg.AuthRulesFile == "" {
 		return nil, func() {}, nil

@@ -90,8 +90,8 @@ type replayer struct {
 	tools   []export.Tool // of the MCP servers at present; nil if exports are not compared with them
 }
 
-// configure sets p.config to the present settings. It sets p.options if model is not "", and p.tools if tools is true; for
-// these it waits until it has tried to connect to all MCP servers. end closes the connections.
+// configure sets p.config to the present settings. It sets p.options if model is not "", and p.tools if tools is true;
+// for these it waits until it has tried to connect to all MCP servers. end closes the connections.
 func (p *replayer) configure(ctx context.Context, environ environment, model string, tools bool, stderr io.Writer) (end func(), _ error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -139,8 +139,8 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 	return end, nil
 }
 
-// replayAll runs all files again, several at a time, and then prints their reports in the order of files. The error says
-// that runs differ, or which files could not be run again; it is then a *usageError, unless ctx has ended.
+// replayAll runs all files again, several at a time, and then prints their reports in the order of files. The error
+// says that runs differ, or which files could not be run again; it is then a *usageError, unless ctx has ended.
 func (p *replayer) replayAll(ctx context.Context, files []string) error {
 	reports, errs := make([]string, len(files)), make([]error, len(files))
 	different := make([]bool, len(files))
@@ -212,8 +212,8 @@ func (p *replayer) replay(ctx context.Context, file string) (report string, diff
 	return fmt.Sprintf("%s: %d events, %d differences\n  %s\n", file, len(result.Events), len(lines), strings.Join(lines, "\n  ")), true, nil
 }
 
-// presentState returns what the run of doc would begin with now. Parts that are not compared are nil: all except the tools
-// without present settings, and the agent and its prompt if the agent does not exist any more.
+// presentState returns what the run of doc would begin with now. Parts that are not compared are nil: all except the
+// tools without present settings, and the agent and its prompt if the agent does not exist any more.
 func (p *replayer) presentState(doc *export.Document) rerun.Present {
 	now := rerun.Present{Tools: p.tools}
 	if p.config == nil {
@@ -268,8 +268,8 @@ func (p *replayer) showBothAnswers(file string, doc *export.Document, result *re
 	return b.String()
 }
 
-// finalText returns the text of a terminal event: the answer, the error or the reason of the cancellation. It returns ""
-// for other events.
+// finalText returns the text of a terminal event: the answer, the error or the reason of the cancellation. It returns
+// "" for other events.
 func finalText(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.FinalAnswer:
@@ -282,8 +282,8 @@ func finalText(e event.Event) string {
 	return ""
 }
 
-// wrap divides a text into lines of at most columnWidth characters. It breaks a longer line at a space in the second half
-// of the column, or else at the end of the column.
+// wrap divides a text into lines of at most columnWidth characters. It breaks a longer line at a space in the second
+// half of the column, or else at the end of the column.
 func wrap(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		runes := []rune(line)
@@ -303,8 +303,8 @@ func wrap(text string) (lines []string) {
 	return lines
 }
 
-// verifyCommand runs `answerd verify`: it checks an export against the receipt of its run. Without -receipt, the receipt
-// is in the file with the name of the export, but with .jws in place of .json.
+// verifyCommand runs `answerd verify`: it checks an export against the receipt of its run. Without -receipt, the
+// receipt is in the file with the name of the export, but with .jws in place of .json.
 func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
 	receiptFile := flags.String("receipt", "", "file with the receipt")

@@ -266,8 +266,8 @@ func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfi
 	return server.ServeTLS(l, "", "")
 }
 
-// newVerifier returns the verifier of callers' tokens, or nil without AUTH_ISSUER. The caller must close it. It fetches no
-// keys. Its error is a *configError.
+// newVerifier returns the verifier of callers' tokens, or nil without AUTH_ISSUER. The caller must close it. It fetches
+// no keys. Its error is a *configError.
 func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 	if cfg.AuthIssuer == "" {
 		return nil, nil
@@ -293,8 +293,8 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 }
 
 // newConsoleSignIn returns the function that tells the console where people sign in; nil without
-// CONSOLE_OIDC_CLIENT_ID, so that they paste a token. The function reads the endpoints from the metadata of AUTH_ISSUER.
-// end cancels a request for them and closes the connections.
+// CONSOLE_OIDC_CLIENT_ID, so that they paste a token. The function reads the endpoints from the metadata of
+// AUTH_ISSUER. end cancels a request for them and closes the connections.
 func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Context) (console.SignIn, error), end func()) {
 	if cfg.ConsoleOIDCClientID == "" {
 		return nil, func() {}
@@ -321,8 +321,8 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 	}, end
 }
 
-// newHooks returns the client of the operator's webhook service, or nil without HOOKS_URL. The caller must close it. Its
-// error is a *configError.
+// newHooks returns the client of the operator's webhook service, or nil without HOOKS_URL. The caller must close it.
+// Its error is a *configError.
 func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook.Client, error) {
 	if cfg.HooksURL == "" {
 		return nil, nil
@@ -367,8 +367,8 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	return d, nil
 }
 
-// newReceiptSigner reads RECEIPT_KEY_FILE and returns the signer of receipts; nil if the setting is not set. Its error is
-// a *configError.
+// newReceiptSigner reads RECEIPT_KEY_FILE and returns the signer of receipts; nil if the setting is not set. Its error
+// is a *configError.
 func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	if c.ReceiptKeyFile == "" {
 		return nil, nil
@@ -396,8 +396,8 @@ func newPrompt(cfg config) (*prompt.Prompt, error) {
 	return p, nil
 }
 
-// telemetryConfig returns which of traces, metrics and the log are exported, and where. Of the settings for the endpoint
-// of traces, the most specific one applies: OCI APM, then OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, then
+// telemetryConfig returns which of traces, metrics and the log are exported, and where. Of the settings for the
+// endpoint of traces, the most specific one applies: OCI APM, then OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, then
 // OTEL_EXPORTER_OTLP_ENDPOINT.
 func telemetryConfig(cfg config, logger *slog.Logger) telemetry.Config {
 	t := telemetry.Config{

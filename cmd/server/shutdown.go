@@ -25,9 +25,9 @@ type shutdownStages struct {
 	closeContext context.Context // ends with the third signal: stop waiting for responses and exporters
 }
 
-// newShutdownStages counts the signals SIGINT and SIGTERM until stop is called. The first signal also ends ctx, which main
-// made with signal.NotifyContext. If ctx has ended already, because a signal arrived while the process was starting, the
-// next signal counts as the second one. stop waits for the goroutine that counts, and ends both contexts.
+// newShutdownStages counts the signals SIGINT and SIGTERM until stop is called. The first signal also ends ctx, which
+// main made with signal.NotifyContext. If ctx has ended already, because a signal arrived while the process was
+// starting, the next signal counts as the second one. stop waits for the goroutine that counts, and ends both contexts.
 func newShutdownStages(ctx context.Context) (stages shutdownStages, stop func()) {
 	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -73,9 +73,9 @@ func newShutdownStages(ctx context.Context) (stages shutdownStages, stop func())
 //  4. The listener is closed, and the last responses may end within closeTimeout.
 //
 // Without step 1, a load balancer would send new requests to a listener that refuses them. Without step 2, step 3 might
-// never end. If the listener were closed before step 3, no client could reconnect to a run or answer its interrupts, and
-// http.Server.Shutdown would wait for streams that wait for runs. The operator's second signal ends the waiting of steps
-// 1 and 3, and the third signal that of step 4 (shutdownStages).
+// never end. If the listener were closed before step 3, no client could reconnect to a run or answer its interrupts,
+// and http.Server.Shutdown would wait for streams that wait for runs. The operator's second signal ends the waiting of
+// steps 1 and 3, and the third signal that of step 4 (shutdownStages).
 func drainService(stages shutdownStages, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
 	handler.MarkUnready()

@@ -138,7 +138,8 @@ func (k *certificates) close() {
 	}
 }
 
-// usedCertificate describes a certificate that connections use. The fields other than expires are attributes of a metric.
+// usedCertificate describes a certificate that connections use. The fields other than expires are attributes of a
+// metric.
 type usedCertificate struct {
 	connection string // listener, mcp, llm or iam
 	name       string // of the MCP server or of the model in MODELS_FILE; "" for a certificate of a setting

@@ -40,10 +40,10 @@ func (t toolset) close() {
 	}
 }
 
-// connectTools starts to connect to the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for them: a server that is
-// down must not keep the service from starting. The error, which is a *configError, is about the configuration. The
-// caller must close the toolset. opts has the options that depend on the command; connectTools adds those that come from
-// settings.
+// connectTools starts to connect to the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for them: a server
+// that is down must not keep the service from starting. The error, which is a *configError, is about the configuration.
+// The caller must close the toolset. opts has the options that depend on the command; connectTools adds those that come
+// from settings.
 func connectTools(cfg config, opts mcp.Options) (toolset, error) {
 	tools := toolset{files: newFileWatch(cfg.MCPConfigPath, cfg.pinsPath())}
 	servers, warnings, err := mcpServers(cfg)
@@ -91,8 +91,8 @@ func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
 	return sealed.New(c.tokenKeys, log, logger)
 }
 
-// toolNames returns where the names of tools are stored for the next process, or nil if log is in memory, because then no
-// run outlives this process that could refer to a name.
+// toolNames returns where the names of tools are stored for the next process, or nil if log is in memory, because then
+// no run outlives this process that could refer to a name.
 func (c *config) toolNames(log event.Log) values.Store {
 	if c.EventsURL.IsZero() {
 		return nil
@@ -150,8 +150,8 @@ func logWarnings(warnings []string, logger *slog.Logger) {
 }
 
 // warnAboutCallers logs problems of a service without inbound authentication: the servers that cannot be used because
-// callers send no token, and the servers that all callers use with the sign-in of one person. The latter is not a problem
-// if ADDR is a loopback address, where usually one person is the only caller.
+// callers send no token, and the servers that all callers use with the sign-in of one person. The latter is not a
+// problem if ADDR is a loopback address, where usually one person is the only caller.
 func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if c.AuthIssuer != "" {
 		return
@@ -168,8 +168,8 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 	}
 }
 
-// warnAboutSignIns logs that users have to sign in again after a restart although the event log is durable. It logs that
-// once for a toolset, as soon as an enabled server has sign-ins.
+// warnAboutSignIns logs that users have to sign in again after a restart although the event log is durable. It logs
+// that once for a toolset, as soon as an enabled server has sign-ins.
 func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if t.warnedAboutSignIns || c.EventsURL.IsZero() || c.tokenKeys != nil {
 		return
@@ -230,9 +230,9 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	return nil
 }
 
-// startReloading reloads the configuration of the MCP servers when one of the files of watchFiles changes and at SIGHUP,
-// until end is called. It does so even if no file is set, so that SIGHUP does not end the process. If mcp.json cannot be
-// used, all servers stay; otherwise servers whose configuration has not changed keep their sessions.
+// startReloading reloads the configuration of the MCP servers when one of the files of watchFiles changes and at
+// SIGHUP, until end is called. It does so even if no file is set, so that SIGHUP does not end the process. If mcp.json
+// cannot be used, all servers stay; otherwise servers whose configuration has not changed keep their sessions.
 func (t *toolset) startReloading(ctx context.Context, cfg config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
 		t.client.ReloadTLS() // the servers in use need new certificates even if mcp.json is refused

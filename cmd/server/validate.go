@@ -308,8 +308,8 @@ func (c *config) unauthenticatedError() error {
 	return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 }
 
-// lacksAuthentication reports whether callers need no token although the operator has not allowed anonymous callers. Such
-// a service may only listen on loopback.
+// lacksAuthentication reports whether callers need no token although the operator has not allowed anonymous callers.
+// Such a service may only listen on loopback.
 func (c *config) lacksAuthentication() bool { return c.AuthIssuer == "" && !c.AuthAllowAnonymous }
 
 // checkBoundAddr checks that the listener's address is a loopback address if lacksAuthentication. checkAddr cannot rely
@@ -323,8 +323,8 @@ func (c *config) checkBoundAddr(addr net.Addr) error {
 }
 
 // addAllowedHosts completes c.AllowedHosts; host is the host of ADDR. If ALLOWED_HOSTS is not set, the list gets host,
-// and for a loopback address the names of loopback. It gets the host of PUBLIC_URL, too. If ALLOWED_HOSTS is not set and
-// ADDR is a wildcard address, the list stays empty, which allows all hosts.
+// and for a loopback address the names of loopback. It gets the host of PUBLIC_URL, too. If ALLOWED_HOSTS is not set
+// and ADDR is a wildcard address, the list stays empty, which allows all hosts.
 func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
 		ip := net.ParseIP(host)

@@ -25,9 +25,9 @@ import (
 	"time"
 )
 
-// contentSecurityPolicy returns the value of the header Content-Security-Policy (CSP Level 3). It lets the page load its
-// own files, and send requests to its own origin and to tokenOrigin if that is not "". It forbids inline scripts, inline
-// styles and the submission of forms, and forbids other pages to show this one in a frame.
+// contentSecurityPolicy returns the value of the header Content-Security-Policy (CSP Level 3). It lets the page load
+// its own files, and send requests to its own origin and to tokenOrigin if that is not "". It forbids inline scripts,
+// inline styles and the submission of forms, and forbids other pages to show this one in a frame.
 func contentSecurityPolicy(tokenOrigin string) string {
 	connect := strings.TrimSpace("'self' " + tokenOrigin)
 	return "default-src 'none'; script-src 'self'; style-src 'self'; connect-src " + connect + "; " +
@@ -36,14 +36,15 @@ func contentSecurityPolicy(tokenOrigin string) string {
 
 // Options holds settings that the page cannot get from the API.
 type Options struct {
-	// TraceURL is the URL of a page that shows a trace, with {trace_id} as a placeholder. With "" the console has no links
-	// to traces.
+	// TraceURL is the URL of a page that shows a trace, with {trace_id} as a placeholder. With "" the console has no
+	// links to traces.
 	TraceURL string
 	// SignIn returns where people sign in; nil means that they paste a token. The handler calls it for each request for
 	// the page, because an issuer may change its endpoints, and may be down while the service starts.
 	SignIn func(context.Context) (SignIn, error)
-	// Authenticated means that callers are authenticated, so the page lists the caller's threads. Without authentication
-	// the service cannot tell callers apart, and the page lists the threads that were started in the same browser.
+	// Authenticated means that callers are authenticated, so the page lists the caller's threads. Without
+	// authentication the service cannot tell callers apart, and the page lists the threads that were started in the
+	// same browser.
 	Authenticated bool
 }
 
@@ -70,17 +71,17 @@ func Handler(opts Options) http.Handler {
 			return
 		}
 		header.Set("Content-Type", f.contentType)
-		// A file has the same name in each version of answerd. So a browser may keep it, but must ask each time whether it
-		// has changed (RFC 9111 section 5.2.2.4).
+		// A file has the same name in each version of answerd. So a browser may keep it, but must ask each time whether
+		// it has changed (RFC 9111 section 5.2.2.4).
 		header.Set("Cache-Control", "no-cache")
 		header.Set("ETag", f.etag)
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 	})
 }
 
-// loadFiles returns the files of fsys, with the values of opts in the page, by the URL paths at which they are served. The
-// page itself is only at /, because its links are relative to that, so that it also works behind a proxy that adds a
-// prefix. A file without a known content type is an error.
+// loadFiles returns the files of fsys, with the values of opts in the page, by the URL paths at which they are served.
+// The page itself is only at /, because its links are relative to that, so that it also works behind a proxy that adds
+// a prefix. A file without a known content type is an error.
 func loadFiles(fsys fs.FS, opts Options) (map[string]file, error) {
 	files := make(map[string]file)
 	err := fs.WalkDir(fsys, "page", func(name string, d fs.DirEntry, err error) error {

@@ -44,8 +44,8 @@ func withSignIn(ctx context.Context, signIn func(context.Context) (SignIn, error
 	return newFile(setContent(f.content, signInPlaceholder, string(configuration)), f.contentType), tokenOrigin
 }
 
-// originOf returns the origin of an http or https URL, in the form of a host-source of CSP. ok is false for another URL,
-// and for a host with a character that has a meaning in CSP, such as a semicolon, which would end the directive.
+// originOf returns the origin of an http or https URL, in the form of a host-source of CSP. ok is false for another
+// URL, and for a host with a character that has a meaning in CSP, such as a semicolon, which would end the directive.
 func originOf(rawURL string) (origin string, ok bool) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
