@@ -158,8 +158,7 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 // maxNamesInTable is how many names a cell of a table has at most.
 const maxNamesInTable = 12
 
-// summarizeNames returns names on one line: the first maxNamesInTable and the number of the rest, or a dash for no
-// names.
+// summarizeNames returns the first maxNamesInTable names and the number of the rest, or a dash for no names.
 func summarizeNames(names []string) string {
 	n := len(names)
 	switch {

@@ -365,8 +365,8 @@ func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment)
 	return against, nil
 }
 
-// checkEvaluation returns the error with which startLocalService would fail because of settings or files that they
-// name.
+// checkEvaluation returns the error with which startLocalService would fail because of settings, or of files
+// that they name.
 func checkEvaluation(ctx context.Context, environ environment) error {
 	cfg, err := loadConfig(environ)
 	if err != nil {

@@ -28,8 +28,8 @@ import (
 // checkTimeout bounds a whole check. A child process alone may take 60 s to start.
 const checkTimeout = 90 * time.Second
 
-// checkCommand runs `answerd check`: it prints how answerd understands its settings, and checks all services that it
-// uses.
+// checkCommand runs `answerd check`: it prints how answerd understands its settings, and checks the services
+// that they name.
 func checkCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -161,8 +161,7 @@ func checkOffline(ctx context.Context, cfg config, logger *slog.Logger) error {
 	return cfg.checkEventDirectory()
 }
 
-// checkTelemetry returns the error with which serve would fail because of the settings of telemetry. It exports
-// nothing.
+// checkTelemetry returns the error with which the settings of telemetry would make serve fail. It exports nothing.
 func checkTelemetry(ctx context.Context, cfg config) error {
 	silent, err := telemetry.NewLogger(io.Discard, "error", false)
 	if err != nil {
@@ -249,8 +248,8 @@ func (c *config) describeAuthentication() string {
 // maxLoggedServers is how many servers logConfiguration names.
 const maxLoggedServers = 20
 
-// logConfiguration logs how answerd understands its settings, on one line and without secrets. addr is the address at
-// which it listens.
+// logConfiguration logs how answerd understands its settings, on one line and without secrets. addr is the address
+// of the listener.
 func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatus, addr string) {
 	var names []string
 	for _, s := range servers {

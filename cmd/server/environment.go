@@ -21,8 +21,7 @@ import (
 	mcpconfig "answerd/internal/mcp/config"
 )
 
-// environment holds the values of environment variables by name. Only main reads those of the process; a test passes
-// its own.
+// environment holds the values of environment variables by name. Only main reads those of the process.
 type environment map[string]string
 
 // newEnvironment returns the environment of list, which has the form of os.Environ. It leaves out line breaks at the
@@ -96,8 +95,7 @@ var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)(_|$)|_PORT(_\d+_(
 
 // unknownSettings returns a warning for each variable that is not a setting, but probably a misspelled one: it begins
 // like a setting, up to the first underscore, or one edit turns it into a setting. It leaves out variables that
-// Kubernetes or a library uses, and those for which isUsed returns true. The warnings are sorted by name, at most
-// maxUnknownSettings.
+// Kubernetes or a library uses, and those for which isUsed returns true. At most maxUnknownSettings, by name.
 func (e environment) unknownSettings(isUsed func(name string) bool) []*configError {
 	known := settingNames()
 	prefixes := make(map[string]bool)
@@ -386,8 +384,7 @@ func parseBool(s string) (bool, error) {
 	return strconv.ParseBool(s)
 }
 
-// parseError returns err, an error of package env, as a *configError. It names the setting, where env names the field
-// of config.
+// parseError returns err, an error of package env, as a *configError. It names the setting, not the field of config.
 func parseError(err error) error {
 	if failed, ok := errors.AsType[env.ParseError](err); ok {
 		f, _ := reflect.TypeFor[config]().FieldByName(failed.Name)

@@ -187,8 +187,7 @@ func newAuthFailureCounter(m metric.Meter) (count func(ctx context.Context, reas
 	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, byReason[reason]) }, nil
 }
 
-// newServer returns a server for h with the timeouts and the header limit of package api. It has no WriteTimeout, which
-// would end streams.
+// newServer returns a server for h with the limits of package api. It has no WriteTimeout, which would end streams.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,

@@ -168,8 +168,7 @@ func main() {
 const stderrTimeout = time.Second
 
 // run executes the command that the first argument names, or serve without arguments. A help flag at any place prints
-// the help instead. run returns when the command is done; serve drains after ctx has ended. The end-to-end tests call
-// run too.
+// the help instead. run returns when the command is done; serve drains after ctx has ended.
 func run(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	name := "serve"
 	if len(args) > 0 {

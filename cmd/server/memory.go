@@ -87,8 +87,7 @@ func derivedMemoryLimit(container int64) int64 {
 func containerMemory() (uint64, error) { return memlimit.FromCgroup() }
 
 // maxToolBytes returns how many bytes the tool definitions of one MCP server may have: 1/32 of the memory limit, but
-// from 2 MiB to 64 MiB. A list of tools is in memory about four times while it is read, so it takes up to an eighth
-// then.
+// from 2 MiB to 64 MiB. A list of tools is in memory about four times while it is read.
 func maxToolBytes() int {
 	return int(min(max(debug.SetMemoryLimit(-1)/32, 2<<20), 64<<20))
 }

@@ -73,7 +73,7 @@ func (c *config) expandProfile(i int) error {
 }
 
 // secretFile is a secret in a file, which may change. read checks the file with one stat call each time that the secret
-// is needed. So the next request uses a changed secret, and no goroutine has to watch the file. It may be used
+// is needed, so the next request uses a changed secret without a goroutine that watches the file. It may be used
 // concurrently.
 type secretFile struct {
 	path   string
@@ -173,8 +173,7 @@ func (c config) endpointConfig(profile llm.Profile, tel *telemetry.Telemetry, lo
 	return cfg
 }
 
-// openAIConfig returns the configuration of the endpoint at LLM_BASE_URL. endpointConfig derives those of other
-// endpoints from it.
+// openAIConfig returns the configuration of the endpoint at LLM_BASE_URL; endpointConfig changes it for a model.
 func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
 	cfg := openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,

@@ -139,8 +139,7 @@ func (c *config) profiles() map[string]llm.Profile {
 	return out
 }
 
-// prices returns a function that returns the price of a model, or nil if the price is unknown. model is the id that is
-// sent to LLM_BASE_URL.
+// prices returns a function that returns the price of a model, nil if unknown, by the id sent to LLM_BASE_URL.
 func (c *config) prices() func(model string) *llm.Price {
 	byUpstreamID := make(map[string]*llm.Price)
 	for _, p := range c.models {

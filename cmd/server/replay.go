@@ -268,8 +268,7 @@ func (p *replayer) showBothAnswers(file string, doc *export.Document, result *re
 	return b.String()
 }
 
-// finalText returns the text of a terminal event: the answer, the error or the reason of the cancellation. It returns
-// "" for other events.
+// finalText returns the text of a terminal event: the answer, the error or the reason of the cancellation.
 func finalText(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.FinalAnswer:

@@ -198,8 +198,7 @@ func (s *serviceParts) openHooksAndPrompt() (err error) {
 	return err
 }
 
-// newAPIOptions returns the options of the HTTP handler except for the agent. With METRICS_ADDR it starts to serve
-// /metrics there.
+// newAPIOptions returns the options of the HTTP handler without the agent. With METRICS_ADDR it starts that listener.
 func (s *serviceParts) newAPIOptions() (api.Options, error) {
 	metricsHandler, endMetrics, err := serveMetrics(s.cfg, s.tel.Metrics(), s.logger)
 	if err != nil {
@@ -367,8 +366,7 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	return d, nil
 }
 
-// newReceiptSigner reads RECEIPT_KEY_FILE and returns the signer of receipts; nil if the setting is not set. Its error
-// is a *configError.
+// newReceiptSigner returns the signer with the keys in RECEIPT_KEY_FILE; nil without it. Its error is a *configError.
 func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	if c.ReceiptKeyFile == "" {
 		return nil, nil
@@ -425,8 +423,7 @@ func telemetryConfig(cfg config, logger *slog.Logger) telemetry.Config {
 	return t
 }
 
-// newTelemetry starts the export of traces, metrics and the log. The caller must shut it down. Its error is a
-// *configError.
+// newTelemetry starts the export of telemetry. The caller must shut it down. Its error is a *configError.
 func newTelemetry(ctx context.Context, cfg config, logger *slog.Logger) (*telemetry.Telemetry, error) {
 	tel, err := telemetry.New(ctx, telemetryConfig(cfg, logger))
 	if err != nil && !cfg.EnableTracing {

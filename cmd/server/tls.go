@@ -39,8 +39,8 @@ type namedSource struct {
 	setting    string // for errors: TLS, LLM_TLS or IAM_TLS; with a model, a JSON pointer such as /0/tls
 }
 
-// configError returns err, an error of loading the source, as a *configError. If it is a *tlsconfig.FileError, the
-// *configError names the setting or the member of MODELS_FILE that has the path of the file.
+// configError returns err, an error of loading the source, as a *configError. For a *tlsconfig.FileError it names the
+// setting or the member of MODELS_FILE that has the path of the file.
 func (n namedSource) configError(err error) error {
 	fileErr, ok := errors.AsType[*tlsconfig.FileError](err)
 	if !ok {
@@ -68,8 +68,7 @@ func (c *config) readCertificates() (err error) {
 	return err
 }
 
-// readModelCertificates sets c.modelCertificates from the TLS files of the models of MODELS_FILE. Its error is a
-// *configError.
+// readModelCertificates sets c.modelCertificates from the TLS files in MODELS_FILE. Its error is a *configError.
 func (c *config) readModelCertificates() (err error) {
 	var entries []certificateFiles
 	for i, p := range c.models {
@@ -198,8 +197,7 @@ func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *
 	}, nil
 }
 
-// measureExpiry creates the metric of the time until the certificates that used returns expire. used is called at each
-// export.
+// measureExpiry creates the metric of the time until the certificates that used returns expire. Each export calls used.
 func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
 	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
 		metric.WithDescription("Time until a certificate of a connection expires; negative afterwards."))

@@ -82,8 +82,8 @@ func connectTools(cfg config, opts mcp.Options) (toolset, error) {
 	return tools, nil
 }
 
-// signIns returns the store of users' sign-ins in the event log, or nil without TOKENS_KEY_FILE: then mcp.Client keeps
-// them in memory.
+// signIns returns the store of users' sign-ins in the event log. Without TOKENS_KEY_FILE it is nil, for sign-ins
+// in memory.
 func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
 	if c.tokenKeys == nil {
 		return nil
@@ -100,8 +100,7 @@ func (c *config) toolNames(log event.Log) values.Store {
 	return log
 }
 
-// watchFiles sets the files whose changes cause a reload: mcp.json, the accepted tool definitions, and the TLS files of
-// enabled servers.
+// watchFiles sets the files whose changes cause a reload: mcp.json, the pins, and the TLS files of enabled servers.
 func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 	paths := []string{c.MCPConfigPath, c.pinsPath()}
 	for i := range servers {

@@ -210,8 +210,7 @@ func (c *config) checkPublicURL() error {
 }
 
 // isBasePath reports whether the paths of the API can be appended to p: it is "", or like /a/b, with or without a slash
-// at its end. Its characters are those that a URL never escapes (RFC 3986 section 2.3), and it has no empty or dot
-// segments.
+// at its end. It may have only unreserved characters (RFC 3986 section 2.3), and no empty or dot segments.
 func isBasePath(p string) bool {
 	p = strings.TrimSuffix(p, "/")
 	isUnreserved := func(r rune) bool {

@@ -44,8 +44,7 @@ func newFile(content []byte, contentType string) file {
 	return file{content: content, contentType: contentType, etag: etag}
 }
 
-// setContent returns a copy of page in which the attribute content of a meta tag has this value, escaped, in place of
-// placeholder.
+// setContent returns a copy of page with the attribute content="value", escaped, in place of placeholder.
 func setContent(page, placeholder []byte, value string) []byte {
 	return bytes.Replace(page, placeholder, fmt.Appendf(nil, `content="%s"`, html.EscapeString(value)), 1)
 }
