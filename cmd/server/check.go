@@ -17,6 +17,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 	"answerd/internal/mcp"
@@ -72,7 +73,7 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	defer stop()
 	level := cfg.LogLevel
 	if level == "info" {
-		level = "warn" // the report says what lines of level info would
+		level = "warn" // the report contains what lines of level info say
 	}
 	delayed := &delayedLog{w: stderr}
 	defer delayed.release()
@@ -95,29 +96,15 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	// Print and check each part; next has what the operator has to do.
 	printConfiguration(stdout, cfg)
 	printModels(stdout, cfg)
-	next := checkModelEndpoints(ctx, cfg, stdout)
-	if !printEventLog(ctx, cfg, stdout) {
-		next = append(next, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
-	}
-	next = append(next, checkToken(ctx, cfg, tools.tokens, stdout)...)
-	steps, err := checkSigningKeys(ctx, cfg, stdout)
+	next, err := checkServices(ctx, cfg, tools.tokens, stdout)
 	if err != nil {
 		return err
 	}
-	next = append(next, steps...)
-
-	tools.client.Tools(ctx) // waits until answerd has tried to connect to every server
-	pinned, err := checkPins(stdout, tools.client, accept)
+	serverSteps, err := checkServers(ctx, cfg, tools.client, accept, stdout)
 	if err != nil {
 		return err
 	}
-	if !pinned {
-		next = append(next, "pins: accept the tools with answerd check -accept if the changes are meant, or ask who runs the server")
-	}
-	printAgents(ctx, stdout, cfg, tools.client)
-	printSignIns(ctx, stdout, tools.client)
-	next = append(next, printServers(stdout, tools.client)...)
-
+	next = append(next, serverSteps...)
 	if ask {
 		fmt.Fprintln(stdout)
 		if err := askOnce(ctx, cfg, tools, stdout, logger); err != nil {
@@ -134,6 +121,34 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 		fmt.Fprintln(stdout, "- "+step)
 	}
 	return errors.New("check failed")
+}
+
+// checkServices checks the model endpoints, the event log, the IAM and the issuer of callers' tokens, and prints their
+// state. It returns the next step for each that failed. tokens is nil without ENABLE_JWT_TOKEN.
+func checkServices(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string, _ error) {
+	next = checkModelEndpoints(ctx, cfg, stdout)
+	if !printEventLog(ctx, cfg, stdout) {
+		next = append(next, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
+	}
+	next = append(next, checkToken(ctx, cfg, tokens, stdout)...)
+	keySteps, err := checkSigningKeys(ctx, cfg, stdout)
+	return append(next, keySteps...), err
+}
+
+// checkServers waits until answerd has tried to connect to every MCP server, and prints their pins, agents, sign-ins
+// and state. It returns the next steps. accept accepts the tools of pinned servers.
+func checkServers(ctx context.Context, cfg config, tools *mcp.Client, accept bool, stdout io.Writer) (next []string, _ error) {
+	tools.Tools(ctx) // waits for the first attempts to connect
+	accepted, err := checkPins(stdout, tools, accept)
+	if err != nil {
+		return nil, err
+	}
+	if !accepted {
+		next = append(next, "pins: accept the tools with answerd check -accept if the changes are meant, or ask who runs the server")
+	}
+	printAgents(ctx, stdout, cfg, tools)
+	printSignIns(ctx, stdout, tools)
+	return append(next, printServers(stdout, tools)...), nil
 }
 
 // checkOffline builds the parts that need files and no network, as serve would, and returns the first error. It closes

@@ -174,17 +174,11 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		return err
 	}
 
-	demoSettings := environment{
-		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
-		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
-		"MCP_URL": mcpServer + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
-		"TLS_CERT_FILE": "", "TLS_KEY_FILE": "", // printIntroduction prints http addresses
-		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
-	}
+	settings := withDemoServices(environ, iam, secret, mcpServer)
 	port := environ.get("PORT")
 	portOnLoopback := environ.get("ADDR") == "" && port != "" && !anonymous
 	if portOnLoopback {
-		demoSettings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
+		settings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
 	}
 
 	isReal := environ.get("LLM_BASE_URL") != "" || environ.get("OPENAI_API_KEY") != ""
@@ -193,11 +187,9 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		if err != nil {
 			return err
 		}
-		demoSettings["LLM_BASE_URL"], demoSettings["DEFAULT_MODEL_ID"] = model+"/v1", demo.ModelID
+		settings["LLM_BASE_URL"], settings["DEFAULT_MODEL_ID"] = model+"/v1", demo.ModelID
 	}
 
-	settings := maps.Clone(environ)
-	maps.Copy(settings, demoSettings)
 	c, err := loadConfig(settings)
 	if settingErr, ok := errors.AsType[*configError](err); ok && settingErr.name == "DEFAULT_MODEL_ID" && c.usesOpenAI() {
 		return &configError{settingErr.name, settingErr.reason + "; without OPENAI_API_KEY the demo uses its stand-in"}
@@ -211,6 +203,20 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 			fmt.Fprintf(stdout, "Only this machine can reach it. If it runs in a container: docker run -e AUTH_INSECURE_ALLOW_ANONYMOUS=true -p 127.0.0.1:%s:%[1]s …\n", port)
 		}
 	})
+}
+
+// withDemoServices returns a copy of environ with the settings that connect answerd with the IAM and the MCP server of
+// the demo, whose base URLs are iam and mcpServer.
+func withDemoServices(environ environment, iam, secret, mcpServer string) environment {
+	settings := maps.Clone(environ)
+	maps.Copy(settings, environment{
+		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
+		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
+		"MCP_URL": mcpServer + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
+		"TLS_CERT_FILE": "", "TLS_KEY_FILE": "", // printIntroduction prints http addresses
+		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
+	})
+	return settings
 }
 
 // printIntroduction prints what is running and a command to try. addr is the address of answerd, and the next

@@ -127,7 +127,7 @@ func (s *serviceParts) onClose(f func()) { s.closers = append(s.closers, f) }
 // close closes the parts that were built, in reverse order.
 func (s *serviceParts) close() {
 	for _, f := range s.closers {
-		defer f() // reverses the order, and calls the others even if one panics
+		defer f() // reverses the order, and calls the remaining functions even if one panics
 	}
 }
 
