@@ -112,7 +112,9 @@ func (e environment) unknownSettings(isUsed func(name string) bool) []*configErr
 		nearest := nearestName(name, known)
 		distance := editDistance(name, nearest)
 		prefix, _, ok := strings.Cut(name, "_")
-		if beginsLikeSetting := ok && prefixes[prefix]; !beginsLikeSetting && (len(name) < minComparedName || distance > 1) {
+		beginsLikeSetting := ok && prefixes[prefix]
+		isOneEditAway := distance <= 1 && len(name) >= minComparedName
+		if !beginsLikeSetting && !isOneEditAway {
 			continue
 		}
 		if libraryVariable.MatchString(name) && distance > maxMisspelling {
@@ -217,7 +219,7 @@ func (c *config) exportsOTLP() bool {
 // with this name. Such a variable can have any name, so it is not a misspelled setting.
 func (c *config) usedInFiles() func(name string) bool {
 	var texts strings.Builder
-	looked := make(map[string]bool) // variables that mcp.json uses, also in the forms of other hosts, such as ${input:ID}
+	inMCPConfig := make(map[string]bool) // variables that mcp.json uses, also in the forms of other hosts: ${input:ID}
 	for _, path := range []string{c.MCPConfigPath, c.ModelsFile} {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -226,12 +228,12 @@ func (c *config) usedInFiles() func(name string) bool {
 		texts.Write(data)
 		if path == c.MCPConfigPath {
 			_, _, _ = mcpconfig.Parse(data, func(name string) string { // its error is reported by mcpServers
-				looked[name] = true
+				inMCPConfig[name] = true
 				return c.lookup(name)
 			})
 		}
 	}
-	return func(name string) bool { return looked[name] || strings.Contains(texts.String(), "${"+name) }
+	return func(name string) bool { return inMCPConfig[name] || strings.Contains(texts.String(), "${"+name) }
 }
 
 // logSettingWarnings logs the warnings that findWarnings returned, each with the page that explains the setting.
@@ -241,9 +243,10 @@ func (c *config) logSettingWarnings(logger *slog.Logger) {
 	}
 }
 
-// loadConfig reads the settings and the files that they name, and checks what can be checked without the network. The
-// error is a *configError about the first setting that is wrong. The config that comes with an error is incomplete:
-// only runDemo looks at it, for the model endpoint.
+// loadConfig reads the settings, the files of models and agents, the keys and the TLS files. It checks what can be
+// checked without the network and without the parts that serve builds. The error is a *configError about the first
+// setting that is wrong. The config that comes with an error is incomplete: only runDemo looks at it, for the model
+// endpoint.
 func loadConfig(environ environment) (config, error) {
 	settings, err := environ.readSettings()
 	if err != nil {

@@ -80,7 +80,7 @@ func openModels(ctx context.Context, c config, tel *telemetry.Telemetry, logger 
 	return m
 }
 
-// close closes the endpoints. The goroutine of startReloading must have ended.
+// close closes the endpoints. The caller must have ended startReloading before.
 func (m *servedModels) close() { m.closeEndpoints() }
 
 // replaceEndpoints makes the router ask the models of cfg. Requests in flight end at the endpoints at which they began.

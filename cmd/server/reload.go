@@ -85,9 +85,9 @@ func sameFile(a, b os.FileInfo) bool {
 }
 
 // startFollowing starts a goroutine that calls read when one of files changes and at each SIGHUP, as followFiles says,
-// until ctx ends or end is called. end waits for the goroutine. Until then, SIGHUP does not end the process. Only this
-// goroutine uses files and calls read, so read may change files without a lock. Each configuration has a goroutine of
-// its own, and all of them get each SIGHUP. what names the configuration in the log.
+// until ctx ends or end is called. end waits for the goroutine. Until end is called, SIGHUP does not end the process.
+// Only this goroutine uses files and calls read, so read may set other paths without a lock. Each configuration has a
+// goroutine of its own, and all of them get each SIGHUP. what names the configuration in the log.
 func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -114,8 +114,8 @@ const retryInterval = 5 * time.Second
 //
 // A refused configuration is read again after retryInterval even without a change, because the reason may be elsewhere:
 // in another file that was replaced at the same time and is read a moment later, such as the mcp.json with the servers
-// of an agent; in a file that the configuration names and that does not exist yet; or in permissions. The refusal is
-// logged again only if its reason differs.
+// of an agent; in a file that the configuration names and that does not exist yet; or in permissions. If it is refused
+// again, this is logged only for a new reason.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
