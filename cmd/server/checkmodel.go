@@ -97,29 +97,35 @@ func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next 
 // probe asks the endpoint for its list of models and returns its state. An endpoint that has no list can still be
 // usable, so that is a remark and not a failure.
 func (e *modelEndpoint) probe(ctx context.Context) endpointState {
+	failed := func(reason, setting, step string) endpointState {
+		return endpointState{state: "failed", reason: reason, next: setting + ": " + step}
+	}
 	status, ids, err := e.listModels(ctx, "")
 	switch {
 	case err != nil:
-		return endpointState{"failed", "no connection: " + err.Error(), fmt.Sprintf("%s: start the endpoint at %s, or correct the URL; HTTPS_PROXY and HTTP_PROXY apply", e.urlSetting, publicURL(e.baseURL))}
+		return failed("no connection: "+err.Error(), e.urlSetting,
+			"start the endpoint at "+publicURL(e.baseURL)+", or correct the URL; HTTPS_PROXY and HTTP_PROXY apply")
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		why := "refuses the key"
 		if e.key.IsZero() {
 			why = "wants a key"
 		}
-		return endpointState{"failed", fmt.Sprintf("it %s (HTTP %d)", why, status), fmt.Sprintf("%s: set the key of %s", e.keySetting, publicURL(e.baseURL))}
+		return failed(fmt.Sprintf("it %s (HTTP %d)", why, status), e.keySetting, "set the key of "+publicURL(e.baseURL))
 	case status == http.StatusOK && ids != nil:
 		return e.compareModels(ids)
 	}
 	if suggested, ok := e.suggestVersionedURL(ctx); ok {
-		return endpointState{"failed", "it has no models there; did you mean " + suggested + "?", fmt.Sprintf("%s: set it to %s", e.urlSetting, suggested)}
+		return failed("it has no models there; did you mean "+suggested+"?", e.urlSetting, "set it to "+suggested)
 	}
 	switch {
 	case status >= 300 && status < 400:
-		return endpointState{"failed", fmt.Sprintf("it redirects (HTTP %d), which answerd does not follow", status), e.urlSetting + ": set it to the URL that the redirect leads to"}
+		return failed(fmt.Sprintf("it redirects (HTTP %d), which answerd does not follow", status),
+			e.urlSetting, "set it to the URL that the redirect leads to")
 	case status >= 500 || status == http.StatusTooManyRequests:
-		return endpointState{"failed", fmt.Sprintf("it answers HTTP %d", status), e.urlSetting + ": look into the endpoint's own log, or try again later"}
+		return failed(fmt.Sprintf("it answers HTTP %d", status), e.urlSetting, "look into the endpoint's own log, or try again later")
 	case status == http.StatusOK:
-		return endpointState{"failed", "it sends something that is not a list of models", e.urlSetting + ": set it to the URL of an OpenAI-compatible API, up to and including /v1"}
+		return failed("it sends something that is not a list of models",
+			e.urlSetting, "set it to the URL of an OpenAI-compatible API, up to and including /v1")
 	}
 	return endpointState{"remark", fmt.Sprintf("it does not list its models (HTTP %d); answerd check -ask asks a question", status), ""}
 }
