@@ -380,6 +380,40 @@ func (l *loop) updateOffered() {
 	}
 }
 
+// newToolSearch returns a tool search over the catalog. It returns nil if the model is offered all tools instead: if
+// they are few for the model's window (Options.ToolSearch), or if the request restricts the tools or requires a call.
+func (l *loop) newToolSearch() *toolsearch.Search {
+	if l.run.req.restrictsTools() || l.run.req.ToolChoice == ToolRequired {
+		return nil
+	}
+	return l.agent.ToolSearch.Search(l.catalog.Catalog, l.window.Size())
+}
+
+// fitTools adapts the offered tools to the model's window after its size was learned. If all tools would take too much
+// of the window, it starts the tool search, which changes the system prompt; tools that the run has called stay
+// offered. A search that was started before shows fewer tools if the window requires that. The error is that of the
+// system prompt.
+func (l *loop) fitTools(ctx context.Context) (err error) {
+	if l.search == nil {
+		l.search = l.newToolSearch()
+		if l.search == nil {
+			return nil
+		}
+		var called []string
+		for _, m := range l.messages {
+			for _, c := range m.Calls {
+				called = append(called, c.Name)
+			}
+		}
+		l.search.Offer(called...)
+		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
+		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
+	}
+	l.search.Fit(l.window.Size())
+	l.updateOffered()
+	return err
+}
+
 // offeredTools returns the tools that a model request offers; nil in the final turn.
 func (l *loop) offeredTools(final bool) []llm.Tool {
 	if final {

@@ -12,7 +12,6 @@ import (
 	"answerd/internal/agent/attachment"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
-	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -33,11 +32,8 @@ func (g messageGroup) isUser() bool { return g[0].Role == llm.User }
 // messages and results without a call. A call without a result gets a placeholder, because endpoints refuse a call
 // without a result and a result without a call.
 func (r Request) groupHistory(p llm.Profile) (groups []messageGroup, threadGroups int) {
-	var results []*llm.Message // one for each call, in the order of the calls; they are elements of groups
+	var results []*llm.Message // the result of each call, in the order of the calls: pointers to elements of groups
 	for i, message := range slices.Concat(r.earlier, r.History) {
-		if i == len(r.earlier) {
-			threadGroups = len(groups)
-		}
 		role := llm.Role(strings.ToLower(message.Role))
 		text, media := acceptedMedia(p, message.Content, message.Media)
 		if role == llm.ToolRole {
@@ -54,8 +50,12 @@ func (r Request) groupHistory(p llm.Profile) (groups []messageGroup, threadGroup
 			continue
 		}
 		groups = append(groups, group)
-		for i := range group[1:] {
-			results = append(results, &group[i+1])
+		if i < len(r.earlier) {
+			threadGroups++
+		}
+		emptyResults := group[1:] // withCalls has added one for each call; fillResult sets their text
+		for k := range emptyResults {
+			results = append(results, &emptyResults[k])
 		}
 	}
 
@@ -63,10 +63,6 @@ func (r Request) groupHistory(p llm.Profile) (groups []messageGroup, threadGroup
 		if m.Text == "" {
 			m.Text = "[This call has no result.]"
 		}
-	}
-
-	if len(r.History) == 0 {
-		threadGroups = len(groups)
 	}
 	return groups, threadGroups
 }
@@ -123,19 +119,24 @@ func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) 
 	return text, shown
 }
 
-// validateQuestion refuses a request without anything for the model to answer.
+// validateQuestion refuses a request without anything for the model to answer. Without a question and media, the history
+// must end with the result of a call that precedes it. If the history continues a thread that is not read yet, any
+// history is accepted, because the call may be in an earlier turn.
 func (r Request) validateQuestion() error {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
 		return nil
 	}
-	n := len(r.History)
-	if n > 0 && r.ContinueThread && r.earlier == nil {
-		return nil // beginTurn checks again, once it has read the earlier turns
-	}
-	if n == 0 || !strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
+	if len(r.History) == 0 {
 		return &InvalidError{"/question", "must not be blank"}
 	}
-	id := r.History[n-1].CallID
+	if r.ContinueThread && r.earlier == nil {
+		return nil // readEarlierTurns checks again
+	}
+	last := r.History[len(r.History)-1]
+	if !strings.EqualFold(last.Role, string(llm.ToolRole)) {
+		return &InvalidError{"/question", "must not be blank"}
+	}
+	id := last.CallID
 	isResultOfID := func(m llm.Message) bool { return m.CallID == id && id != "" }
 	groups, _ := r.groupHistory(llm.Profile{})
 	if len(groups) == 0 || !slices.ContainsFunc(groups[len(groups)-1], isResultOfID) {
@@ -156,8 +157,10 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm
 	}
 	groups, threadGroups := r.groupHistory(p)
 	history, question := r.splitHistory(groups, p)
-	threadGroups = min(threadGroups, len(history)) // MaxHistory does not limit the groups of the thread
-	history = slices.Concat(history[:threadGroups], history[max(threadGroups, len(history)-l.agent.MaxHistory):])
+	threadGroups = min(threadGroups, len(history)) // fewer if the question consists of groups of the thread
+	// MaxHistory limits only the groups of the request's own history.
+	firstOwn := max(threadGroups, len(history)-l.agent.MaxHistory)
+	history = slices.Concat(history[:threadGroups], history[firstOwn:])
 	l.messages = []llm.Message{{Role: llm.System, Text: system}}
 	for _, group := range history {
 		l.messages = append(l.messages, group...)
@@ -203,39 +206,6 @@ func (l *loop) serverInstructions(ctx context.Context) string {
 			i.Server, strings.ReplaceAll(i.Text, "\n", "\n> "))
 	}
 	return b.String()
-}
-
-// newToolSearch returns a tool search over the catalog. It returns nil if the model is offered all tools instead: if
-// they are few for the model's window (Options.ToolSearch), or if the request restricts the tools or requires a call.
-func (l *loop) newToolSearch() *toolsearch.Search {
-	if l.run.req.restrictsTools() || l.run.req.ToolChoice == ToolRequired {
-		return nil
-	}
-	return l.agent.ToolSearch.Search(l.catalog.Catalog, l.window.Size())
-}
-
-// fitTools adapts the offered tools to the model's window after its size was learned. If all tools would take too much
-// of the window, it starts the tool search, which changes the system prompt; tools that the run has called stay
-// offered. A search that runs already shows fewer tools if the window requires that.
-func (l *loop) fitTools(ctx context.Context) (err error) {
-	if l.search == nil {
-		l.search = l.newToolSearch()
-		if l.search == nil {
-			return nil
-		}
-		var called []string
-		for _, m := range l.messages {
-			for _, c := range m.Calls {
-				called = append(called, c.Name)
-			}
-		}
-		l.search.Offer(called...)
-		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
-		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
-	}
-	l.search.Fit(l.window.Size())
-	l.updateOffered()
-	return err
 }
 
 // splitHistory divides the groups of groupHistory into the history and the question. Without a question in the
@@ -344,11 +314,11 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 // freeThread returns nil once the run with that id is not the active one of the thread. If the run continues,
 // onBusy decides: BusyRefuse returns a *event.BusyError at once, BusyQueue waits for the end of the run, and
 // BusyCancel cancels it and waits for at most endWait. A wait that is too long ends with the *event.BusyError, and
-// the begin of Drain with ErrDraining.
+// the begin of Drain with ErrDraining. A run that the log no longer has does not keep the thread busy.
 func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id string, onBusy OnBusy) error {
-	err := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
-	if _, isBusy := errors.AsType[*event.BusyError](err); !isBusy || onBusy == BusyRefuse {
-		return err
+	releaseErr := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
+	if _, isBusy := errors.AsType[*event.BusyError](releaseErr); !isBusy || onBusy == BusyRefuse {
+		return releaseErr
 	}
 	if onBusy == BusyCancel {
 		if err := a.Cancel(ctx, id); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
@@ -363,7 +333,7 @@ func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id 
 	case a.accepting.Err() != nil:
 		return ErrDraining
 	case errors.Is(waitErr, errQueuedTooLong):
-		return err
+		return releaseErr // the *event.BusyError
 	case errors.Is(waitErr, event.ErrNotFound), errors.Is(waitErr, event.ErrGone):
 		return nil
 	default:
@@ -384,8 +354,9 @@ func (r *Request) title() string {
 }
 
 // beginTurn makes the run the active one of its thread, and reads the earlier turns if the question continues the
-// thread. began is true if the log has begun the turn, or may have begun it before ctx ended: with an error, the
-// caller must then undo it. began is false for a child run, which has no turn, and for a run beside the active run.
+// thread. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or may
+// have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is false for
+// a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
 func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
@@ -398,20 +369,22 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	}
 
 	var t event.Thread
-	for { // again, if Begin found an active run that freeThread finds to have ended
+	for {
 		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())
 		busy, isBusy := errors.AsType[*event.BusyError](err)
 		r.req.threadExists = r.req.threadExists || isBusy || t.Turns > 0
 		if !isBusy || !r.req.runsBeside() {
 			break
 		}
-		if err = agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse); err != nil {
-			if _, isBusy := errors.AsType[*event.BusyError](err); isBusy {
-				r.isBeside = true
-				return false, nil
-			}
-			return false, err
+		freeErr := agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse)
+		if _, isActive := errors.AsType[*event.BusyError](freeErr); isActive {
+			r.isBeside = true
+			return false, nil
 		}
+		if freeErr != nil {
+			return false, freeErr
+		}
+		// The other run has ended, and freeThread has released the thread: begin the turn again.
 	}
 	if err != nil {
 		// The thread may exist, and must then not be deleted with the run (beginRun).

@@ -102,10 +102,7 @@ func (l *loop) askOwnerAll(
 		}
 		wg.Go(func() {
 			defer recoverTo(&errs[n])
-			resolved[n], errs[n] = i.awaitAnswer(ctx, l.run)
-			if errs[n] == nil {
-				errs[n] = l.run.suspension.resolveInterrupt(ctx, i, resolved[n])
-			}
+			resolved[n], errs[n] = l.awaitResolution(ctx, i)
 			if errs[n] == nil {
 				errs[n] = onResolved(n, resolved[n])
 			}
@@ -114,6 +111,16 @@ func (l *loop) askOwnerAll(
 
 	wg.Wait()
 	return resolved, errors.Join(errs...)
+}
+
+// awaitResolution blocks until a question that is open was answered, expires, or is withdrawn because ctx has ended. It
+// returns the resolution once the log has it.
+func (l *loop) awaitResolution(ctx context.Context, i *interrupt) (resolution, error) {
+	res, err := i.awaitAnswer(ctx, l.run)
+	if err != nil {
+		return res, err
+	}
+	return res, l.run.suspension.resolveInterrupt(ctx, i, res)
 }
 
 // openQuestions appends the events of the questions that are not asked yet. Then it asks the hook interrupt about each
@@ -186,7 +193,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		select {
 		case answer := <-i.answer:
 			return answer, nil
-		case <-r.inbox.stopped:
+		case <-r.inbox.stopped: // after a panic, which ends the run, or because the run was relinquished
 		}
 	}
 	return unanswered, nil // an error of the log is ignored here: the run ends when it cannot append its next event
@@ -297,20 +304,21 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 
 // FinishSignIn handles the query with which an authorization server redirected the user's browser back
 // (mcp.Client.Callback). It answers the questions of all runs that wait for the sign-in; any process may execute them.
+// If an answer cannot be stored, FinishSignIn only logs that.
 // found is false if no sign-in in progress has the query. If found is false and err is not nil, the log did not answer,
 // and the same query may be handled again. If found is true, err says why the sign-in failed.
 func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
-	waiters, found, err := a.Tools.Callback(ctx, query)
+	waiters, found, signInErr := a.Tools.Callback(ctx, query)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
 	defer stop()
 	for _, waiter := range waiters {
-		run, interrupt, _ := strings.Cut(waiter, " ")
+		run, interrupt := parseWaiterName(waiter)
 		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
 		if err := a.Log.AddInput(ctx, run, interrupt, in); err != nil && !isTooLate(err) {
 			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
 		}
 	}
-	return found, err
+	return found, signInErr
 }
 
 // awaitResolutions returns nil when the log has the events that resolve all of asked, when the run has ended, or after
@@ -368,22 +376,24 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 		for _, e := range page.Events {
 			pos = e.Seq
 			asked, resolved := replay.InterruptOf(e)
-			switch {
-			case id == "": // InterruptOf returns "" for events that are not about an interrupt
-			case asked.ID == id:
+			if id == "" {
+				continue // no interrupt has this id, but InterruptOf returns it for events about something else
+			}
+			if asked.ID == id {
 				found = asked
-			case resolved != id:
-			case e.Time >= found.ExpiresAt:
+			}
+			if resolved == id && e.Time >= found.ExpiresAt {
 				return found, ErrExpired
-			default:
+			}
+			if resolved == id {
 				return found, ErrAnswered
 			}
 		}
-		switch {
-		case len(page.Events) > 0 && !page.Ended:
-		case found.ID == "":
+		isRead := page.Ended || len(page.Events) == 0
+		if isRead && found.ID == "" {
 			return found, ErrUnknownInterrupt
-		default:
+		}
+		if isRead {
 			return found, nil
 		}
 	}
@@ -452,5 +462,11 @@ func contentErrorAt(pointer string, fields []mcp.ContentField) error {
 }
 
 // waiterName returns the name under which a run waits for a sign-in: the ids of the run and of the interrupt that asks
-// for the sign-in. FinishSignIn parses it.
+// for the sign-in. Ids have no spaces.
 func waiterName(run, interrupt string) string { return run + " " + interrupt }
+
+// parseWaiterName returns the ids in a name that waiterName has returned.
+func parseWaiterName(name string) (run, interrupt string) {
+	run, interrupt, _ = strings.Cut(name, " ")
+	return run, interrupt
+}

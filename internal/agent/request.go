@@ -225,14 +225,16 @@ const MaxClientTools = 128
 // invalid or repeated name, and a schema that is not an object. The pointer of the error is /name or /parameters,
 // relative to the tool, because each API format has its own layout for tools.
 func (r *Request) AddClientTool(t ClientTool) *InvalidError {
-	switch {
-	case !IsToolName(t.Name):
+	if !IsToolName(t.Name) {
 		return &InvalidError{"/name", "must be 1 to 64 letters, digits, _ or -"}
-	case slices.ContainsFunc(r.ClientTools, func(c ClientTool) bool { return c.Name == t.Name }):
+	}
+	if slices.ContainsFunc(r.ClientTools, func(c ClientTool) bool { return c.Name == t.Name }) {
 		return &InvalidError{"/name", "given twice"}
-	case len(t.Schema) == 0 || string(t.Schema) == "null":
+	}
+	if len(t.Schema) == 0 || string(t.Schema) == "null" {
 		t.Schema = json.RawMessage(`{"type":"object","properties":{}}`)
-	case t.Schema[0] != '{':
+	}
+	if t.Schema[0] != '{' { // a json.RawMessage that was decoded has no leading white space
 		return &InvalidError{"/parameters", "must be a JSON Schema object"}
 	}
 	r.ClientTools = append(r.ClientTools, t)
@@ -261,15 +263,19 @@ func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
 	return nil
 }
 
-// IsToolName reports whether model endpoints accept s as the name of a function.
+// IsToolName reports whether model endpoints accept s as the name of a function: 1 to 64 ASCII letters, digits, _ or -.
 func IsToolName(s string) bool {
-	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
+	if s == "" || len(s) > 64 {
+		return false
+	}
+	for _, r := range s {
+		isLetter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		isDigit := '0' <= r && r <= '9'
+		if !isLetter && !isDigit && r != '_' && r != '-' {
 			return false
 		}
-		return true
-	})
+	}
+	return true
 }
 
 // clientTools returns the caller's tools that the model is offered. It drops a tool that has the name of one of the
@@ -327,15 +333,15 @@ var ErrTooManyHops = errors.New("the question has come through too many agents")
 // missing, and at most MaxHops+1. ok is false if the member is not a count; only a client that tries to evade the
 // limit sends such a value.
 func ParseHops(meta map[string]any) (hops int, ok bool) {
-	v, given := meta[HopsKey]
+	member, given := meta[HopsKey]
 	if !given {
 		return 0, true
 	}
-	n, ok := v.(float64)
-	if !ok || n < 0 || n != math.Trunc(n) {
+	count, isNumber := member.(float64)
+	if !isNumber || count < 0 || count != math.Trunc(count) {
 		return 0, false
 	}
-	return int(min(n, MaxHops+1)), true
+	return int(min(count, MaxHops+1)), true
 }
 
 // ContinueTrace returns ctx within the trace that carrier names in the W3C trace context format. It returns ctx
@@ -373,7 +379,8 @@ func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 	return JSONInteger(f), true
 }
 
-// UnmarshalJSON implements json.Unmarshaler. For a value that is not a whole number, its error is that of an int64.
+// UnmarshalJSON sets w to the whole number in data, in one of the forms that ParseJSONInteger accepts. As for an int64,
+// null leaves w unchanged, and any other value gives the error of package json.
 func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 	if n, ok := ParseJSONInteger(string(data)); ok {
 		*w = n
