@@ -53,25 +53,24 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	if err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
 		return nil, exec.canceledFailure(ctx)
 	}
-	if err != nil || exec.hookResult != nil {
+	if err != nil || exec.hookResult != nil { // a hook has answered in place of a child
 		return nil, err
 	}
 	defer l.run.suspension.setAwaitsChild(child.id, false)
-	end, err := child.readToEnd(ctx)
-	if err != nil && l.run.relinquished() != nil {
-		return nil, err
-	}
-	if err != nil && ctx.Err() == nil {
-		return nil, child.lostFailure(err)
-	}
-	if err != nil {
+	end, readErr := child.readToEnd(ctx)
+	switch {
+	case readErr != nil && l.run.relinquished() != nil:
+		return nil, readErr
+	case readErr != nil && ctx.Err() == nil:
+		return nil, child.lostFailure(readErr)
+	case readErr != nil: // ctx has ended
 		child.cancel(ctx)
 	}
 	// A child that was cancelled has used something too.
-	if chargeErr := child.chargeParent(context.WithoutCancel(ctx)); chargeErr != nil {
-		return nil, chargeErr
+	if err := child.chargeParent(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if readErr != nil {
 		return nil, exec.canceledFailure(ctx)
 	}
 	return child.resultOf(end)
@@ -86,16 +85,16 @@ type childRun struct {
 	attached bool              // another process started the child and has reported its first events as tool_progress
 	progress float64           // how many events of the child have become tool_progress, in all processes
 	waiting  []event.Interrupt // the questions that are open in the child, if it is suspended
-	relayed  map[string]bool   // the ids of the child's questions that the owner of the parent was asked
+	askedIDs map[string]bool   // the ids of the child's questions that the owner of the parent was asked
 	asking   sync.WaitGroup    // goroutines that ask the child's questions
 	failed   chan error        // the first error of these goroutines; capacity 1
 }
 
 // open starts the child, or finds the child that another process started, and sets c.id and exec.childID. If the child
-// of the other process never began, open asks the hook pre_tool_call about the call again, since its decision is not
-// stored. If the hook answers in place of the child (exec.hookResult), open starts no child.
+// of the other process never began, open starts another child. Before that, it asks the hook pre_tool_call about the
+// call again, since the hook's decision is not stored. If the hook answers (exec.hookResult), open starts no child.
 func (c *childRun) open(ctx context.Context) error {
-	c.relayed = make(map[string]bool)
+	c.askedIDs = make(map[string]bool)
 	c.failed = make(chan error, 1)
 	earlier := c.exec.replayed
 	if !earlier.HasChild() {
@@ -120,11 +119,12 @@ func (c *childRun) open(ctx context.Context) error {
 }
 
 // awaitStart reports whether the child with that id has begun. It waits for the first event for at most
-// childStartWait, and then deletes the child.
+// childStartWait, and then deletes the child and returns false. A child whose events cannot be read counts as begun,
+// unless the log does not answer (event.ErrUnavailable).
 func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 	log := c.loop.agent.Log
 	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
-		return false, nil // its process died before it created the child
+		return false, nil // the other process died before it created the child
 	}
 	timeout := time.NewTimer(childStartWait)
 	defer timeout.Stop()
@@ -239,13 +239,13 @@ func (c *childRun) handOver() error {
 
 // readToEnd reads the child's events to its end, reports its progress, relays its questions, and returns its terminal
 // event. It returns an error if ctx ends, if the log fails, or if the events are no longer kept (event.ErrGone).
-func (c *childRun) readToEnd(ctx context.Context) (end event.Event, err error) {
+func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()
 	defer stop() // withdraws the questions that are still open
 
 	log := c.loop.agent.Log
-	// The events that are in the log when another process's child is read were reported by that process.
+	// If another process started the child, that process has reported the events that are in the log now.
 	reported := c.attached
 	for pos := int64(0); ; {
 		var page event.Page
@@ -330,15 +330,15 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool)
 	return c.exec.notifications.err
 }
 
-// relayQuestions asks the owner of the parent those open questions of the child that it has not asked before. It does
-// not wait for the answers.
+// relayQuestions asks the owner of the parent the open questions of the child that are not in c.askedIDs yet, and adds
+// them there. It does not wait for the answers.
 func (c *childRun) relayQuestions(ctx context.Context) {
 	var questions []event.Interrupt
 	for _, i := range c.waiting {
-		if c.relayed[i.ID] {
+		if c.askedIDs[i.ID] {
 			continue
 		}
-		c.relayed[i.ID] = true
+		c.askedIDs[i.ID] = true
 		i.CallID = c.exec.CallID
 		i.ChildRunID = cmp.Or(i.ChildRunID, c.id) // a question of a grandchild keeps the grandchild's id
 		questions = append(questions, i)
@@ -430,8 +430,8 @@ func (c *childRun) chargeParent(ctx context.Context) error {
 
 // spentBy returns what a run has used, with its children, according to its events. level is 0 for the run that is asked
 // for, and one more for each level of children. The cost is nil if a price is unknown. If the events cannot be read,
-// it returns the zero value. Only the final answer of a run has sums; for any other run, spentBy adds up its steps,
-// its calls and its children.
+// or level exceeds definition.MaxLevels, it returns the zero value. The final answer of a run has sums. For a run
+// without one, spentBy adds up the steps, the calls and the children.
 func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.Spent) {
 	var events []event.Event
 	err := awaitLog(ctx, func() (err error) { events, err = a.allEvents(ctx, id); return err })

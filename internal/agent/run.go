@@ -41,15 +41,15 @@ var (
 // newRun returns a run that is not executed yet: it is not registered in Agent.active and has no slot. parent must be
 // derived from Agent.ctx and never from the context of a request, since a run outlives the connection that asked for
 // it. A caller that does not execute the run must call its cancel, or its context leaks.
-func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
-	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: r.parent.Run, Call: r.parent.Call})
+func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, req Request) *run {
+	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: req.parent.Run, Call: req.parent.Call})
 	ctx, cancel := context.WithCancelCause(parent)
-	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
-	run.textBytes.Store(int64(run.req.size()))
-	run.out.Observe(run.threadTurn.Add)
-	run.suspension.run = run
-	run.inbox = newInbox(run)
-	return run
+	r := &run{Run: rec, caller: caller, req: req, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
+	r.textBytes.Store(int64(req.size()))
+	r.out.Observe(r.threadTurn.Add)
+	r.suspension.run = r
+	r.inbox = newInbox(r)
+	return r
 }
 
 // relinquish stops executing the run here; why is errParked, errHandedOver or errTakenOver. It seals the writer first,
@@ -112,14 +112,14 @@ func (r *run) appendStart(ctx context.Context) error {
 	})
 }
 
-// writeNote stores a note for a process that takes over the run. The first of words is one of the constants of
-// package replay. When writeNote returns nil, the note and all events before it are stored. It does nothing if no
-// other process could continue the run.
+// writeNote stores a note for a process that takes over the run: words, separated by spaces. The first of words is one
+// of the constants of package replay. When writeNote returns nil, the note and all events before it are stored. It does
+// nothing if no other process could continue the run.
 func (r *run) writeNote(ctx context.Context, words ...any) error {
 	if r.job == nil {
 		return nil
 	}
-	text := strings.TrimSuffix(fmt.Sprintln(words...), "\n")
+	text := strings.TrimSuffix(fmt.Sprintln(words...), "\n") // unlike Sprint, Sprintln separates texts too
 	err := r.agent.Log.AddNote(ctx, r.ID, []byte(text))
 	if err == nil {
 		err = r.agent.Log.Flush(ctx, r.ID)
@@ -169,17 +169,17 @@ func waitFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// keptContext returns a context that ends when the run is relinquished, or with stop. It does not end when the run is
-// cancelled. It is for waits before events that close something, such as a call: these events are appended even if
-// the run's context has ended, but not once the run is relinquished. The caller must call stop.
-func (r *run) keptContext() (kept context.Context, stop func()) {
-	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
+// contextUntilRelinquished returns a context that ends when the run is relinquished, or with stop. It does not end when
+// the run is cancelled. It is for waits before events that close something, such as a call: these events are appended
+// even if the run's context has ended, but not once the run is relinquished. The caller must call stop.
+func (r *run) contextUntilRelinquished() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
 	stopAfterFunc := context.AfterFunc(r.ctx, func() {
 		if r.relinquished() != nil {
 			cancel()
 		}
 	})
-	return kept, func() { stopAfterFunc(); cancel() }
+	return ctx, func() { stopAfterFunc(); cancel() }
 }
 
 // awaitOrder blocks in a rerun until the recording has event b next (recorded.Inputs.Order). For other runs it returns
@@ -188,9 +188,9 @@ func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
 	if r.agent.Repeat == nil {
 		return nil
 	}
-	kept, stop := r.keptContext()
+	untilRelinquished, stop := r.contextUntilRelinquished()
 	defer stop()
-	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
+	return r.agent.Repeat.Order(ctx, untilRelinquished, r.ID, b)
 }
 
 // AdvanceClock sets the time that a run has used, for a rerun whose clock is manual (recorded.Inputs.ManualClock). It

@@ -153,8 +153,9 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 	return nil
 }
 
-// openTogether does what openInterrupts says without regard to a recording. It holds mu throughout, so that no other
-// goroutine suspends the run between two questions.
+// openTogether opens questions as openInterrupts does, without waiting for a place in a recording. It holds mu
+// throughout, so that no other goroutine suspends the run between two questions. If the log refuses the event of a
+// question, the questions before that one stay open.
 func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -481,9 +482,9 @@ func (a *Agent) wakeParent(child *run, id string) {
 	}
 }
 
-// awaitCharge blocks in a rerun until the recording has the charge of the call next: of the call itself if child is "",
-// and otherwise of what its child run has used. While it blocks, the call counts as waiting, so that the run can be
-// suspended. For any other run it returns nil at once. The error is that of the log.
+// awaitCharge blocks in a rerun until the recording has the charge of the call next. With child "" that is the charge
+// of the call itself, otherwise of what its child run has used. While awaitCharge blocks, the call counts as waiting,
+// so that the run can be suspended. It returns nil at once if the run is not a rerun. The error is that of the log.
 func (r *run) awaitCharge(callID, child string) error {
 	if r.agent.Repeat == nil {
 		return nil
@@ -491,8 +492,8 @@ func (r *run) awaitCharge(callID, child string) error {
 	if err := r.suspension.setAwaitsCharge(callID, true); err != nil {
 		return err
 	}
-	kept, stop := r.keptContext()
+	ctx, stop := r.contextUntilRelinquished()
 	defer stop()
-	r.agent.Repeat.Charge(kept, r.ID, callID, child)
+	r.agent.Repeat.Charge(ctx, r.ID, callID, child)
 	return r.suspension.setAwaitsCharge(callID, false)
 }
