@@ -22,8 +22,8 @@ import (
 
 // callPreHook asks the hook pre_tool_call about a call. The hook may change the arguments (exec.args), answer in place
 // of the tool (exec.hookResult), or refuse the call and end the run (exec.abort). Without a usable reply the call is
-// refused, because the hook's decision is unknown (docs/hooks.md). A rerun takes the decision from the recording.
-// A call that is refused anyway (exec.refusal) is not shown to the hook.
+// refused, because the hook's decision is unknown (docs/hooks.md). A rerun first applies the recorded decision. A call
+// that is refused anyway (exec.refusal) is not shown to the hook. If ctx has ended, the call fails as cancelled.
 func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 	if exec.refusal != "" {
 		return nil
@@ -104,15 +104,15 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	if d := exec.recordedDecision(); d.Ended {
 		exec.abort = &abortError{reason: d.Reason}
 	}
-	res := exec.result
 	if exec.hookResult != nil {
-		res = exec.hookResult
+		return exec.hookResult, err
 	}
-
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
+	isRefused := isFailure && failed.Kind == mcp.Denied
+	endsRun := err != nil && !isFailure
 	switch {
-	case a.Hooks == nil, exec.hookResult != nil, err != nil && !isFailure, isFailure && failed.Kind == mcp.Denied:
-		return res, err
+	case a.Hooks == nil, isRefused, endsRun:
+		return exec.result, err
 	case ctx.Err() != nil:
 		return exec.unreviewedFailure(ctx, err)
 	}
@@ -123,7 +123,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 		request.Hook = webhook.ToolError
 		request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: message}
 	} else {
-		request.Result = &webhook.Result{Content: contentList(res), Structured: res.Structured}
+		request.Result = &webhook.Result{Content: contentList(exec.result), Structured: exec.result.Structured}
 	}
 
 	reply, hookErr := a.Hooks.Ask(ctx, request)
@@ -137,7 +137,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 		return exec.unreviewedFailure(ctx, err)
 	case hookErr != nil:
 		a.logHookFailure(ctx, exec, request.Hook, hookErr)
-		return res, err
+		return exec.result, err
 	}
 
 	a.logHookReply(ctx, exec, request.Hook, reply)
@@ -150,7 +150,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	case replacement != nil:
 		return replacement, nil
 	}
-	return res, err
+	return exec.result, err
 }
 
 // resultOfReply returns the result that a hook's reply contains; nil if the reply has neither text nor content. Content
@@ -165,7 +165,7 @@ func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*conten
 	}
 	var raw bytes.Buffer
 	enc := json.NewEncoder(&raw)
-	enc.SetEscapeHTML(false)
+	enc.SetEscapeHTML(false) // the model gets the blocks as the hook wrote them
 	err := enc.Encode(struct {
 		Content    []jsonText `json:"content"`
 		Structured jsonText   `json:"structuredContent,omitempty"`
@@ -306,7 +306,8 @@ func (a hookAddition) isEmpty() bool { return a.Instructions == "" && len(a.Mess
 
 // callPreModelHook asks the hook pre_model_call about the next step, and returns what the hook adds to its requests.
 // If another process has begun the step and stored the addition, callPreModelHook returns the stored addition and does
-// not ask again. It fails for the reasons that askAboutRun has.
+// not ask again. The addition is empty if the hook is not configured. Errors: those of askAboutRun, or in a rerun an
+// *abortError if a hook ended the recorded run here.
 func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addition hookAddition, err error) {
 	if stored := l.replayed.HookAddition(l.step + 1); stored != nil && json.Unmarshal(stored, &addition) == nil {
 		return addition, nil
@@ -317,15 +318,13 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addi
 	if !l.agent.Hooks.Asks(webhook.PreModelCall) {
 		return hookAddition{}, nil
 	}
-	r := l.modelRequest(turn, final)
-	shown := &webhook.ModelRequest{
-		Model: r.Model, MaxTokens: r.MaxTokens, Tools: make([]string, len(r.Tools)), Messages: make([]webhook.Message, len(r.Messages)),
+	request := l.modelRequest(turn, final)
+	shown := &webhook.ModelRequest{Model: request.Model, MaxTokens: request.MaxTokens, Tools: []string{}} // not nil, for JSON
+	for _, t := range request.Tools {
+		shown.Tools = append(shown.Tools, t.Name)
 	}
-	for i, t := range r.Tools {
-		shown.Tools[i] = t.Name
-	}
-	for i := range r.Messages {
-		shown.Messages[i] = hookMessage(&r.Messages[i])
+	for i := range request.Messages {
+		shown.Messages = append(shown.Messages, hookMessage(&request.Messages[i]))
 	}
 	reply, err := l.askAboutRun(ctx, webhook.Call{Hook: webhook.PreModelCall, Step: l.step + 1, Request: shown})
 	return hookAddition{Instructions: reply.Instructions, Messages: reply.Messages}, err
@@ -457,13 +456,13 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 	if !l.agent.Hooks.Asks(webhook.RunEnd) {
 		return
 	}
-	var e webhook.End
-	err := l.run.writeEnd(ctx, end)
-	if err != nil { // the log will probably refuse the terminal event too, so the run would not end here
+	if err := l.run.writeEnd(ctx, end); err != nil { // the log will probably refuse the terminal event too
 		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook run_end is not asked: the end of a run could not be stored",
 			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
 		return
 	}
+	var e webhook.End
+	var err error
 	switch b := end.(type) {
 	case event.FinalAnswer:
 		e.Status = "completed"
@@ -483,8 +482,9 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e})
 }
 
-// writeEnd stores a terminal event in notes, unless it is an answer or stored already. The run could otherwise end in
-// another way in the next process, because a model that failed once may answer.
+// writeEnd stores a terminal event in notes, unless it is an answer or stored already, or no other process could
+// continue the run. Without the notes, the run could end in another way in the next process, because a model that
+// failed once may answer.
 func (r *run) writeEnd(ctx context.Context, end event.Body) error {
 	_, isAnswer := end.(event.FinalAnswer)
 	isStored := r.replayed != nil && r.replayed.End != nil

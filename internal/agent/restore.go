@@ -84,8 +84,9 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	return reply
 }
 
-// writeModel stores in notes which model has answered the step and what its endpoint calls it, if these are not
-// modelBefore and upstreamBefore. It is called before step_end is appended, so that a step with step_end has the notes.
+// writeModel stores in notes which model has answered the step, unless it is modelBefore, and what its endpoint calls
+// it, unless that is upstreamBefore. It is called before step_end is appended, so that a step with step_end has the
+// notes.
 func (l *loop) writeModel(ctx context.Context, modelBefore, upstreamBefore string) error {
 	if l.preferredModel != "" && l.preferredModel != modelBefore {
 		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferredModel); err != nil {
@@ -207,23 +208,24 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 // isSearch reports whether the call is one of the search tool.
 func (l *loop) isSearch(c *call) bool { return l.search != nil && c.Tool == l.search.Tool.Name }
 
-// restoreCharge charges the turn's call i, and what its child has used, as the process of earlier has charged them. It
-// leaves a call undecided that has neither ended nor was sent.
-func (l *loop) restoreCharge(i int, c *call, earlier *replay.Call) {
+// restoreCharge charges the turn's call c, which has that index, and what its child has used, as the process of earlier
+// has charged them. If the call has neither ended nor was sent nor has a child, chargeBudget will decide about it.
+func (l *loop) restoreCharge(index int, c *call, earlier *replay.Call) {
 	if earlier.Spent != nil {
 		l.budget.RestoreChild(*earlier.Spent)
 	}
-	if earlier.End == nil && !earlier.Sent && !earlier.HasChild() {
+	wasSent := earlier.Sent || earlier.HasChild()
+	if earlier.End == nil && !wasSent {
 		return
 	}
 	// Every call that was sent was charged. Calls of the agent's own tools are not sent: they were charged if their
 	// tool was executed, that is, if it succeeded or refused its arguments itself.
 	_, succeeded := earlier.End.(event.ToolResult)
-	failed, _ := earlier.End.(event.ToolError)
+	failed, _ := earlier.End.(event.ToolError) // the zero value for any other end
 	searched := l.isSearch(c) && succeeded
 	isOwn := l.isSearch(c) || hasAskTool(l.askTools, c.Tool)
 	refusedArgs := isOwn && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
-	l.budget.RestoreCall(i, earlier.Sent || earlier.HasChild() || searched || refusedArgs)
+	l.budget.RestoreCall(index, wasSent || searched || refusedArgs)
 }
 
 // restoreArgs sets the arguments with which a call that has ended was made, and whether a person had changed them.
@@ -243,7 +245,7 @@ func (l *loop) restoreArgs(c *call, earlier *replay.Call) {
 
 // restoreOutcome returns how a call ended in another process, as far as the log still has it. A full log drops stored
 // results before events. The model then gets only the part of the result in the event, although the answers that
-// follow may be based on the whole result.
+// follow may be based on the whole result. resultURL is "" if the event is truncated and has no URL.
 func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
 	outcome := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID), spent: c.Spent}
 	if failed, ok := c.End.(event.ToolError); ok {
@@ -300,8 +302,8 @@ func unansweredReason(resolved event.ApprovalResolved) error {
 	return nil
 }
 
-// approvedArgs returns the arguments that a person wrote for an approved call, and whether they differ from those that
-// the person was shown. It returns nil if the person wrote none or did not approve the call.
+// approvedArgs returns the arguments that a person wrote for an approved call; edited is whether they differ from those
+// that the person was shown. It returns nil if the person wrote none or did not approve the call.
 func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
 	res := l.approvalResolution(c)
 	if res == nil || !res.isApproved() || res.Args == nil {
@@ -337,7 +339,7 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 	if c.Approval.ArgsSHA256 != rec.ArgsSHA256 {
 		return nil, nil, l.withdrawQuestions(ctx, c)
 	}
-	if res := l.approvalResolution(c); res != nil {
+	if res = l.approvalResolution(c); res != nil {
 		return nil, res, nil
 	}
 	i = reopenedInterrupt(*c.Approval)
@@ -395,15 +397,15 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 		return nil
 	}
 
-	var withdrawn, kept []event.Interrupt
+	var withdrawn, stillOpen []event.Interrupt
 	for _, i := range c.Elicitations {
 		if slices.Contains(keep, i.ID) {
-			kept = append(kept, i)
+			stillOpen = append(stillOpen, i)
 		} else {
 			withdrawn = append(withdrawn, i)
 		}
 	}
-	c.Elicitations = kept
+	c.Elicitations = stillOpen
 
 	for _, q := range c.Relayed {
 		if !q.Resolved && !q.Reopened && !slices.Contains(keep, q.ID) {

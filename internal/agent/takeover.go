@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -188,17 +189,17 @@ func (a *Agent) resumeClaimed(job event.Job) {
 			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "failed to load a claimed run", append(errorAttrs(err), slog.String("run_id", job.Run()))...)
 			waitFor(a.ctx, claimRetry) // a job that is released can be claimed again at once
 		}
-		if r == nil {
+		if r == nil { // after an error, or because the agent is draining
 			a.releaseClaim(job)
 			return
 		}
-		err = r.restoreFromLog(badCheckpoint)
-		if errors.Is(err, event.ErrUnavailable) {
+		restoreErr := r.restoreFromLog(badCheckpoint)
+		if errors.Is(restoreErr, event.ErrUnavailable) {
 			// The log may answer another attempt, here or in another process. executeRun then releases the job.
 			r.relinquish(errHandedOver)
 		}
 		a.awaitReader(r)
-		a.executeRun(r, err)
+		a.executeRun(r, restoreErr)
 	})
 }
 
@@ -214,9 +215,9 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 		return nil, nil, fmt.Errorf("read the record of a run: %w", err)
 	}
 	saved, badCheckpoint := decodeCheckpoint(job.Request())
-	if saved.Request.namedAgent, err = a.restoreAgent(saved.Agent); err != nil && badCheckpoint == nil {
-		badCheckpoint = err
-	}
+	named, agentErr := a.restoreAgent(saved.Agent)
+	badCheckpoint = cmp.Or(badCheckpoint, agentErr)
+	saved.Request.namedAgent = named
 	saved.Request.parent = saved.Parent
 	saved.Request.earlier = saved.Thread
 	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": saved.TraceParent})
@@ -418,10 +419,10 @@ func (a *Agent) releaseJob(r *run) {
 }
 
 // pendingInput reports whether the log has an input that the run has not processed: an answer to an open question, the
-// end of a child run, or a cancellation. pos is the position up to which there is none. If the log does not answer,
+// end of a child run, or a cancellation. No input up to position pos is pending. If the log does not answer,
 // pendingInput reports true, because the process that continues the run checks again.
 func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bool) {
-	open := r.suspension.awaitedInputs()
+	awaited := r.suspension.awaitedInputs()
 	for {
 		page, err := a.Log.Inputs(ctx, r.ID, pos)
 		if err != nil {
@@ -431,7 +432,7 @@ func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bo
 			return pos, false
 		}
 		for _, in := range page.Inputs {
-			if open[in.ID] || in.ID == event.CancelID {
+			if awaited[in.ID] || in.ID == event.CancelID {
 				return pos, true
 			}
 			pos = in.Pos
