@@ -214,6 +214,7 @@ func describeJSONError(text []byte, err error) string {
 	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return "they are a JSON " + wrongType.Value + ", not an object"
 	}
+	// Unlike Unmarshal, a Decoder has an error of its own for text that ends too early.
 	var value json.RawMessage
 	if errors.Is(json.NewDecoder(bytes.NewReader(text)).Decode(&value), io.ErrUnexpectedEOF) {
 		return "they end before the JSON object is complete"
@@ -321,7 +322,7 @@ func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *cont
 
 // recordFailure returns the outcome of a call that failed. The event has at most maxForModel bytes of the message.
 // If the tool itself reported the failure (exec.toolReport) and the event cannot show all of the report, the report
-// is also stored in full; without that, resultURL is "" if the message was truncated.
+// is also stored in full. If the report is not stored although something is missing in the event, resultURL is "".
 func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *mcp.CallError) callOutcome {
 	failure := &event.ToolError{
 		Call:       exec.Call,
@@ -338,13 +339,12 @@ func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *
 	text, truncated := content.TruncateText(failed.Message, maxForModel, outcome.resultURL)
 	// With hooks, the report is not stored: a hook saw only the text of the failure, and so must readers.
 	mayStore := exec.runID != "" && exec.toolReport != nil && a.Hooks == nil
-	isStored := false
-	if mayStore && (truncated || !exec.toolReport.IsText()) {
+	mustStore := mayStore && (truncated || !exec.toolReport.IsText())
+	isStored := mustStore && a.storeResult(ctx, exec, exec.toolReport)
+	switch {
+	case isStored:
 		failure.Truncated = &event.Truncated{Bytes: exec.toolReport.Size(), URL: outcome.resultURL}
-		isStored = a.storeResult(ctx, exec, exec.toolReport)
-		truncated = true
-	}
-	if truncated && !isStored {
+	case mustStore || truncated: // nothing was stored, so the text must not refer to resultURL
 		outcome.resultURL = ""
 		text, _ = content.TruncateText(failed.Message, maxForModel, "")
 		failure.Truncated = &event.Truncated{Bytes: len(failed.Message)}
@@ -356,7 +356,7 @@ func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *
 // storeResult stores a full result in the log of its run, for Agent.Result, and reports whether that succeeded. A
 // failure is only logged: the run continues, because its events have what the model was given.
 func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *content.Result) bool {
-	head, err := json.Marshal(storedResultHeader{exec.CallID, exec.Tool, exec.Server, res.IsError})
+	head, err := json.Marshal(storedResultHeader{CallID: exec.CallID, Tool: exec.Tool, Server: exec.Server, IsError: res.IsError})
 	if err == nil {
 		// The content is already JSON, and large. It is copied between the members of head and not parsed again.
 		const brackets = 64 // at least the bytes of the names and brackets below

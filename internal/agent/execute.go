@@ -268,7 +268,7 @@ func (a *Agent) containPanic(r *run) {
 // run without an end.
 func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	defer recoverTo(&err)
-	if run, err := a.Log.Run(ctx, r.ID); err == nil && run.Last.Terminal() {
+	if rec, readErr := a.Log.Run(ctx, r.ID); readErr == nil && rec.Last.Terminal() {
 		return nil
 	}
 	end := event.RunError{Code: "internal", Message: internalErrorMessage}

@@ -291,7 +291,7 @@ func (b *inbox) receiveLoop(ctx context.Context) {
 }
 
 // receiveAvailable delivers the stored inputs after b.pos and returns them. more is closed when further inputs are
-// stored. Only one goroutine at a time may call it.
+// stored. With an error, it returns the inputs that were delivered before. Only one goroutine at a time may call it.
 func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
 	for {
 		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)
@@ -309,7 +309,7 @@ func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <
 // interrupt. A cancellation cancels the run. deliverInput does not block, since the log has at most one input of each
 // id and i.answer has room for one. It sets b.pos, so only one goroutine at a time may call it.
 func (b *inbox) deliverInput(in event.Input) {
-	if in.ID == event.CancelID {
+	if in.ID == event.CancelID { // it is kept below too, where no interrupt has its id
 		b.run.cancel(errRequested)
 	}
 	b.pos = in.Pos

@@ -109,10 +109,10 @@ func (o *Options) setDefaults() error {
 // *Refusal, *usage.SpentError, ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request) (event.Run, error) {
 	activeID, err := a.openThread(ctx, owner, &request)
-	if err == nil {
-		err = a.validateRequest(owner, &request)
-	}
 	if err != nil {
+		return event.Run{}, err
+	}
+	if err := a.validateRequest(owner, &request); err != nil {
 		return event.Run{}, err
 	}
 	deadline := time.Now().Add(a.InputTimeout)
@@ -123,18 +123,18 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 			return run, err
 		}
 		if activeID != "" && !request.runsBeside() {
-			waiting, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
-			err := a.freeThread(waiting, ownerOf(owner), request.ThreadID, activeID, request.OnBusy)
+			waitCtx, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
+			waitErr := a.freeThread(waitCtx, ownerOf(owner), request.ThreadID, activeID, request.OnBusy)
 			stop()
-			if err != nil {
-				return event.Run{}, err
+			if waitErr != nil {
+				return event.Run{}, waitErr
 			}
 			activeID = ""
 			continue // another request with the same key may have started a run during the wait
 		}
 		run, err = a.startRun(ctx, owner, request, key)
 		if busy, ok := errors.AsType[*event.BusyError](err); ok {
-			activeID = busy.Run
+			activeID = busy.Run // OnBusy decides in the next round
 			request.threadExists = true
 			continue
 		}
@@ -311,7 +311,8 @@ const maxAbandoned = 64
 
 // runByKey returns the run of an earlier request with the idempotency key of request. If there is none, or request has
 // no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the
-// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere.
+// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere. After maxAbandoned abandoned runs,
+// it returns the last of these.
 //
 // An abandoned run has no answer for its caller, so the idempotency key starts a new run. The abandoned run keeps the
 // key, and the key of the new run is derived from the idempotency key and the id of the abandoned run. So all
@@ -438,9 +439,9 @@ func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) er
 	return nil
 }
 
-// validateRequiredTool refuses a request with a ForcedTool that the model is not offered, or with ToolRequired if the
-// model is offered no tools. The endpoint would refuse the first request with a less clear message, and answer the
-// second without a call.
+// validateRequiredTool refuses a request whose ForcedTool is not offered to the model, since the endpoint would refuse
+// it with a less clear message. It also refuses a request with ToolRequired if the model is offered no tools, since the
+// endpoint would answer it without a call.
 func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, request Request) error {
 	if request.ForcedTool == "" && request.ToolChoice != ToolRequired {
 		return nil

@@ -175,7 +175,7 @@ func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 // not depend on which call of the turn is faster: it blocks while the calls before this one in the turn may still
 // use what is left (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended.
 func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
-	wasSent := exec.replayed != nil && exec.replayed.Sent || exec.replayed.HasChild()
+	wasSent := exec.replayed != nil && (exec.replayed.Sent || exec.replayed.HasChild())
 	if exec.loop == nil || wasSent {
 		return nil // a direct call has no budget, and restoreCalls has charged a call that was sent
 	}
@@ -339,7 +339,7 @@ func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 
 // CallTool executes one call for caller and waits for its result, without a run and without a model. It takes the
 // same steps as a call of a run (executeToolCall). It may also call tools that are hidden from the model
-// (auto_register_tools: false). The call is cancelled when ctx ends.
+// (auto_register_tools: false). The call is cancelled when ctx ends, or when Drain stops waiting for it.
 //
 // While in flight, the call counts towards Options.MaxRuns, and Drain waits for it until Drain's own ctx ends. Errors:
 // *ToolCallError, ErrDraining, *Refusal.
@@ -353,7 +353,8 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request Tool
 	defer slot.Release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
+	stopAfterFunc := context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) }) // Drain ends a.ctx
+	defer stopAfterFunc()
 
 	tool, known := a.Tools.Tool(request.Tool)
 	if !known {

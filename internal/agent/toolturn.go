@@ -26,13 +26,13 @@ func (c *call) metadataParams() jsonText {
 	if c.args != nil {
 		return c.args
 	}
-	quoted, _ := json.Marshal(map[string]string{"args_text": c.argsText})
+	quoted, _ := json.Marshal(map[string]string{"args_text": c.argsText}) // strings always marshal
 	return quoted
 }
 
-// editNote returns a line for the model that says to what a person changed the arguments of the call; "" if they are
-// unchanged.
-func (c *call) editNote() string {
+// changedArgsNote returns a line for the model with the arguments to which a person changed those of the call; "" if no
+// person changed them.
+func (c *call) changedArgsNote() string {
 	if !c.edited {
 		return ""
 	}
@@ -92,8 +92,8 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	errs := make([]error, len(calls))
 	turnCtx, endTurn := context.WithCancelCause(ctx)
 	defer endTurn(nil)
+	// toolTime ends when the time for tools is used up, or with the run. Its cause is then that of the run.
 	toolTime := l.run.clock.ToolContext()
-	// toolTime also ends with the run. Its cause is then that of the run.
 	stopAfterFunc := context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })
 	defer stopAfterFunc()
 	remaining := l.restoreCalls(ctx, calls, outcomes)
@@ -222,14 +222,14 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 func (l *loop) resultMessage(c *call, outcome callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if failure := outcome.errorEvent; failure != nil {
-		text := c.editNote() + string(errorObject(failure.Payload))
+		text := c.changedArgsNote() + string(errorObject(failure.Payload))
 		m.Text = l.budget.ChargeResult(text, outcome.resultURL)
 		m.Failed = true
 		return m
 	}
 	text, media := l.media.attachMedia(c, outcome.fullResult)
 	text, _ = content.TruncateText(text, maxForModel, outcome.resultURL)
-	m.Text = l.budget.ChargeResult(c.editNote()+text, outcome.resultURL)
+	m.Text = l.budget.ChargeResult(c.changedArgsNote()+text, outcome.resultURL)
 	m.Media = media
 	return m
 }
