@@ -110,13 +110,12 @@ func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply,
 	}
 	if stream.finish == "" {
 		// The stream broke the contract of llm.Model, so its content must not become the answer.
-		return modelReply{}, fmt.Errorf("the model's stream ended without a finish")
+		return modelReply{}, errors.New("the model's stream ended without a finish")
 	}
 	if err := stream.endText(ctx); err != nil {
 		return modelReply{}, err
 	}
-	stream.text = l.run.threadTurn.StepText()
-
+	stream.text = l.run.threadTurn.StepText() // threadTurn observes the events of the run
 	if stream.finish == "tool_calls" && len(stream.calls) == 0 {
 		// The endpoint reports calls but sent none, for example because the model wrote them as text that was not
 		// recognized. Then the text is the final answer, and callers must not wait for calls.
@@ -167,10 +166,11 @@ func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
 // exceeds its limit of tokens or repeats itself is cut, which is not an error.
 func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	request := s.modelRequest(turn, s.finalTurn)
-	var err error
-	if request.Messages, err = s.extendMessages(ctx, request.Messages); err != nil {
+	messages, err := s.extendMessages(ctx, request.Messages)
+	if err != nil {
 		return err
 	}
+	request.Messages = messages
 	s.recordRequest(ctx, request)
 	s.output = budget.NewOutput(request.MaxTokens)
 	s.unparsed = make(map[int]*strings.Builder)
@@ -409,19 +409,19 @@ func (s *modelStream) recordFirstOutput(ctx context.Context) {
 // provider does not refuse the request. It appends a budget event the first time that it leaves something out. It
 // returns an *llm.Error if what cannot be left out does not fit.
 func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
-	r := l.trimSilently(tools)
-	if !r.Trimmed {
+	trimmed := l.trimSilently(tools)
+	if !trimmed.Trimmed {
 		return nil
 	}
-	if err := l.reportTrimmed(ctx, r); err != nil {
+	if err := l.reportTrimmed(ctx, trimmed); err != nil {
 		return err
 	}
 	l.agent.Logger.LogAttrs(ctx, slog.LevelDebug, "conversation trimmed to the model's window",
 		slog.String("run_id", l.run.ID), slog.Int("step", l.step+1),
-		slog.Int64("tokens_before", r.Before), slog.Int64("tokens", r.After), slog.Int64("limit", r.Limit))
-	if r.TooLarge {
+		slog.Int64("tokens_before", trimmed.Before), slog.Int64("tokens", trimmed.After), slog.Int64("limit", trimmed.Limit))
+	if trimmed.TooLarge {
 		return &llm.Error{Kind: llm.TooLarge, Public: "The question, and what belongs to it, does not fit the model's context window.",
-			Err: fmt.Errorf("some %d tokens where %d are possible", r.After, r.Limit)}
+			Err: fmt.Errorf("some %d tokens where %d are possible", trimmed.After, trimmed.Limit)}
 	}
 	return nil
 }
@@ -429,10 +429,11 @@ func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 // trimSilently shortens the conversation to the model's context window without an event. A replayed step calls it
 // directly, because its events are in the log already.
 func (l *loop) trimSilently(tools []llm.Tool) window.Result {
-	c := l.windowConversation(tools)
-	r := l.window.Trim(c)
-	l.messages, l.historyLen = c.Messages, c.History
-	return r
+	conversation := l.windowConversation(tools)
+	trimmed := l.window.Trim(conversation)
+	l.messages = conversation.Messages
+	l.historyLen = conversation.History
+	return trimmed
 }
 
 // reportTrimmed appends a budget event that informs readers that the model no longer sees the whole conversation. It
@@ -447,7 +448,7 @@ func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 
 // retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused the request as
 // too long. retry is true if the next request is shorter. It is false if nothing can be shortened, or if refused is
-// another error of the model. If the provider named the size of the window, the agent remembers it for the model.
+// another error. If the provider named the size of the window, the agent remembers it for the model.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
 	var modelErr *llm.Error
 	if !errors.As(refused, &modelErr) || modelErr.Kind != llm.TooLarge {
@@ -459,7 +460,8 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 			slog.String("run_id", l.run.ID), slog.String("model", model),
 			slog.Int64("tokens", modelErr.ContextTokens), slog.Int64("prompt_tokens", modelErr.PromptTokens))
 	}
-	answerBefore, toolsBefore := l.answerTokens(final), len(l.offeredTools(final))
+	answerBefore := l.answerTokens(final)
+	toolsBefore := len(l.offeredTools(final))
 	l.window.LearnSize(modelErr.ContextTokens)
 	if prompt := modelErr.PromptTokens; prompt > 0 && prompt < l.window.Size() {
 		// The prompt is smaller than the window: the provider refused prompt and answer together, so ask for a
@@ -474,14 +476,16 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 		// is shorter now that the window's size is known, so try that before messages are left out.
 		return true, nil
 	}
-	c := l.windowConversation(l.offeredTools(final))
-	r := l.window.TrimRefused(c, window.Refusal{Window: modelErr.ContextTokens, Prompt: modelErr.PromptTokens})
-	if !r.Trimmed {
+	conversation := l.windowConversation(l.offeredTools(final))
+	refusal := window.Refusal{Window: modelErr.ContextTokens, Prompt: modelErr.PromptTokens}
+	trimmed := l.window.TrimRefused(conversation, refusal)
+	if !trimmed.Trimmed { // no message can be left out
 		changed := l.answerTokens(final) != answerBefore || len(l.offeredTools(final)) != toolsBefore
-		return changed && !r.TooLarge, nil
+		return changed && !trimmed.TooLarge, nil
 	}
-	l.messages, l.historyLen = c.Messages, c.History
-	return true, l.reportTrimmed(ctx, r)
+	l.messages = conversation.Messages
+	l.historyLen = conversation.History
+	return true, l.reportTrimmed(ctx, trimmed)
 }
 
 // windowConversation returns the conversation and tools of a request for package window.

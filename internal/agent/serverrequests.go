@@ -23,9 +23,9 @@ import (
 const maxSampled = 128 << 10
 
 // sampleForServer makes the run's model answer a sampling request of the server of a call, within the run's budget. The
-// model gets only the messages that the server sent, and nothing of the run's conversation. It returns mcp.ErrRefused
-// if a budget of the run or of the caller is used up. It is called in a goroutine of package mcp, while the call is in
-// flight.
+// model gets only the messages that the server sent, and nothing of the run's conversation. sampleForServer returns
+// mcp.ErrRefused if a budget of the run or of the caller is used up, and another error if the answer is longer than
+// maxSampled. It is called in a goroutine of package mcp, while the call is in flight.
 func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mcp.Sample, err error) {
 	defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
 	limit, ok := l.budget.SamplingTokens(sampling.MaxTokens)
@@ -36,7 +36,8 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 	output := budget.NewOutput(0) // counts the tokens of the answer, without a limit
 	counted := false
 	defer func() {
-		// Providers charge for an answer that failed after it had begun, but do not report its usage: estimate it.
+		// Providers charge for an answer that failed after it had begun, but do not report its usage: estimate it. err is
+		// the named result, which every return sets.
 		if tokens := output.Tokens(); err != nil && !counted && tokens > 0 {
 			input := window.MessageTokens(request.Messages)
 			estimate := event.Usage{InputTokens: input, OutputTokens: tokens, TotalTokens: input + tokens}
@@ -45,9 +46,9 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 	}()
 	var text strings.Builder
 	sample := mcp.Sample{Model: request.Model}
-	for part, err := range l.agent.Model.Stream(ctx, request) {
-		if err != nil {
-			return mcp.Sample{}, err
+	for part, streamErr := range l.agent.Model.Stream(ctx, request) {
+		if streamErr != nil {
+			return mcp.Sample{}, streamErr
 		}
 		switch p := part.(type) {
 		case llm.Text:
@@ -113,21 +114,20 @@ const errBadQuestion = "What its server asks for cannot be shown to a person."
 // in notes. The input that the server has required before stays required. interrupt is the id of the question that
 // will ask for the sign-in.
 func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.SignIn, interrupt string) error {
-	p := &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
-	if exec.pending != nil {
-		*p = *exec.pending
+	if exec.pending == nil {
+		exec.pending = &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
 	}
-	p.SignIn = in
-	p.SignInInterrupt = interrupt
-	p.SignInExpires = l.agent.Log.Now().Add(time.Until(in.Expires)).UnixMilli() // from this machine's clock to the log's
-	exec.pending = p
+	exec.pending.SignIn = in
+	exec.pending.SignInInterrupt = interrupt
+	expires := l.agent.Log.Now().Add(time.Until(in.Expires)) // from this machine's clock to the log's
+	exec.pending.SignInExpires = expires.UnixMilli()
 	return l.writePending(ctx, exec)
 }
 
-// savePending sets in exec.pending the input that the server of the call requires, with an id for each question, and
-// stores exec.pending in notes for a process that takes over. It is called before the first question is asked, so that
-// the process that gets an answer knows what the answer is for. It returns a failure of the call if the server
-// requires something that is not an elicitation.
+// savePending replaces exec.pending by the input that the server of the call requires, with an id for each question
+// within the bounds, and stores exec.pending in notes for a process that takes over. It is called before the first
+// question is asked, so that the process that gets an answer knows what the answer is for. It returns a failure of the
+// call if the server requires something that is not an elicitation.
 func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content.InputRequired) error {
 	pending := &pendingInput{
 		Required:        in,
@@ -137,7 +137,7 @@ func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content
 		ApprovedVersion: exec.approvedVersion,
 	}
 	if exec.pending != nil {
-		pending.Asked = exec.pending.Asked
+		pending.Asked = exec.pending.Asked // the questions of earlier results count too
 	}
 	asked, err := mcp.Elicitations(in)
 	if err != nil {
@@ -250,10 +250,10 @@ func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[stri
 		return nil, exec.failure(mcp.Protocol, errBadQuestion)
 	}
 	keys := slices.Sorted(maps.Keys(exec.pending.Interrupts))
-	recs := make([]event.Interrupt, len(keys))
+	questions := make([]event.Interrupt, len(keys))
 	for n, key := range keys {
 		e := asked[key]
-		recs[n] = event.Interrupt{
+		questions[n] = event.Interrupt{
 			ID:      exec.pending.Interrupts[key],
 			Kind:    event.KindElicitation,
 			Call:    exec.Call,
@@ -263,7 +263,7 @@ func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[stri
 			URL:     e.URL,
 		}
 	}
-	resolved, err := l.askOwnerAll(ctx, recs, nil)
+	resolved, err := l.askOwnerAll(ctx, questions, nil)
 	if err != nil {
 		return nil, err
 	}
