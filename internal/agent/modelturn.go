@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,26 +17,6 @@ import (
 	"answerd/internal/help"
 	"answerd/internal/llm"
 )
-
-// conversationCalls returns the calls of the answer as the conversation has them, with the arguments as the model
-// wrote them.
-func (r modelReply) conversationCalls() []llm.ToolCall {
-	out := make([]llm.ToolCall, len(r.calls))
-	for i, c := range r.calls {
-		out[i] = llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.argsAsWritten()}
-	}
-	return out
-}
-
-// ownCalls returns the calls that the agent executes, without those that the caller executes.
-func (r modelReply) ownCalls() []*call {
-	return slices.DeleteFunc(slices.Clone(r.calls), func(c *call) bool { return c.byClient })
-}
-
-// hasClientCalls reports whether the model called the caller's tools, which ends the run.
-func (r modelReply) hasClientCalls() bool {
-	return slices.ContainsFunc(r.calls, func(c *call) bool { return c.byClient })
-}
 
 // maxToolName bounds the name of a call, in bytes. Names of tools have at most 64.
 const maxToolName = 128
@@ -112,33 +91,40 @@ func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply,
 		// The stream broke the contract of llm.Model, so its content must not become the answer.
 		return modelReply{}, errors.New("the model's stream ended without a finish")
 	}
-	if err := stream.endText(ctx); err != nil {
-		return modelReply{}, err
+	err = stream.endStep(ctx, modelBefore, upstreamBefore) // completes stream.modelReply
+	return stream.modelReply, err
+}
+
+// endStep completes the reply after its last part, and appends step_end. Before that, it appends and stores what later
+// steps need (modelTurn). modelBefore and upstreamBefore are as for writeModel.
+func (s *modelStream) endStep(ctx context.Context, modelBefore, upstreamBefore string) error {
+	if err := s.endText(ctx); err != nil {
+		return err
 	}
-	stream.text = l.run.threadTurn.StepText() // threadTurn observes the events of the run
-	if stream.finish == "tool_calls" && len(stream.calls) == 0 {
+	s.text = s.run.threadTurn.StepText() // threadTurn observes the events of the run
+	if s.finish == "tool_calls" && len(s.calls) == 0 {
 		// The endpoint reports calls but sent none, for example because the model wrote them as text that was not
 		// recognized. Then the text is the final answer, and callers must not wait for calls.
-		stream.finish = "stop"
+		s.finish = "stop"
 	}
-	if err := stream.closePart(ctx); err != nil {
-		return modelReply{}, err
+	if err := s.closePart(ctx); err != nil {
+		return err
 	}
-	if err := stream.callModelResultHook(ctx); err != nil {
-		return modelReply{}, err
+	if err := s.callModelResultHook(ctx); err != nil {
+		return err
 	}
-	if err := l.writeModel(ctx, modelBefore, upstreamBefore); err != nil {
-		return modelReply{}, err
+	if err := s.writeModel(ctx, modelBefore, upstreamBefore); err != nil {
+		return err
 	}
-	if err := l.writeExtensions(ctx, stream.extensions); err != nil {
-		return modelReply{}, err
+	if err := s.writeExtensions(ctx, s.extensions); err != nil {
+		return err
 	}
-	end := event.StepEnd{Step: l.step, FinishReason: stream.finish}
-	if stream.usageSeen {
-		usage := stream.usage // a pointer to the field would keep stream, and so the whole run, in memory with its events
+	end := event.StepEnd{Step: s.step, FinishReason: s.finish}
+	if s.usageSeen {
+		usage := s.usage // a pointer to the field would keep s, and so the whole run, in memory with its events
 		end.Usage = &usage
 	}
-	return stream.modelReply, l.run.out.Append(ctx, end)
+	return s.run.out.Append(ctx, end)
 }
 
 // askTrimmed asks the model, and asks it again with less of the conversation while the provider

@@ -263,19 +263,14 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
 	defer cancel()
 	agent := r.agent
-	events, err := agent.allEvents(ctx, r.ID)
-	if err == nil && len(events) == 0 && badCheckpoint == nil {
-		// The process died after it created the job and before it appended the start event.
-		r.inbox.startListening()
-		if err := r.repairTurn(ctx); err != nil {
-			return err
-		}
-		return r.appendStart(ctx)
+	events, readErr := agent.allEvents(ctx, r.ID)
+	if readErr == nil && len(events) == 0 && badCheckpoint == nil {
+		return r.startClaimed(ctx)
 	}
-	if err == nil {
-		err = r.continueWriting(events)
+	if readErr == nil {
+		readErr = r.continueWriting(events)
 	}
-	if err := whyUnrecoverable(err, badCheckpoint); err != nil {
+	if err := whyUnrecoverable(readErr, badCheckpoint); err != nil {
 		return err
 	}
 	if len(events) == 1 { // its process may have died before the log stored the turn (event.Log.BeginThread)
@@ -310,6 +305,15 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 
 	agent.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
 	return nil
+}
+
+// startClaimed starts a run that has a job and no event, because its process died between the two.
+func (r *run) startClaimed(ctx context.Context) error {
+	r.inbox.startListening()
+	if err := r.repairTurn(ctx); err != nil {
+		return err
+	}
+	return r.appendStart(ctx)
 }
 
 // beginAttempt reads the notes of the run, returns them, and stores that this process takes the run over. If too many

@@ -276,9 +276,9 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		if err := l.settlePending(ctx, exec, &request); err != nil {
 			return nil, err
 		}
-		interrupt := newID("int") // the id of the question that asks for a sign-in, if one is needed
+		signInID := newID("int") // the id of the question that asks for a sign-in, if one is needed
 		request.Tool = l.agent.currentToolName(exec)
-		request.Waiter = waiterName(l.run.ID, interrupt)
+		request.Waiter = waiterName(l.run.ID, signInID)
 		// The note precedes the request, because a process that takes over the run must not send the request again.
 		// writeNote also stores the events before the note. If the process dies between the note and the request,
 		// the call counts as sent although it was not. That is safe: it is not executed twice.
@@ -296,7 +296,7 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		case err != nil:
 			return nil, err
 		case result.SignIn != nil:
-			err = l.saveSignIn(ctx, exec, result.SignIn, interrupt)
+			err = l.saveSignIn(ctx, exec, result.SignIn, signInID)
 		case result.InputRequired != nil:
 			err = l.savePending(ctx, exec, result.InputRequired)
 		default:

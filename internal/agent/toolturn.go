@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -37,6 +38,26 @@ func (c *call) changedArgsNote() string {
 		return ""
 	}
 	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
+}
+
+// conversationCalls returns the calls of the answer as the conversation has them, with the arguments as the model
+// wrote them.
+func (r modelReply) conversationCalls() []llm.ToolCall {
+	out := make([]llm.ToolCall, len(r.calls))
+	for i, c := range r.calls {
+		out[i] = llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.argsAsWritten()}
+	}
+	return out
+}
+
+// ownCalls returns the calls that the agent executes, without those that the caller executes.
+func (r modelReply) ownCalls() []*call {
+	return slices.DeleteFunc(slices.Clone(r.calls), func(c *call) bool { return c.byClient })
+}
+
+// hasClientCalls reports whether the model called the caller's tools, which ends the run.
+func (r modelReply) hasClientCalls() bool {
+	return slices.ContainsFunc(r.calls, func(c *call) bool { return c.byClient })
 }
 
 // toolTurn executes the calls of a turn, and blocks until all have ended. It adds the model's answer and the results
@@ -130,6 +151,32 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	return outcomes, errors.Join(errs...)
 }
 
+// newExecution returns the execution of a call of the turn; index and refusal are as for runCall. If another process
+// has sent the call and its server requires input, the call gets the arguments and the approval that were sent.
+func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
+	tool, exists := l.tools[c.Tool]
+	exec := toolExecution{
+		call: c, tool: tool, toolExists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
+		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
+	}
+	exec.pending = l.replayedPending(exec.replayed)
+	if exec.pending != nil {
+		c.args = exec.pending.Args
+		c.edited = exec.pending.Edited
+		exec.approvedVersion = exec.pending.ApprovedVersion
+		if !exists { // this process may not be able to list the server's tools before the owner has signed in
+			exec.tool, exec.toolExists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
+		}
+	}
+	if l.isSearch(c) {
+		exec.tool = l.search.Tool
+		exec.toolExists = true
+		exec.builtin = l.searchTools
+	}
+	l.prepareAsk(&exec)
+	return exec
+}
+
 // prepareAsk completes exec so that execute asks another agent, if the called tool is one of l.askTools.
 func (l *loop) prepareAsk(exec *toolExecution) {
 	for _, t := range l.askTools {
@@ -165,28 +212,7 @@ func (l *loop) refuseExcessAsks(calls []*call) []string {
 // the list of runCalls. refusal says why the call must not be made; "" if it may be made. If a hook ends the run with
 // the call, runCall returns the outcome together with an *abortError. With any other error there is no outcome.
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
-	tool, exists := l.tools[c.Tool]
-	exec := toolExecution{
-		call: c, tool: tool, toolExists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
-		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
-	}
-	exec.pending = l.replayedPending(exec.replayed)
-
-	if exec.pending != nil {
-		c.args = exec.pending.Args
-		c.edited = exec.pending.Edited
-		exec.approvedVersion = exec.pending.ApprovedVersion
-		if !exists { // this process may not be able to list the server's tools before the owner has signed in
-			exec.tool, exec.toolExists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
-		}
-	}
-	if l.search != nil && c.Tool == l.search.Tool.Name {
-		exec.tool = l.search.Tool
-		exec.toolExists = true
-		exec.builtin = l.searchTools
-	}
-
-	l.prepareAsk(&exec)
+	exec := l.newExecution(c, index, refusal)
 	outcome, err := l.agent.executeToolCall(ctx, exec)
 	if err == nil {
 		err = l.withdrawQuestions(ctx, exec.replayed)
