@@ -61,30 +61,18 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 // is relinquished during concludeRun is safe too: relinquish seals the writer before it sets the cause, so the append
 // fails with ErrFenced, and the job is released. If the log refuses the event, the job is released too, and the
 // process that claims it ends the run.
-//
-// Before the event, children are cancelled and the hook run_end is asked. If the process dies before the event, the
-// next process finds a run that has not ended and does both again. wakeParent comes after the event, since the parent
-// reads the end of its child in the log.
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, restoreErr error) {
 	r := l.run
 	span := trace.SpanFromContext(ctx)
-	endCtx := context.WithoutCancel(ctx) // the terminal event is appended even if the run's context has ended
 	ended := false
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, err)
 		}
-		a.cancelChildren(endCtx, l)
-		l.callRunEndHook(endCtx, end)
-		// Release the slot before the event: a client that reads the end may ask its next question at once.
-		r.slot.Release()
-		if err = a.appendTerminal(endCtx, r, end, restoreErr); err != nil && r.relinquished() == nil {
-			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
-		}
-		ended = err == nil // a relinquish that comes after the event changes nothing
+		ended = a.endRun(context.WithoutCancel(ctx), l, end, restoreErr) // even if the run's context has ended
 	}
 	if ended {
-		a.wakeParent(r, r.ID)
+		a.wakeParent(r, r.ID) // after the event, since the parent reads the end of its child in the log
 	}
 	r.inbox.stopListening()
 
@@ -103,6 +91,22 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, r
 	a.removeRun(r)
 	a.metrics.countRunEnd(a.ctx, end, time.Since(l.started))
 	l.logEnd(ctx, end)
+}
+
+// endRun appends the terminal event of the run, and reports whether the log has taken the event. Before that, it
+// cancels children and asks the hook run_end. If the process dies before the event, the next process finds a run that
+// has not ended and does both again. restoreErr is as for executeRun.
+func (a *Agent) endRun(ctx context.Context, l *loop, end event.Body, restoreErr error) bool {
+	r := l.run
+	a.cancelChildren(ctx, l)
+	l.callRunEndHook(ctx, end)
+	// Release the slot before the event: a client that reads the end may ask its next question at once.
+	r.slot.Release()
+	err := a.appendTerminal(ctx, r, end, restoreErr)
+	if err != nil && r.relinquished() == nil {
+		a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
+	}
+	return err == nil // a relinquish that comes after the event changes nothing
 }
 
 // cancelChildren cancels the child runs that calls of another process started, if the log has neither the end of the

@@ -118,7 +118,9 @@ func (v resolution) raisedLimit(limit, operatorLimit float64) float64 {
 	if !v.isApproved() {
 		return limit
 	}
-	var args struct{ Max float64 }
+	var args struct {
+		Max float64 `json:"max"`
+	}
 	_ = json.Unmarshal(v.Args, &args) // validateBudgetIncrease has checked the arguments
 	if operatorLimit > 0 {
 		args.Max = min(args.Max, operatorLimit)

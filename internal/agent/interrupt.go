@@ -157,7 +157,7 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt
 	}
 	rec.ID = cmp.Or(rec.ID, newID("int"))
 	rec.CreatedAt = now.UnixMilli()
-	rec.ExpiresAt = min(expires.UnixMilli(), cmp.Or(rec.ExpiresAt, math.MaxInt64))
+	rec.ExpiresAt = min(expires.UnixMilli(), cmp.Or(rec.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
 	i := newInterrupt(rec)
 	if !canAnswer {
 		res := resolution{unanswered: errNobodyToAsk}

@@ -242,12 +242,11 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	for {
 		name := l.budget.Spent()
-		switch {
-		case l.replayed != nil && l.replayed.BudgetQuestion != nil:
+		if l.replayed != nil && l.replayed.BudgetQuestion != nil {
 			name = l.replayed.BudgetQuestion.Limit // another process has asked this question, and it is still open
-		case name == "":
+		} else if name == "" {
 			return nil
-		case turn == l.run.req.MaxTurns || !l.run.req.canAnswer(event.KindBudget) || !l.canIncrease(name):
+		} else if turn == l.run.req.MaxTurns || !l.run.req.canAnswer(event.KindBudget) || !l.canIncrease(name) {
 			l.budgetSpent = true
 			return nil
 		}

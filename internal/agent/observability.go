@@ -161,10 +161,10 @@ func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Dura
 // replayed from the log, since the process that made them has counted them.
 func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
 	model := l.run.req.Model
-	if defaultModel, served := l.agent.Models(); model != defaultModel {
-		if _, ok := served[model]; !ok { // a request named it, so it would create a new time series
-			model = usage.Other
-		}
+	defaultModel, profiles := l.agent.Models()
+	_, isServed := profiles[model]
+	if model != defaultModel && !isServed { // a request named it, so it would create a new time series
+		model = usage.Other
 	}
 	if spent := l.agent.usage.Count(ctx, l.run.account, l.run.agentID(), model, u, l.budget.CostOf(u)); spent != nil {
 		l.callerSpent.Store(spent)
@@ -248,19 +248,19 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 		outcome = string(mcp.UnknownOutcome) // the log failed; the call may have been executed
 	}
 
-	verdict := exec.decision
+	decided := exec.decision
 	switch {
 	case exec.hookResult != nil:
-		verdict = decision{verdict: replaced}
-	case verdict.verdict == "": // the call failed before the decision, for example because its tool does not exist
-		verdict = decision{verdict: denied, reason: cmp.Or(exec.refusal, outcome)}
+		decided = decision{verdict: replaced}
+	case decided.verdict == "": // the call failed before the decision, for example because its tool does not exist
+		decided = decision{verdict: denied, reason: cmp.Or(exec.refusal, outcome)}
 	}
 
 	attrs := []slog.Attr{
 		slog.String("actor", actor), slog.String("subject", exec.caller.Subject), slog.String("issuer", exec.caller.Issuer),
 		slog.String("call_id", exec.CallID), slog.String("server", cmp.Or(exec.Server, exec.tool.Server)), slog.String("tool", exec.Tool),
 		slog.String("tool_version", exec.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(exec.argsAsWritten()))),
-		slog.String("decision", verdict.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", exec.duration.Milliseconds()),
+		slog.String("decision", decided.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", exec.duration.Milliseconds()),
 	}
 
 	add := func(name, value string) {
@@ -270,10 +270,10 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	}
 
 	add("run_id", exec.runID)
-	add("decided_by", verdict.by)
-	add("reason", verdict.reason)
+	add("decided_by", decided.by)
+	add("reason", decided.reason)
 	add("rule", exec.rule)
-	if verdict.edited {
+	if decided.edited {
 		attrs = append(attrs, slog.Bool("args_edited", true))
 	}
 	if a.AuditArguments {

@@ -118,14 +118,15 @@ func (a *Agent) recheckEditedArgs(ctx context.Context, exec *toolExecution) erro
 }
 
 // repeatDenial refuses a call of a rerun that a rule or a hook refused in the recording. A refusal that came after
-// an approval is repeated only once the call is approved here too.
+// an approval is repeated only once the call is approved here too, and any other refusal only before that.
 func (a *Agent) repeatDenial(_ context.Context, exec *toolExecution) error {
-	d := exec.recordedDecision()
-	if d.Denied == "" || d.AfterApproval != (exec.approvedVersion != "") {
+	inRecording := exec.recordedDecision()
+	isApproved := exec.approvedVersion != ""
+	if inRecording.Denied == "" || inRecording.AfterApproval != isApproved {
 		return nil
 	}
 	exec.decision = decision{verdict: denied, reason: "recorded"}
-	return exec.failure(mcp.Denied, d.Denied)
+	return exec.failure(mcp.Denied, inRecording.Denied)
 }
 
 // mayUse reports whether the rules let a caller use a tool now.

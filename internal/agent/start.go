@@ -390,7 +390,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	if request.ThreadID == "" {
 		request.ThreadID = newID("thr")
 		request.newThread = true
-	} else if request.History == nil && request.parent.Run == "" {
+	} else if request.History == nil && request.parent.Run == "" { // a child run is not a turn of the thread
 		request.ContinueThread = true
 	}
 	if request.MaxTurns <= 0 || request.MaxTurns > a.MaxTurns {
