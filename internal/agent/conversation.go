@@ -147,8 +147,8 @@ func (r Request) validateQuestion() error {
 
 // openConversation sets the first messages of the run: the system prompt with the instructions of the servers and
 // of the caller, the earlier turns of the thread, the last MaxHistory groups of the request's history, and the
-// question. If the request has no question, the messages from the user's last one on stand for it and do not count
-// as history. It also sets historyLen and the ids of calls that the run must not use again.
+// question. If the request has no question, the messages from the user's last one on are the question and do not count
+// as history. openConversation also sets historyLen and the ids of calls that the run must not use again.
 func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm.Profile) error {
 	r := l.run.req
 	system, err := l.systemPrompt(ctx, tools)

@@ -52,9 +52,9 @@ func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resoluti
 // order. The run is not suspended before all questions are in the log. If onResolved is not nil, askOwnerAll calls it
 // with each resolution as soon as the log has the resolution; the calls may be concurrent.
 //
-// Each question goes through these steps. It is found in the replayed state, or is new. The inbox expects its answer,
-// since an answer may come as soon as a reader sees the question. Its event is appended, so that it is open. It is
-// resolved by the event that resolveInterrupt appends. An error leaves questions open for the next process.
+// Each question goes through these steps. It is found in the replayed state, or is new. The inbox expects its answer
+// before its event is appended, since a reader may answer as soon as it sees the event. It is resolved by the event that
+// resolveInterrupt appends. An error leaves questions open for the next process.
 func (l *loop) askOwnerAll(
 	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
 ) ([]resolution, error) {
@@ -65,10 +65,7 @@ func (l *loop) askOwnerAll(
 	resolved := make([]resolution, len(questions))
 	open := make([]*interrupt, len(questions)) // nil for a question that needs no answer any more
 	for n, question := range questions {
-		i, res, err := l.replayedQuestion(ctx, question)
-		if err == nil && i == nil && res == nil {
-			i, res, err = l.newQuestion(ctx, question)
-		}
+		i, res, err := l.prepareQuestion(ctx, question)
 		if err != nil {
 			return nil, err
 		}
@@ -80,10 +77,6 @@ func (l *loop) askOwnerAll(
 			continue
 		}
 		open[n] = i
-		if question.Kind == event.KindBudget {
-			i.operatorLimit = l.operatorLimit(question.Limit)
-		}
-		l.run.inbox.expectAnswer(i)
 	}
 
 	if err := l.openQuestions(ctx, open); err != nil {
@@ -111,6 +104,23 @@ func (l *loop) askOwnerAll(
 
 	wg.Wait()
 	return resolved, errors.Join(errs...)
+}
+
+// prepareQuestion finds the question rec in the replayed state, or makes a new question of it, and makes the inbox
+// expect its answer. If the question is resolved already, or no person can be asked, it returns the resolution instead.
+func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
+	i, res, err := l.replayedQuestion(ctx, rec)
+	if err == nil && i == nil && res == nil {
+		i, res, err = l.newQuestion(ctx, rec)
+	}
+	if err != nil || res != nil {
+		return nil, res, err
+	}
+	if rec.Kind == event.KindBudget {
+		i.operatorLimit = l.operatorLimit(rec.Limit)
+	}
+	l.run.inbox.expectAnswer(i)
+	return i, nil, nil
 }
 
 // awaitResolution blocks until a question that is open was answered, expires, or is withdrawn because ctx has ended. It

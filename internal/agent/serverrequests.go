@@ -34,35 +34,38 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 	}
 	request := samplingRequest(l.run.req.Model, limit, sampling)
 	output := budget.NewOutput(0) // counts the tokens of the answer, without a limit
-	counted := false
-	defer func() {
-		// Providers charge for an answer that failed after it had begun, but do not report its usage: estimate it. err is
-		// the named result, which every return sets.
-		if tokens := output.Tokens(); err != nil && !counted && tokens > 0 {
-			input := window.MessageTokens(request.Messages)
-			estimate := event.Usage{InputTokens: input, OutputTokens: tokens, TotalTokens: input + tokens}
-			err = errors.Join(err, l.countSampled(context.WithoutCancel(ctx), estimate))
-		}
-	}()
+	sample, counted, err := l.readSample(ctx, request, output)
+	// Providers charge for an answer that failed after it had begun, but do not report its usage: estimate it.
+	if tokens := output.Tokens(); err != nil && !counted && tokens > 0 {
+		input := window.MessageTokens(request.Messages)
+		estimate := event.Usage{InputTokens: input, OutputTokens: tokens, TotalTokens: input + tokens}
+		err = errors.Join(err, l.countSampled(context.WithoutCancel(ctx), estimate))
+	}
+	return sample, err
+}
+
+// readSample sends a sampling request to the model, and returns the answer. It adds the pieces of the answer to output,
+// and counts the usage that the provider reports; counted is whether there was one. With an error, the sample is empty.
+func (l *loop) readSample(ctx context.Context, request llm.Request, output *budget.Output) (_ mcp.Sample, counted bool, _ error) {
 	var text strings.Builder
 	sample := mcp.Sample{Model: request.Model}
-	for part, streamErr := range l.agent.Model.Stream(ctx, request) {
-		if streamErr != nil {
-			return mcp.Sample{}, streamErr
+	for part, err := range l.agent.Model.Stream(ctx, request) {
+		if err != nil {
+			return mcp.Sample{}, counted, err
 		}
 		switch p := part.(type) {
 		case llm.Text:
 			text.WriteString(p.Delta)
 			output.Add(p.Delta)
 			if text.Len() > maxSampled {
-				return mcp.Sample{}, errors.New("the model says more than it was allowed")
+				return mcp.Sample{}, counted, errors.New("the model says more than it was allowed")
 			}
 		case llm.Reasoning:
 			output.Add(p.Delta)
 		case llm.Usage:
 			counted = true
 			if err := l.countSampled(ctx, event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}); err != nil {
-				return mcp.Sample{}, err
+				return mcp.Sample{}, counted, err
 			}
 		case llm.Finish:
 			sample.Cut = p.Reason == "length"
@@ -71,9 +74,8 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 			}
 		}
 	}
-
 	sample.Text = text.String()
-	return sample, nil
+	return sample, counted, nil
 }
 
 // samplingRequest returns the model request for a server's sampling request, with at most maxTokens for the answer.

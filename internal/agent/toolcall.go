@@ -212,26 +212,7 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 		return err
 	}
 
-	request := mcp.Call{
-		Tool:      a.currentToolName(exec),
-		Server:    exec.Server,
-		Args:      exec.args,
-		Check:     true,
-		Context:   exec.contextParams,
-		Meta:      exec.requestMeta(ctx),
-		Principal: exec.caller,
-		Approved:  exec.approvedVersion,
-		CallID:    exec.CallID,
-		RunID:     exec.runID,
-	}
-	if exec.loop != nil {
-		request.ThreadID = exec.loop.run.ThreadID
-	}
-	if exec.notifications != nil {
-		request.Progress = func(p mcp.Progress) { exec.notifications.appendProgress(ctx, p) }
-		request.Log = func(m mcp.LogMessage) { exec.notifications.appendLog(ctx, m) }
-	}
-
+	request := a.callRequest(ctx, exec)
 	var result *content.Result
 	if exec.loop != nil {
 		if result, err = exec.loop.sendCall(ctx, exec, request); err == nil {
@@ -257,6 +238,31 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	}
 	exec.result = result
 	return nil
+}
+
+// callRequest returns the request of the call to its server. The notifications of the server during the call become
+// events; those of a direct call are ignored.
+func (a *Agent) callRequest(ctx context.Context, exec *toolExecution) mcp.Call {
+	request := mcp.Call{
+		Tool:      a.currentToolName(exec),
+		Server:    exec.Server,
+		Args:      exec.args,
+		Check:     true,
+		Context:   exec.contextParams,
+		Meta:      exec.requestMeta(ctx),
+		Principal: exec.caller,
+		Approved:  exec.approvedVersion,
+		CallID:    exec.CallID,
+		RunID:     exec.runID,
+	}
+	if exec.loop != nil {
+		request.ThreadID = exec.loop.run.ThreadID
+	}
+	if exec.notifications != nil {
+		request.Progress = func(p mcp.Progress) { exec.notifications.appendProgress(ctx, p) }
+		request.Log = func(m mcp.LogMessage) { exec.notifications.appendLog(ctx, m) }
+	}
+	return request
 }
 
 // sendCall sends a call of the run and returns its result. If the server's response requires input (protocol
