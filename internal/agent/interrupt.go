@@ -53,8 +53,8 @@ func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resoluti
 // with each resolution as soon as the log has the resolution; the calls may be concurrent.
 //
 // Each question goes through these steps. It is found in the replayed state, or is new. The inbox expects its answer
-// before its event is appended, since a reader may answer as soon as it sees the event. It is resolved by the event that
-// resolveInterrupt appends. An error leaves questions open for the next process.
+// before its event is appended, since a reader may answer as soon as it sees the event. It is resolved by the event
+// that resolveInterrupt appends. An error leaves questions open for the next process.
 func (l *loop) askOwnerAll(
 	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
 ) ([]resolution, error) {

@@ -355,7 +355,7 @@ func reopenedInterrupt(rec event.Interrupt) *interrupt {
 }
 
 // replayedElicitation looks for a question of the server of a call that another process has asked, and returns the same
-// as replayedQuestion.
+// as replayedQuestion. The resolution has the action of its event, and the content of the stored input.
 func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *resolution) {
 	if elicited, resolved := c.Elicited[id]; resolved {
 		answer := decodeInput(id, l.replayed.Inputs[id])
@@ -435,7 +435,7 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 }
 
 // replayedRelay looks for a question of a child run that another process has relayed, and returns the same as
-// replayedQuestion.
+// replayedQuestion. A resolved question without a stored input counts as expired.
 func (l *loop) replayedRelay(c *replay.Call, id string) (*interrupt, *resolution) {
 	q := c.RelayedQuestion(id)
 	switch {

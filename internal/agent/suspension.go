@@ -72,7 +72,7 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 	s.mu.Lock()
 	var err error
 	select {
-	case <-changed:
+	case <-changed: // closed already: the call does not wait
 	default:
 		s.inFlight[callID] = true
 		err = s.suspendIfBlockedLocked()
@@ -275,7 +275,7 @@ func (s *suspension) suspendIfBlockedLocked() error {
 	if !s.isBlockedLocked() {
 		return nil
 	}
-	if s.resumed == nil {
+	if s.resumed == nil { // the run is not suspended yet
 		if repeat := s.run.agent.Repeat; repeat != nil {
 			if suspends, ok := repeat.Suspends(s.run.ID); ok && !suspends {
 				return nil // the recording has another event next
