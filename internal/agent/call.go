@@ -137,50 +137,6 @@ func (p *pendingInput) interruptIDs() []string {
 	return ids
 }
 
-// notificationSink appends a server's notifications during one call as events. While the run is suspended, its
-// methods block. Package mcp passes one notification at a time, and none after the call.
-type notificationSink struct {
-	run  *run
-	call event.Call
-	err  error // the first failure to append
-}
-
-// appendProgress appends a progress notification as tool_progress.
-func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
-	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
-}
-
-// appendLog appends a log message, if m has one. If package mcp dropped messages before it (m.Omitted), appendLog
-// first appends a warning with their number.
-func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
-	if m.Omitted > 0 {
-		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: "warning", Logger: "answerd", Data: text})
-	}
-	if m.Data != nil {
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: m.Level, Logger: m.Logger, Data: m.Data})
-	}
-}
-
-// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in
-// s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
-// ends the run.
-func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
-	err := func() (err error) {
-		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-		if err := s.run.awaitOrder(ctx, b); err != nil {
-			return err
-		}
-		if err := s.run.appendWhenResumed(ctx, b); err != nil {
-			return err
-		}
-		return s.run.suspension.recheck()
-	}()
-	if err != nil && s.err == nil {
-		s.err = err
-	}
-}
-
 // parseArgs parses the model's arguments. It sets c.args if text is a JSON object; empty text counts as {}. Otherwise
 // it keeps the text, cut to maxArgs bytes, in c.argsText and says in c.argsProblem what is wrong, for the model. It
 // does not try to repair the text.
@@ -353,36 +309,45 @@ func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *
 	return outcome
 }
 
-// storeResult stores a full result in the log of its run, for Agent.Result, and reports whether that succeeded. A
-// failure is only logged: the run continues, because its events have what the model was given.
+// storeResult stores a full result in the log of its run, for Agent.Result, and reports whether that succeeded. It does
+// so even if ctx has ended, as for the event of the result. A failure is only logged: the run continues, because its
+// events have what the model was given.
 func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *content.Result) bool {
-	head, err := json.Marshal(storedResultHeader{CallID: exec.CallID, Tool: exec.Tool, Server: exec.Server, IsError: res.IsError})
+	encoded, err := encodeResult(exec.Call, res)
 	if err == nil {
-		// The content is already JSON, and large. It is copied between the members of head and not parsed again.
-		const brackets = 64 // at least the bytes of the names and brackets below
-		whole := bytes.NewBuffer(make([]byte, 0, len(head)+res.Size()+len(res.Content)+brackets))
-		whole.Write(head[:len(head)-len("}")])
-		whole.WriteString(`,"content":[`)
-		for i, block := range res.Content {
-			if i > 0 {
-				whole.WriteByte(',')
-			}
-			whole.Write(block)
-		}
-		whole.WriteByte(']')
-		if res.Structured != nil {
-			whole.WriteString(`,"structured":`)
-			whole.Write(res.Structured)
-		}
-		whole.WriteByte('}')
-		// Like its event, the result is stored even if the turn was cancelled.
-		err = a.Log.SaveResult(context.WithoutCancel(ctx), exec.runID, exec.CallID, whole.Bytes())
+		err = a.Log.SaveResult(context.WithoutCancel(ctx), exec.runID, exec.CallID, encoded)
 	}
 	if err != nil {
 		a.Logger.WarnContext(ctx, "the whole result of a call could not be stored",
 			"run_id", exec.runID, "call_id", exec.CallID, "bytes", res.Size(), "error", err)
 	}
 	return err == nil
+}
+
+// encodeResult returns the JSON object that Agent.Result decodes. The content is already JSON, and large. It is copied
+// behind the members of the header and not parsed again.
+func encodeResult(c event.Call, res *content.Result) ([]byte, error) {
+	header, err := json.Marshal(storedResultHeader{CallID: c.CallID, Tool: c.Tool, Server: c.Server, IsError: res.IsError})
+	if err != nil {
+		return nil, err
+	}
+	const brackets = 64 // at least the bytes of the names and brackets below
+	encoded := bytes.NewBuffer(make([]byte, 0, len(header)+res.Size()+len(res.Content)+brackets))
+	encoded.Write(header[:len(header)-len("}")])
+	encoded.WriteString(`,"content":[`)
+	for i, block := range res.Content {
+		if i > 0 {
+			encoded.WriteByte(',')
+		}
+		encoded.Write(block)
+	}
+	encoded.WriteByte(']')
+	if res.Structured != nil {
+		encoded.WriteString(`,"structured":`)
+		encoded.Write(res.Structured)
+	}
+	encoded.WriteByte('}')
+	return encoded.Bytes(), nil
 }
 
 // storedResultHeader holds the members of a stored result that its server did not send.

@@ -333,7 +333,7 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 		i, res = l.replayedElicitation(c, rec.ID)
 		return i, res, nil
 	}
-	if c.Approval == nil {
+	if c.Approval == nil { // rec asks for an approval
 		return nil, nil, nil
 	}
 	if c.Approval.ArgsSHA256 != rec.ArgsSHA256 {

@@ -244,7 +244,7 @@ func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
 	_ = a.Log.Delete(ctx, r.ID)
 	switch {
 	case turnBegan && r.req.threadExists:
-		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil)
+		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil) // adds no turn, and lets other runs begin
 	case turnBegan: // the thread was created for this run and would be empty
 		_ = a.Log.DeleteThread(ctx, r.Owner, r.ThreadID)
 	}
