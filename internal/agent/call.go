@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
-	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -125,16 +123,48 @@ type pendingInput struct {
 	answers map[string]mcp.ElicitationResult // the owner's answers to Required; nil before the owner was asked
 }
 
-// interruptIDs returns the ids of all questions to the owner, in no order. p may be nil.
-func (p *pendingInput) interruptIDs() []string {
-	if p == nil {
-		return nil
+// notificationSink appends a server's notifications during one call as events. While the run is suspended, its
+// methods block. Package mcp passes one notification at a time, and none after the call.
+type notificationSink struct {
+	run  *run
+	call event.Call
+	err  error // the first failure to append
+}
+
+// appendProgress appends a progress notification as tool_progress.
+func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
+	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
+}
+
+// appendLog appends a log message, if m has one. If package mcp dropped messages before it (m.Omitted), appendLog
+// first appends a warning with their number.
+func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
+	if m.Omitted > 0 {
+		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
+		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: "warning", Logger: "answerd", Data: text})
 	}
-	ids := slices.Collect(maps.Values(p.Interrupts))
-	if p.SignInInterrupt != "" {
-		ids = append(ids, p.SignInInterrupt)
+	if m.Data != nil {
+		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: m.Level, Logger: m.Logger, Data: m.Data})
 	}
-	return ids
+}
+
+// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in
+// s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
+// ends the run.
+func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
+	err := func() (err error) {
+		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
+		if err := s.run.awaitOrder(ctx, b); err != nil {
+			return err
+		}
+		if err := s.run.appendWhenResumed(ctx, b); err != nil {
+			return err
+		}
+		return s.run.suspension.recheck()
+	}()
+	if err != nil && s.err == nil {
+		s.err = err
+	}
 }
 
 // parseArgs parses the model's arguments. It sets c.args if text is a JSON object; empty text counts as {}. Otherwise

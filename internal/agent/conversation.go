@@ -119,9 +119,9 @@ func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) 
 	return text, shown
 }
 
-// validateQuestion refuses a request without anything for the model to answer. Without a question and media, the history
-// must end with the result of a call that precedes it. If the history continues a thread that is not read yet, any
-// history is accepted, because the call may be in an earlier turn.
+// validateQuestion refuses a request without anything for the model to answer. Without a question and media, the
+// history must end with the result of a call that precedes it. If the history continues a thread that is not read yet,
+// any history is accepted, because the call may be in an earlier turn.
 func (r Request) validateQuestion() error {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
 		return nil
@@ -354,9 +354,9 @@ func (r *Request) title() string {
 }
 
 // beginTurn makes the run the active one of its thread, and reads the earlier turns if the question continues the
-// thread. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or may
-// have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is false for
-// a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
+// thread. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or
+// may have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is false
+// for a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
 func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil

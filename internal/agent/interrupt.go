@@ -203,7 +203,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		select {
 		case answer := <-i.answer:
 			return answer, nil
-		case <-r.inbox.stopped: // after a panic, which ends the run, or because the run was relinquished
+		case <-r.inbox.stopped: // after a panic, which ends the run, or because another process has taken the run over
 		}
 	}
 	return unanswered, nil // an error of the log is ignored here: the run ends when it cannot append its next event

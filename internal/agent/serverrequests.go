@@ -19,50 +19,6 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// notificationSink appends a server's notifications during one call as events. While the run is suspended, its
-// methods block. Package mcp passes one notification at a time, and none after the call.
-type notificationSink struct {
-	run  *run
-	call event.Call
-	err  error // the first failure to append
-}
-
-// appendProgress appends a progress notification as tool_progress.
-func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
-	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
-}
-
-// appendLog appends a log message, if m has one. If package mcp dropped messages before it (m.Omitted), appendLog
-// first appends a warning with their number.
-func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
-	if m.Omitted > 0 {
-		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: "warning", Logger: "answerd", Data: text})
-	}
-	if m.Data != nil {
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: m.Level, Logger: m.Logger, Data: m.Data})
-	}
-}
-
-// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in
-// s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
-// ends the run.
-func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
-	err := func() (err error) {
-		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-		if err := s.run.awaitOrder(ctx, b); err != nil {
-			return err
-		}
-		if err := s.run.appendWhenResumed(ctx, b); err != nil {
-			return err
-		}
-		return s.run.suspension.recheck()
-	}()
-	if err != nil && s.err == nil {
-		s.err = err
-	}
-}
-
 // maxSampled bounds the model's answer to a server, in bytes, in case the endpoint ignores the limit of tokens.
 const maxSampled = 128 << 10
 
@@ -238,6 +194,18 @@ func (l *loop) replayedPending(c *replay.Call) *pendingInput {
 		pending.SignInInterrupt = ""
 	}
 	return &pending
+}
+
+// interruptIDs returns the ids of all questions to the owner, in no order. p may be nil.
+func (p *pendingInput) interruptIDs() []string {
+	if p == nil {
+		return nil
+	}
+	ids := slices.Collect(maps.Values(p.Interrupts))
+	if p.SignInInterrupt != "" {
+		ids = append(ids, p.SignInInterrupt)
+	}
+	return ids
 }
 
 // settlePending asks the owner of the run for the input and the sign-in that the call requires, waits for them, and

@@ -203,9 +203,10 @@ func (a *Agent) resumeClaimed(job event.Job) {
 	})
 }
 
-// loadClaimed creates the run of a claimed job from its record and checkpoint, and registers it as executed here. It
-// returns a nil run if the agent is draining or with an error. badCheckpoint says why the checkpoint cannot be used;
-// the run is registered even then, so that it ends with an error event.
+// loadClaimed creates the run of a claimed job from its record and checkpoint, and registers it as executed here,
+// whether or not a slot is free. It returns a nil run with an error, and without one if the agent is draining.
+// badCheckpoint says why the checkpoint cannot be used; the run is registered even then, so that it gets a terminal
+// event.
 func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
@@ -216,7 +217,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	}
 	saved, badCheckpoint := decodeCheckpoint(job.Request())
 	named, agentErr := a.restoreAgent(saved.Agent)
-	badCheckpoint = cmp.Or(badCheckpoint, agentErr)
+	badCheckpoint = cmp.Or(badCheckpoint, agentErr) // the first that is not nil
 	saved.Request.namedAgent = named
 	saved.Request.parent = saved.Parent
 	saved.Request.earlier = saved.Thread
