@@ -355,8 +355,8 @@ func (r *Request) title() string {
 
 // beginTurn makes the run the active one of its thread, and reads the earlier turns if the question continues the
 // thread. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or
-// may have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is false
-// for a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
+// may have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is
+// false for a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
 func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
