@@ -10,14 +10,15 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// calculation is the result of calculate.
+// calculation has the argument of calculate, Expression, and its result.
 type calculation struct {
 	Expression string  `json:"expression"`
 	Result     float64 `json:"result" jsonschema:"rounded to 12 significant digits"`
 	summary
 }
 
-// calculate fills in the value of an expression.
+// calculate sets the result and the summary of c. It returns an error, which the model gets as the result of
+// the call, if the expression cannot be parsed, divides by zero, or has no finite value.
 func calculate(_ context.Context, _ *sdk.CallToolRequest, c *calculation) error {
 	e := expression{rest: c.Expression}
 	x := e.parseSum()
@@ -36,18 +37,19 @@ func roundResult(x float64) (float64, string) {
 	return rounded, text
 }
 
-// expression is the rest of an arithmetic expression that is being computed. What its methods cannot
-// compute is NaN. A parser of Go's standard library would add 0.3 MB to the binary.
+// expression parses and computes an arithmetic expression. Its methods return NaN for what they cannot parse or
+// compute, and every operation on NaN is NaN. It does not use go/parser, which would add 0.3 MB to the binary.
 type expression struct {
-	rest  string
-	depth int
+	rest  string // not parsed yet
+	depth int    // calls of parseOperand within each other
 }
 
-// maxExpressionDepth bounds brackets within brackets, and signs.
+// maxExpressionDepth bounds the recursion of parseOperand, which nested brackets and repeated signs cause.
 const maxExpressionDepth = 100
 
-// next skips white space, and then one of the characters in set, which it returns; 0 for none.
-func (e *expression) next(set string) (c byte) {
+// accept skips white space. If the next character is in set, accept skips and returns that too; otherwise it
+// returns 0.
+func (e *expression) accept(set string) (c byte) {
 	e.rest = strings.TrimSpace(e.rest)
 	if e.rest != "" && strings.IndexByte(set, e.rest[0]) >= 0 {
 		c, e.rest = e.rest[0], e.rest[1:]
@@ -55,10 +57,11 @@ func (e *expression) next(set string) (c byte) {
 	return c
 }
 
-// parseSum reads products with + and - between them.
+// parseSum computes products with + and - between them.
 func (e *expression) parseSum() float64 {
-	for x := e.parseProduct(); ; {
-		switch e.next("+-") {
+	x := e.parseProduct()
+	for {
+		switch e.accept("+-") {
 		case '+':
 			x += e.parseProduct()
 		case '-':
@@ -69,10 +72,11 @@ func (e *expression) parseSum() float64 {
 	}
 }
 
-// parseProduct reads operands with * and / between them.
+// parseProduct computes operands with * and / between them. A division by zero is NaN.
 func (e *expression) parseProduct() float64 {
-	for x := e.parseOperand(); ; {
-		switch e.next("*/") {
+	x := e.parseOperand()
+	for {
+		switch e.accept("*/") {
 		case '*':
 			x *= e.parseOperand()
 		case '/':
@@ -87,23 +91,24 @@ func (e *expression) parseProduct() float64 {
 	}
 }
 
-// parseOperand reads a number, or an expression in brackets, with its signs.
+// parseOperand computes a number or an expression in brackets, with any number of signs before it.
 func (e *expression) parseOperand() float64 {
 	e.depth++
 	if e.depth > maxExpressionDepth {
 		return math.NaN()
 	}
 	defer func() { e.depth-- }()
-	switch e.next("+-(") {
+	switch e.accept("+-(") {
 	case '+':
 		return e.parseOperand()
 	case '-':
 		return -e.parseOperand()
 	case '(':
-		if x := e.parseSum(); e.next(")") != 0 {
-			return x
+		x := e.parseSum()
+		if e.accept(")") == 0 {
+			return math.NaN()
 		}
-		return math.NaN()
+		return x
 	}
 	digits := len(e.rest) - len(strings.TrimLeft(e.rest, "0123456789."))
 	x, err := strconv.ParseFloat(e.rest[:digits], 64)

@@ -30,7 +30,7 @@ const (
 	Scope    = "urn:opc:idm:__myscopes__" // as with an OCI identity domain
 )
 
-// encodeJSON returns v as JSON without escaping < and >. It ignores errors, because all callers
+// encodeJSON returns v as JSON without escaping <, > and &. It ignores errors, because all callers
 // pass values that can be encoded.
 func encodeJSON(v any) string {
 	var b strings.Builder
@@ -40,7 +40,8 @@ func encodeJSON(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// writeJSON answers with v. Write fails only if the client has disconnected.
+// writeJSON sends a response with the status and v as JSON. It ignores an error of Write, which means that the
+// client has disconnected.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

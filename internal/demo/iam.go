@@ -28,22 +28,22 @@ const (
 // IAMConfig configures the IAM and its one client. All strings are required.
 type IAMConfig struct {
 	Issuer                 string          // iss of the tokens and base of the advertised URLs
-	ClientID, ClientSecret string          // of the client
+	ClientID, ClientSecret string          // credentials of the only client
 	Key                    *rsa.PrivateKey // signs the tokens; nil means a new one, which takes about 0.1 s of CPU
 	Logger                 *slog.Logger    // nil means no log; tokens and secrets are never logged
 }
 
-// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4). The id of its key
-// ends with the process, and so do its tokens: after a restart, nobody accepts them. It stores nothing that it
-// has issued.
+// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4). Each IAM gives its
+// key a new id. Whoever has fetched the keys of the current IAM refuses the tokens of an earlier one, even if both
+// have the same key. An IAM does not store the tokens that it issues.
 type IAM struct {
 	http.Handler
 	config IAMConfig
 	keyID  string
 }
 
-// NewIAM returns an IAM whose key has a new id. The error is about a configuration that would
-// issue tokens to any client.
+// NewIAM returns an IAM whose key has a new id. It returns an error if the issuer or a credential of the client is
+// empty, because every client could send an empty secret, and if no key can be generated.
 func NewIAM(c IAMConfig) (*IAM, error) {
 	if c.Issuer == "" || c.ClientID == "" || c.ClientSecret == "" {
 		return nil, errors.New("demo IAM: the issuer, the client's id and its secret are required")
@@ -57,7 +57,7 @@ func NewIAM(c IAMConfig) (*IAM, error) {
 		c.Key = key
 	}
 	mux := http.NewServeMux()
-	m := &IAM{mux, c, rand.Text()}
+	m := &IAM{Handler: mux, config: c, keyID: rand.Text()}
 	mux.HandleFunc("POST "+TokenPath, m.serveToken)
 	mux.HandleFunc("GET "+JWKSPath, m.serveJWKS)
 	mux.HandleFunc("GET /.well-known/openid-configuration", m.serveMetadata)
@@ -67,7 +67,7 @@ func NewIAM(c IAMConfig) (*IAM, error) {
 }
 
 // serveToken serves the token endpoint. It authenticates the client before it checks the grant and
-// the scope, so that other clients learn nothing about them.
+// the scope, so that requests without the credentials learn nothing about them.
 func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store") // RFC 6749 section 5.1
 	refuse := func(status int, code, description string) {
@@ -80,7 +80,8 @@ func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	err := r.ParseForm()
-	form, grant := r.PostForm, r.PostForm.Get("grant_type") // the query does not count (section 3.2)
+	form := r.PostForm // without the parameters of the URL (RFC 6749 section 3.2)
+	grant := form.Get("grant_type")
 	isRepeated := len(form["grant_type"]) > 1 || len(form["scope"]) > 1
 	switch {
 	case err != nil || grant == "" || isRepeated:
@@ -101,16 +102,19 @@ func (m *IAM) isClient(r *http.Request) bool {
 	return ok && sameCredential(id, m.config.ClientID) && sameCredential(secret, m.config.ClientSecret)
 }
 
-// sameCredential reports whether a credential of the client is want. The client sends it
-// form-encoded (RFC 6749 section 2.3.1). It compares digests in constant time, so that the time
-// reveals neither content nor length.
+// sameCredential reports whether encoded is the form-encoded want. A client encodes its id and its secret before it
+// sends them by HTTP Basic (RFC 6749 section 2.3.1). sameCredential compares digests in constant time, so that the
+// time reveals neither content nor length of want.
 func sameCredential(encoded, want string) bool {
 	got, err := url.QueryUnescape(encoded)
-	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
-	return err == nil && subtle.ConstantTimeCompare(a[:], b[:]) == 1
+	if err != nil {
+		return false
+	}
+	gotDigest, wantDigest := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return subtle.ConstantTimeCompare(gotDigest[:], wantDigest[:]) == 1
 }
 
-// issueToken answers with a token that has the claims of RFC 9068 section 2.2.
+// issueToken sends a response with a new token, which has the claims of RFC 9068 section 2.2.
 func (m *IAM) issueToken(w http.ResponseWriter) {
 	now := time.Now()
 	signed, err := m.signClaims(jwt.MapClaims{
@@ -127,10 +131,11 @@ func (m *IAM) issueToken(w http.ResponseWriter) {
 	})
 }
 
-// signClaims returns claims as a compact JWS with the typ of RFC 9068 section 2.1.
+// signClaims returns a signed JWT with the claims, and with the typ of an access token (RFC 9068 section 2.1).
 func (m *IAM) signClaims(claims jwt.MapClaims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
-	t.Header["kid"], t.Header["typ"] = m.keyID, "at+jwt"
+	t.Header["kid"] = m.keyID
+	t.Header["typ"] = "at+jwt"
 	return t.SignedString(m.config.Key)
 }
 
@@ -143,8 +148,8 @@ func (m *IAM) serveJWKS(w http.ResponseWriter, _ *http.Request) {
 	}}})
 }
 
-// serveMetadata serves the authorization server metadata (RFC 8414), at its own URL and at that of
-// OpenID Connect.
+// serveMetadata serves the authorization server metadata (RFC 8414). Clients may look for it at the well-known URL of
+// RFC 8414 or at that of OpenID Connect Discovery.
 func (m *IAM) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	base := strings.TrimSuffix(m.config.Issuer, "/")
 	writeJSON(w, http.StatusOK, map[string]any{

@@ -41,13 +41,14 @@ type MCPConfig struct {
 type MCPServer struct {
 	http.Handler
 	server   *sdk.Server
-	drain    mcpserver.SessionDrain
-	verifier *auth.Verifier
+	drain    mcpserver.SessionDrain // lets Close wait for requests that may begin a session
+	verifier *auth.Verifier         // of access tokens
 	log      *slog.Logger
 }
 
-// NewMCPServer returns an error for a configuration without issuer or keys. It sends no request,
-// because the IAM may start later.
+// NewMCPServer returns an MCP server with the tools of the demo; connect_calendar only if cfg.URL is set. It returns an
+// error if the issuer is missing or the URL of its keys is not allowed. It sends no request, because the IAM may start
+// later. The caller must Close the server.
 func NewMCPServer(cfg MCPConfig) (*MCPServer, error) {
 	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	verifier, err := auth.NewVerifier(auth.VerifierConfig{
@@ -71,8 +72,9 @@ func NewMCPServer(cfg MCPConfig) (*MCPServer, error) {
 	return s, nil
 }
 
-// Close refuses new sessions, ends the open ones with their open streams and running calls, and closes the
-// connections to the IAM. Without it, http.Server.Shutdown would wait for the clients.
+// Close refuses new sessions, closes the open ones with their streams, waits for their running calls, and closes the
+// connections to the IAM. Call Close before http.Server.Shutdown, which would otherwise wait until the clients close
+// their streams.
 func (s *MCPServer) Close() {
 	s.drain.Close(s.server)
 	s.verifier.Close()
@@ -81,12 +83,13 @@ func (s *MCPServer) Close() {
 // identityKey is the context key of the caller's identity.
 type identityKey struct{}
 
-// requireToken passes on requests with a valid access token that has the scope, and answers other
-// requests with a challenge (RFC 6750 section 3).
+// requireToken returns a handler that calls next for requests with a valid access token that has the scope. It answers
+// other requests with a challenge (RFC 6750 section 3), or with 503 while the IAM's keys cannot be fetched.
 func (s *MCPServer) requireToken(next http.Handler) http.Handler {
-	// The SDK's middleware must run, because its TokenInfo binds sessions to callers and is what tools
-	// get. But it answers 500 while the IAM is unreachable, so the token is verified before it.
-	inner := sdkauth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*sdkauth.TokenInfo, error) {
+	// The SDK binds sessions to callers, and gives tools the caller, by the TokenInfo that only its middleware can
+	// set. The middleware would answer 500 while the IAM is unreachable, so the token is verified before it runs;
+	// its own verifier only converts the result.
+	withTokenInfo := sdkauth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*sdkauth.TokenInfo, error) {
 		id, _ := ctx.Value(identityKey{}).(auth.Identity)
 		return &sdkauth.TokenInfo{Scopes: id.Scopes, Expiration: id.Until(), UserID: id.Subject}, nil
 	}, nil)(next)
@@ -96,25 +99,30 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 		if err == nil {
 			id, err = s.verifier.Verify(r.Context(), token)
 		}
-		if err == nil {
-			if r.Header.Get("Mcp-Session-Id") == "" { // it may begin a session
-				if !s.drain.Begin(w) {
-					return
-				}
-				defer s.drain.End()
-			}
-			inner.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
+		if err != nil {
+			s.refuseToken(w, r, err)
 			return
 		}
-		s.log.Info("token refused", "reason", auth.Reason(err))
-		status, challenge := auth.Challenge(err, "http://"+r.Host+resourceMetadataPath)
-		if challenge != "" {
-			w.Header().Set("WWW-Authenticate", challenge)
-		} else {
-			w.Header().Set("Retry-After", "1") // there are no keys yet, so the token may be valid
+		if r.Header.Get("Mcp-Session-Id") == "" { // the request may begin a session
+			if !s.drain.Begin(w) {
+				return // Begin has answered 503
+			}
+			defer s.drain.End()
 		}
-		http.Error(w, http.StatusText(status), status)
+		withTokenInfo.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
 	})
+}
+
+// refuseToken answers a request whose token is missing or was not accepted because of err, and logs the reason.
+func (s *MCPServer) refuseToken(w http.ResponseWriter, r *http.Request, err error) {
+	s.log.Info("token refused", "reason", auth.Reason(err))
+	status, challenge := auth.Challenge(err, "http://"+r.Host+resourceMetadataPath)
+	if challenge != "" {
+		w.Header().Set("WWW-Authenticate", challenge)
+	} else {
+		w.Header().Set("Retry-After", "1") // there are no keys yet, so the token may be valid
+	}
+	http.Error(w, http.StatusText(status), status)
 }
 
 // newToolServer returns the MCP server with all tools except the calendar. It logs sessions and
@@ -127,27 +135,30 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 		},
 	})
 	addTools(server)
-	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-			call, ok := req.(*sdk.CallToolRequest)
-			if !ok || call.Params == nil {
-				return next(ctx, method, req)
-			}
-			// SDK 1.8 decodes null to a nil map and writes the schema's defaults into it. That panics
-			// in a goroutine without a recover, which would end the process.
-			if string(bytes.TrimSpace(call.Params.Arguments)) == "null" {
-				call.Params.Arguments = json.RawMessage("{}")
-			}
-			began := time.Now()
-			res, err := next(ctx, method, call)
-			result, _ := res.(*sdk.CallToolResult)
-			// The arguments are not logged, because they are text of the user.
-			log.Info("tool call", "tool", call.Params.Name, "subject", tokenSubject(call),
-				"failed", err != nil || result != nil && result.IsError, "duration", time.Since(began))
-			return res, err
-		}
-	})
+	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler { return logCalls(log, next) })
 	return server
+}
+
+// logCalls returns a handler that passes all requests to next and logs tool calls when they have ended. It does not log
+// the arguments, because they are text of the user. It also replaces the arguments null, which the SDK cannot handle.
+func logCalls(log *slog.Logger, next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		call, ok := req.(*sdk.CallToolRequest)
+		if !ok || call.Params == nil {
+			return next(ctx, method, req)
+		}
+		// SDK 1.8 decodes null to a nil map and writes the schema's defaults into it. That panics
+		// in a goroutine without a recover, which would end the process.
+		if string(bytes.TrimSpace(call.Params.Arguments)) == "null" {
+			call.Params.Arguments = json.RawMessage("{}")
+		}
+		began := time.Now()
+		res, err := next(ctx, method, call)
+		result, _ := res.(*sdk.CallToolResult)
+		failed := err != nil || result != nil && result.IsError
+		log.Info("tool call", "tool", call.Params.Name, "subject", tokenSubject(call), "failed", failed, "duration", time.Since(began))
+		return res, err
+	}
 }
 
 // tokenSubject returns the subject of the request's token, or "" if there is none.

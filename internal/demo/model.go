@@ -20,8 +20,8 @@ const ModelID = "answerd-stand-in"
 // TokenDelay is the pause between the chunks of a stream, so that a person sees the text arrive.
 const TokenDelay = 15 * time.Millisecond
 
-// NewModel returns an OpenAI-compatible endpoint under /v1 without a language model. It gives the
-// same answer, with the same call ids, to the same request.
+// NewModel returns an OpenAI-compatible endpoint under /v1 without a language model: the stand-in. It gives the same
+// answer, with the same call ids, to the same request. It waits for tokenDelay after each chunk of a stream.
 func NewModel(tokenDelay time.Duration) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { serveCompletion(w, r, tokenDelay) })
@@ -32,8 +32,8 @@ func NewModel(tokenDelay time.Duration) http.Handler {
 	return mux
 }
 
-// serveCompletion serves POST /v1/chat/completions. It first reads the whole body, because
-// net/http notices that a client has left only after that.
+// serveCompletion serves POST /v1/chat/completions. It reads the whole body before it answers, because net/http
+// notices only then that a client has disconnected.
 func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<20))
 	var req chatRequest
@@ -61,15 +61,15 @@ func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Dur
 	writeJSON(w, http.StatusOK, completion)
 }
 
-// wrapChoice returns the members that a completion and each chunk of a stream have, with content
-// as the only choice's member name.
-func (r *reply) wrapChoice(object, name string, content, finish any) map[string]any {
-	choice := map[string]any{"index": 0, name: content, "finish_reason": finish, "logprobs": nil}
+// wrapChoice returns a completion, or a chunk of a stream, with one choice. object is its type, such as
+// "chat.completion". The choice has content as its member contentName, and the finish_reason, which is nil for all
+// chunks but the last.
+func (r *reply) wrapChoice(object, contentName string, content, finishReason any) map[string]any {
+	choice := map[string]any{"index": 0, contentName: content, "finish_reason": finishReason, "logprobs": nil}
 	return map[string]any{"id": r.id, "object": object, "created": time.Now().Unix(), "model": ModelID, "choices": []any{choice}}
 }
 
-// textPiece and argumentsPiece match the part of a text, and of a call's arguments, that one chunk of
-// a stream has.
+// textPiece matches the part of a text that is sent in one chunk, and argumentsPiece the part of a call's arguments.
 var (
 	textPiece      = regexp.MustCompile(`\S+\s*|\s+`)
 	argumentsPiece = regexp.MustCompile(`(?s).{1,10}`)
@@ -82,18 +82,19 @@ func (r *reply) splitDeltas() []any {
 	for _, word := range textPiece.FindAllString(r.text, -1) {
 		out = append(out, map[string]any{"content": word})
 	}
-	add := func(call map[string]any) { out = append(out, map[string]any{"tool_calls": []any{call}}) }
+	addCall := func(call map[string]any) { out = append(out, map[string]any{"tool_calls": []any{call}}) }
 	for i, c := range r.calls {
-		add(map[string]any{"index": i, "id": c.id, "type": "function", "function": map[string]any{"name": c.tool, "arguments": ""}})
-		for _, part := range argumentsPiece.FindAllString(c.arguments, -1) {
-			add(map[string]any{"index": i, "function": map[string]any{"arguments": part}})
+		addCall(map[string]any{"index": i, "id": c.id, "type": "function", "function": map[string]any{"name": c.tool, "arguments": ""}})
+		for _, piece := range argumentsPiece.FindAllString(c.arguments, -1) {
+			addCall(map[string]any{"index": i, "function": map[string]any{"arguments": piece}})
 		}
 	}
 	return out
 }
 
-// streamReply sends the answer chunk by chunk. It stops if the client has left, or reads nothing
-// for ten seconds.
+// streamReply sends the answer as a stream of chunks, with tokenDelay after each, and returns when it has ended. With
+// withUsage a chunk with the usage follows. The stream ends early if ctx ends or the client reads nothing for ten
+// seconds.
 func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage bool, tokenDelay time.Duration) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store, no-transform")
@@ -105,13 +106,13 @@ func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, with
 		return err == nil && rc.Flush() == nil
 	}
 
-	deltas := append(answer.splitDeltas(), map[string]any{}) // the empty one is with the finish_reason
+	deltas := append(answer.splitDeltas(), map[string]any{}) // the last chunk has only the finish_reason
 	for i, delta := range deltas {
-		var finish any
+		var finishReason any
 		if i == len(deltas)-1 {
-			finish = answer.finish
+			finishReason = answer.finish
 		}
-		chunk := answer.wrapChoice("chat.completion.chunk", "delta", delta, finish)
+		chunk := answer.wrapChoice("chat.completion.chunk", "delta", delta, finishReason)
 		if withUsage {
 			chunk["usage"] = nil // only the chunk after the last delta has it
 		}
@@ -133,8 +134,8 @@ func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, with
 	send("[DONE]")
 }
 
-// standInNote ends every text of the stand-in, so that its answers are not taken for those of a
-// model.
+// standInNote ends every text of the stand-in that is not structured output, so that readers do not take it for the
+// answer of a language model.
 const standInNote = "(I am answerd's demo stand-in: rules over the words of your question, not a language model.)"
 
 // chatRequest has the members of a Chat Completions request that the stand-in uses.
@@ -155,32 +156,37 @@ type chatRequest struct {
 	} `json:"stream_options"`
 }
 
-// call is a tool call; its arguments are JSON.
-type call struct{ id, tool, arguments string }
+// call is a tool call of the stand-in.
+type call struct {
+	id, tool  string
+	arguments string // JSON
+}
 
 // reply is an answer of the stand-in: a text, or calls.
 type reply struct {
-	id, text, finish string
-	calls            []call
-	usage            map[string]int
+	id     string // of the completion
+	text   string
+	calls  []call
+	finish string         // the finish_reason
+	usage  map[string]int // as the member usage of a completion
 }
 
-// For models without tool calling, the system prompt lists the tools and the form of a call, and a
-// user's message has the results. listedTool and textResult match these.
+// In text tool calling (LLM_TOOL_CALLING=text), the system prompt lists the tools, and a message of the user has the
+// results. listedTool matches the line of a tool, and textResult the line before a result.
 var (
 	listedTool = regexp.MustCompile(`(?m)^- ([\w./-]+)(?::|$)`)
 	textResult = regexp.MustCompile(`(?m)^TOOL (?:RESULT|ERROR): .*\n?`)
 )
 
-// composeReply answers the last question of a conversation: with the calls that it needs, or with
-// a text once their results are there. The usage counts words instead of tokens.
+// composeReply returns the answer to the last question of the request: the calls that the question needs, or a text
+// once the request has the results of all these calls. The usage counts words instead of tokens.
 //
-// It plans all calls again for each request and skips as many of them as there are results after the
-// question. That needs no memory, and works because the same question always leads to the same calls in
-// the same order, whose ids do not change either.
+// composeReply keeps no state between requests. It plans all calls of the question again each time, and leaves out as
+// many of them as the request has results. That works because the same question always leads to the same calls, in
+// the same order and with the same ids.
 func composeReply(request *chatRequest) *reply {
 	conversation := readConversation(request)
-	tools, inText := request.offeredTools(conversation.prompt)
+	tools, textCalling := request.offeredTools(conversation.prompt)
 	recap := recapText(conversation.question, conversation.earlier)
 	var calls []call
 	if recap == "" {
@@ -190,87 +196,96 @@ func composeReply(request *chatRequest) *reply {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
 	}
 	for i, planned := range calls {
+		// The number of the question makes the ids of a repeated question differ.
 		sum := sha256.Sum256([]byte(fmt.Sprint(conversation.turn, i, conversation.question, planned.tool)))
 		calls[i].id = fmt.Sprintf("call_%x", sum[:12])
 	}
 
-	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: calls[min(len(conversation.results), len(calls)):]}
+	remaining := calls[min(len(conversation.results), len(calls)):]
+	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: remaining}
 	if request.Parallel != nil && !*request.Parallel && len(out.calls) > 1 {
 		out.calls = out.calls[:1]
 	}
 	if len(out.calls) == 0 {
-		out.text, out.finish = cmp.Or(recap, composeText(calls, conversation.results, tools)), "stop"
+		out.finish = "stop"
+		out.text = cmp.Or(recap, composeText(calls, conversation.results, tools))
 		if schema := request.Format.Named.Schema; len(schema) > 0 {
 			out.text = structuredText(schema, out.text)
 		} else {
 			out.text += "\n\n" + standInNote
 		}
 	}
-	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // an estimate
-	out.usage = map[string]int{"prompt_tokens": conversation.words, "completion_tokens": said, "total_tokens": conversation.words + said}
-	if inText && len(out.calls) > 0 {
+	answerWords := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // an estimate
+	out.usage = map[string]int{
+		"prompt_tokens": conversation.words, "completion_tokens": answerWords, "total_tokens": conversation.words + answerWords,
+	}
+	if textCalling && len(out.calls) > 0 {
 		out.writeCallsAsText()
 	}
 	return out
 }
 
-// requiresCall reports whether the request wants a call of any tool, or of a named one.
+// requiresCall reports whether tool_choice asks for a call: "required", or an object that names a tool. It is also
+// true for "none", for which offeredTools leaves out all tools of the request.
 func (r *chatRequest) requiresCall() bool {
 	choice := string(r.ToolChoice)
 	return choice != "" && choice != "null" && choice != `"auto"`
 }
 
-// writeCallsAsText replaces the calls by a text with them, for models without tool calling.
+// writeCallsAsText replaces the calls of a reply by their text form (text tool calling).
 func (r *reply) writeCallsAsText() {
 	for _, c := range r.calls {
 		r.text += "TOOL: " + c.tool + "\nPARAMETERS: " + c.arguments + "\n\n"
 	}
-	r.calls, r.finish = nil, "stop"
+	r.calls = nil
+	r.finish = "stop"
 }
 
 // conversation is what the stand-in reads from the messages of a request.
 type conversation struct {
-	prompt   string   // of the system
-	question string   // the last one
-	earlier  []string // the questions before it
+	prompt   string   // the system prompt
+	question string   // the last question, resolved by resolveFollowUp
+	earlier  []string // the questions before the last one
 	results  []string // of the calls for the last question
-	turn     int      // the number of the last question
-	words    int
+	turn     int      // the number of the last question, from 1
+	words    int      // of all messages
 }
 
 // readConversation reads the messages of a request.
 func readConversation(request *chatRequest) (c conversation) {
-	value := "" // the last one that was said
+	value := "" // the last result of a calculation in the messages so far
 	for _, m := range request.Messages {
 		text := textOf(m.Content)
 		c.words += len(strings.Fields(text))
 		if m.Role == "assistant" || m.Role == "tool" {
-			if said := equals.FindAllStringSubmatch(text, -1); said != nil {
-				value = said[len(said)-1][1]
+			if matches := resultValue.FindAllStringSubmatch(text, -1); matches != nil {
+				value = matches[len(matches)-1][1]
 			}
 		}
-		at := textResult.FindStringIndex(text)
+		firstResult := textResult.FindStringIndex(text)
 		switch {
 		case m.Role == "tool":
 			c.results = append(c.results, text)
-		case m.Role == "user" && at != nil && at[0] == 0:
+		case m.Role == "user" && firstResult != nil && firstResult[0] == 0: // results in text tool calling
 			c.results = append(c.results, textResult.Split(text, -1)[1:]...)
 		case m.Role == "user":
 			if c.turn > 0 {
 				c.earlier = append(c.earlier, c.question)
 			}
-			// Resolve it now: the results of its calls will have another value.
-			c.question, c.results, c.turn = resolveFollowUp(text, value), nil, c.turn+1
-		case m.Role != "assistant":
+			// value must be the one before the question. The results of the question's own calls change value.
+			c.question = resolveFollowUp(text, value)
+			c.results = nil
+			c.turn++
+		case m.Role != "assistant": // system or developer
 			c.prompt += text + "\n"
 		}
 	}
 	return c
 }
 
-// offeredTools returns the names of the tools that may be called, and whether calls are written as
-// text.
-func (r *chatRequest) offeredTools(prompt string) (names []string, inText bool) {
+// offeredTools returns the names of the tools that the request allows to call. textCalling means that the system prompt
+// lists them, and calls are written as text.
+func (r *chatRequest) offeredTools(prompt string) (names []string, textCalling bool) {
 	choice := string(r.ToolChoice) // a word, or an object that names one tool
 	isChosen := func(name string) bool {
 		if strings.HasPrefix(choice, "{") {
@@ -283,16 +298,16 @@ func (r *chatRequest) offeredTools(prompt string) (names []string, inText bool) 
 			names = append(names, t.Function.Name)
 		}
 	}
-	inText = len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:")
-	if inText {
+	textCalling = len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:")
+	if textCalling {
 		for _, m := range listedTool.FindAllStringSubmatch(prompt, -1) {
 			names = append(names, m[1])
 		}
 	}
-	return names, inText
+	return names, textCalling
 }
 
-// textOf returns the text of a message's content.
+// textOf returns the text of a message's content, which is a string or a list of parts. Parts without text are skipped.
 func textOf(content any) string {
 	text, _ := content.(string)
 	parts, _ := content.([]any)
@@ -304,15 +319,15 @@ func textOf(content any) string {
 	return text
 }
 
-// composeText returns the text of an answer: a paragraph for each result, or the help if there are
-// none.
+// composeText returns the text of an answer: a paragraph for each result, or the help if there are no results.
+// results[i] is the result of calls[i].
 func composeText(calls []call, results, tools []string) string {
 	if len(results) == 0 {
 		return helpText(tools)
 	}
 	var lines []string
 	for i, result := range results[:min(len(results), len(calls))] {
-		// The structured content after the text repeats it for programs.
+		// The structured content of a result repeats the text for programs.
 		text, _, _ := strings.Cut(result, "\nStructured content: ")
 		var failure struct{ Error string }
 		if json.Unmarshal([]byte(text), &failure) == nil && failure.Error != "" {

@@ -11,19 +11,20 @@ import (
 	"time"
 )
 
-// rule recognizes one kind of question. If its pattern matches, the tool is called with the result
-// of arguments for the match. A nil result means that the question is of another kind. example is a
-// question of that kind, for the help.
+// rule recognizes one kind of question and says which tool answers it.
 type rule struct {
-	tool, example string
-	pattern       *regexp.Regexp
-	arguments     func(m []string) any
+	tool    string         // without a server's prefix; "" if the first group of pattern names it
+	example string         // a question of this kind, for the help
+	pattern *regexp.Regexp // matches questions of this kind
+	// arguments returns the arguments of the call, which can be encoded as JSON. m has the match of pattern and its
+	// groups. nil means that the question is of another kind although pattern matches.
+	arguments func(m []string) any
 }
 
 // args are the arguments of a call.
 type args map[string]any
 
-// Parts of patterns.
+// Parts of patterns: the name of a place, and an arithmetic expression.
 const (
 	place = `([\pL_/' -]+)`
 	sum   = `([-(\s]*\d[\d.]*(?:[\s()]*[-+*/][-\s(]*\d[\d.]*[\s)]*)+)`
@@ -53,16 +54,16 @@ var rules = []rule{
 	{"", `Use TOOL with {"name": "value"}`, regexp.MustCompile(`(?is)\b(?:use|call) (\S+) with (\{.*\})`), namedArguments},
 }
 
-// noArguments returns no arguments.
+// noArguments returns the arguments of a tool that has none.
 func noArguments([]string) any { return args{} }
 
-// truncate returns at most n bytes of s, without white space around it.
+// truncate returns at most n bytes of s without the white space around s. It does not cut a character in two.
 func truncate(s string, n int) string {
 	s = strings.TrimSpace(s)
 	return strings.ToValidUTF8(s[:min(n, len(s))], "")
 }
 
-// namedArguments returns the JSON object that the question contains.
+// namedArguments returns the JSON object after the name of the tool. It returns nil if that is not JSON.
 func namedArguments(m []string) any {
 	if !json.Valid([]byte(m[2])) {
 		return nil
@@ -70,8 +71,8 @@ func namedArguments(m []string) any {
 	return json.RawMessage(m[2])
 }
 
-// conversionArguments returns the arguments of convert. It returns nil unless both units exist: "3
-// people in Rome" is not a conversion.
+// conversionArguments returns the arguments of convert. It returns nil unless both units exist and are of the same
+// kind: "3 people in Rome" is not a conversion.
 func conversionArguments(m []string) any {
 	if _, _, err := findUnits(m[2], m[3]); err != nil {
 		return nil
@@ -80,37 +81,38 @@ func conversionArguments(m []string) any {
 	return args{"value": value, "from": m[2], "to": m[3]}
 }
 
-// reportArguments returns the topic, and the number and length of steps if the question has them.
+// reportArguments returns the arguments of slow_report: the topic, and the number and duration of the steps if the
+// question has them.
 func reportArguments(m []string) any {
-	given := args{"topic": truncate(m[1], 100)}
+	arguments := args{"topic": truncate(m[1], 100)}
 	for i, name := range []string{"steps", "step_ms"} {
 		if n, err := strconv.Atoi(m[2+i]); err == nil {
-			given[name] = n
+			arguments[name] = n
 		}
 	}
-	return given
+	return arguments
 }
 
 // wordStart matches the letters that are in upper case in the name of a time zone.
 var wordStart = regexp.MustCompile(`(?:^|_)\pL`)
 
-// otherPlaces has large cities after which no time zone is named.
-var otherPlaces = map[string]string{
+// cityZones has the time zones of large cities that are not part of a zone's name, by the city in lower case.
+var cityZones = map[string]string{
 	"osaka": "Asia/Tokyo", "beijing": "Asia/Shanghai", "delhi": "Asia/Kolkata", "milan": "Europe/Rome", "munich": "Europe/Berlin", "san francisco": "America/Los_Angeles",
 }
 
-// zoneArguments returns the time zone of the place that a question names. Without a place,
-// current_time uses its default. For a place without a time zone it returns the place, which the
-// tool refuses.
+// zoneArguments returns the arguments of current_time: the time zone of the place that the question names, by at most
+// three words. Without a place it returns none, and current_time uses its default. For a place whose time zone is not
+// found it returns the place itself, so that the tool's error names it.
 func zoneArguments(m []string) any {
-	named, _, _ := strings.Cut(m[1]+m[2], " and ")
-	words := strings.Fields(named)
+	placeName, _, _ := strings.Cut(m[1]+m[2], " and ") // one of the two groups is empty
+	words := strings.Fields(placeName)
 	if len(words) == 0 {
 		return args{}
 	}
 	for n := min(3, len(words)); n > 0; n-- {
 		name := strings.Join(words[:n], " ")
-		if zone := otherPlaces[strings.ToLower(name)]; zone != "" {
+		if zone := cityZones[strings.ToLower(name)]; zone != "" {
 			return args{"time_zone": zone}
 		}
 		city := wordStart.ReplaceAllStringFunc(strings.ReplaceAll(strings.ToLower(name), " ", "_"), strings.ToUpper)
@@ -120,16 +122,16 @@ func zoneArguments(m []string) any {
 			}
 		}
 	}
-	return args{"time_zone": truncate(named, 64)}
+	return args{"time_zone": truncate(placeName, 64)}
 }
 
-// followUp matches a question that continues a calculation: "And times two?". equals matches the value
-// that was said before.
+// followUp matches a question that continues a calculation, such as "And times two?". resultValue matches the value
+// that calculate gave in an earlier message. askedRecap matches the question what was asked before.
 var (
 	followUp = regexp.MustCompile(`(?i)^\s*(?:and|now|then|so)?[\s,]*(?:what is )?(?:(?:that|it)\s+)?(times|multiplied by|divided by|over|plus|minus|[-+*/×÷])\s*(-?\d+(?:\.\d+)?|` +
 		strings.Join(numberWords, "|") + `)\s*[?.!]*\s*$`)
-	equals     = regexp.MustCompile(`= (-?\d+(?:\.\d+)?)`)
-	askedRecap = regexp.MustCompile(`(?i)\bwhat (?:did|have) I (?:just )?ask`)
+	resultValue = regexp.MustCompile(`= (-?\d+(?:\.\d+)?)`)
+	askedRecap  = regexp.MustCompile(`(?i)\bwhat (?:did|have) I (?:just )?ask`)
 )
 
 // numberWords has the words of followUp for numbers, at the index that is their value.
@@ -138,67 +140,73 @@ var numberWords = []string{"zero", "one", "two", "three", "four", "five", "six",
 // operators has the operator of calculate for each word or sign of followUp that is not one itself.
 var operators = map[string]string{"times": "*", "multiplied by": "*", "×": "*", "divided by": "/", "over": "/", "÷": "/", "plus": "+", "minus": "-"}
 
-// resolveFollowUp returns the whole question of one that continues a calculation whose value was said
-// before, and other questions as they are.
+// resolveFollowUp returns a question that can be answered without the conversation: with the value 6, "And times two?"
+// becomes "What is 6 * 2?". It returns other questions unchanged, and every question if value is "".
 func resolveFollowUp(question, value string) string {
 	m := followUp.FindStringSubmatch(question)
 	if m == nil || value == "" {
 		return question
 	}
+	operator := strings.ToLower(m[1])
 	operand := strings.ToLower(m[2])
 	if n := slices.Index(numberWords, operand); n >= 0 {
 		operand = strconv.Itoa(n)
 	}
-	operator := strings.ToLower(m[1])
 	return "What is " + value + " " + cmp.Or(operators[operator], operator) + " " + operand + "?"
 }
 
-// recapText answers the question what was asked before; "" for other questions.
-func recapText(question string, asked []string) string {
+// recapText returns the answer to a question about the earlier questions of the conversation. It returns "" for every
+// question of another kind.
+func recapText(question string, earlierQuestions []string) string {
 	switch {
 	case !askedRecap.MatchString(question):
 		return ""
-	case len(asked) == 0:
+	case len(earlierQuestions) == 0:
 		return "This is your first question in this conversation."
 	}
 	text := "Before this you asked:"
-	for _, earlier := range asked {
+	for _, earlier := range earlierQuestions {
 		line, _, _ := strings.Cut(strings.TrimSpace(earlier), "\n")
 		text += "\n- " + truncate(line, 200)
 	}
 	return text
 }
 
-// planCalls returns the calls that a question needs, in its order and each once.
+// planCalls returns the calls that the rules derive from a question, in the order in which the question has them.
+// offered has the names of the tools that may be called. Equal calls are made once. Calls have no id yet. Only the
+// first 4000 bytes of the question count, and at most maxMatches matches of each rule.
 func planCalls(question string, offered []string) []call {
+	const maxMatches = 8
 	question = truncate(question, 4000)
-	at := make(map[call]int) // position of the call in the question
+	positions := make(map[call]int) // of calls in the question
 	for _, r := range rules {
-		places := r.pattern.FindAllStringIndex(question, 8)
-		for i, m := range r.pattern.FindAllStringSubmatch(question, 8) {
+		offsets := r.pattern.FindAllStringIndex(question, maxMatches)
+		for i, m := range r.pattern.FindAllStringSubmatch(question, maxMatches) {
 			tool := r.tool
 			if tool == "" {
 				tool = m[1]
 			}
-			// A server's prefix in the name of a tool is ignored.
-			known := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
-			if given := r.arguments(m); given != nil && known >= 0 {
-				at[call{tool: offered[known], arguments: encodeJSON(given)}] = places[i][0]
+			// An offered name may begin with a server's prefix.
+			index := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
+			if arguments := r.arguments(m); arguments != nil && index >= 0 {
+				positions[call{tool: offered[index], arguments: encodeJSON(arguments)}] = offsets[i][0]
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(at), func(a, b call) int {
-		return cmp.Or(cmp.Compare(at[a], at[b]), cmp.Compare(a.tool, b.tool), cmp.Compare(a.arguments, b.arguments))
+	return slices.SortedFunc(maps.Keys(positions), func(a, b call) int {
+		return cmp.Or(cmp.Compare(positions[a], positions[b]), cmp.Compare(a.tool, b.tool), cmp.Compare(a.arguments, b.arguments))
 	})
 }
 
-// helpText returns examples of questions that these tools can answer.
+// helpText returns the answer to a question that no rule recognizes: examples of questions for the offered tools, and
+// the names of up to 20 of them.
 func helpText(offered []string) string {
 	if len(offered) == 0 {
 		return "I was given no tools, and I know nothing by myself."
 	}
 	text := "I have no rule for this question, and I know nothing by myself. What I can do here:"
 	for _, r := range rules {
+		// The rule without a tool is for tools of any name. For its example there is no tool.
 		if r.tool == "" || len(planCalls(r.example, offered)) > 0 {
 			text += "\n- " + r.example
 		}

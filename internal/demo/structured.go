@@ -5,18 +5,18 @@ import (
 	"regexp"
 )
 
-// structuredNumber matches the numbers of an answer.
-var structuredNumber = regexp.MustCompile(`-?\d+(?:\.\d+)?`)
+// textNumber matches a number in a text.
+var textNumber = regexp.MustCompile(`-?\d+(?:\.\d+)?`)
 
-// structuredText returns an answer as JSON of the schema: numbers are the last one in the text, and
-// strings are the text. The stand-in knows the keywords type and properties only, so its answer may
-// violate a schema with others.
+// structuredText returns the text of an answer as JSON of the schema. A number of the schema becomes the last number in
+// the text, or 0, and a string becomes the text. Arrays are empty and booleans true. Of the schema's keywords it reads
+// only type and properties, so the JSON may violate a schema with further keywords.
 func structuredText(schema json.RawMessage, text string) string {
 	var raw struct {
 		Type       string
 		Properties map[string]json.RawMessage
 	}
-	_ = json.Unmarshal(schema, &raw) // another schema is one without a type
+	_ = json.Unmarshal(schema, &raw) // a schema that cannot be decoded, such as true, counts as one without a type
 	var value any = text
 	switch raw.Type {
 	case "object":
@@ -33,7 +33,7 @@ func structuredText(schema json.RawMessage, text string) string {
 		value = nil
 	case "number", "integer":
 		value = json.Number("0")
-		if all := structuredNumber.FindAllString(text, -1); len(all) > 0 {
+		if all := textNumber.FindAllString(text, -1); len(all) > 0 {
 			value = json.Number(all[len(all)-1])
 		}
 	}

@@ -28,8 +28,8 @@ type summary struct {
 // text returns the sentence, which is also the text of the result.
 func (s summary) text() string { return s.Summary }
 
-// newTool returns the definition of a tool that changes nothing and reaches nothing outside of
-// this process. properties has the properties of its arguments' JSON Schema.
+// newTool returns the definition of a tool that changes nothing and reaches nothing outside of this process. properties
+// has the members of "properties" in the JSON Schema of the arguments, and required names the required ones.
 func newTool(name, title, description, properties string, required ...string) *sdk.Tool {
 	schema := fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, encodeJSON(append([]string{}, required...)))
 	return &sdk.Tool{
@@ -38,8 +38,8 @@ func newTool(name, title, description, properties string, required ...string) *s
 	}
 }
 
-// addTool adds a tool with the structured result T. T also has the members of the arguments: call
-// gets a T with the arguments and fills in the rest. The text of the result is the summary.
+// addTool adds a tool whose arguments and structured result are both a T. call gets a T with the arguments, and sets
+// the members of the result in it. The text of the result is T's summary. An error of call is a result with isError.
 func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func(context.Context, *sdk.CallToolRequest, *T) error) {
 	sdk.AddTool(s, t, func(ctx context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
 		err := call(ctx, req, &out)
@@ -87,8 +87,8 @@ type clockReading struct {
 	summary
 }
 
-// readClock fills in the current time. It refuses "Local", which Go would take for the server's
-// time zone.
+// readClock sets the current time in r.TimeZone. It returns an error for an unknown time zone, and for "" and "Local":
+// time.LoadLocation would return UTC and the time zone of this process.
 func readClock(_ context.Context, _ *sdk.CallToolRequest, r *clockReading) error {
 	loc, err := time.LoadLocation(r.TimeZone)
 	if err != nil || r.TimeZone == "" || r.TimeZone == "Local" {
@@ -111,13 +111,14 @@ type report struct {
 	summary
 }
 
-// stages has a message for each step of the report.
-var stages = []string{
+// reportSteps has the progress messages of slow_report, whose schema allows as many steps.
+var reportSteps = []string{
 	"gathering sources", "reading them", "taking notes", "comparing figures", "looking for gaps",
 	"drafting", "checking the draft", "shortening it", "adding a title", "reading it once more",
 }
 
-// writeReport waits for each step, and reports progress after it if the caller asked for progress.
+// writeReport waits r.StepMS for each of r.Steps steps and then sets the summary. After each step it sends a progress
+// notification if the request has a progress token. It returns an error if ctx ends.
 func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error {
 	p := sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Total: float64(r.Steps)}
 	for i := range r.Steps {
@@ -126,16 +127,17 @@ func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error
 		case <-ctx.Done():
 			return fmt.Errorf("the report was stopped after %d of %d steps: %w", i, r.Steps, context.Cause(ctx))
 		}
-		p.Progress, p.Message = float64(i+1), stages[i]
+		p.Progress = float64(i + 1)
+		p.Message = reportSteps[i]
 		if p.ProgressToken != nil {
-			_ = req.Session.NotifyProgress(ctx, &p) // ctx ends if the caller has left
+			_ = req.Session.NotifyProgress(ctx, &p) // fails if the client has disconnected, which also ends ctx
 		}
 	}
 	r.Summary = fmt.Sprintf("Report about %s: after %d careful steps there is nothing to report, because this report is a demonstration of progress.", r.Topic, r.Steps)
 	return nil
 }
 
-// note is a note. Its id is never used again.
+// note is a note of list_notes and delete_note. The id of a deleted note is not used again.
 type note struct {
 	ID    int    `json:"id"`
 	Title string `json:"title"`
@@ -147,14 +149,14 @@ type noteList struct {
 	summary
 }
 
-// deletion is the result of delete_note: the deleted note.
+// deletion has the argument of delete_note, the id, and its result, the deleted note.
 type deletion struct {
 	note
 	summary
 }
 
-// addNotes adds list_notes and delete_note. All sessions share the notes. Deleting them does no
-// harm, because they are back after a restart.
+// addNotes adds list_notes and delete_note. All sessions share the notes, which are in memory: a restart restores
+// deleted ones.
 func addNotes(server *sdk.Server) {
 	var mu sync.Mutex // protects notes
 	notes := []note{
@@ -189,15 +191,15 @@ func addNotes(server *sdk.Server) {
 	})
 }
 
-// unit is a unit of measure or a currency: x of it are x*factor+offset in the base unit of its
-// kind. The factors of currencies are samples and not quotations.
+// unit is a unit of measure or a currency. A value x in the unit is x*factor+offset in the base unit of its kind. The
+// factors of currencies are samples and not quotations.
 type unit struct {
-	kind           string
+	kind           string // what the unit measures
 	factor, offset float64
 	names          []string // the symbol first
 }
 
-// units lists all units, those of a kind together.
+// units lists all units, grouped by kind.
 var units = []unit{
 	{"length", 1, 0, []string{"m", "metre", "metres", "meter", "meters"}},
 	{"length", 1000, 0, []string{"km", "kilometre", "kilometres", "kilometer", "kilometers"}},
@@ -212,15 +214,15 @@ var units = []unit{
 	{"currency", 1.14, 0, []string{"GBP", "pound", "pounds", "£"}},
 }
 
-// findUnits returns two units of the same kind with these names. It searches for both together,
-// because a pound can be a mass or a currency.
+// findUnits returns two units of the same kind with the names from and to, in upper or lower case. It searches for a
+// pair, because a name can have several kinds: a pound is a mass or a currency. The error names both.
 func findUnits(from, to string) (unit, unit, error) {
-	called := func(u unit, name string) bool {
+	hasName := func(u unit, name string) bool {
 		return slices.ContainsFunc(u.names, func(n string) bool { return strings.EqualFold(n, name) })
 	}
 	for _, f := range units {
 		for _, t := range units {
-			if f.kind == t.kind && called(f, from) && called(t, to) {
+			if f.kind == t.kind && hasName(f, from) && hasName(t, to) {
 				return f, t, nil
 			}
 		}
@@ -228,7 +230,7 @@ func findUnits(from, to string) (unit, unit, error) {
 	return unit{}, unit{}, fmt.Errorf("there is no way from %q to %q among the units and currencies here", from, to)
 }
 
-// conversion is the result of convert.
+// conversion has the arguments of convert, Value, From and To, and its result.
 type conversion struct {
 	Value  float64 `json:"value"`
 	From   string  `json:"from" jsonschema:"symbol of the unit"`
@@ -238,17 +240,19 @@ type conversion struct {
 	summary
 }
 
-// convertUnits fills in the result, and replaces the names of the units by their symbols.
+// convertUnits sets the result of c, and replaces the names of the units by their symbols.
 func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) error {
 	from, to, err := findUnits(c.From, c.To)
 	if err != nil {
 		return err
 	}
-	x, note := (c.Value*from.factor+from.offset-to.offset)/to.factor, ""
+	converted := (c.Value*from.factor + from.offset - to.offset) / to.factor
+	note := ""
 	if from.kind == "currency" {
-		x, note = math.Round(x*100)/100, " (at sample rates, not live)"
+		converted = math.Round(converted*100) / 100 // cents
+		note = " (at sample rates, not live)"
 	}
-	result, text := roundResult(x)
+	result, text := roundResult(converted)
 	c.From = from.names[0]
 	c.To = to.names[0]
 	c.Kind = from.kind
@@ -257,8 +261,8 @@ func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) erro
 	return nil
 }
 
-// entries is the documentation that search_docs searches.
-var entries = []struct{ title, text string }{
+// docEntries is the documentation that search_docs searches.
+var docEntries = []struct{ title, text string }{
 	{"What answerd is", "answerd is an agent backend in one binary. You ask a question over HTTP; it lets a language model answer with the tools of your MCP servers and tells you everything that happens on the way as typed events."},
 	{"Events", "A run is a sequence of typed events: start, step_start and step_end around each model call, text and reasoning deltas, tool_call_start, tool_call_args, tool_call, tool_progress, one tool_result or tool_error per call, and one terminal event: final_answer, run_error or cancelled. Every event carries type, run_id, seq without a gap, and ts in milliseconds."},
 	{"Resume", "A run does not belong to the connection that started it. After a disconnect send Last-Event-ID to the same stream, POST included, and it continues after that event; the question never runs twice. GET /runs/{run_id}/events replays from the start or after a position. A position no longer kept is 410, a caught-up reader of a finished run gets 204."},
@@ -272,28 +276,28 @@ var entries = []struct{ title, text string }{
 	{"The demo and the stand-in model", "answerd demo starts a loopback IAM that issues real JWTs, an MCP server that verifies them, and an OpenAI-compatible endpoint with a stand-in. The stand-in is not a language model: rules choose tools by the words of the question."},
 }
 
-// found is the result of search_docs.
-type found struct {
+// docSearch has the argument of search_docs, Query, and its result. Title and Text are "" if no entry matches.
+type docSearch struct {
 	Query string `json:"query"`
 	Title string `json:"title,omitempty"`
 	Text  string `json:"text,omitempty"`
 	summary
 }
 
-// words matches the words of a query. commonWords are ignored, because all kinds of questions have them.
+// queryWord matches a word of at least three letters. searchDocs ignores commonWords, which questions of all kinds have.
 var (
-	words       = regexp.MustCompile(`\pL[\pL_]+\pL`)
+	queryWord   = regexp.MustCompile(`\pL[\pL_]+\pL`)
 	commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")
 )
 
-// searchDocs returns the entry that contains the query's words most often. Words in titles count
-// three times.
-func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
+// searchDocs sets the title and the text of the entry that contains the words of the query most often. Words in titles
+// count three times. If no entry has any of the words, only the summary is set.
+func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *docSearch) error {
 	best := 0
 	r.Summary = "The documentation has nothing about that."
-	for _, e := range entries {
+	for _, e := range docEntries {
 		score := 0
-		for _, word := range words.FindAllString(strings.ToLower(r.Query), -1) {
+		for _, word := range queryWord.FindAllString(strings.ToLower(r.Query), -1) {
 			if !slices.Contains(commonWords, word) {
 				word = strings.TrimSuffix(word, "s") // singular and plural
 				score += 3*strings.Count(strings.ToLower(e.title), word) + strings.Count(strings.ToLower(e.text), word)
@@ -309,9 +313,9 @@ func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
 	return nil
 }
 
-// addAskingTool adds a tool without arguments that first asks the user a question; call fills in
-// the result from the answer. In protocol 2026-07-28 the question is a result input_required. The
-// SDK sends it as a request to clients of older protocols.
+// addAskingTool adds a tool without arguments that asks the user a question before it gives a result. call sets the
+// result from the user's answer. In protocol 2026-07-28 the question is a result input_required, and the client calls
+// the tool again with the answer. To clients of older protocols the SDK sends the question as an elicitation request.
 func addAskingTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, question *sdk.ElicitParams, call func(*sdk.ElicitResult, *T) error) {
 	sdk.AddTool(s, t, func(_ context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
 		answer, answered := req.Params.InputResponses[t.Name].(*sdk.ElicitResult)
@@ -345,11 +349,11 @@ func addBooking(s *sdk.Server) {
 	addAskingTool(s, newTool("book_table", "Book a table",
 		"Books a table at the demo's restaurant. It asks the user itself for the name, the number of people and the day.", ""),
 		&sdk.ElicitParams{Mode: "form", Message: "The restaurant needs a few details for your table.", RequestedSchema: json.RawMessage(bookingForm)},
-		func(given *sdk.ElicitResult, b *booking) error {
-			if given.Action != "accept" {
-				return fmt.Errorf("no table was booked: the user gave no details (%s)", given.Action)
+		func(answer *sdk.ElicitResult, b *booking) error {
+			if answer.Action != "accept" {
+				return fmt.Errorf("no table was booked: the user gave no details (%s)", answer.Action)
 			}
-			if err := json.Unmarshal([]byte(encodeJSON(given.Content)), b); err != nil || b.Name == "" || b.People < 1 {
+			if err := json.Unmarshal([]byte(encodeJSON(answer.Content)), b); err != nil || b.Name == "" || b.People < 1 {
 				return errors.New("no table was booked: the details cannot be used")
 			}
 			b.Summary = fmt.Sprintf("A table for %d is booked in the name of %s.", b.People, b.Name)
@@ -360,7 +364,7 @@ func addBooking(s *sdk.Server) {
 // calendarPath is the page on which a person allows the use of the calendar.
 const calendarPath = "/calendar"
 
-// calendarPage is the page without a script; %s is calendarForm or calendarAllowed.
+// calendarPage is the HTML of the page. Its %s is calendarForm or calendarAllowed.
 const calendarPage = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
 <title>Demo calendar</title>
@@ -379,16 +383,16 @@ type consent struct {
 	summary
 }
 
-// addCalendar adds connect_calendar and its page, whose URL for browsers is below url. The user
-// gives consent on that page and not by an answer to the agent, as with a sign-in (MCP,
-// client/elicitation, URL mode). All sessions share one calendar, and each consent is used once.
-func addCalendar(server *sdk.Server, mux *http.ServeMux, url string) {
-	var allowed atomic.Bool
+// addCalendar adds the tool connect_calendar to server, and its page at calendarPath to mux. baseURL is the URL of mux
+// for browsers, without a slash at its end. The user gives consent on that page and not by an answer to the agent, as
+// with a sign-in (MCP, client/elicitation, URL mode). All sessions share one consent, and a successful call uses it up.
+func addCalendar(server *sdk.Server, mux *http.ServeMux, baseURL string) {
+	var allowed atomic.Bool // the user has consented since the last successful call
 	show := func(w http.ResponseWriter, text string) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = io.WriteString(w, fmt.Sprintf(calendarPage, text)) // fails only if the client has left
+		_, _ = io.WriteString(w, fmt.Sprintf(calendarPage, text)) // fails only if the client has disconnected
 	}
 	mux.HandleFunc("GET "+calendarPath, func(w http.ResponseWriter, _ *http.Request) { show(w, calendarForm) })
 	mux.HandleFunc("POST "+calendarPath, func(w http.ResponseWriter, _ *http.Request) {
@@ -400,17 +404,18 @@ func addCalendar(server *sdk.Server, mux *http.ServeMux, url string) {
 		&sdk.ElicitParams{
 			Mode:          "url",
 			Message:       "Allow the use of your calendar on its own page, and come back.",
-			URL:           url + calendarPath,
+			URL:           baseURL + calendarPath,
 			ElicitationID: "calendar",
 		},
-		func(given *sdk.ElicitResult, c *consent) error {
+		func(answer *sdk.ElicitResult, c *consent) error {
 			switch {
-			case given.Action != "accept":
+			case answer.Action != "accept":
 				return errors.New("the calendar is not connected: the user did not want to")
 			case !allowed.Swap(false):
 				return errors.New("the calendar is not connected: nobody allowed it on its page")
 			}
-			c.Connected, c.Summary = true, "The calendar is connected."
+			c.Connected = true
+			c.Summary = "The calendar is connected."
 			return nil
 		})
 }

@@ -127,8 +127,8 @@ func TestSlowReportReportsProgress(t *testing.T) {
 	}
 	for i := range 4 {
 		p := <-got
-		if p.Progress != float64(i+1) || p.Total != 4 || p.Message != stages[i] || p.ProgressToken != "p" {
-			t.Errorf("progress %d is %+v, want %d of 4 with %q for the token p", i, p, i+1, stages[i])
+		if p.Progress != float64(i+1) || p.Total != 4 || p.Message != reportSteps[i] || p.ProgressToken != "p" {
+			t.Errorf("progress %d is %+v, want %d of 4 with %q for the token p", i, p, i+1, reportSteps[i])
 		}
 	}
 }
@@ -225,11 +225,11 @@ func TestSearchDocsFindsEntries(t *testing.T) {
 		"How do I resume a stream?": "Resume", "resuming after a disconnect": "Resume", "what is answerd": "What answerd is", "how are tokens cached": "Tokens, JWT and IAM",
 		"jaeger otel traces": "Tracing and metrics", "which tools need approval": "Approval by a person", "is the stand-in a language model": "The demo and the stand-in model",
 	}
-	for _, e := range entries {
+	for _, e := range docEntries {
 		questions[e.title] = e.title
 	}
 	for query, want := range questions {
-		r := found{Query: query}
+		r := docSearch{Query: query}
 		if err := searchDocs(t.Context(), nil, &r); err != nil || r.Title != want {
 			t.Errorf("%q: got %q, %v; want %q", query, r.Title, err, want)
 		}
