@@ -284,7 +284,8 @@ type docSearch struct {
 	summary
 }
 
-// queryWord matches a word of at least three letters. searchDocs ignores commonWords, which questions of all kinds have.
+// queryWord matches a word of at least three letters. searchDocs ignores commonWords, which questions of all kinds
+// have.
 var (
 	queryWord   = regexp.MustCompile(`\pL[\pL_]+\pL`)
 	commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")

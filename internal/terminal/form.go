@@ -9,46 +9,47 @@ import (
 	"strings"
 )
 
-// formField is a property of an elicitation's schema (MCP specification, Elicitation,
-// PrimitiveSchemaDefinition), as far as it matters for asking.
+// formField is a property of an elicitation's schema (MCP specification, Elicitation, PrimitiveSchemaDefinition). It
+// has the keywords that are needed to ask for a value; answerd checks the value against the whole schema.
 type formField struct {
 	choices
-	Type        any             `json:"type"` // a string, as MCP has it; some servers send a list
+	Type        any             `json:"type"` // a string in MCP; some servers send a list of types
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
-	Items       choices         `json:"items"`   // of an array
-	Default     json.RawMessage `json:"default"` // as it is written, since a float would round large integers
+	Items       choices         `json:"items"`   // what an item of an array may be
+	Default     json.RawMessage `json:"default"` // not decoded, because a float64 would round large integers
 }
 
-// choices are the values that a field, or an item of a list, may have; all of them are empty if it may have any.
+// choices are the values that a field, or an item of a list, may have. If all members are empty, every value is
+// allowed.
 type choices struct {
 	Enum  []json.RawMessage `json:"enum"`
 	OneOf []titledValue     `json:"oneOf"`
-	AnyOf []titledValue     `json:"anyOf"` // of items
+	AnyOf []titledValue     `json:"anyOf"` // used for items of a list
 }
 
-// titledValue is a value with what it is called (MCP 2025-11-25, TitledSingleSelectEnumSchema).
+// titledValue is a value with its title for people (MCP 2025-11-25, TitledSingleSelectEnumSchema).
 type titledValue struct {
 	Const json.RawMessage `json:"const"`
 	Title string          `json:"title"`
 }
 
-// values returns the values that may be chosen, whichever of the keywords lists them.
+// values returns the values of all keywords together; nil if every value is allowed.
 func (c choices) values() []json.RawMessage {
 	out := slices.Clone(c.Enum)
-	for _, one := range slices.Concat(c.OneOf, c.AnyOf) {
-		if one.Const != nil {
-			out = append(out, one.Const)
+	for _, titled := range slices.Concat(c.OneOf, c.AnyOf) {
+		if titled.Const != nil {
+			out = append(out, titled.Const)
 		}
 	}
 	return out
 }
 
-// String lists the values, with what they are called.
+// String lists the values with their titles: "s = small, m = medium".
 func (c choices) String() string {
 	titles := make(map[string]string)
-	for _, one := range slices.Concat(c.OneOf, c.AnyOf) {
-		titles[string(one.Const)] = one.Title
+	for _, titled := range slices.Concat(c.OneOf, c.AnyOf) {
+		titles[string(titled.Const)] = titled.Title
 	}
 	var out []string
 	for _, value := range c.values() {
@@ -61,7 +62,7 @@ func (c choices) String() string {
 	return strings.Join(out, ", ")
 }
 
-// find returns the value that the person writes as text; nil if there is none.
+// find returns the allowed value whose textOfValue is text, or nil if the choices have no such value.
 func (c choices) find(text string) json.RawMessage {
 	for _, value := range c.values() {
 		if textOfValue(value) == text {
@@ -80,16 +81,17 @@ func textOfValue(value json.RawMessage) string {
 	return string(value)
 }
 
-// kind returns the type of the field; "" if its schema does not name one type.
+// kind returns the type of the field, or "" if its schema names no type or a list of types.
 func (f formField) kind() string {
 	kind, _ := f.Type.(string)
 	return kind
 }
 
-// hasDefault reports whether the field has a default. null counts as none.
+// hasDefault reports whether the field has a default other than null.
 func (f formField) hasDefault() bool { return f.Default != nil && string(f.Default) != "null" }
 
-// prompt returns what the person is asked for the field with that name.
+// prompt returns the text that asks the person for a value of the field: its title or else its name, its description,
+// the values to choose from or else the type, and the default.
 func (f formField) prompt(name string, required bool) string {
 	title := name
 	if f.Title != "" {
@@ -115,11 +117,11 @@ func (f formField) prompt(name string, required bool) string {
 	return title
 }
 
-// askField asks for one field until the reply has its type. It returns nil for a field that is left
-// out, and the default for an empty reply.
+// askField asks the person for the value of a field, and asks again until the reply is one of its type. An empty reply
+// means the default. Without a default, askField returns nil for an optional field, and asks again for a required one.
 func (s *Session) askField(ctx context.Context, name string, field formField, required bool) (any, error) {
 	for {
-		reply, err := s.read(ctx, PlainText("  "+field.prompt(name, required)+": "))
+		reply, err := s.readAnswer(ctx, PlainText("  "+field.prompt(name, required)+": "))
 		if err != nil {
 			return nil, err
 		}
@@ -137,11 +139,12 @@ func (s *Session) askField(ctx context.Context, name string, field formField, re
 	}
 }
 
-// parse returns the reply as a value of the field's type.
+// parse converts a reply to a value that can be encoded as JSON and has the field's type. If the field has choices, the
+// reply must be one of them. ok is false if the reply is not a value of the field.
 func (f formField) parse(reply string) (value any, ok bool) {
 	if len(f.values()) > 0 {
-		found := f.find(reply)
-		return found, found != nil
+		chosen := f.find(reply)
+		return chosen, chosen != nil
 	}
 	switch f.kind() {
 	case "integer":
@@ -162,14 +165,16 @@ func (f formField) parse(reply string) (value any, ok bool) {
 	return reply, true
 }
 
-// parseNumber returns the reply as it is written if JSON can write it like that, so that no digit is lost.
-func parseNumber(reply string, whole bool) (value any, ok bool) {
-	if whole && strings.ContainsAny(reply, ".eE") {
+// parseNumber converts a reply to a number, or to an integer if isInteger is true. It returns a json.Number with the
+// digits of the reply, so that a large number is not rounded, or a float64 for a number that is not written as JSON
+// writes it, such as ".5".
+func parseNumber(reply string, isInteger bool) (value any, ok bool) {
+	if isInteger && strings.ContainsAny(reply, ".eE") {
 		return nil, false
 	}
-	reply = strings.TrimPrefix(reply, "+") // which JSON does not have
+	reply = strings.TrimPrefix(reply, "+") // JSON has no such sign
 	n, err := strconv.ParseFloat(reply, 64)
-	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) { // nor "nan" and "inf"
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) { // ParseFloat accepts "nan" and "inf"
 		return nil, false
 	}
 	if json.Valid([]byte(reply)) {
@@ -178,8 +183,8 @@ func parseNumber(reply string, whole bool) (value any, ok bool) {
 	return n, true
 }
 
-// parseList returns the items of a list. Commas separate them; without a comma, blanks do, unless the reply is one of the
-// items to choose from.
+// parseList converts a reply to the items of a list, which commas separate. In a reply without a comma white space
+// separates them, unless the whole reply is one of the values to choose from.
 func (f formField) parseList(reply string) []any {
 	texts := strings.FieldsFunc(reply, func(r rune) bool { return r == ',' })
 	if len(texts) == 1 && f.Items.find(reply) == nil {

@@ -15,21 +15,21 @@ import (
 	"answerd/internal/event"
 )
 
-// answerInterrupts asks the person about each interrupt of a suspended run and sends the answers. It sends each
-// before it asks the next one, so that an answer counts even if the person stops in between. At the end of In
-// the rest is declined, since nobody is left to answer and the run would wait until the questions expire.
+// answerInterrupts asks the person about each interrupt of a suspended run and sends the answers. It sends each answer
+// before it asks the next question, so that an answer counts even if the person then stops. At the end of In it
+// declines the remaining interrupts, because the run would otherwise wait until they expire.
 func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupts []event.Interrupt) error {
 	s.status.set("")
 	for _, interrupt := range interrupts {
-		for asked := false; !asked; {
-			input, err := s.decide(ctx, interrupt)
+		for accepted := false; !accepted; {
+			input, err := s.decideInput(ctx, interrupt)
 			if errors.Is(err, io.EOF) {
-				input, err = refuse(interrupt, "the input ended"), nil
+				input, err = declineInput(interrupt, "the input ended"), nil
 			}
 			if err != nil {
 				return err
 			}
-			if asked, err = s.sendInput(ctx, view.start.runID, interrupt.ID, input); err != nil {
+			if accepted, err = s.sendInput(ctx, view.start.runID, interrupt.ID, input); err != nil {
 				return err
 			}
 		}
@@ -37,17 +37,20 @@ func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupt
 	return nil
 }
 
-// sendInput sends the answer to an interrupt. It returns false if answerd refuses the values, for
-// example those of a form that do not fit its schema; the person can then answer again.
+// sendInput sends the answer to an interrupt, and sets input["id"] for that. accepted is false without an error if
+// answerd refuses the values, for example because they do not match the schema of a form, and a person can answer
+// again. An answer that is too late counts as accepted: the person sees a warning, and the run continues without the
+// answer.
 func (s *Session) sendInput(ctx context.Context, run, interrupt string, input map[string]any) (accepted bool, _ error) {
 	input["id"] = interrupt
 	err := s.client.SendInput(ctx, run, input)
 	if err == nil {
 		return true, nil
 	}
-	var p *client.Problem
+	p, ok := errors.AsType[*client.Problem](err)
 	switch {
-	case !errors.As(err, &p):
+	case !ok:
+		return false, err
 	case p.IsTooLate():
 		s.printLine("! too late, or already answered: %s", p)
 		return true, nil
@@ -60,22 +63,23 @@ func (s *Session) sendInput(ctx context.Context, run, interrupt string, input ma
 	return false, err
 }
 
-// refuse returns the input that declines an interrupt.
-func refuse(interrupt event.Interrupt, reason string) map[string]any {
+// declineInput returns the input that declines an interrupt. The model gets the reason, except for an elicitation,
+// which has none.
+func declineInput(interrupt event.Interrupt, reason string) map[string]any {
 	if interrupt.Kind == event.KindElicitation {
 		return map[string]any{"action": "decline"}
 	}
 	return map[string]any{"approved": false, "reason": reason}
 }
 
-// decide returns the person's answer to an interrupt, as POST /runs/{run_id}/input takes it. With ApproveAll it
-// approves calls and higher limits without a question, also at a terminal. Otherwise it declines without a terminal.
-// It never fills in a form by itself, because nobody has agreed to any value of it.
-func (s *Session) decide(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
+// decideInput returns the input that answers an interrupt, for POST /runs/{run_id}/input. With ApproveAll it approves
+// calls and higher limits without a question. Everything else it asks the person, or declines if the session is not
+// interactive. It never fills in a form by itself, because no person would have agreed to the values.
+func (s *Session) decideInput(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	switch {
 	case interrupt.Kind == event.KindElicitation && !s.options.Interactive:
 		s.printLine("! %s asks for input, which needs a terminal: declined", interrupt.Server)
-		return refuse(interrupt, ""), nil
+		return declineInput(interrupt, ""), nil
 	case interrupt.Kind == event.KindElicitation && interrupt.Mode == "url":
 		return s.openPage(ctx, interrupt)
 	case interrupt.Kind == event.KindElicitation:
@@ -85,12 +89,13 @@ func (s *Session) decide(ctx context.Context, interrupt event.Interrupt) (map[st
 		return map[string]any{"approved": true}, nil
 	case !s.options.Interactive:
 		s.printLine("! %s: refused, because there is no terminal; -yes approves", interrupt.Message)
-		return refuse(interrupt, "there was no terminal to ask at"), nil
+		return declineInput(interrupt, "there was no terminal to ask at"), nil
 	}
 	return s.approve(ctx, interrupt)
 }
 
-// approve asks whether a call may be made, or a limit raised.
+// approve asks the person whether a call may be made, or a limit of the run raised, and returns the input with their
+// decision. The person can edit the arguments of a call, and can give a reason for a refusal.
 func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	s.printLine("%s", interrupt.Message)
 	choices := "[y]es, [n]o: "
@@ -99,7 +104,7 @@ func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[s
 		choices = "[y]es, [n]o, [e]dit the arguments: "
 	}
 	for {
-		reply, err := s.read(ctx, choices)
+		reply, err := s.readAnswer(ctx, choices)
 		if err != nil {
 			return nil, err
 		}
@@ -107,16 +112,16 @@ func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[s
 		case "y", "yes":
 			return map[string]any{"approved": true}, nil
 		case "n", "no":
-			reason, err := s.read(ctx, "Reason, for the model (may be empty): ")
+			reason, err := s.readAnswer(ctx, "Reason, for the model (may be empty): ")
 			if err != nil && !errors.Is(err, io.EOF) {
 				return nil, err
 			}
 			return map[string]any{"approved": false, "reason": reason}, nil
 		case "e", "edit":
-			if len(interrupt.Args) == 0 {
+			if len(interrupt.Args) == 0 { // a limit, or a call without arguments
 				continue
 			}
-			line, err := s.read(ctx, "Arguments, as a JSON object: ")
+			line, err := s.readAnswer(ctx, "Arguments, as a JSON object: ")
 			if err != nil {
 				return nil, err
 			}
@@ -130,12 +135,13 @@ func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[s
 	}
 }
 
-// openPage shows the address that a server wants the person to open.
+// openPage shows the URL that a server wants the person to open, waits until the person says that they are done or
+// decline, and returns that as input.
 func (s *Session) openPage(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	s.printLine("%s asks: %s", interrupt.Server, interrupt.Message)
 	s.printLine("  Open %s", interrupt.URL)
 	for {
-		reply, err := s.read(ctx, "[d]one, or [n]o: ")
+		reply, err := s.readAnswer(ctx, "[d]one, or [n]o: ")
 		if err != nil {
 			return nil, err
 		}
@@ -148,8 +154,8 @@ func (s *Session) openPage(ctx context.Context, interrupt event.Interrupt) (map[
 	}
 }
 
-// fillForm asks for each field of a form. The server's schema is checked by answerd: input that
-// does not fit is refused there, and the form is asked again.
+// fillForm asks the person whether they want to answer a form, then for each field, and returns the input. It checks
+// only the types of values; answerd checks them against the whole schema (sendInput).
 func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	var schema struct {
 		Properties map[string]formField `json:"properties"`
@@ -159,7 +165,7 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 		return nil, fmt.Errorf("decode the form: %w", err)
 	}
 	s.printLine("%s asks: %s", interrupt.Server, interrupt.Message)
-	reply, err := s.read(ctx, "[y] answer, [n] decline: ")
+	reply, err := s.readAnswer(ctx, "[y] answer, [n] decline: ")
 	if err != nil {
 		return nil, err
 	}
@@ -167,19 +173,19 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 	if reply != "y" && reply != "yes" && reply != "" {
 		return map[string]any{"action": "decline"}, nil
 	}
-	content := map[string]any{}
-
-	names := slices.SortedFunc(maps.Keys(schema.Properties), func(a, b string) int {
-		// Required fields first, each group by name: a JSON object has no order.
-		if ra, rb := slices.Contains(schema.Required, a), slices.Contains(schema.Required, b); ra != rb {
-			if ra {
-				return -1
-			}
-			return 1
+	// The properties of a JSON object have no order: ask for the required fields first, and sort by name.
+	names := slices.Sorted(maps.Keys(schema.Properties))
+	slices.SortStableFunc(names, func(a, b string) int {
+		isRequired, isOtherRequired := slices.Contains(schema.Required, a), slices.Contains(schema.Required, b)
+		switch {
+		case isRequired == isOtherRequired:
+			return 0
+		case isRequired:
+			return -1
 		}
-		return strings.Compare(a, b)
+		return 1
 	})
-
+	content := map[string]any{}
 	for _, name := range names {
 		value, err := s.askField(ctx, name, schema.Properties[name], slices.Contains(schema.Required, name))
 		if err != nil {

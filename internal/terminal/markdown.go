@@ -17,8 +17,9 @@ import (
 	"golang.org/x/text/width"
 )
 
-// markdown parses CommonMark with the tables of GitHub, but without link reference definitions: the link is in another
-// block as a rule, which is on the terminal already, and the parser drops the text of a definition. So both stay text.
+// markdown parses CommonMark with GitHub's tables and strikethrough, but without link reference definitions. The parser
+// would remove a definition from the text, but the link that needs it is usually in another block, which is already on
+// the terminal. So the link and the definition are shown as they are written.
 var markdown = goldmark.New(
 	goldmark.WithParser(parser.NewParser(parser.WithBlockParsers(parser.DefaultBlockParsers()...), parser.WithInlineParsers(parser.DefaultInlineParsers()...))),
 	goldmark.WithExtensions(extension.Table, extension.Strikethrough),
@@ -29,10 +30,10 @@ var markdown = goldmark.New(
 type markdownWriter struct {
 	w       io.Writer
 	pending string // text of the block that has not ended
-	wrote   bool   // a block was written, so the next one needs a blank line before it
+	wrote   bool   // a block was written, so a blank line must precede the next block
 }
 
-// write renders the blocks that end with delta, and keeps the rest.
+// write appends delta to the text, and renders the blocks that are complete now.
 func (m *markdownWriter) write(delta string) error {
 	m.pending += delta
 	for {
@@ -48,14 +49,15 @@ func (m *markdownWriter) write(delta string) error {
 	}
 }
 
-// end renders what is left as a block. A fence that is still open ends there.
+// end renders the remaining text as a block, also if its fenced code is not closed. write may be called again later.
 func (m *markdownWriter) end() error {
 	block := m.pending
 	m.pending = ""
 	return m.render(block)
 }
 
-// render writes a block.
+// render writes a block to m.w as text with styles, after a blank line unless it is the first block. A block of only
+// white space is skipped.
 func (m *markdownWriter) render(block string) error {
 	if strings.TrimSpace(block) == "" {
 		return nil
@@ -69,29 +71,30 @@ func (m *markdownWriter) render(block string) error {
 	return err
 }
 
-// blockEnd returns the offset after the first blank line outside of fenced code; -1 if there is
-// none yet.
+// blockEnd returns the length of the first block of source, with the blank line at its end. It returns -1 if the block
+// is not complete: if there is no blank line outside of fenced code yet. Blank lines at the start belong to the block.
 func blockEnd(source string) int {
-	open, offset := "", 0
+	openFence := "" // the fence that began the code; "" outside of fenced code
+	offset := 0     // the end of the current line
 	for line := range strings.Lines(source) {
 		offset += len(line)
 		trimmed := strings.TrimSpace(line)
 		fence, info := cutFence(trimmed)
 		switch {
-		case open == "" && fence != "":
-			open = fence
-		case open != "" && strings.HasPrefix(fence, open) && info == "":
-			open = ""
-		case open == "" && trimmed == "" && strings.HasSuffix(line, "\n") && strings.TrimSpace(source[:offset]) != "":
+		case openFence == "" && fence != "":
+			openFence = fence
+		case openFence != "" && strings.HasPrefix(fence, openFence) && info == "":
+			openFence = ""
+		case openFence == "" && trimmed == "" && strings.HasSuffix(line, "\n") && strings.TrimSpace(source[:offset]) != "":
 			return offset
 		}
 	}
 	return -1
 }
 
-// cutFence returns the code fence that a line begins with, and what follows it; "" if it begins with none. By
-// section 4.5 of CommonMark, a fence has three or more backticks or tildes, and no backtick follows a fence of
-// backticks. The fence that ends a block has at least as many of the same characters, and nothing follows it.
+// cutFence splits a line that begins with a code fence into the fence and the text after it. fence is "" for other
+// lines. By section 4.5 of CommonMark a fence has three or more backticks or tildes, and no backtick follows a fence of
+// backticks. The fence that ends a block has at least as many of the same characters, and no text follows it.
 func cutFence(line string) (fence, info string) {
 	for _, character := range []string{"`", "~"} {
 		info = strings.TrimLeft(line, character)
@@ -105,13 +108,14 @@ func cutFence(line string) (fence, info string) {
 // renderMarkdown returns Markdown as text for a terminal, with a line feed at its end.
 func renderMarkdown(source string) string {
 	r := &renderer{source: []byte(source)}
-	return strings.TrimRight(r.renderBlocks(markdown.Parser().Parse(text.NewReader(r.source)), "\n\n"), "\n") + "\n"
+	document := markdown.Parser().Parse(text.NewReader(r.source))
+	return strings.TrimRight(r.renderBlocks(document, "\n\n"), "\n") + "\n"
 }
 
-// renderer renders the nodes of one document.
+// renderer renders the nodes of one document. The nodes refer to the document's source.
 type renderer struct{ source []byte }
 
-// renderBlocks returns the child blocks of the node, with separator between them.
+// renderBlocks returns the text of the node's child blocks, with separator between them.
 func (r *renderer) renderBlocks(n ast.Node, separator string) string {
 	var parts []string
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
@@ -120,7 +124,7 @@ func (r *renderer) renderBlocks(n ast.Node, separator string) string {
 	return strings.Join(parts, separator)
 }
 
-// renderBlock returns one block without a line feed at its end.
+// renderBlock returns the text of one block without a line feed at its end.
 func (r *renderer) renderBlock(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.Heading:
@@ -132,22 +136,27 @@ func (r *renderer) renderBlock(node ast.Node) string {
 	case *ast.List:
 		return r.list(n)
 	case *ast.FencedCodeBlock, *ast.CodeBlock, *ast.HTMLBlock:
-		var code strings.Builder
-		for i := range n.Lines().Len() {
-			segment := n.Lines().At(i)
-			code.Write(segment.Value(r.source))
-		}
-		if h, ok := n.(*ast.HTMLBlock); ok && h.HasClosure() { // the line that ends it is not among its lines
-			code.Write(h.ClosureLine.Value(r.source))
-		}
-		return prefixLines(strings.TrimRight(code.String(), "\n"), "    "+styleCode, "    ") + styleReset
+		return prefixLines(strings.TrimRight(r.literal(n), "\n"), "    "+styleCode, "    ") + styleReset
 	case *table.Table:
 		return r.table(n)
 	}
 	return r.inline(node)
 }
 
-// list returns a list with its bullets or numbers. Nested blocks are indented below them.
+// literal returns the lines of a block of code or HTML as they are written.
+func (r *renderer) literal(n ast.Node) string {
+	var code strings.Builder
+	for i := range n.Lines().Len() {
+		segment := n.Lines().At(i)
+		code.Write(segment.Value(r.source))
+	}
+	if html, ok := n.(*ast.HTMLBlock); ok && html.HasClosure() { // Lines does not include the closing line
+		code.Write(html.ClosureLine.Value(r.source))
+	}
+	return code.String()
+}
+
+// list returns the text of a list. Each item has a bullet or a number, and its further lines are indented by as much.
 func (r *renderer) list(n *ast.List) string {
 	separator := "\n"
 	if !n.IsTight {
@@ -161,15 +170,16 @@ func (r *renderer) list(n *ast.List) string {
 			bullet = fmt.Sprintf("%d. ", number)
 			number++
 		}
-		items = append(items, prefixLines(r.renderBlocks(item, separator), bullet, strings.Repeat(" ", utf8.RuneCountInString(bullet))))
+		indent := strings.Repeat(" ", utf8.RuneCountInString(bullet))
+		items = append(items, prefixLines(r.renderBlocks(item, separator), bullet, indent))
 	}
 	return strings.Join(items, separator)
 }
 
-// table returns a table with columns of equal width.
+// table returns the text of a table. All cells of a column are padded to the same width; the header is bold.
 func (r *renderer) table(n *table.Table) string {
-	var rows [][]string
-	var widths []int
+	var rows [][]string // the header first
+	var widths []int    // of the columns
 	for row := n.FirstChild(); row != nil; row = row.NextSibling() {
 		var cells []string
 		for cell := row.FirstChild(); cell != nil; cell = cell.NextSibling() {
@@ -196,16 +206,17 @@ func (r *renderer) table(n *table.Table) string {
 	return strings.Join(lines, "\n")
 }
 
-// visibleWidth returns the number of columns that text takes, without its styles: two for most emoji and for East Asian
-// wide characters (Unicode Standard Annex #11), none for combining marks and for what joins emoji.
+// visibleWidth returns the number of terminal columns that text takes. Most emoji and East Asian wide characters take
+// two (Unicode Standard Annex #11). Styles, combining marks and format characters such as emoji joiners take no column.
 func visibleWidth(text string) int {
-	columns, style := 0, false
+	columns := 0
+	inStyle := false // between ESC and the m that ends a style
 	for _, r := range text {
 		switch {
 		case r == '\x1b':
-			style = true
-		case style:
-			style = r != 'm'
+			inStyle = true
+		case inStyle:
+			inStyle = r != 'm'
 		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 		default:
 			columns++
@@ -217,7 +228,8 @@ func visibleWidth(text string) int {
 	return columns
 }
 
-// inline returns the text of a block: its words, emphasis, code and links.
+// inline returns the text of a node's inline children, with styles for emphasis and code, and with the URL after a
+// link.
 func (r *renderer) inline(n ast.Node) string {
 	var b strings.Builder
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
@@ -257,13 +269,15 @@ func (r *renderer) inline(n ast.Node) string {
 	return b.String()
 }
 
-// textOf resolves backslash escapes and character references. A reference can stand for a control
-// character, so the result is cleaned once more.
+// textOf resolves the character references and backslash escapes of Markdown text. A reference can be a control
+// character, so textOf applies PlainText again.
 func textOf(source []byte) string {
-	return PlainText(string(util.UnescapePunctuations(util.ResolveEntityNames(util.ResolveNumericReferences(source)))))
+	source = util.ResolveNumericReferences(source)
+	source = util.ResolveEntityNames(source)
+	return PlainText(string(util.UnescapePunctuations(source)))
 }
 
-// prefixLines puts first before the first line of text, and rest before the others.
+// prefixLines returns text with first before its first line and rest before each further line.
 func prefixLines(text, first, rest string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

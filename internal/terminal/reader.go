@@ -12,19 +12,23 @@ import (
 	"golang.org/x/term"
 )
 
-// ErrInterrupted says that the context ended before the run did, or that the person typed Ctrl-C. The run was cancelled.
+// ErrInterrupted means that the context ended before the run did, or that the person typed Ctrl-C at a prompt. Ask has
+// then cancelled the run, or has reported on Err that it could not.
 var ErrInterrupted = errors.New("interrupted; the run was cancelled")
 
-const maxLineBytes = 1 << 20 // of the input, if it is not a terminal
+const (
+	maxLineBytes = 1 << 20 // of the input, if it is not a terminal
+	ctrlC        = 3       // the byte that a terminal in raw mode sends for Ctrl-C
+)
 
-// lineReader prints a prompt and reads one line, without its line feed. It returns io.EOF at the
-// end of the input, an error that wraps it if the input cannot be read any further, ErrInterrupted after Ctrl-C, and
-// the context's error if ctx ends first.
+// lineReader prints a prompt and returns the next line without its line feed. Errors are io.EOF at the end of the
+// input, an error that wraps io.EOF if the input cannot be read any further, ErrInterrupted after Ctrl-C on a terminal,
+// and the context's error if ctx ends first.
 type lineReader func(ctx context.Context, prompt string) (string, error)
 
-// newLineReaders returns two readers of in. On a terminal each has line editing and a history of
-// its own, so that answers to approvals are not among the questions. Elsewhere both are the same reader, and
-// a read does not end before there is a line, even if ctx ends.
+// newLineReaders returns two readers of in. On a terminal each has line editing and its own history, so that the
+// history of questions does not contain answers to approvals. If in is not a terminal, both are the same reader, and a
+// read that has begun waits for a line even if ctx ends.
 func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineReader) {
 	if file, ok := in.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return newTerminalReader(file, prompts), newTerminalReader(file, prompts)
@@ -37,7 +41,7 @@ func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineRea
 		}
 		fmt.Fprint(prompts, prompt)
 		if !lines.Scan() {
-			if err := lines.Err(); err != nil { // nothing can be read after it either
+			if err := lines.Err(); err != nil { // permanent, for example a line above maxLineBytes
 				return "", errors.Join(fmt.Errorf("read a line of the input: %w", err), io.EOF)
 			}
 			return "", io.EOF
@@ -47,8 +51,11 @@ func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineRea
 	return read, read
 }
 
-// newTerminalReader returns a reader with line editing. The terminal is in raw mode only during a
-// read, so that Ctrl-C interrupts a run as usual. In raw mode Ctrl-C ends the read with ErrInterrupted.
+// newTerminalReader returns a reader of a terminal, with line editing. Only during a read is the terminal in raw mode,
+// in which Ctrl-C ends the read with ErrInterrupted. Between reads Ctrl-C sends SIGINT as usual.
+//
+// If ctx ends before the line does, the read returns, but its goroutine waits for the next line. The process is about
+// to exit then.
 func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
 	keys := &keyReader{Reader: file}
 	terminal := term.NewTerminal(struct {
@@ -62,15 +69,14 @@ func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
 		}
 		defer term.Restore(int(file.Fd()), state)
 		if width, height, err := term.GetSize(int(file.Fd())); err == nil {
-			_ = terminal.SetSize(width, height) // an error is one of prompts
+			_ = terminal.SetSize(width, height) // fails only if prompts cannot be written
 		}
 		terminal.SetPrompt(prompt)
 		type line struct {
 			text string
 			err  error
 		}
-		read := make(chan line, 1)
-		// The goroutine ends with its read. If ctx ends first, the process is about to exit.
+		read := make(chan line, 1) // with a buffer, so that the goroutine can end after ctx
 		go func() {
 			keys.interrupted = false
 			text, err := terminal.ReadLine()
@@ -88,15 +94,15 @@ func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
 	}
 }
 
-// keyReader records that Ctrl-C was typed, which term.Terminal does not tell from Ctrl-D.
+// keyReader records whether Ctrl-C was typed. term.Terminal returns io.EOF for Ctrl-C and for Ctrl-D.
 type keyReader struct {
 	io.Reader
-	interrupted bool
+	interrupted bool // Ctrl-C was read since newTerminalReader's last read began
 }
 
 // Read implements io.Reader.
 func (k *keyReader) Read(p []byte) (int, error) {
 	n, err := k.Reader.Read(p)
-	k.interrupted = k.interrupted || bytes.IndexByte(p[:n], 3) >= 0
+	k.interrupted = k.interrupted || bytes.IndexByte(p[:n], ctrlC) >= 0
 	return n, err
 }

@@ -21,14 +21,15 @@ const (
 	serversTimeout = time.Minute      // npx and uvx may download a server first
 )
 
-// exportRun writes the export of a run that has ended into a file, also if the run failed.
+// exportRun downloads the export of a run that has ended, also of one that failed, and replaces the file
+// Options.Export by it.
 func (s *Session) exportRun(ctx context.Context, run string) error {
 	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(run, "/export"), nil, nil)
 	if err != nil {
 		return fmt.Errorf("export the run: %w", err)
 	}
 	defer resp.Body.Close()
-	file, err := os.OpenFile(s.options.Export, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // it has what the tools returned
+	file, err := os.OpenFile(s.options.Export, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // private: an export has the results of tools
 	if err != nil {
 		return fmt.Errorf("write -export: %w", err)
 	}
@@ -39,10 +40,10 @@ func (s *Session) exportRun(ctx context.Context, run string) error {
 	return nil
 }
 
-// followRun asks the question of a run and handles the run's events until it ends. It answers interrupts of
-// the run, and resumes the stream after a lost connection. Without the id of an event there is no position to
-// resume from, so a stream that breaks before its first event is an error; the run, if there is one, is then
-// cancelled by the service for lack of readers.
+// followRun asks the question of view and shows the events of the run until the run ends. It asks the person to answer
+// interrupts, and resumes the stream after a lost connection. The error says why there is no answer: the run failed or
+// was cancelled, ctx ended, or the stream cannot be resumed. A stream that ends before its first event has no position
+// to resume from. If a run has started, the service cancels it for lack of readers.
 func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnswer, error) {
 	stream, err := s.ask(ctx, view)
 	if err != nil {
@@ -71,18 +72,19 @@ func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnsw
 	}
 }
 
-// resume opens the events of the run after the last one that was read. It tries again while
-// answerd cannot be reached, for as long as a run waits for a reader by default (resumeTimeout). A problem with a status
-// below 500 says that trying again does not help, such as 410 for events that are no longer kept.
-func (s *Session) resume(ctx context.Context, r *runView) (*client.Stream, error) {
+// resume opens a stream of the run's events after view.lastID. While answerd cannot be reached or answers with a status
+// from 500, resume tries again with growing pauses, until ctx ends or for resumeTimeout. It returns the last error. A
+// status below 500, such as 410 for events that are no longer kept, is returned at once.
+func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, error) {
 	deadline := time.Now().Add(resumeTimeout)
 	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(r.start.runID, "/events"), nil, http.Header{"Last-Event-ID": {r.lastID}})
+		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(view.start.runID, "/events"), nil, http.Header{"Last-Event-ID": {view.lastID}})
 		if err == nil {
 			return stream, nil
 		}
-		var p *client.Problem
-		if errors.As(err, &p) && p.Status < http.StatusInternalServerError || time.Now().Add(wait).After(deadline) || ctx.Err() != nil {
+		p, isProblem := errors.AsType[*client.Problem](err)
+		isPermanent := isProblem && p.Status < http.StatusInternalServerError
+		if isPermanent || time.Now().Add(wait).After(deadline) || ctx.Err() != nil {
 			return nil, err
 		}
 		s.status.set("no connection to answerd; trying again")
@@ -93,15 +95,16 @@ func (s *Session) resume(ctx context.Context, r *runView) (*client.Stream, error
 	}
 }
 
-// streamEnd says how a stream ended; all fields are nil if the connection was lost.
+// streamEnd says how a stream ended. One field is set; all are nil if the stream ended before the run did.
 type streamEnd struct {
-	final      *event.FinalAnswer
-	failed     error             // the run failed or was cancelled, or its events cannot be shown
-	interrupts []event.Interrupt // the run is suspended
+	final      *event.FinalAnswer // the answer of the run
+	failed     error              // the run failed or was cancelled, or its events cannot be shown
+	interrupts []event.Interrupt  // of a run that is suspended
 }
 
-// readStream handles the events of a stream until the run ends, is suspended, or the stream
-// breaks. err says why it broke.
+// readStream shows the events of a stream until the run ends or is suspended, and sets view.lastID after each. If the
+// stream ends earlier, or an event that ends it cannot be decoded, end is zero and err says why. If an event cannot be
+// shown, readStream cancels the run.
 func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEnd, err error) {
 	for {
 		frame, err := stream.Next()
@@ -137,34 +140,36 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 			view.endText()
 			return streamEnd{interrupts: suspended.Interrupts}, nil
 		}
-		if err := view.showEvent(frame); err != nil { // such as a closed Out: reading on does not help
+		if err := view.showEvent(frame); err != nil { // for example, Out is closed
 			s.cancelRun(view)
 			return streamEnd{failed: err}, nil
 		}
 	}
 }
 
-// ask sends the question of a run. Repeated, it attaches to the same run, because of its key.
-func (s *Session) ask(ctx context.Context, r *runView) (*client.Stream, error) {
-	return s.client.Stream(ctx, http.MethodPost, "/answer/stream", r.question, http.Header{"Idempotency-Key": {r.key}})
+// ask sends the question of view and returns the stream of the run's events. If the question was sent before, its
+// idempotency key makes answerd return the events of the same run.
+func (s *Session) ask(ctx context.Context, view *runView) (*client.Stream, error) {
+	return s.client.Stream(ctx, http.MethodPost, "/answer/stream", view.question, http.Header{"Idempotency-Key": {view.key}})
 }
 
-// cancelRun cancels a run whose caller has interrupted it. It has a context of its own, because
-// the caller's has ended. If it fails, the person is told: the run continues until its grace period ends.
-func (s *Session) cancelRun(r *runView) {
+// cancelRun cancels the run of view, within cancelTimeout. It uses its own context, because that of the caller may have
+// ended. It reports a failure on Err: the run then continues until its disconnect grace ends.
+func (s *Session) cancelRun(view *runView) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()
-	err := s.findRun(ctx, r)
+	err := s.fetchRunID(ctx, view)
 	if err == nil {
-		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(r.start.runID, "/cancel"), nil, nil, nil)
+		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(view.start.runID, "/cancel"), nil, nil, nil)
 	}
 	if err != nil {
 		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", PlainText(err.Error()))
 	}
 }
 
-// findRun learns the id of the run if the stream was interrupted before its first event.
-func (s *Session) findRun(ctx context.Context, view *runView) error {
+// fetchRunID sets view.start.runID if the stream was interrupted before its first event. To get the id, it asks the
+// question again and shows the first event. If answerd did not get the question before, that starts the run.
+func (s *Session) fetchRunID(ctx context.Context, view *runView) error {
 	if view.start.runID != "" {
 		return nil
 	}
@@ -180,28 +185,29 @@ func (s *Session) findRun(ctx context.Context, view *runView) error {
 	return view.showEvent(first)
 }
 
-// WaitForServers waits until no MCP server is connecting for the first time, a minute at most, so
-// that a question to a process that has just started can use their tools.
+// WaitForServers waits until no MCP server is connecting for the first time, so that a question to a process that has
+// just started can use the tools of all servers. It returns nil if servers are still connecting after serversTimeout,
+// and an error if a request for the state of the servers fails.
 func (s *Session) WaitForServers(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, serversTimeout)
 	defer stop()
 	for {
-		waiting, err := s.connectingServers(ctx)
-		if err != nil || len(waiting) == 0 {
+		connecting, err := s.connectingServers(ctx)
+		if err != nil || len(connecting) == 0 {
 			s.status.set("")
 			return err
 		}
-		s.status.set("connecting to " + strings.Join(waiting, ", "))
+		s.status.set("connecting to " + strings.Join(connecting, ", "))
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return nil // the answer names the servers that are unavailable
+			return nil // the start event of a run names the servers that are unavailable
 		}
 	}
 }
 
-// connectingServers returns the names of the servers that have never been connected and are
-// being tried. The caller polls it, since the API has no event for a change.
+// connectingServers requests the state of all MCP servers and returns the names of those that are connecting for the
+// first time. Callers must poll, because the API has no event for a change.
 func (s *Session) connectingServers(ctx context.Context) (names []string, _ error) {
 	var list struct {
 		Servers []struct {

@@ -27,38 +27,39 @@ type Options struct {
 	ErrColors   bool // the lines of tool calls have colours
 }
 
-// Session asks questions, each of which continues the conversation of those before it.
+// Session asks questions that form one conversation: all of them belong to the same thread.
 type Session struct {
 	options Options
 	client  *client.Client
 	status  *statusLine
-	read    lineReader // for answers to questions of a run
-	readAsk lineReader // for questions of the person, with a history of its own
 
-	thread string // of the conversation, which the server keeps; "" before the first question
-	agent  string // Options.Agent
+	readAnswer   lineReader // for answers to interrupts
+	readQuestion lineReader // for questions of the person; has its own history
+
+	thread string // id of the conversation's thread; "" until the first run has started
 }
 
 // New returns a session. The caller must Close it.
 func New(o Options) *Session {
-	read, readAsk := newLineReaders(o.In, o.Err)
+	readAnswer, readQuestion := newLineReaders(o.In, o.Err)
 	return &Session{
-		options: o,
-		client:  client.New(o.URL, o.Token, 2),
-		status:  newStatusLine(o.Err, o.ErrTerminal),
-		read:    read, readAsk: readAsk,
-		thread: o.Thread, agent: o.Agent,
+		options:    o,
+		client:     client.New(o.URL, o.Token, 2), // idle connections
+		status:     newStatusLine(o.Err, o.ErrTerminal),
+		readAnswer: readAnswer, readQuestion: readQuestion,
+		thread: o.Thread,
 	}
 }
 
-// Close releases the connections and the spinner of the session. It does not close In, Out and Err, and cancels
-// no run.
+// Close closes idle connections and removes the status line. It does not close In, Out and Err, and does not cancel
+// a run.
 func (s *Session) Close() {
 	s.status.close()
 	s.client.Close()
 }
 
-// printLine prints a line to Err, above the status line.
+// printLine prints a line to Err, above the status line. It removes control characters, and adds colours if ErrColors
+// is set.
 func (s *Session) printLine(format string, args ...any) {
 	line := PlainText(fmt.Sprintf(format, args...))
 	if s.options.ErrColors {

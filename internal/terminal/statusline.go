@@ -32,16 +32,17 @@ const (
 // statusLine is the last line of a terminal, with a spinner, while something is in progress.
 type statusLine struct {
 	w       io.Writer
-	enabled bool
+	enabled bool           // false if w cannot erase a line: nothing is drawn then
 	done    chan struct{}  // closed by close
-	drawing sync.WaitGroup // the goroutine that draws
+	drawing sync.WaitGroup // the goroutine of animate
 
 	mu    sync.Mutex // protects what follows, and the order of writes
-	text  string     // "": no status line
-	frame int        // of the spinner
+	text  string     // "" if the line is not shown
+	frame int        // number of ticks so far, which selects the character of the spinner
 }
 
-// newStatusLine returns a status line on w, or one that never draws. The caller must close it.
+// newStatusLine returns a status line on w, which is not shown before set. If enabled is false, it is never shown. The
+// caller must close it.
 func newStatusLine(w io.Writer, enabled bool) *statusLine {
 	l := &statusLine{w: w, enabled: enabled, done: make(chan struct{})}
 	if enabled {
@@ -79,7 +80,7 @@ func (l *statusLine) set(text string) {
 	l.drawLocked()
 }
 
-// drawLocked draws the line. The caller holds mu.
+// drawLocked replaces the last line of the terminal by the status line, if it is shown. The caller holds mu.
 func (l *statusLine) drawLocked() {
 	if !l.enabled || l.text == "" {
 		return
@@ -88,8 +89,8 @@ func (l *statusLine) drawLocked() {
 	fmt.Fprintf(l.w, "%s%c %s", eraseLine, spinner[l.frame%len(spinner)], l.text)
 }
 
-// println prints a line above the status line. All output of a terminal that has a status line must go through it or
-// come while the text is "", or the spinner would be drawn into it.
+// println prints a line above the status line. While the status line is shown, all output to the same terminal must use
+// println; otherwise the spinner would overwrite it.
 func (l *statusLine) println(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,19 +108,19 @@ func (l *statusLine) close() {
 	l.drawing.Wait()
 }
 
-// lineStyles has the style of a line's first word, by that word.
-var lineStyles = map[string]string{"✓": styleGreen, "✗": styleRed, "!": styleYellow}
+// markStyles has the styles of the marks with which lines begin: a successful call, a failed call, and a warning.
+var markStyles = map[string]string{"✓": styleGreen, "✗": styleRed, "!": styleYellow}
 
-// colorLine returns a line with colours: its mark by its meaning, the name of the tool in bold, and
-// what follows a tool that has answered dim. Lines without a mark stay as they are.
+// colorLine returns a line with styles. Its mark has the style of markStyles. In the line of a call, the name of the
+// tool is bold, and the rest is dim if the call succeeded. A line without a mark is returned unchanged.
 func colorLine(line string) string {
 	mark, text, _ := strings.Cut(line, " ")
-	style := lineStyles[mark]
+	style := markStyles[mark]
 	if style == "" {
 		return line
 	}
 	mark = style + mark + styleReset + " "
-	if style == styleYellow {
+	if style == styleYellow { // a warning names no tool
 		return mark + text
 	}
 	name, rest, _ := strings.Cut(text, " ")
@@ -129,8 +130,9 @@ func colorLine(line string) string {
 	return mark + styleBold + name + styleReset + " " + rest
 }
 
-// visibleJSON returns JSON with escapes for the characters that PlainText removes, and for those that cannot be seen: a
-// person who approves a value must see all of it. They can only be in strings, so it is the same JSON.
+// visibleJSON returns the JSON text with \u escapes for characters that PlainText removes, and for invisible
+// characters. A person who approves arguments must see all of them. Outside of strings JSON allows no such characters,
+// so the result means the same.
 func visibleJSON(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -138,15 +140,15 @@ func visibleJSON(text string) string {
 			b.WriteRune(r)
 			continue
 		}
-		for _, unit := range utf16.Encode([]rune{r}) {
-			fmt.Fprintf(&b, `\u%04x`, unit)
+		for _, codeUnit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, codeUnit)
 		}
 	}
 	return b.String()
 }
 
-// PlainText returns text without control characters, other than line feeds and tabs, and without characters that change
-// its direction. What models, MCP servers and files of others say must not control the terminal.
+// PlainText returns text without control characters, except line feeds and tabs, and without characters that change its
+// direction. Text of models, MCP servers and foreign files must not control the terminal.
 func PlainText(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
@@ -156,7 +158,8 @@ func PlainText(text string) string {
 	}, text)
 }
 
-// PlainWriter returns a writer that writes PlainText to w. Each Write must have whole characters.
+// PlainWriter returns a writer that applies PlainText to what it writes to w. No Write may end within a UTF-8
+// character.
 func PlainWriter(w io.Writer) io.Writer { return plainWriter{w} }
 
 type plainWriter struct{ w io.Writer }

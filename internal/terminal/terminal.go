@@ -6,13 +6,13 @@
 //	err := session.Ask(ctx, "What is 12.5 * 8?")
 //
 // The text of the answer goes to Out as it streams. Everything else goes to Err: one line per tool
-// call, progress, and questions to the person. A stream that breaks is resumed where it was. When
-// ctx ends, the run is cancelled. A Session is for one goroutine.
+// call, progress, and questions to the person. A stream that breaks is resumed after the last event.
+// When ctx ends, the run is cancelled. A Session is for one goroutine.
 //
 // Ask sends the question with an idempotency key and reads the events of the run (run.go). A runView shows them
 // (view.go): the text through a textWriter, which renders Markdown on a terminal (markdown.go), and the rest
 // above the status line (statusline.go). When the run is suspended, the stream ends; the person answers
-// (interrupt.go), and the events are read on from where they were. All text from outside goes through PlainText
+// (interrupt.go), and a new stream continues after the last event. All text from outside goes through PlainText
 // before a terminal gets it.
 package terminal
 
@@ -38,13 +38,14 @@ type answer struct {
 	TraceID         string            `json:"trace_id"`
 }
 
-// Ask asks one question and returns when the run has ended. It returns an error unless the run
-// ended with an answer: ErrInterrupted if ctx ended first, otherwise what the API or the run said.
+// Ask asks one question, prints the answer, and returns when the run has ended. It returns nil only if the run ended
+// with an answer. The error is ErrInterrupted if ctx ended first or the person typed Ctrl-C at a prompt. With
+// Options.Export it writes the export, also of a run that failed.
 func (s *Session) Ask(ctx context.Context, text string) error {
-	view := s.newRunView(question{text, s.thread, s.agent})
+	view := s.newRunView(question{text, s.thread, s.options.Agent})
 	final, err := s.followRun(ctx, view)
 	s.status.set("")
-	if view.start.ThreadID != "" { // a failed run is a turn too
+	if view.start.ThreadID != "" { // also after a failure: the run is a turn of the thread
 		s.thread = view.start.ThreadID
 	}
 	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrInterrupted)) {
@@ -68,12 +69,12 @@ func (s *Session) Ask(ctx context.Context, text string) error {
 	return nil
 }
 
-// Chat reads questions from In, one a line, and asks them as one conversation. It returns nil at
-// the end of In, or when the person types /quit or Ctrl-C, and ErrInterrupted if ctx ends. A question that fails is reported, and the
-// conversation continues.
+// Chat reads questions from In, one per line, and asks them as one conversation. It returns nil at the end of In, or
+// when the person types /quit, /exit or Ctrl-C instead of a question, and ErrInterrupted if a question is interrupted
+// or ctx ends. It reports the error of a question on Err and continues.
 func (s *Session) Chat(ctx context.Context) error {
 	for {
-		question, err := s.readAsk(ctx, "> ")
+		question, err := s.readQuestion(ctx, "> ")
 		switch {
 		case err == io.EOF, err == ErrInterrupted: // no run is in progress
 			return nil

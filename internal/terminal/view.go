@@ -19,33 +19,33 @@ type question struct {
 	Agent    string `json:"agent,omitempty"`
 }
 
-// maxArguments is how many characters of a call's arguments its line shows.
-const maxArguments = 80
+// maxShown bounds the characters of arguments, errors and progress messages that a line shows.
+const maxShown = 80
 
-// runView shows the events of one run, over all the streams that it takes to read them.
+// runView shows the events of one run, which can arrive on several streams, and has the state to resume reading.
 type runView struct {
 	session  *Session
 	question question
-	key      string     // the idempotency key of the question: sent again, it attaches to the same run
-	lastID   string     // position to resume from; "" before the first event
+	key      string     // the idempotency key of the question
+	lastID   string     // id of the last event, to resume after it; "" before the first event
 	start    startEvent // its runID is "" before the first event
 	text     textWriter // for Out
 }
 
-// startEvent is the event that a run begins with.
+// startEvent is the first event of a run, with the run's id.
 type startEvent struct {
 	event.Start
 	runID string
 }
 
-// textWriter writes the model's text. Its end finishes what is not written yet.
+// textWriter writes the model's text to Out.
 type textWriter interface {
-	write(text string) error
-	end() error
+	write(text string) error // text is the next delta
+	end() error              // ends the text of a step, which may have been written in part
 }
 
-// newRunView returns the view of a run that is not asked yet. How its text is written depends on the options:
-// not at all with JSON, as Markdown on a terminal, and otherwise as it is, for other programs.
+// newRunView returns the view of a run whose question is not sent yet. The view does not write the text with
+// Options.JSON, renders it as Markdown with OutTerminal, and otherwise writes it unchanged, for other programs.
 func (s *Session) newRunView(q question) *runView {
 	r := &runView{session: s, question: q, key: rand.Text()}
 	switch {
@@ -59,16 +59,16 @@ func (s *Session) newRunView(q question) *runView {
 	return r
 }
 
-// noText drops the text, which is part of the JSON document.
+// noText does not write the text, because the JSON document of Ask has it.
 type noText struct{}
 
 func (noText) write(string) error { return nil }
 func (noText) end() error         { return nil }
 
-// rawWriter writes text as it is, and ends it with a line feed.
+// rawWriter writes text unchanged, and adds a line feed to the end of a text that has none.
 type rawWriter struct {
 	w    io.Writer
-	last byte // last byte that was written; 0 if none
+	last byte // the last byte that was written; 0 before the first
 }
 
 func (w *rawWriter) write(text string) error {
@@ -87,10 +87,11 @@ func (w *rawWriter) end() error {
 	return w.write("\n")
 }
 
-// endText finishes the text of a step. An error of Out ends the run at the next write.
+// endText ends the text of a step. It ignores an error of Out: the next write fails too and ends the run.
 func (r *runView) endText() { _ = r.text.end() }
 
-// showEvent shows an event. Types that it does not know are skipped, as the API asks of clients.
+// showEvent shows an event: text on Out, and the rest on Err. A start event also sets r.start. Events of unknown types
+// are ignored, as the API requires of clients. An error means that the event cannot be decoded or Out not written.
 func (r *runView) showEvent(frame sse.Frame) error {
 	switch frame.Event {
 	case "start":
@@ -156,15 +157,16 @@ func (r *runView) showEvent(frame sse.Frame) error {
 	return nil
 }
 
-// decode decodes the data of an event.
-func decode(frame sse.Frame, into any) error {
-	if err := json.Unmarshal(frame.Data, into); err != nil {
+// decode decodes the data of an event into the value that target points to.
+func decode(frame sse.Frame, target any) error {
+	if err := json.Unmarshal(frame.Data, target); err != nil {
 		return fmt.Errorf("decode the event %s: %w", frame.Event, err)
 	}
 	return nil
 }
 
-// progressText returns what the status line says about the progress of a call.
+// progressText returns the text of the status line for the progress of a call: the tool, the percentage if the server
+// gives a total, and the server's message.
 func progressText(p event.ToolProgress) string {
 	text := p.Tool
 	if p.Total > 0 {
@@ -178,11 +180,11 @@ func progressText(p event.ToolProgress) string {
 
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// shorten returns at most maxArguments characters of text, on one line.
+// shorten returns text on one line, cut to maxShown characters.
 func shorten(text string) string {
 	line := []rune(strings.Join(strings.Fields(text), " "))
-	if len(line) > maxArguments {
-		return string(line[:maxArguments-1]) + "…"
+	if len(line) > maxShown {
+		return string(line[:maxShown-1]) + "…"
 	}
 	return string(line)
 }
