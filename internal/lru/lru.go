@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// ErrFull and ErrClosed are the errors of Acquire.
+// ErrFull and ErrClosed are the errors of Acquire for a key without a value.
 var (
 	ErrFull   = errors.New("all values are in use")
 	ErrClosed = errors.New("the cache is closed")
@@ -26,33 +26,34 @@ var (
 type Cache[K comparable, V any] struct {
 	size    int
 	idle    time.Duration
-	discard func(V)
+	discard func(V) // called once for each value, without mu
 
 	mu       sync.Mutex // protects the fields below, and the fields of entries
 	entries  map[K]*list.Element
-	recent   *list.List // of *entry[K, V], the latest first
+	recent   *list.List // of *entry[K, V], the most recently used first
 	closed   bool
 	discards sync.WaitGroup // running calls of discard
 }
 
-// entry is a cached value. Its users have acquired and not released it.
+// entry is a cached value.
 type entry[K comparable, V any] struct {
-	key   K
-	value V
-	users int
-	used  time.Time // when it was acquired or released last
+	key     K
+	value   V
+	users   int       // calls of Acquire without a Release yet
+	lastUse time.Time // when the value was last acquired or released
 }
 
-// New returns a cache of at most size values. A value that was not used for the time idle is
-// discarded by the next Acquire of a new key, or by Sweep. discard is called on its own goroutine,
-// because closing a value may block.
+// New returns a cache of at most size values. A value that has no users and was last used at least idle ago is
+// discarded by the next Acquire of a new key, or by Sweep. The cache calls discard for each value that it removes, on a
+// new goroutine, because closing a value may block.
 func New[K comparable, V any](size int, idle time.Duration, discard func(V)) *Cache[K, V] {
 	return &Cache[K, V]{size: size, idle: idle, discard: discard, entries: map[K]*list.Element{}, recent: list.New()}
 }
 
-// Acquire returns the value of key, which it creates if there is none, and protects it from being
-// discarded until Release was called as often as Acquire. create must not call the cache. After
-// Close, Acquire returns existing values only.
+// Acquire returns the value of key. The value is not discarded before Release was called as often as Acquire, unless
+// the cache is closed. For a new key Acquire stores the result of create, and discards the least recently used value
+// without users if the cache is full. It returns ErrFull if all values have users, and ErrClosed after Close; values
+// that exist are returned even then. create must not call the cache, which is locked during the call.
 func (c *Cache[K, V]) Acquire(key K, create func() V) (V, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,23 +74,23 @@ func (c *Cache[K, V]) Acquire(key K, create func() V) (V, error) {
 	return element.Value.(*entry[K, V]).value, nil
 }
 
-// Release ends one use of the value of key.
+// Release ends the use of a value that began with one call of Acquire. It panics for a key without a value.
 func (c *Cache[K, V]) Release(key K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.useLocked(c.entries[key], -1)
 }
 
-// useLocked adds delta to the users of an entry and makes it the most recently used one. The caller holds
-// mu.
-func (c *Cache[K, V]) useLocked(e *list.Element, delta int) {
-	c.recent.MoveToFront(e)
-	v := e.Value.(*entry[K, V])
-	v.users += delta
-	v.used = time.Now()
+// useLocked adds delta to the users of an entry, which becomes the most recently used one. The caller holds mu.
+func (c *Cache[K, V]) useLocked(element *list.Element, delta int) {
+	c.recent.MoveToFront(element)
+	e := element.Value.(*entry[K, V])
+	e.users += delta
+	e.lastUse = time.Now()
 }
 
-// Sweep discards the values that were idle for too long.
+// Sweep discards the values without users that were last used at least the idle time ago (New). It does not wait for
+// discard. After Close it does nothing, because Close has discarded all values.
 func (c *Cache[K, V]) Sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,21 +99,21 @@ func (c *Cache[K, V]) Sweep() {
 	}
 }
 
-// sweepLocked discards idle values, and the least recently used ones until there is space for n
-// more. It walks from the least recently used value and skips those in use, so there may be less
-// space in the end. The caller holds mu.
+// sweepLocked discards idle values, and then the least recently used values until n values can be added. It never
+// discards values with users, so it may not reach that. The caller holds mu.
 func (c *Cache[K, V]) sweepLocked(n int) {
 	for element := c.recent.Back(); element != nil; {
-		v, next := element.Value.(*entry[K, V]), element.Prev()
-		if len(c.entries)+n <= c.size && time.Since(v.used) < c.idle {
-			return
+		e := element.Value.(*entry[K, V])
+		moreRecent := element.Prev() // Remove clears the links of element
+		if len(c.entries)+n <= c.size && time.Since(e.lastUse) < c.idle {
+			return // the remaining values were used later than this one
 		}
-		if v.users == 0 {
+		if e.users == 0 {
 			c.recent.Remove(element)
-			delete(c.entries, v.key)
-			c.discards.Go(func() { c.discard(v.value) })
+			delete(c.entries, e.key)
+			c.discards.Go(func() { c.discard(e.value) })
 		}
-		element = next
+		element = moreRecent
 	}
 }
 
@@ -123,8 +124,8 @@ func (c *Cache[K, V]) Len() int {
 	return len(c.entries)
 }
 
-// Close discards all values, also those in use, and waits until that is done. Acquire still
-// returns these values, so that their users can finish, but creates no new ones.
+// Close discards all values, also those with users, and waits until discard has returned for each. Acquire still
+// returns the discarded values, so that their users can finish, but creates no new ones. Further calls only wait.
 func (c *Cache[K, V]) Close() {
 	c.mu.Lock()
 	for e := c.recent.Front(); e != nil && !c.closed; e = e.Next() {

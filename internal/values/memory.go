@@ -2,24 +2,24 @@ package values
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 )
 
 const (
 	maxMemory = 16 << 20 // bytes of all values of a Memory
-	overhead  = 256      // bytes that a value needs in addition to its own, estimated
+	overhead  = 256      // bytes of memory that an entry needs in addition to its value, estimated
 )
 
-// Memory is a Store in the memory of this process. The zero value is empty. It has 16 MiB at most.
+// Memory is a Store in the memory of this process. The zero value is empty. It holds at most maxMemory bytes.
 type Memory struct {
 	mu       sync.Mutex // protects what follows
 	byKey    map[Key]entry
-	bytes    int
-	revision uint64 // the newest
+	bytes    int    // of all values, with overhead for each
+	revision uint64 // the newest revision of any key
 }
 
+// entry is a value in a Memory. Its revision is 0 only in the zero entry, which stands for a key without a value.
 type entry struct {
 	value    []byte
 	revision uint64
@@ -41,13 +41,14 @@ func (m *Memory) SetValue(_ context.Context, key Key, value []byte, revision uin
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.currentLocked(key)
-	if before.revision != revision {
+	old := m.currentLocked(key)
+	if old.revision != revision {
 		return 0, nil
 	}
-	if len(value) > 0 && m.bytes-len(before.value)+len(value)+overhead > maxMemory {
+	isTooMuch := func() bool { return m.bytes-len(old.value)+len(value)+overhead > maxMemory }
+	if len(value) > 0 && isTooMuch() {
 		m.dropExpiredLocked()
-		if m.bytes-len(before.value)+len(value)+overhead > maxMemory {
+		if isTooMuch() {
 			return 0, ErrFull
 		}
 	}
@@ -66,7 +67,8 @@ func (m *Memory) SetValue(_ context.Context, key Key, value []byte, revision uin
 // Now implements Store.
 func (m *Memory) Now() time.Time { return time.Now() }
 
-// currentLocked returns the entry of a key; the zero entry if it has none or the entry has expired.
+// currentLocked returns the entry of a key, or the zero entry if the key has no value. It removes an entry that has
+// expired. The caller holds mu.
 func (m *Memory) currentLocked(key Key) entry {
 	e, ok := m.byKey[key]
 	if ok && !time.Now().Before(e.expires) {
@@ -76,6 +78,7 @@ func (m *Memory) currentLocked(key Key) entry {
 	return e
 }
 
+// removeLocked removes the entry of a key, if there is one. The caller holds mu.
 func (m *Memory) removeLocked(key Key) {
 	if e, ok := m.byKey[key]; ok {
 		m.bytes -= len(e.value) + overhead
@@ -83,14 +86,9 @@ func (m *Memory) removeLocked(key Key) {
 	}
 }
 
-// dropExpiredLocked removes the values whose time to live has passed.
+// dropExpiredLocked removes all entries that have expired. The caller holds mu.
 func (m *Memory) dropExpiredLocked() {
-	now := time.Now()
-	maps.DeleteFunc(m.byKey, func(_ Key, e entry) bool {
-		expired := !now.Before(e.expires)
-		if expired {
-			m.bytes -= len(e.value) + overhead
-		}
-		return expired
-	})
+	for key := range m.byKey {
+		m.currentLocked(key)
+	}
 }

@@ -5,7 +5,7 @@
 //	value, revision, err := store.Value(ctx, key)
 //	revision, err = store.SetValue(ctx, key, changed, revision, 30*24*time.Hour)
 //	if err == nil && revision == 0 {
-//		// another process has set it meanwhile: read it again
+//		// another process has set the value since Value: read it again
 //	}
 //
 // SetValue is a compare-and-set: of several processes that have read the same revision, one sets the
@@ -31,25 +31,26 @@ var (
 	ErrFull = errors.New("the store of values is full")
 )
 
-// Store keeps values. The errors of a store beyond a network include others than those of this
-// package, and mean that the outcome is unknown.
+// Store keeps values. An error that is not ErrTooLarge or ErrFull, for example of the network, means that the outcome
+// is unknown.
 type Store interface {
-	// Value returns the value of a key and its revision. A key without a value has an empty one; its
-	// revision may be above 0 nevertheless. The value is shared: do not change it.
+	// Value returns the value of a key and its revision. For a key without a value it returns an empty value; the
+	// revision may be above 0 nevertheless. The caller must not change the value, which is shared.
 	Value(ctx context.Context, key Key) (value []byte, revision uint64, err error)
-	// SetValue sets the value of a key, durably before it returns, and returns the new revision. If
-	// the key has another revision, because another process has set it, SetValue sets nothing and
-	// returns 0. The value is kept for ttl, at least for a second. An empty value removes the key.
+	// SetValue sets the value of a key and returns the new revision. The value is stored durably when SetValue returns.
+	// If the key has another revision than the given one, because another process has set it, SetValue changes nothing
+	// and returns 0. The value expires after ttl, or after a second if ttl is shorter. An empty value removes the key.
 	SetValue(ctx context.Context, key Key, value []byte, revision uint64, ttl time.Duration) (uint64, error)
-	// Now returns the time of the store's clock, which is the same for all processes that share the
-	// store. Times in values must be of it: clocks of machines can differ by an hour.
+	// Now returns the time of the store's clock, which all processes that share the store have in common. Times within
+	// values must come from it, because the clocks of machines can differ by an hour.
 	Now() time.Time
 }
 
 // Key identifies a value. It does not reveal what it was made from.
 type Key struct{ digest string }
 
-// NewKey returns the key of a name that has the given parts.
+// NewKey returns the key for a name that consists of parts. Different parts give different keys, also if their
+// concatenations are equal.
 func NewKey(parts ...string) Key {
 	h := sha256.New()
 	for _, p := range parts {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// AddressClass says how private an address is. A server may name servers of its own class or
-// of a less private one: a server on the internet only others on the internet, a server on
-// this machine, as in development, also others on this machine. A server that the
-// configuration names by host name counts as public, because its DNS answer may change.
+// AddressClass says how private an address is. A server may only name URLs of servers whose class is not more private
+// than its own: a server on the internet may not name one on this machine, but a server on this machine, as in
+// development, may. A server that the configuration names by host name counts as public, because the addresses of the
+// name may change.
 type AddressClass int
 
 // The classes, from the least private one.
@@ -18,10 +18,11 @@ const (
 	Public AddressClass = iota
 	Private
 	Local
-	Forbidden // no service has such an address; link-local has clouds' metadata
+	Forbidden // not an address of a service, or the metadata service of a cloud, such as link-local addresses
 )
 
-// ClassifyHost returns the class of a host of the configuration.
+// ClassifyHost returns the class of a host that the configuration names: Local for localhost, and Public for any other
+// name. An address has the class of ClassifyAddress, but Local instead of Forbidden, because an operator chose it.
 func ClassifyHost(host string) AddressClass {
 	if strings.EqualFold(host, "localhost") {
 		return Local
@@ -33,11 +34,10 @@ func ClassifyHost(host string) AddressClass {
 	return min(ClassifyAddress(ip), Local)
 }
 
-// special has the blocks of the IANA special-purpose registries that netip has no method
-// for: shared address space, protocol assignments, documentation, benchmarks, reserved,
-// and those that embed an IPv4 address, the deprecated ::/96 too. fd00:ec2::254 is a cloud's
-// metadata service in a block that is private otherwise.
-var special = func() []netip.Prefix {
+// specialBlocks has the blocks of the IANA special-purpose registries for which netip has no method: shared address
+// space, protocol assignments, documentation, benchmarks, reserved blocks, and blocks whose addresses contain an IPv4
+// address, such as the deprecated ::/96. It also has fd00:ec2::254, a cloud's metadata service in a private block.
+var specialBlocks = func() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24",
@@ -49,10 +49,11 @@ var special = func() []netip.Prefix {
 	return out
 }()
 
-// nat64 has the addresses that translators give to IPv4 addresses (RFC 6052 section 2.1).
+// nat64 is the block of IPv6 addresses through which a NAT64 translator reaches IPv4 addresses (RFC 6052 section 2.1).
+// The last four bytes are the IPv4 address.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// ClassifyAddress returns the class of an address that DNS gave.
+// ClassifyAddress returns the class of an address that a connection would use.
 func ClassifyAddress(ip netip.Addr) AddressClass {
 	ip = ip.Unmap().WithZone("")
 	switch {
@@ -61,15 +62,15 @@ func ClassifyAddress(ip netip.Addr) AddressClass {
 	case !ip.IsGlobalUnicast():
 		return Forbidden
 	case nat64.Contains(ip):
-		// In a network with IPv6 only, DNS gives these for all of the IPv4 internet. RFC 6052 section 3.1
-		// forbids them for other addresses.
+		// In a network with only IPv6, DNS returns such addresses for all IPv4 hosts of the internet. RFC 6052
+		// section 3.1 forbids them for IPv4 addresses that are not public.
 		b := ip.As16()
 		if ClassifyAddress(netip.AddrFrom4([4]byte(b[12:]))) == Public {
 			return Public
 		}
 		return Forbidden
 	}
-	for _, p := range special {
+	for _, p := range specialBlocks {
 		if p.Contains(ip) {
 			return Forbidden
 		}
@@ -80,11 +81,12 @@ func ClassifyAddress(ip netip.Addr) AddressClass {
 	return Public
 }
 
-// errMorePrivate is returned for an address that must not be connected to.
+// errMorePrivate is the error of CheckAddress.
 var errMorePrivate = errors.New("refusing to connect: the host resolves to a more private address than is allowed")
 
-// CheckAddress returns an error if the address that is about to be dialed is more private than limit.
-// It is for the Control function of a net.Dialer, which sees the address that DNS gave.
+// CheckAddress returns an error if address, an IP address with a port, is more private than limit. Call it in the
+// Control function of a net.Dialer, which gets the address that is about to be dialed, after DNS. A check of the host
+// name before could get another address.
 func CheckAddress(address string, limit AddressClass) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

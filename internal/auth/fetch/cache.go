@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// State tells what a cached value may still be used for.
+// State tells whether a cached value may be used, and whether a new one is needed.
 type State int
 
 const (
-	// Expired means that the value may not be used.
+	// Expired means that the value may not be used: callers wait for a new one.
 	Expired State = iota
 	// RefreshDue means that callers use the value while the next one is fetched.
 	RefreshDue
@@ -23,19 +23,18 @@ const (
 // Policy bounds how often a Cache sends requests, and makes it poll. After a failure a Cache also
 // pauses, for 1 s, 2 s, 4 s and so on up to 30 s.
 type Policy struct {
-	// Cooldown is the shortest time between two requests while there is a value, whether the last
-	// request failed or not. 0 means no pause after a success.
+	// Cooldown is the pause after each request once there has been a value. It replaces the pauses after failures. 0
+	// means no pause after a success.
 	Cooldown time.Duration
-	// PollEvery is the interval at which a new value is fetched from the first Get on, even without
-	// callers. 0 means never.
+	// PollEvery is the interval at which the Cache fetches a new value after the first Get, even if no further call
+	// follows. 0 means that it does not poll.
 	PollEvery time.Duration
 }
 
-// Cache stores one value that is fetched again when it gets old. It sends one request at a time,
-// no matter how many callers wait, and each caller waits under its own context. The request runs
-// under the context of the Cache: a caller that gives up does not cancel it for the others, and
-// Close waits for it. While the Cache pauses after a failure, all callers get that failure at
-// once.
+// Cache stores one value that is fetched again when it gets old. It sends one request at a time, no matter how many
+// callers wait, and each caller waits under its own context. The request runs under the context of the Cache, so a
+// caller that gives up does not cancel the request for other callers. Close waits for the request. While the Cache
+// pauses after a failure, a call that needs a request returns the error of that failure without waiting.
 //
 // The usual choice, ReuseTokenSource of golang.org/x/oauth2, has no context per caller. When 100
 // callers met an endpoint that fails, it sent 200 requests one after the other, and the last
@@ -46,17 +45,17 @@ type Cache[T any] struct {
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	running sync.WaitGroup // the request in flight, and poll
+	running sync.WaitGroup // the goroutines of runFetch and pollUntilClosed
 
 	mu         sync.Mutex // protects everything below
 	value      T
-	fetched    bool // there was a value at least once
-	inflight   *inflightFetch[T]
-	failures   int       // since the last success
-	lastErr    error     // the error of callers before notBefore
-	notBefore  time.Time // no request starts before this time
-	replacedAt time.Time // when Replace last started a request
-	polling    bool
+	hadValue   bool              // a request has succeeded, or Set was called
+	inflight   *inflightFetch[T] // nil if no request is in flight
+	failures   int               // since the last success
+	notBefore  time.Time         // no request starts before this time
+	pauseErr   error             // what calls that need a request before notBefore return
+	replacedAt time.Time         // when Replace last started a request
+	polling    bool              // pollUntilClosed was started
 	closed     bool
 }
 
@@ -71,14 +70,15 @@ type inflightFetch[T any] struct {
 // The caller must Close the Cache.
 func NewCache[T any](fetch func(context.Context) (T, error), policy Policy) *Cache[T] {
 	c := &Cache[T]{fetch: fetch, policy: policy}
-	// With the context of a caller, a request would end when the caller that started it gives up.
+	// Requests do not run under the context of the caller that starts them: it may give up while other callers wait.
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
 
-// Get returns the value. It waits for a new one only if state reports Expired. If state reports
-// RefreshDue, it starts a request and returns the current value. The subject names the value in
-// errors, which are those of fetch, *Error, or the context's.
+// Get returns the value. state classifies the current value, which is the zero value before the first request. It is
+// called under the lock of the Cache. If it returns Expired, Get waits for a new value; if it returns RefreshDue, Get
+// starts a request and returns the current value. Errors are those of the request, *Error, or that of ctx with subject
+// as the name of the value.
 func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State) (T, error) {
 	c.mu.Lock()
 	c.startPollLocked()
@@ -88,7 +88,7 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 		c.mu.Unlock()
 		return value, nil
 	case RefreshDue:
-		// If no request may start now, a later call starts one; the value is usable until then.
+		// An error means that no request may start now. The value is usable until a later call starts one.
 		_, _ = c.startLocked()
 		c.mu.Unlock()
 		return value, nil
@@ -102,23 +102,23 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 	return inflight.await(ctx, subject)
 }
 
-// Replace returns the current value if accept reports that it is better than the one that the
-// caller has. Otherwise it waits for the value of the next request, which may not be better. It
-// starts at most one request per interval, so that callers which refuse every value do not flood
-// the other side.
+// Replace is for a caller that could not use the value it has. It returns the current value if accept reports that this
+// is a better one. Otherwise it waits for the value of a request, which it returns without calling accept. It starts at
+// most one request per interval, so that callers that can use no value do not flood the server. Until the interval has
+// passed it returns an error. subject and errors are those of Get. accept is called under the lock of the Cache.
 func (c *Cache[T]) Replace(ctx context.Context, subject string, interval time.Duration, accept func(T) bool) (T, error) {
 	c.mu.Lock()
 	if value := c.value; accept(value) {
 		c.mu.Unlock()
 		return value, nil
 	}
-	f, err := c.startReplaceLocked(interval)
+	inflight, err := c.startReplaceLocked(interval)
 	c.mu.Unlock()
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return f.await(ctx, subject)
+	return inflight.await(ctx, subject)
 }
 
 // Value returns the current value, or the zero value if there is none. It does not send a request.
@@ -132,8 +132,9 @@ func (c *Cache[T]) Value() T {
 func (c *Cache[T]) Set(value T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.value, c.fetched = value, true
-	c.failures, c.notBefore = 0, time.Time{}
+	c.value, c.hadValue = value, true
+	c.failures = 0
+	c.notBefore = time.Time{}
 }
 
 // DropIf replaces the current value by the zero value if drop reports true for it.
@@ -156,8 +157,8 @@ func (c *Cache[T]) Close() {
 	c.running.Wait()
 }
 
-// startLocked returns the request in flight, and starts one if there is none. The error is the
-// reason why none may start now. The caller holds mu.
+// startLocked returns the request in flight, after starting one if necessary. It returns an error if no request may
+// start now: ErrClosed, or pauseErr during a pause. The caller holds mu.
 func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	switch {
 	case c.closed:
@@ -165,7 +166,7 @@ func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	case c.inflight != nil:
 		return c.inflight, nil
 	case time.Now().Before(c.notBefore):
-		return nil, c.lastErr
+		return nil, c.pauseErr
 	}
 	started := &inflightFetch[T]{done: make(chan struct{})}
 	c.inflight = started
@@ -173,8 +174,9 @@ func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	return started, nil
 }
 
-// startReplaceLocked starts a request for Replace. It returns a request in flight instead, because
-// the value of that is newer than the one that the caller has. The caller holds mu.
+// startReplaceLocked returns a request for Replace. If a request is in flight, it returns that one, whose value will be
+// newer than the caller's. Otherwise it starts one, unless less than interval has passed since it last did (errTooSoon)
+// or startLocked returns an error. The caller holds mu.
 func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T], error) {
 	if c.inflight != nil {
 		return c.inflight, nil
@@ -183,34 +185,34 @@ func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T]
 	if !c.replacedAt.IsZero() && now.Before(c.replacedAt.Add(interval)) {
 		return nil, errTooSoon
 	}
-	f, err := c.startLocked()
+	inflight, err := c.startLocked()
 	if err == nil {
 		c.replacedAt = now
 	}
-	return f, err
+	return inflight, err
 }
 
-// runFetch sends the request of fetch and stores its outcome. It wakes the waiting callers last, so
-// that their next calls see the outcome.
-func (c *Cache[T]) runFetch(fetch *inflightFetch[T]) {
-	fetch.value, fetch.err = c.fetchSafely()
+// runFetch sends a request, and stores its outcome in the Cache and in inflight. It wakes the waiting callers after
+// that, so that their next calls see the outcome.
+func (c *Cache[T]) runFetch(inflight *inflightFetch[T]) {
+	inflight.value, inflight.err = c.fetchSafely()
 	c.mu.Lock()
 	c.inflight = nil
-	if fetch.err != nil {
+	if inflight.err != nil {
 		c.failures++
-		c.lastErr = fetch.err
+		c.pauseErr = inflight.err
 	} else {
-		c.value, c.fetched = fetch.value, true
+		c.value, c.hadValue = inflight.value, true
 		c.failures = 0
-		c.lastErr = errTooSoon
+		c.pauseErr = errTooSoon
 	}
 	c.notBefore = time.Now().Add(c.pauseLocked())
 	c.mu.Unlock()
-	close(fetch.done)
+	close(inflight.done)
 }
 
-// fetchSafely calls fetch and converts a panic to an error. This goroutine serves no HTTP request,
-// so a panic would end the process.
+// fetchSafely calls fetch and converts a panic to an error. On this goroutine net/http does not recover from panics, so
+// a panic would end the process.
 func (c *Cache[T]) fetchSafely() (value T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -220,23 +222,20 @@ func (c *Cache[T]) fetchSafely() (value T, err error) {
 	return c.fetch(c.ctx)
 }
 
-// pauseLocked returns for how long no request may start after one has ended. Cooldown applies only
-// once there was a value: before that every caller fails, and the pauses after failures are
-// shorter at first.
+// pauseLocked returns the pause after the request that has just ended. Before the first value every caller fails, so
+// Cooldown does not apply yet, and the first pauses are shorter: 1 s, 2 s, 4 s and so on. The caller holds mu.
 func (c *Cache[T]) pauseLocked() time.Duration {
 	const longest = 30 * time.Second
 	switch {
-	case c.policy.Cooldown > 0 && c.fetched:
+	case c.policy.Cooldown > 0 && c.hadValue:
 		return c.policy.Cooldown
 	case c.failures == 0:
 		return 0
-	case c.failures > 5:
-		return longest
 	}
-	return min(time.Second<<(c.failures-1), longest)
+	return min(time.Second<<min(c.failures-1, 5), longest)
 }
 
-// startPollLocked starts the polling goroutine, at the first Get.
+// startPollLocked starts pollUntilClosed if the policy asks for it and it does not run yet. The caller holds mu.
 func (c *Cache[T]) startPollLocked() {
 	if c.policy.PollEvery > 0 && !c.polling && !c.closed {
 		c.polling = true
@@ -244,7 +243,7 @@ func (c *Cache[T]) startPollLocked() {
 	}
 }
 
-// pollUntilClosed fetches a new value at each interval until Close, also without callers.
+// pollUntilClosed starts a request every PollEvery until Close. A tick during a pause is skipped.
 func (c *Cache[T]) pollUntilClosed() {
 	tick := time.NewTicker(c.policy.PollEvery)
 	defer tick.Stop()
@@ -260,7 +259,7 @@ func (c *Cache[T]) pollUntilClosed() {
 	}
 }
 
-// await returns the outcome of f, or an error with the context's if ctx ends first.
+// await waits for the outcome of f. If ctx ends first, it returns an error that wraps that of ctx and names subject.
 func (f *inflightFetch[T]) await(ctx context.Context, subject string) (T, error) {
 	select {
 	case <-f.done:
@@ -274,5 +273,5 @@ func (f *inflightFetch[T]) await(ctx context.Context, subject string) (T, error)
 // ErrClosed is returned after Close if a request would be needed.
 var ErrClosed error = &Error{Public: "the service is shutting down and requests no tokens or keys any more"}
 
-// errTooSoon is returned shortly after a request that succeeded.
+// errTooSoon is returned if a request would be needed so soon after one that succeeded that a pause applies.
 var errTooSoon error = &Error{Public: "the identity provider was asked only a moment ago"}

@@ -39,9 +39,9 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, so that errors.Is can detect a deadline.
 func (e *Error) Unwrap() error { return e.Err }
 
-// transportError converts an error of http.Client.Do or of reading a body. It keeps a cause only
-// if it is of a known kind: net/http quotes the bytes of a malformed reply, and a hostile server
-// may send the Authorization header of the request back in it.
+// transportError converts an error of http.Client.Do or of reading a body. subject names the server in Public. Only
+// causes of the known kinds below are kept. The text of another cause may quote bytes of a malformed reply, in which a
+// hostile server can send the Authorization header of the request back.
 func transportError(subject string, err error) *Error {
 	var certificate *tls.CertificateVerificationError
 	var network *net.OpError

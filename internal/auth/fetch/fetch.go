@@ -30,17 +30,17 @@ import (
 // Timeout bounds one request, from dialing to the last byte of the reply.
 const Timeout = 5 * time.Second
 
-// NewClient returns a copy of given, or a client with its own transport if given is nil. The
-// client does not follow redirects: after 302, 307 or 308 it would send the Authorization header,
-// and after 307 and 308 the form too, to any host that the reply names.
+// NewClient returns a client that does not follow redirects: a copy of given, or a client with its own transport if
+// given is nil. A redirect would send the Authorization header, and after 307 and 308 the form too, to any host that
+// the reply names.
 func NewClient(given *http.Client) *http.Client {
 	client := http.Client{}
 	if given != nil {
 		client = *given
 	} else if shared, ok := http.DefaultTransport.(*http.Transport); ok {
-		own := shared.Clone()
-		own.MaxIdleConnsPerHost = 8
-		client.Transport = own
+		transport := shared.Clone()
+		transport.MaxIdleConnsPerHost = 8
+		client.Transport = transport
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &client
@@ -63,8 +63,8 @@ func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit
 	return Do(client, req, subject, limit)
 }
 
-// Do sends req and reads the reply. A body of more than limit bytes, counted after decompression,
-// is an error, and so is a redirect. The subject names the other side in errors, which are *Error.
+// Do sends req and reads the reply. A body of more than limit bytes, counted after decompression, is an error, and so
+// is a redirect; any other status is a Reply. The subject names the server in errors, which are *Error.
 func Do(client *http.Client, req *http.Request, subject string, limit int64) (Reply, error) {
 	resp, err := client.Do(req)
 	if err != nil {
@@ -84,9 +84,9 @@ func Do(client *http.Client, req *http.Request, subject string, limit int64) (Re
 	return Reply{resp.StatusCode, resp.Header, body}, nil
 }
 
-// CheckEndpoint returns an error for a URL to which no secret may be sent and from which no key
-// may be read: plain http beyond the loopback address, another scheme, or a URL with credentials
-// or a fragment. The error begins with name, which is the setting, and does not quote the URL.
+// CheckEndpoint returns an error unless secrets may be sent to a URL and keys may be read from it: it must be https, or
+// http on the loopback address, without credentials and without a fragment. The error begins with name, which names the
+// URL's setting, and does not quote the URL.
 func CheckEndpoint(name, rawURL string) error {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Host == "" {

@@ -13,20 +13,22 @@ import (
 // maxMetadata bounds a metadata document, in bytes.
 const maxMetadata = 256 << 10
 
-// Metadata returns the first metadata document at the URLs where an issuer may publish it, in
-// the order of the MCP specification (basic/authorization). It does not check the document. The
-// subject names the document in errors, which are *fetch.Error.
+// Metadata returns the metadata document of an issuer. It requests the URLs where an issuer may publish it, in the
+// order of the MCP specification (basic/authorization), and returns the first document. It does not check the document,
+// except that it begins like a JSON object. The subject names the document in errors, which are *fetch.Error.
 //
-// A redirect, and a page that is not a JSON object, mean like a 4xx that there is no document: issuers that
-// are web applications answer every path in that way, and may have the document of OpenID Connect only.
+// A 4xx, a redirect, and a page that is not a JSON object mean that the next URL is tried. An issuer that is a web
+// application may answer every unknown path with a redirect or a page, and publish only the document of OpenID Connect.
+// Any other failure is returned at once.
 func Metadata(ctx context.Context, client *http.Client, issuer, subject string) ([]byte, error) {
-	notFound, noDocument := &Error{Public: subject + " was not found at any well-known URL"}, (*Error)(nil)
+	notFound := &Error{Public: subject + " was not found at any well-known URL"}
+	var noDocument *Error // a redirect or a page; returned rather than notFound, because it tells more
 	for _, metadataURL := range metadataURLs(issuer) {
 		reply, err := Get(ctx, client, metadataURL, subject, maxMetadata)
-		refused, _ := errors.AsType[*Error](err)
+		fetchErr, _ := errors.AsType[*Error](err)
 		switch {
-		case refused != nil && refused.Status/100 == 3:
-			noDocument = refused
+		case fetchErr != nil && fetchErr.Status/100 == 3:
+			noDocument = fetchErr
 		case err != nil:
 			return nil, err
 		case reply.Status == http.StatusOK && bytes.HasPrefix(bytes.TrimLeft(reply.Body, " \t\r\n"), []byte("{")):
@@ -36,7 +38,7 @@ func Metadata(ctx context.Context, client *http.Client, issuer, subject string) 
 		default:
 			notFound = &Error{Public: subject + " cannot be read", Status: reply.Status}
 			if !IsAbsent(reply.Status) {
-				return nil, notFound // the document may exist: another URL must not take its place
+				return nil, notFound // the document may exist, and one at a later URL must not replace it
 			}
 		}
 	}
@@ -53,8 +55,8 @@ func IsAbsent(status int) bool {
 	return status/100 == 4
 }
 
-// EndpointAllowed reports whether the metadata of an issuer may name this endpoint: one of the
-// issuer's own origin, or any https URL. An issuer elsewhere must not name a port of this machine.
+// EndpointAllowed reports whether the metadata of an issuer may name this endpoint: any https URL, or a URL of the
+// issuer's own origin. Thus only an issuer on plain http of this machine can name an http URL of this machine.
 func EndpointAllowed(issuer, endpointURL string) bool {
 	issuerURL, errIssuer := url.Parse(issuer)
 	endpoint, errEndpoint := url.Parse(endpointURL)
