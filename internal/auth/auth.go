@@ -43,11 +43,11 @@ type Identity struct {
 	Address string
 }
 
-// Key returns the key by which limits count a caller: issuer and subject, or its group, or the address
-// of an anonymous caller.
+// Key returns the key by which limits count a caller: the issuer with the group if the caller has a group, else the
+// issuer with the subject, else the address of an anonymous caller.
 func (id Identity) Key() string {
 	if id.Group != "" {
-		return id.Issuer + "\x01" + id.Group // a subject follows another character
+		return id.Issuer + "\x01" + id.Group // not \x00, so that no subject has the same key
 	}
 	if id.Subject == "" {
 		return id.Address

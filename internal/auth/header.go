@@ -16,11 +16,11 @@ var errHeader = errors.New("header")
 // where to get a key, because nothing in a token may decide how it is verified.
 type header struct {
 	alg, kid, typ string
-	haveKid       bool
+	hasKid        bool // also for a kid that is ""
 }
 
-// parseHeader decodes the first part of token. golang-jwt decodes it again, but it takes the last
-// of two members with the same name, accepts any typ, and ignores crit.
+// parseHeader decodes and checks the header of token. The only error is errHeader. golang-jwt decodes the header again,
+// but it takes the last of two members with the same name, accepts any typ, and ignores crit.
 func parseHeader(token string) (header, error) {
 	segment, _, _ := strings.Cut(token, ".")
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(segment)
@@ -36,7 +36,7 @@ func parseHeader(token string) (header, error) {
 	if object.Has("crit") || object.Has("b64") {
 		return header{}, errHeader
 	}
-	h := header{haveKid: object.Has("kid")}
+	h := header{hasKid: object.Has("kid")}
 	for name, to := range map[string]*string{"alg": &h.alg, "kid": &h.kid, "typ": &h.typ} {
 		if *to, err = object.String(name); err != nil {
 			return header{}, errHeader

@@ -18,8 +18,8 @@ import (
 
 const (
 	keysRefresh  = 15 * time.Minute // the longest time until a revoked key is refused
-	keysCooldown = 30 * time.Second // between two requests because of tokens with an unknown key
-	keysMaxAge   = time.Hour        // how long keys are used while no newer ones can be fetched
+	keysCooldown = 30 * time.Second // the shortest time between two requests
+	keysMaxAge   = time.Hour        // how long keys are used if no newer ones can be fetched
 	maxKeyReply  = 256 << 10        // bytes of the key set
 	keyEndpoint  = "the key set's endpoint"
 )
@@ -33,17 +33,17 @@ type keySet struct {
 	fetched time.Time
 }
 
-// keysFor returns the keys that the token's header may mean: those with its kid, or, for a header
-// without kid, the only key of the set. It returns all keys with the same kid, because some
-// issuers rotate keys without changing the kid.
+// keysFor returns the keys that the token's header may mean and that allow its algorithm: those with its kid, or, for a
+// header without kid, the only key of the set. It returns all keys with the same kid, because some issuers rotate keys
+// without changing the kid. The error is errNoKey.
 func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 	var found jwt.VerificationKeySet
 	for _, k := range s.keys {
-		named := k.id == h.kid
-		if !h.haveKid {
-			named = len(s.keys) == 1
+		isMeant := k.id == h.kid
+		if !h.hasKid {
+			isMeant = len(s.keys) == 1
 		}
-		if named && k.allowsAlgorithm(h.alg) {
+		if isMeant && k.allowsAlgorithm(h.alg) {
 			found.Keys = append(found.Keys, k.key)
 		}
 	}
@@ -53,11 +53,10 @@ func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 	return found, nil
 }
 
-// keyCache stores the issuer's keys. It fetches them when they are first needed, every 15 minutes
-// from then on, and when no known key has signed a token. It sends at most one request in 30 s,
-// whether that succeeds or not, because any caller can invent a kid. So a token of a key that the issuer
-// has just begun to use may be refused for that long, unless the issuer published the key before. Until
-// there were keys once, the pauses after failures are shorter (fetch.Policy).
+// keyCache stores the issuer's keys. It fetches them when they are first needed, every 15 minutes from then on, and
+// when no known key has signed a token. Because any caller can invent a kid, it sends at most one request in 30 s,
+// whether that succeeds or not. If the issuer signs with a key that it has not published before, tokens of that key may
+// be refused for these 30 s. Before the first keys the pauses after failures are shorter (fetch.Policy).
 type keyCache struct {
 	url    string // of the key set; "" if the issuer's metadata names it
 	issuer string
@@ -72,8 +71,8 @@ type keyCache struct {
 // newKeyCache returns an empty cache. It does not send a request yet.
 func newKeyCache(issuer, url string, client *http.Client, logger *slog.Logger) *keyCache {
 	k := &keyCache{issuer: issuer, url: url, client: client, logger: logger}
-	// Poll even without callers: a key that was revoked while there were none must not be accepted
-	// from the next one.
+	// Poll even without callers: a key that was revoked during a time without callers must not be accepted from the
+	// next caller.
 	k.sets = fetch.NewCache(k.fetchKeys, fetch.Policy{Cooldown: keysCooldown, PollEvery: keysRefresh})
 	return k
 }
@@ -97,8 +96,8 @@ func (k *keyCache) currentKeys(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// newerThan returns keys that were fetched after seen, for a token that no key of seen has signed.
-// ok is false if there are none and none can be fetched now.
+// newerThan returns keys that were fetched after seen, for a token that no key of seen has signed. It waits under ctx
+// if they have to be fetched. ok is false if they cannot be fetched now.
 func (k *keyCache) newerThan(ctx context.Context, seen keySet) (set keySet, ok bool) {
 	set, err := k.sets.Replace(ctx, "newer signing keys", 0, func(s keySet) bool {
 		return s.fetched.After(seen.fetched)
@@ -145,13 +144,13 @@ func (k *keyCache) requestKeys(ctx context.Context) ([]publicKey, error) {
 	return keys, nil
 }
 
-// keySetURL returns the URL of the key set. If it is not configured, keySetURL reads it in the
-// issuer's metadata each time, since it may change.
+// keySetURL returns the URL of the key set. If none is configured, it reads the URL in the issuer's metadata each time,
+// because the URL may change. While the metadata cannot be read, it returns the URL that it last found there.
 func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 	if k.url != "" {
 		return k.url, nil
 	}
-	found, err := k.discoverURL(ctx)
+	discovered, err := k.discoverURL(ctx)
 	if last := k.discovered.Load(); err != nil && last != nil {
 		k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used",
 			"error", err.Error(), help.CallerTokens.Attr())
@@ -160,8 +159,8 @@ func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	k.discovered.Store(&found)
-	return found, nil
+	k.discovered.Store(&discovered)
+	return discovered, nil
 }
 
 // discoverURL returns the jwks_uri of the issuer's metadata.

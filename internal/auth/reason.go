@@ -43,7 +43,8 @@ var parserReasons = []struct {
 	{jwt.ErrTokenInvalidIssuer, &invalidTokenError{"issuer"}},
 }
 
-// invalidTokenReason returns ErrInvalidToken with the reason for the parser's error.
+// invalidTokenReason converts an error of the parser to an invalidTokenError with the reason, or to ErrInvalidToken
+// for an unknown error.
 func invalidTokenReason(err error) error {
 	for _, known := range parserReasons {
 		if errors.Is(err, known.is) {

@@ -13,7 +13,7 @@ type Metadata struct {
 }
 
 // Metadata returns the metadata of resource, which is a URL of this service. It leaves out an
-// issuer that is not a URL, because a client could not send a request to it.
+// issuer that fetch.CheckEndpoint refuses: one that is not a URL, or to which no secret may be sent.
 func (v *Verifier) Metadata(resource string) Metadata {
 	m := Metadata{Resource: resource, Scopes: v.scopes, BearerMethods: []string{"header"}, Name: "answerd"}
 	if fetch.CheckEndpoint("", v.cfg.Issuer) == nil {

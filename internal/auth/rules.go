@@ -111,10 +111,11 @@ func (r Rule) matches(id Identity) bool {
 	return matchesAny(r.Subjects, id.Subject)
 }
 
-// matchesAny reports whether one of the patterns matches name. nil matches every name.
-func matchesAny(globs []string, name string) bool {
-	return globs == nil || slices.ContainsFunc(globs, func(glob string) bool {
-		ok, err := path.Match(withoutSlashes(glob), withoutSlashes(name))
+// matchesAny reports whether one of the patterns matches name. nil, a member that the rule leaves out, matches every
+// name.
+func matchesAny(patterns []string, name string) bool {
+	return patterns == nil || slices.ContainsFunc(patterns, func(pattern string) bool {
+		ok, err := path.Match(withoutSlashes(pattern), withoutSlashes(name))
 		return ok && err == nil
 	})
 }
@@ -123,8 +124,8 @@ func matchesAny(globs []string, name string) bool {
 // pattern or a name.
 func withoutSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
-// Claim returns the value of one claim of the caller's token: a string, number or boolean, or the
-// first of a list of them; "" if there is none. The name can be a JSON pointer, as in rules.
+// Claim returns the first value of one claim of the caller's token, or "" if there is none. name and the values are
+// those of claimValues.
 func (id Identity) Claim(name string) string {
 	if values := claimValues(id.Claims, name); len(values) > 0 {
 		return values[0]
@@ -132,16 +133,17 @@ func (id Identity) Claim(name string) string {
 	return ""
 }
 
-// claimValues returns the values of one claim: a string, number or boolean, or a list of them.
-// name is the name of the claim or, with a leading "/", a JSON pointer (RFC 6901) into one, such
-// as "/realm_access/roles".
+// claimValues returns the values of one claim, as text: one if the claim is a string, number or boolean, and several if
+// it is a list of these. Other values are left out. name is the name of the claim or, with a leading "/", a JSON
+// pointer (RFC 6901) to a member within the claims, such as "/realm_access/roles".
 func claimValues(claims map[string]json.RawMessage, name string) []string {
 	raw := claims[name]
 	if strings.HasPrefix(name, "/") {
 		members := strictjson.Object(claims)
 		tokens := strings.Split(name[1:], "/")
+		unescape := strings.NewReplacer("~1", "/", "~0", "~")
 		for i, token := range tokens {
-			raw = members[strings.NewReplacer("~1", "/", "~0", "~").Replace(token)]
+			raw = members[unescape.Replace(token)]
 			if i < len(tokens)-1 {
 				members, _ = strictjson.Parse(raw) // nil if it is not an object; then no member is found
 			}
@@ -149,7 +151,7 @@ func claimValues(claims map[string]json.RawMessage, name string) []string {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
-		list = []json.RawMessage{raw}
+		list = []json.RawMessage{raw} // a single value
 	}
 	var values []string
 	for _, item := range list {
@@ -163,7 +165,7 @@ func claimValues(claims map[string]json.RawMessage, name string) []string {
 		case bool:
 			values = append(values, strconv.FormatBool(v))
 		case float64:
-			values = append(values, string(item)) // as written: 1e3 is not 1000
+			values = append(values, string(item)) // as the token writes it: 1e3 is not 1000
 		}
 	}
 	return values

@@ -101,13 +101,14 @@ func rulesError(data []byte, err error) *RulesError {
 		return &RulesError{Pointer: string(at), Detail: mustBeTexts}
 	case bad.GoType.Kind() != reflect.String:
 		return &RulesError{Pointer: string(at), Detail: mustBeObject}
-	case at.LastToken() == "name": // the other texts are items of lists
+	case at.LastToken() == "name": // every other string of the file is an item of a list
 		return &RulesError{Pointer: string(at), Detail: mustBeName}
 	}
 	return &RulesError{Pointer: string(at.Parent()), Detail: mustBeTexts}
 }
 
-// validate returns an error if a rule is invalid.
+// validate returns an error, with a pointer from the rule on, if a name is too long, a list or a text is empty, or a
+// pattern is invalid.
 func (r *Rule) validate() *RulesError {
 	if len(r.Name) > 64 {
 		return &RulesError{Pointer: "/name", Detail: mustBeName}

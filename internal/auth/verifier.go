@@ -61,14 +61,14 @@ type VerifierConfig struct {
 // takes about 50 µs, and caches of this kind have mixed up callers (CVE-2026-35030).
 type Verifier struct {
 	cfg    VerifierConfig
-	scopes []string
+	scopes []string // cfg.Scope, split
 	client *http.Client
 	keys   *keyCache
 	parser *jwt.Parser
 }
 
-// NewVerifier checks cfg. It does not send a request, so that the service can start while the
-// issuer is down. The caller must Close the Verifier.
+// NewVerifier returns a Verifier, or an error if cfg is invalid. It does not send a request, so that the service can
+// start while the issuer is down. The caller must Close the Verifier.
 func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Issuer == "" || cfg.Audience == "" {
 		return nil, errors.New("the issuer and the audience must be set")
@@ -198,9 +198,9 @@ func (v *Verifier) checkRestrictions(c *claims) error {
 	return nil
 }
 
-// parseToken verifies the signature with keys and then the claims, so that nothing of a forged
-// token is used. golang-jwt requires an algorithm of the parser's list, and keysFor returns only
-// keys for that algorithm.
+// parseToken verifies the signature with keys and then the claims, so that no claim of a forged token is used. The
+// claims may only be used if err is nil. h is the header of token. golang-jwt requires an algorithm of the parser's
+// list, and keysFor returns only keys for that algorithm.
 func (v *Verifier) parseToken(token string, h header, keys keySet) (*claims, error) {
 	var c claims
 	_, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return keys.keysFor(h) })

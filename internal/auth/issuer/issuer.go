@@ -22,12 +22,12 @@ import (
 // refresh is the time after which a Cache reads the metadata again.
 const refresh = time.Hour
 
-// Source says whose metadata is read.
+// Source describes the metadata to read.
 type Source struct {
-	Issuer string
+	Issuer string       // the issuer's URL
 	Name   string       // names the metadata in errors
-	Client *http.Client // one of fetch.NewClient
-	// OtherIssuer is what to do about a document of another issuer, for the error; it may be "".
+	Client *http.Client // one of fetch.NewClient, which follows no redirects
+	// OtherIssuer is appended to the error about a document of another issuer, to say what to do; it may be "".
 	OtherIssuer string
 }
 
@@ -37,9 +37,9 @@ type Document struct {
 	issuer string
 }
 
-// Read fetches the metadata. The document must name exactly the issuer that was asked (RFC 8414 section 3.3);
-// otherwise it belongs to another one, which must get no secret and no code of this one, and whose keys must
-// not verify tokens. Errors are *fetch.Error, or the context's.
+// Read fetches the metadata, within fetch.Timeout. It refuses a document whose issuer is not exactly s.Issuer (RFC 8414
+// section 3.3): the endpoints of another issuer must not get secrets or codes of this one, and its keys must not verify
+// tokens. Errors are *fetch.Error.
 func (s Source) Read(ctx context.Context) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
@@ -57,10 +57,12 @@ func (s Source) Read(ctx context.Context) (Document, error) {
 	return Document{members, s.Issuer}, nil
 }
 
-// Unusable returns the error about a document that lacks something. problem begins with a verb.
+// Unusable returns the error for a document that cannot be used. problem continues a sentence that begins with s.Name,
+// such as "names no token endpoint".
 func (s Source) Unusable(problem string) error { return &fetch.Error{Public: s.Name + " " + problem} }
 
-// Endpoint returns a URL of the document, and whether a secret or a browser may be sent there.
+// Endpoint returns the URL in the member with that name. It returns false if there is no such URL, or if neither a
+// secret nor a browser may be sent there (fetch.CheckEndpoint, fetch.EndpointAllowed).
 func (d Document) Endpoint(name string) (string, bool) {
 	found, err := d.String(name)
 	if err != nil || fetch.CheckEndpoint("", found) != nil || !fetch.EndpointAllowed(d.issuer, found) {
@@ -69,7 +71,7 @@ func (d Document) Endpoint(name string) (string, bool) {
 	return found, true
 }
 
-// Cache stores a value from the metadata. A known value is used at once, and read again after an hour.
+// Cache stores a value from the metadata, and reads it again after an hour while callers use the old value.
 type Cache[T any] struct {
 	name   string
 	values *fetch.Cache[dated[T]]
@@ -77,12 +79,12 @@ type Cache[T any] struct {
 
 // dated is a value and the time when it was read. The zero time means that no value is known.
 type dated[T any] struct {
-	value T
-	read  time.Time
+	value  T
+	readAt time.Time
 }
 
-// NewCache returns a Cache of what read returns, which calls Source.Read. It does not send a request yet. name
-// names the metadata in errors. The caller must Close the Cache.
+// NewCache returns a Cache of the value that read returns. read calls Source.Read and must end with its context.
+// NewCache does not send a request. name names the metadata in errors. The caller must Close the Cache.
 func NewCache[T any](name string, read func(context.Context) (T, error)) *Cache[T] {
 	return &Cache[T]{name, fetch.NewCache(func(ctx context.Context) (dated[T], error) {
 		value, err := read(ctx)
@@ -96,13 +98,14 @@ func NewCache[T any](name string, read func(context.Context) (T, error)) *Cache[
 // Close cancels a request in flight and waits for it.
 func (c *Cache[T]) Close() { c.values.Close() }
 
-// Get returns the value. It waits under ctx only while none is known. Errors are those of read, or the context's.
+// Get returns the value. It waits only while no value is known; the error is then that of read, or wraps that of ctx. A
+// failure to read a known value again is not an error: Get returns the known value.
 func (c *Cache[T]) Get(ctx context.Context) (T, error) {
 	found, err := c.values.Get(ctx, c.name, func(d dated[T]) fetch.State {
 		switch {
-		case d.read.IsZero():
+		case d.readAt.IsZero():
 			return fetch.Expired
-		case time.Since(d.read) >= refresh:
+		case time.Since(d.readAt) >= refresh:
 			return fetch.RefreshDue
 		}
 		return fetch.Fresh

@@ -24,25 +24,25 @@ const (
 	maxFile  = 64 << 10 // bytes of the key file
 )
 
-// Keys encrypt with the first of some keys, and decrypt with all of them. They may be used
+// Keys is a list of keys, usually from a file. The first key encrypts, and all keys decrypt. Keys may be used
 // concurrently.
 type Keys struct {
-	path string // "" for a key that ends with the process
+	path string // of the file; "" for a random key that is in memory only
 
 	mu       sync.Mutex  // protects what follows
-	info     os.FileInfo // of the file that has the keys in use
-	reported string      // why the file cannot be used now; "" if it can
-	all      []key
+	all      []key       // the keys in use, at least one
+	info     os.FileInfo // of the file when all was read from it
+	reported string      // the last logged reason why a changed file cannot be used; "" if the file can be used
 }
 
-// key is one AES-256 key. Its id is a hash of it, which is stored with each secret to find the key again.
+// key is one AES-256 key.
 type key struct {
-	id   [keyIDLen]byte
+	id   [keyIDLen]byte // the start of a hash of the key; stored with each secret to find its key
 	aead cipher.AEAD
 }
 
 // ReadKeys reads the keys of a file: one per line, 32 bytes in base64 or hex. Empty lines and lines
-// that begin with # are skipped. The file is read again when it has changed. An error quotes nothing
+// that begin with # are skipped. The Keys read the file again when it has changed. An error quotes nothing
 // of the file.
 func ReadKeys(path string) (*Keys, error) {
 	k := &Keys{path: path}
@@ -54,7 +54,7 @@ func ReadKeys(path string) (*Keys, error) {
 	return k, err
 }
 
-// newKeys returns one random key.
+// newKeys returns Keys with one random key.
 func newKeys() (*Keys, error) {
 	raw := make([]byte, keySize)
 	_, _ = rand.Read(raw) // never fails
@@ -62,7 +62,7 @@ func newKeys() (*Keys, error) {
 	return &Keys{all: []key{one}}, err
 }
 
-// readFile reads the keys of a file.
+// readFile reads the keys of a file, of which there must be at least one.
 func readFile(path string) ([]key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -98,8 +98,8 @@ func readFile(path string) ([]key, error) {
 	return all, nil
 }
 
-// decodeKey decodes a line of the file. Standard and URL-safe base64 are accepted, with and without
-// padding.
+// decodeKey decodes a line of the file, in hex or in standard or URL-safe base64, with or without padding. ok is false
+// unless the key has keySize bytes.
 func decodeKey(line string) (raw []byte, ok bool) {
 	if raw, err := hex.DecodeString(line); err == nil && len(raw) == keySize {
 		return raw, true
@@ -113,9 +113,9 @@ func decodeKey(line string) (raw []byte, ok bool) {
 	return nil, false
 }
 
-// newKey returns the key of keySize bytes. The cipher chooses a random nonce for each secret, so that
-// processes which share a key need not agree on a counter. The id depends on the key alone: the order of
-// the file may change, and processes may have different files.
+// newKey returns the key that consists of the bytes raw. The cipher chooses a random nonce for each secret, so that
+// processes that share a key need no common counter. The id depends only on raw, because processes may have the same
+// key at different lines of their files.
 func newKey(raw []byte) (key, error) {
 	block, err := aes.NewCipher(raw)
 	if err != nil {
@@ -131,8 +131,8 @@ func newKey(raw []byte) (key, error) {
 	return k, nil
 }
 
-// currentKeys returns the keys, and reads the file again if it has changed. If the new file cannot be
-// used, the old keys stay, and the log says so once.
+// currentKeys returns the keys, after reading the file again if it has changed. If the changed file cannot be used,
+// currentKeys returns the previous keys, logs the reason once, and reads the file again at the next call.
 func (k *Keys) currentKeys(logger *slog.Logger) []key {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,7 +152,8 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 		all, err = readFile(k.path)
 	}
 	if err != nil {
-		// It is read again the next time, because a file that becomes readable looks unchanged.
+		// k.info stays, so that the next call reads the file again. The file may become readable without a change of
+		// its size or time.
 		if text := err.Error(); text != k.reported {
 			logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err, help.SecretFiles.Attr())
 			k.reported = text

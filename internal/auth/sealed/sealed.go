@@ -40,10 +40,10 @@ type Store struct {
 	keys     *Keys
 	values   values.Store
 	logger   *slog.Logger
-	reported atomic.Bool // that a secret cannot be decrypted; one line is enough
+	reported atomic.Bool // a secret that cannot be decrypted was logged; this is logged once per process
 }
 
-// New returns the secrets in a store.
+// New returns a Store that keeps its secrets in store, encrypted with keys.
 func New(keys *Keys, store values.Store, logger *slog.Logger) *Store {
 	return &Store{keys: keys, values: store, logger: logger}
 }
@@ -61,8 +61,9 @@ func NewInMemory(logger *slog.Logger) (*Store, error) {
 // Now returns the time of the store's clock (values.Store).
 func (s *Store) Now() time.Time { return s.values.Now() }
 
-// Load returns a secret and its revision; nil if it does not exist. A secret that no key decrypts
-// counts as one that does not exist: its user has to sign in again.
+// Load returns the secret with a name and its revision, which Save needs. The name has at least one part; the first is
+// the kind of the secret, for the log. data is nil if there is no such secret. It is also nil, with a warning in the
+// log and without an error, if the secret cannot be decrypted: its user has to sign in again.
 func (s *Store) Load(ctx context.Context, name ...string) (data []byte, revision uint64, err error) {
 	key := values.NewKey(name...)
 	value, revision, err := s.values.Value(ctx, key)
@@ -82,7 +83,7 @@ func (s *Store) Load(ctx context.Context, name ...string) (data []byte, revision
 	return data, revision, nil
 }
 
-// open decrypts a value.
+// open decrypts the stored value of the secret with a name. The error quotes nothing of the value.
 func (s *Store) open(value []byte, name values.Key) ([]byte, error) {
 	if len(value) < 1+keyIDLen || value[0] != version {
 		return nil, errors.New("it has an unknown format")
@@ -100,15 +101,16 @@ func (s *Store) open(value []byte, name values.Key) ([]byte, error) {
 	return nil, errors.New("its key is not in the file of TOKENS_KEY_FILE")
 }
 
-// Save encrypts a secret and stores it for ttl, if its revision is still that one. Otherwise it
-// returns 0, and the caller should load the secret again. Empty data removes the secret.
+// Save encrypts a secret, stores it for ttl and returns its new revision. If the stored secret does not have the given
+// revision any more, because another process has changed it, Save stores nothing and returns 0; the caller should then
+// load the secret again. Empty data removes the secret.
 func (s *Store) Save(ctx context.Context, data []byte, revision uint64, ttl time.Duration, name ...string) (uint64, error) {
 	key := values.NewKey(name...)
 	var value []byte
 	if len(data) > 0 {
-		k := s.keys.currentKeys(s.logger)[0]
-		header := append([]byte{version}, k.id[:]...)
-		value = k.aead.Seal(bytes.Clone(header), nil, data, additionalData(header, key))
+		first := s.keys.currentKeys(s.logger)[0]
+		header := append([]byte{version}, first.id[:]...)
+		value = first.aead.Seal(bytes.Clone(header), nil, data, additionalData(header, key))
 	}
 	next, err := s.values.SetValue(ctx, key, value, revision, ttl)
 	if err != nil {
@@ -117,7 +119,8 @@ func (s *Store) Save(ctx context.Context, data []byte, revision uint64, ttl time
 	return next, nil
 }
 
-// additionalData returns what is authenticated with a secret: the header of its value, and its name.
+// additionalData returns the data that is authenticated with a secret but not encrypted: the header of the stored value
+// (version and key id) and the name, so that a value cannot be moved to another name.
 func additionalData(header []byte, name values.Key) []byte {
 	return append(bytes.Clone(header), name.String()...)
 }

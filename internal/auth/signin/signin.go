@@ -25,9 +25,9 @@ type Endpoints struct {
 	Authorization string
 	Token         string
 	EndSession    string // where the person signs out at the issuer; "" if there is no such page
-	// IssuerInResponse means that every authorization response has iss (RFC 9207 section 3).
+	// IssuerInResponse means that every authorization response has the parameter iss (RFC 9207 section 3).
 	IssuerInResponse bool
-	// OpenID means that the scope openid can be requested.
+	// OpenID means that the metadata lists the scope openid or lists no scopes, so openid can be requested.
 	OpenID bool
 }
 
@@ -36,7 +36,7 @@ type Discovery struct {
 	source    issuer.Source
 	logger    *slog.Logger
 	endpoints *issuer.Cache[Endpoints]
-	known     atomic.Bool // the endpoints were read at least once
+	known     atomic.Bool // endpoints has a value, because a read has succeeded
 }
 
 // NewDiscovery returns a Discovery of the issuer with that name. It sends no request before Endpoints is called. The
@@ -50,11 +50,11 @@ func NewDiscovery(name string, client *http.Client, logger *slog.Logger) *Discov
 // Close cancels a request in flight and waits for it.
 func (d *Discovery) Close() { d.endpoints.Close() }
 
-// Endpoints returns the endpoints. Known ones are returned at once, and read again after an hour.
-// Errors are *fetch.Error, or the context's.
+// Endpoints returns the endpoints. It waits only for the first ones. After an hour it returns the known endpoints once
+// more and has them read again. Errors are *fetch.Error, or wrap that of ctx.
 func (d *Discovery) Endpoints(ctx context.Context) (Endpoints, error) { return d.endpoints.Get(ctx) }
 
-// read reads the metadata and logs a failure.
+// read requests the metadata and returns its endpoints. It logs a failure, after which known endpoints stay in use.
 func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
 	document, err := d.source.Read(ctx)
 	var found Endpoints
@@ -72,14 +72,15 @@ func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
 	return found, err
 }
 
-// parse returns the endpoints in the document.
+// parse returns the endpoints in the document. It returns an error if a browser cannot sign in with them: without an
+// authorization and a token endpoint that may be used, or without PKCE with S256.
 func (d *Discovery) parse(document issuer.Document) (Endpoints, error) {
 	authorization, okAuthorization := document.Endpoint("authorization_endpoint")
 	token, okToken := document.Endpoint("token_endpoint")
 	if !okAuthorization || !okToken {
 		return Endpoints{}, d.source.Unusable("names no https addresses of an authorization endpoint and a token endpoint")
 	}
-	// Servers before RFC 8414 don't list the methods, and most of them know S256.
+	// Servers from before RFC 8414 do not list the methods, but most of them support S256.
 	methods, err := document.Strings("code_challenge_methods_supported")
 	hasS256 := methods == nil || slices.Contains(methods, "S256")
 	if err != nil || !hasS256 {

@@ -81,10 +81,12 @@ func (o Object) Strings(name string) (list []string, err error) {
 	return list, nil
 }
 
-// Objects returns the list of objects with that name, which is required.
+// Objects returns the list of objects with that name. If there is no such member, or one of another type, the error is
+// ErrShape.
 func (o Object) Objects(name string) (list []Object, err error) {
+	isNull := func(item Object) bool { return item == nil }
 	err = json.Unmarshal(o[name], &list)
-	if err != nil || list == nil || slices.ContainsFunc(list, func(item Object) bool { return item == nil }) {
+	if err != nil || list == nil || slices.ContainsFunc(list, isNull) {
 		return nil, ErrShape
 	}
 	return list, nil
