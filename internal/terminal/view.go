@@ -95,20 +95,7 @@ func (r *runView) endText() { _ = r.text.end() }
 func (r *runView) showEvent(frame sse.Frame) error {
 	switch frame.Event {
 	case "start":
-		var envelope struct {
-			RunID string `json:"run_id"`
-		}
-		if err := decode(frame, &envelope); err != nil {
-			return err
-		}
-		r.start.runID = envelope.RunID
-		if err := decode(frame, &r.start.Start); err != nil {
-			return err
-		}
-		for _, name := range r.start.UnavailableServers {
-			r.session.printLine("! the MCP server %s is unavailable; its tools are missing", name)
-		}
-		r.session.status.set("thinking")
+		return r.showStart(frame)
 	case "text_delta":
 		var delta event.TextDelta
 		if err := decode(frame, &delta); err != nil {
@@ -154,6 +141,25 @@ func (r *runView) showEvent(frame sse.Frame) error {
 		}
 		r.session.printLine("! budget %s: used %g of %g", budget.Limit, budget.Used, budget.Max)
 	}
+	return nil
+}
+
+// showStart sets r.start from a start event, and prints a warning for each unavailable MCP server.
+func (r *runView) showStart(frame sse.Frame) error {
+	var envelope struct {
+		RunID string `json:"run_id"`
+	}
+	if err := decode(frame, &envelope); err != nil {
+		return err
+	}
+	r.start.runID = envelope.RunID
+	if err := decode(frame, &r.start.Start); err != nil {
+		return err
+	}
+	for _, name := range r.start.UnavailableServers {
+		r.session.printLine("! the MCP server %s is unavailable; its tools are missing", name)
+	}
+	r.session.status.set("thinking")
 	return nil
 }
 
