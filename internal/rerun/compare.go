@@ -86,18 +86,23 @@ func (c *comparison) report(d Difference) {
 	}
 }
 
-// add compares the next event of the new run. recordedID has the recorded ids of its questions so far, and renamed
-// returns a text with the recorded ids of runs.
+// add compares the next event of the new run with the recorded event that it repeats: the next one with the same
+// streamOf. If the recording has no such event, the new one is a difference. recordedID has the recorded ids of the new
+// run's questions so far, and renamed returns a text with the recorded ids of runs in place of the new ones.
 func (c *comparison) add(e event.Event, recordedID map[string]string, renamed func(string) string) {
 	id := streamOf(e, recordedID)
-	is := comparable(e, []byte(renamed(string(e.AppendJSON(nil)))))
-	_, suspended := e.Body.(event.Suspended)
-	if queue := c.queues[id]; len(queue) > 0 && id == "" {
-		if _, was := queue[0].Body.(event.Suspended); was && !suspended { // compare the next one with e
-			c.queues[id] = queue[1:]
-			c.reportMissing(queue[0])
-		} else if suspended && !was {
-			id = "extra"
+	is := comparedMembers(e, []byte(renamed(string(e.AppendJSON(nil)))))
+	if id == "" && len(c.queues[id]) > 0 {
+		// If only one of the two runs was suspended here, that is one difference. The next events are compared as usual.
+		next := c.queues[id][0]
+		_, isSuspended := e.Body.(event.Suspended)
+		_, wasSuspended := next.Body.(event.Suspended)
+		switch {
+		case wasSuspended && !isSuspended:
+			c.queues[id] = c.queues[id][1:]
+			c.reportMissing(next)
+		case isSuspended && !wasSuspended:
+			id = "extra" // a queue without events, so that e is reported as not recorded
 		}
 	}
 	if len(c.queues[id]) == 0 {
@@ -114,7 +119,7 @@ func (c *comparison) add(e event.Event, recordedID map[string]string, renamed fu
 		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Path: "/type", Was: string(was.Body.Type()), Is: string(e.Body.Type())})
 		return
 	}
-	c.compareValues(was, "", comparable(was, was.AppendJSON(nil)), is)
+	c.compareValues(was, "", comparedMembers(was, was.AppendJSON(nil)), is)
 }
 
 // finish reports the recorded events that did not come.
@@ -131,10 +136,10 @@ func (c *comparison) finish() {
 
 // reportMissing reports a recorded event that does not come.
 func (c *comparison) reportMissing(e event.Event) {
-	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparable(e, e.AppendJSON(nil)))})
+	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparedMembers(e, e.AppendJSON(nil)))})
 }
 
-// stall reports that the run does not continue.
+// stall reports that the run does not continue. The difference names the first recorded event that has not come yet.
 func (c *comparison) stall() {
 	next := c.last
 	for _, q := range c.queues {
@@ -150,8 +155,9 @@ var omitted = []string{
 	"run_id", "seq", "ts", "thread_id", "trace_id", "interrupt_id", "part_id", "expires_at", "created_at", "duration_ms", "parent_run_id", "child_run_id",
 }
 
-// comparable returns the members of an event that are compared.
-func comparable(e event.Event, line []byte) map[string]any {
+// comparedMembers returns the members of an event that are compared, from line, its JSON. It leaves out ids, times and
+// estimates, which differ from run to run. If line is not an object, the whole line is compared.
+func comparedMembers(e event.Event, line []byte) map[string]any {
 	decoded, _ := decodeExact(line)
 	out, ok := decoded.(map[string]any)
 	if !ok {
@@ -172,11 +178,10 @@ func comparable(e event.Event, line []byte) map[string]any {
 	case event.Suspended:
 		all, _ := out["interrupts"].([]any)
 		for _, one := range all {
-			if i, ok := one.(map[string]any); ok {
-				delete(i, "id")
-				for _, name := range omitted {
-					delete(i, name)
-				}
+			interrupt, _ := one.(map[string]any) // delete does nothing with a nil map
+			delete(interrupt, "id")
+			for _, name := range omitted {
+				delete(interrupt, name)
 			}
 		}
 	}
@@ -197,7 +202,8 @@ func decodeExact(data []byte) (value any, err error) {
 	return withFloats(value), nil
 }
 
-// withFloats replaces the numbers in a value by float64, except large integers.
+// withFloats returns a value with float64 in place of its numbers, except integers of 2^53 and above, which a float64
+// may round, and numbers out of its range. It changes lists and objects in place.
 func withFloats(value any) any {
 	switch v := value.(type) {
 	case json.Number:
@@ -218,7 +224,8 @@ func withFloats(value any) any {
 	return value
 }
 
-// compareValues reports where two values differ.
+// compareValues reports where two values differ. It compares objects member by member, and lists of the same length
+// item by item. path is the JSON pointer of the values in the event e.
 func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 	if reflect.DeepEqual(was, is) {
 		return

@@ -25,7 +25,9 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 		return decision
 	}
 
-	call := state.rec.calls[callID]
+	// args are those that a person was asked about, or else those at the end of the call. A person may have changed the
+	// arguments after that, and such a change is not a decision of a hook.
+	call, definitions := state.rec.calls[callID], &tools{s}
 	args, asked, approved := endArgs(*call.end), false, false
 	for _, e := range call.events {
 		switch b := e.Body.(type) {
@@ -41,17 +43,19 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 
 	switch b := call.end.Body.(type) {
 	case event.ToolError:
-		if b.Kind == string(mcp.Denied) && !startsWithAny(b.Payload, ownDenials) && asked == approved {
+		personAgrees := asked == approved // no person was asked about the call, or they approved it
+		if b.Kind == string(mcp.Denied) && !startsWithAny(b.Payload, ownDenials) && personAgrees {
 			decision.Denied, decision.AfterApproval = b.Payload, approved
 		}
 	case event.ToolResult:
-		if tool, ok := (&tools{s}).Tool(call.name); ok && tool.NeedsApproval && !asked {
+		if tool, ok := definitions.Tool(call.name); ok && tool.NeedsApproval && !asked {
 			decision.Result, _ = state.rec.outcome(s.ctx, mcp.Call{}, *call.end) // the outcome of a result has no error
 		}
 	}
 
 	if args != nil && !sameJSON(args, call.args) {
-		if fitted, err := (&tools{s}).CheckArgs(call.name, call.args); err != nil || !sameJSON(args, fitted) {
+		// The agent itself changes the model's arguments to the types of the schema. Any other change is a hook's.
+		if fitted, err := definitions.CheckArgs(call.name, call.args); err != nil || !sameJSON(args, fitted) {
 			decision.Args = args
 		}
 	}
@@ -61,16 +65,11 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	return decision
 }
 
-func startsWithAny(text string, all []string) bool {
-	for _, prefix := range all {
-		if strings.HasPrefix(text, prefix) {
-			return true
-		}
-	}
-	return false
+func startsWithAny(text string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
-// endArgs returns the arguments of a call as its outcome has them.
+// endArgs returns the arguments in the outcome of a call, or nil if e is not an outcome.
 func endArgs(e event.Event) []byte {
 	switch b := e.Body.(type) {
 	case event.ToolResult:

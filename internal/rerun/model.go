@@ -27,8 +27,9 @@ func askAs(id string, m llm.Model) llm.Model {
 }
 
 // recordedAnswer gives the next recorded answer of the run that ctx belongs to. It does not compare the request:
-// what the model was asked follows from the events before. A conversation that the endpoint refused is refused
-// once more, so that the new run shortens it too.
+// what the model was asked follows from the events before. Each part waits until the new run has the event of the time
+// limit, if the recorded part came after that event. A conversation that the endpoint refused is refused once more, so
+// that the new run shortens it too. Further answers than the recorded ones are an error.
 func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		state := s.runOf(ctx)
@@ -36,14 +37,14 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 			yield(nil, &llm.Error{Kind: "internal", Public: "A request of no run was recorded."})
 			return
 		}
-		n, refused := state.nextTurn()
+		number, refused := state.nextTurn()
 		if refused {
 			yield(nil, &llm.Error{Kind: llm.TooLarge, Public: "The conversation is too long.", Err: errRecorded})
 			return
 		}
-		var answer turn
-		if n < len(state.rec.turns) {
-			answer = *state.rec.turns[n]
+		var answer turn // empty if the recorded run ended before this answer: see endUnfinished
+		if number < len(state.rec.turns) {
+			answer = *state.rec.turns[number]
 		} else if _, answered := state.rec.terminalEvent().(event.FinalAnswer); answered || len(state.rec.events) == 0 {
 			yield(nil, &llm.Error{Kind: "model_error", Public: "The recording has no further answer of the model."})
 			return
@@ -64,7 +65,7 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 		case answer.end != nil:
 			state.endTurn(answer, yield)
 		default:
-			state.endUnfinished(ctx, n, yield)
+			state.endUnfinished(ctx, number, yield)
 		}
 	}
 }

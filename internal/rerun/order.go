@@ -34,28 +34,30 @@ func (s *session) repetition() *recorded.Inputs {
 }
 
 // awaitOrder implements recorded.Inputs.Order: it waits until the run has all events that were recorded before the
-// event that body repeats. If no recorded event is left that body could repeat, see awaitUnrecorded.
-func (s *session) awaitOrder(ctx, kept context.Context, _ string, body event.Body) error {
+// event that body repeats. That wait does not end with ctx, because events are appended after a cancellation too. It
+// ends with untilTakeover: then another process continues the run. The error errLeftOpen leaves the event to the end of
+// the run. If no recorded event is left that body could repeat, see awaitUnrecorded.
+func (s *session) awaitOrder(ctx, untilTakeover context.Context, _ string, body event.Body) error {
 	state := s.runOf(ctx)
 	if state == nil {
 		return nil
 	}
 	if start, ok := body.(event.StepStart); ok {
-		state.awaitStep(kept, start)
+		state.awaitStep(untilTakeover, start)
 		return nil
 	}
-	recorded := state.claim(event.Event{Body: body})
-	if recorded == nil {
+	was := state.claim(event.Event{Body: body})
+	if was == nil {
 		return state.awaitUnrecorded(ctx, body)
 	}
-	if _, resolved := replay.InterruptOf(*recorded); resolved != "" {
-		state.awaitRelayed(kept, resolved)
+	if _, resolved := replay.InterruptOf(*was); resolved != "" {
+		state.awaitParentQuestion(untilTakeover, resolved)
 	}
-	if wasOpenAtEnd(recorded) && ctx.Err() != nil && !isClosed(state.watch.unordered) {
-		// The end of the run appends this event. It first waits for all calls, so waiting here would never end.
+	if wasOpenAtEnd(was) && ctx.Err() != nil && !isClosed(state.watch.unordered) {
+		// The run appends this event when it ends. It first waits for all calls, so waiting here would never end.
 		return errLeftOpen
 	}
-	state.await(kept, recorded.Seq-1)
+	state.await(untilTakeover, was.Seq-1)
 	return nil
 }
 
@@ -82,13 +84,13 @@ func wasOpenAtEnd(e *event.Event) bool {
 
 // awaitStep waits until the run may start a step. If the event of the time limit was recorded right before the step,
 // the step must not start without it.
-func (r *runState) awaitStep(kept context.Context, start event.StepStart) {
+func (r *runState) awaitStep(untilTakeover context.Context, start event.StepStart) {
 	for i, e := range r.rec.events {
 		if b, ok := e.Body.(event.StepStart); !ok || b.Step != start.Step || i == 0 {
 			continue
 		}
 		if b, ok := r.rec.events[i-1].Body.(event.Budget); ok && b.Limit == timeLimit {
-			r.await(kept, e.Seq-1)
+			r.await(untilTakeover, e.Seq-1)
 		}
 		return
 	}
@@ -105,16 +107,13 @@ func childOf(b event.Body) string {
 }
 
 // claim returns the recorded event that the new event e repeats, or nil. It returns each recorded event once: the first
-// one of the same kind and the same call. Among several questions of a call, which a server may ask at the same time,
-// the one with the same text is preferred. For a question, claim also records which ids belong together
+// one of the same call that mayRepeatLocked accepts. Among several questions of a call, which a server may ask at the
+// same time, the one with the same text is preferred. For a question, claim also records which ids belong together
 // (interrupts and recordedID).
 func (r *runState) claim(e event.Event) *event.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	asked, resolved := replay.InterruptOf(e)
-	_, ends := e.EndsCall()
-
-	list := r.rec.asked
+	list := r.rec.asked // the questions about limits, which belong to no call
 	if id := e.CallID(); id != "" {
 		if r.rec.calls[id] == nil {
 			return nil
@@ -122,28 +121,17 @@ func (r *runState) claim(e event.Event) *event.Event {
 		list = r.rec.calls[id].events
 	}
 
+	asked, _ := replay.InterruptOf(e)
 	var found *event.Event
 	for i := range list {
 		was := &list[i]
-		if r.claimed[was.Seq] {
+		if r.claimed[was.Seq] || !r.mayRepeatLocked(e, *was) {
 			continue
-		}
-		wasAsked, wasResolved := replay.InterruptOf(*was)
-		_, ended := was.EndsCall()
-		isSameKind := ends == ended && (ends || was.Body.Type() == e.Body.Type())
-		resolvesOther := resolved != "" && r.recordedID[resolved] != wasResolved
-		if !isSameKind || resolvesOther {
-			continue
-		}
-		if asked.ChildRunID != "" && len(r.rec.children) > 0 { // The parent's event has the id of the child's question.
-			if child := r.runs[asked.ChildRunID]; child == nil || child.recordedID[asked.ID] != wasAsked.ID {
-				continue
-			}
 		}
 		if found == nil {
 			found = was
 		}
-		if asked.Message == wasAsked.Message {
+		if wasAsked, _ := replay.InterruptOf(*was); asked.Message == wasAsked.Message { // both "" if e asks nothing
 			found = was
 			break
 		}
@@ -159,17 +147,39 @@ func (r *runState) claim(e event.Event) *event.Event {
 	return found
 }
 
-// awaitRelayed waits until the parent of a run has passed on a question of the run to its own readers, if the recorded
-// parent did. It is called before the question is resolved: a parent does not pass on a question that has been
+// mayRepeatLocked reports whether the new event e can repeat was, a recorded event of the same call or also of none.
+// Either both end the call, or neither does and they have the same type. A resolution must resolve the same question. A
+// question that a child run has asked must be the same question of that child. The caller holds r.mu.
+func (r *runState) mayRepeatLocked(e, was event.Event) bool {
+	_, ends := e.EndsCall()
+	_, ended := was.EndsCall()
+	hasSameType := e.Body.Type() == was.Body.Type()
+	if ends != ended || !ends && !hasSameType {
+		return false
+	}
+	asked, resolved := replay.InterruptOf(e)
+	wasAsked, wasResolved := replay.InterruptOf(was)
+	if resolved != "" && r.recordedID[resolved] != wasResolved {
+		return false
+	}
+	if asked.ChildRunID == "" || len(r.rec.children) == 0 {
+		return true
+	}
+	child := r.runs[asked.ChildRunID] // The parent's event has the id of the child's question.
+	return child != nil && child.recordedID[asked.ID] == wasAsked.ID
+}
+
+// awaitParentQuestion waits until the parent of a run has passed on a question of the run to its own readers, if the
+// recorded parent did. It is called before the question is resolved: a parent does not pass on a question that has been
 // resolved.
-func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
+func (r *runState) awaitParentQuestion(untilTakeover context.Context, recordedID string) {
 	if r.parent == nil {
 		return
 	}
 	for i := range r.parent.rec.events {
 		e := &r.parent.rec.events[i]
 		if asked, _ := replay.InterruptOf(*e); asked.ID == recordedID {
-			r.parent.await(kept, e.Seq)
+			r.parent.await(untilTakeover, e.Seq)
 			return
 		}
 	}
@@ -178,7 +188,7 @@ func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
 // awaitCharge implements recorded.Inputs.Charge: it waits for the position in the recording at which the charge had
 // its effect. A call that the budget refused is charged right before its end; the use of a child run, right before
 // the limit that it reached, or else right before the end of the child's call.
-func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
+func (s *session) awaitCharge(untilTakeover context.Context, run, callID, child string) {
 	state := s.byID(run)
 	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
 		return
@@ -187,12 +197,12 @@ func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	failed, isError := call.end.Body.(event.ToolError)
 	switch {
 	case child == "" && isError && strings.HasPrefix(failed.Payload, recorded.BudgetUsedUp):
-		state.await(kept, call.end.Seq-1)
+		state.await(untilTakeover, call.end.Seq-1)
 	case child != "" && call.charge != 0:
-		state.awaitSent(kept, call.charge)
-		state.await(kept, call.charge-1)
+		state.awaitSent(untilTakeover, call.charge)
+		state.await(untilTakeover, call.charge-1)
 	case child != "":
-		state.await(kept, call.end.Seq-1)
+		state.await(untilTakeover, call.end.Seq-1)
 	}
 }
 
@@ -219,6 +229,6 @@ func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoic
 	if r == nil || r.rec.children[callID] == nil {
 		return agent.Budget{}, "", false
 	}
-	recorded := r.rec.children[callID].doc.Request
-	return agent.Budget(recorded.Budget), recorded.ToolChoice, true
+	request := r.rec.children[callID].doc.Request
+	return agent.Budget(request.Budget), request.ToolChoice, true
 }

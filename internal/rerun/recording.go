@@ -88,7 +88,7 @@ func newRecording(doc *export.Document) (*recording, error) {
 		rec.inputs[in.ID] = in.Data
 	}
 
-	b := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
+	reader := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
 	children := make(map[string]*export.Document)
 	for i := range doc.Children {
 		children[doc.Children[i].Run.ID] = &doc.Children[i]
@@ -98,7 +98,7 @@ func newRecording(doc *export.Document) (*recording, error) {
 		if e.Seq != int64(i+1) {
 			return nil, fmt.Errorf("%w: event %d has the number %d", ErrUnusable, i+1, e.Seq)
 		}
-		b.read(e)
+		reader.read(e)
 		child, ended := e.EndsCall()
 		if c := rec.calls[e.CallID()]; ended && c != nil {
 			c.end = &events[i]
@@ -115,9 +115,10 @@ func newRecording(doc *export.Document) (*recording, error) {
 	return rec, nil
 }
 
-// readCharges sets the charge of calls. A parent is charged for its child run when the call of the child ends. If
-// that reaches a limit of the parent, the limit's event comes shortly before the end of the call. So readCharges
-// attributes each such event to the call with a child run that ended first after it.
+// readCharges sets the charge of calls. A parent is charged for its child run when the call of the child ends. If that
+// charge reaches a limit of the parent, the limit's event comes shortly before the end of the call. So readCharges
+// attributes each event of a limit, except the time limit, to one of the calls that were running then and had a child
+// run: the one that ended first. A call keeps the first event that is attributed to it.
 func (r *recording) readCharges() {
 	for _, e := range r.events {
 		b, ok := e.Body.(event.Budget)
@@ -247,12 +248,12 @@ func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) 
 		if len(call.events) == 0 || call.name != tool {
 			continue
 		}
-		end, recorded := call.events[len(call.events)-1], call.args
+		end, sentArgs := call.events[len(call.events)-1], call.args
 		if b, ok := end.Body.(event.ToolResult); ok {
-			recorded = b.Args
+			sentArgs = b.Args // A hook or a person may have changed those of the model.
 		}
 		_, hasEnded := end.EndsCall()
-		hasArgs := sameJSON(recorded, args) || sameJSON(call.args, args)
+		hasArgs := sameJSON(sentArgs, args) || sameJSON(call.args, args)
 		if hasEnded && hasArgs {
 			return r, call
 		}
@@ -275,7 +276,7 @@ func sameJSON(a, b []byte) bool {
 	return err == nil && reflect.DeepEqual(x, y)
 }
 
-// schemaHint begins what the agent adds to an error about arguments.
+// schemaHint begins what the agent adds to an error about arguments (internal/agent/toolcall.go).
 const schemaHint = "\nTry again with the correct arguments. The tool's input schema: "
 
 // outcome returns the result or the *mcp.CallError that the server of a call gave, from e, the recorded end of the
@@ -345,12 +346,13 @@ func (r *recording) abortReason() (reason string, ok bool) {
 	if !failed || end.Code != toolAborted {
 		return "", false
 	}
-	_, reason, _ = strings.Cut(end.Message, ": ")
+	_, reason, _ = strings.Cut(end.Message, ": ") // withReason of package agent writes "A hook ended the run: reason"
 	return reason, true
 }
 
 // abortedBy returns the call with which a hook ended the run: the last one that ended before the others were
-// cancelled. It returns nil if the run ended between two turns, or while the model answered.
+// cancelled. It returns nil if the run ended between two turns, or while the model answered. The result has a meaning
+// only if abortReason has found that a hook ended the run.
 func (r *recording) abortedBy() *recordedCall {
 	var last *recordedCall
 	for _, e := range r.events {
@@ -386,14 +388,15 @@ func isSent(first event.Event) bool {
 	return true
 }
 
-// firstCancelled returns the number of the first event that a cancelled run has because of the cancellation: the
-// first closing event, or an earlier event of the last step by which a call or a question was cancelled.
+// firstCancelled returns the number of the first event that the cancellation of the run caused. The cancellation is
+// repeated before that event. It is the first closing event (firstClosingEvent), or an earlier event of the last step
+// that shows a cancelled call or a withdrawn question.
 func (r *recording) firstCancelled() int64 {
 	first := r.firstClosingEvent(len(r.events) - 1)
-	relayed := make(map[string]bool) // questions of child runs: a child may also withdraw its question by itself
+	ofChild := make(map[string]bool) // by id: questions of child runs. A child may also withdraw its question by itself.
 	for _, e := range r.events {
 		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
-			relayed[asked.ID] = true
+			ofChild[asked.ID] = true
 		}
 	}
 	for _, e := range slices.Backward(r.events) {
@@ -405,7 +408,7 @@ func (r *recording) firstCancelled() int64 {
 				first = min(first, e.Seq)
 			}
 		case event.ApprovalResolved:
-			if b.Reason == recorded.Withdrawn && !relayed[b.InterruptID] && r.inputs[b.InterruptID] == nil {
+			if b.Reason == recorded.Withdrawn && !ofChild[b.InterruptID] && r.inputs[b.InterruptID] == nil {
 				first = min(first, e.Seq)
 			}
 		}

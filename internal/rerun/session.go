@@ -173,7 +173,8 @@ func (r *runState) await(ctx context.Context, n int64) {
 			return
 		}
 		more := page.More
-		if err != nil { // the run has not reached that position yet: wait for its next event
+		if err != nil {
+			// The log refuses a position that the run has not reached yet. Wait for the run's next event, and try again.
 			run, runErr := r.log.Run(ctx, r.id)
 			if runErr != nil || run.Last.Terminal() {
 				return
@@ -269,7 +270,8 @@ func (r *runState) withRecordedIDs(text string) string {
 	return text
 }
 
-// timeForTools begins the failure of a call that ended because the run's time for tools was used up.
+// timeForTools begins the failure of a call that ended because the run's time for tools was used up
+// (internal/agent/call.go).
 const timeForTools = "The run's time for tools is used up"
 
 // planActions sets r.actions from the recording: time that passed, takeovers, cancellations, the end of a process, and
@@ -296,7 +298,7 @@ func (r *runState) planActions(root bool) {
 			}
 		case event.ToolError:
 			if strings.HasPrefix(body.Payload, timeForTools) {
-				at := max(limit*4/5, limit-15)
+				at := max(limit*4/5, limit-15) // when the time for tools ends: maxReserve of package budget
 				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, at) })
 			}
 		case event.StepReset:
@@ -362,7 +364,8 @@ func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 // awaitSent gives up when the runs are idle, because the recording does not show every reason why a call was not sent.
 func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	r.awaitChildren(ctx, seq)
-	if _, suspended := r.rec.events[max(seq-2, 0)].Body.(event.Suspended); suspended {
+	before := r.rec.events[max(seq-2, 0)] // the event with the number seq is at index seq-1
+	if _, suspended := before.Body.(event.Suspended); suspended {
 		return // The recorded run was suspended: every call waited for a person or for an earlier call.
 	}
 	idle := r.watch.idleSignal()

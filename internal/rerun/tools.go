@@ -94,7 +94,8 @@ func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, e
 	return coerced, nil
 }
 
-// Call implements agent.Tools.
+// Call implements agent.Tools with the recorded outcome of the call. With another model it takes the outcome of any
+// recorded call with the same tool and arguments. A call that the recording does not have is an error.
 func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
 	state := t.session.byID(call.RunID)
 	failure := &mcp.CallError{
@@ -155,7 +156,7 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 		case event.Elicitation:
 			r.await(ctx, e.Seq-1)
 			if ctx.Err() != nil {
-				break
+				break // out of the switch: the call asks nothing, but its outcome still follows
 			}
 			if required, n := inputRequired(recorded.events[done+i:]); required != nil {
 				r.mu.Lock()
