@@ -32,7 +32,8 @@ type block struct {
 // size returns the bytes that the block occupies.
 func (b *block) size() int64 { return int64(cap(b.data)) + 4*int64(cap(b.ends)) + blockOverhead }
 
-// line returns the JSON of the i-th event of b.
+// line returns the JSON of the event at index i. Its capacity ends with the event, so that an append of a reader copies
+// it and does not overwrite the next event.
 func (b *block) line(i int) []byte {
 	begin, end := uint32(0), b.ends[i]
 	if i > 0 {
@@ -41,13 +42,13 @@ func (b *block) line(i int) []byte {
 	return b.data[begin:end:end]
 }
 
-// add adds the next event, and returns its JSON in the block. It keeps line if that has an array larger
-// than a block, and copies it otherwise.
+// add adds the next event, and returns its JSON in the block. If line has an array larger than a block, the array
+// becomes a block, and the caller must not use it again. Otherwise add copies line.
 func (s *events) add(line []byte) []byte {
 	last := s.last()
 	switch {
 	case cap(line) > maxBlock:
-		last = s.addBlock(line[:0])
+		last = s.addBlock(line[:0]) // the append below copies line onto itself
 	case last == nil || cap(last.data)-len(last.data) < len(line):
 		last = s.addBlock(slices.Grow([]byte(nil), max(min(int(s.bytes/2), maxBlock), minBlock, len(line))))
 	}
@@ -102,8 +103,8 @@ func (s *events) first() int64 {
 // linesAfter returns the JSON of events after seq: at most n events, and at most maxSize bytes unless the first event
 // alone is larger. The events after seq must be kept.
 func (s *events) linesAfter(seq int64, n, maxSize int) (lines [][]byte) {
-	i := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > seq+1 }) - 1
-	for ; i < len(s.blocks); i++ {
+	following := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > seq+1 })
+	for i := following - 1; i < len(s.blocks); i++ { // from the block that has the event seq+1
 		b := &s.blocks[i]
 		for k := int(seq + 1 - b.first); k < len(b.ends); k++ {
 			line := b.line(k)

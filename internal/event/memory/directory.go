@@ -3,27 +3,30 @@ package memory
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strconv"
 
 	"answerd/internal/event"
 )
 
-// Runs implements event.Directory. The position of a run is its number in the order of
-// creation.
+// cursorBase is the base of the run's number in Filter.Before and RunPage.Next. It only makes these texts short.
+const cursorBase = 36
+
+// Runs implements event.Directory. It lists the runs that are kept in the reverse order of their creation. The position
+// between two pages is the number of the last run on the first of them.
 func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error) {
-	before := int64(1) << 62
+	before := int64(math.MaxInt64)
 	if filter.Before != "" {
-		n, err := strconv.ParseInt(filter.Before, 36, 64)
-		if err != nil || n < 1 {
+		var err error
+		if before, err = strconv.ParseInt(filter.Before, cursorBase, 64); err != nil || before < 1 {
 			return event.RunPage{}, event.ErrInvalidPosition
 		}
-		before = n
 	}
 
 	var found []*run
-	for _, v := range l.runs.Range {
-		r := v.(*run)
+	for _, value := range l.runs.Range {
+		r := value.(*run)
 		inThread := filter.ThreadID == "" || filter.ThreadID == r.record.ThreadID
 		if inThread && r.number < before && r.record.Owner == filter.Owner {
 			found = append(found, r)
@@ -46,7 +49,7 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 			continue
 		}
 		if len(page.Runs) == filter.PageSize() {
-			page.Next = strconv.FormatInt(last, 36)
+			page.Next = strconv.FormatInt(last, cursorBase)
 			break
 		}
 		page.Runs, last = append(page.Runs, snapshot), r.number

@@ -79,7 +79,7 @@ func (j *job) Attempt() int {
 // Lost implements event.Job. No other process can claim the run, so the channel is nil.
 func (j *job) Lost() <-chan struct{} { return nil }
 
-// Done implements event.Job.
+// Done implements event.Job. It also frees the bytes of the request in the count of the log.
 func (j *job) Done(context.Context) error {
 	r := j.run
 	r.mu.Lock()
@@ -101,8 +101,8 @@ func (j *job) Release(context.Context) error {
 	return nil
 }
 
-// Park implements event.Job. If the run already has an input after seen, the job goes into the
-// queue instead.
+// Park implements event.Job. An input or the time until wakes the job; without a time only an input does. If the run
+// already has an input after seen, or was dropped, the job goes into the queue at once.
 func (j *job) Park(_ context.Context, seen int64, until time.Time) error {
 	j.run.mu.Lock()
 	j.claimed = false

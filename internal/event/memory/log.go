@@ -138,7 +138,8 @@ func (l *Log) isForeignID(id string) bool {
 	return isWellFormed && !strings.HasSuffix(random, l.instanceID)
 }
 
-// Create implements event.Log. It also drops the runs whose retention has passed.
+// Create implements event.Log. It also drops the runs whose retention has passed. The id of a dropped run cannot be
+// used again as long as the log has its tombstone.
 func (l *Log) Create(_ context.Context, record event.Run) error {
 	if !event.ValidID(record.ID) {
 		return event.ErrNotFound
@@ -225,7 +226,7 @@ func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
 	return r.pageLocked(seq)
 }
 
-// Settled implements event.Log.
+// Settled implements event.Log. If the run has settled already, the channel that it returns is closed.
 func (l *Log) Settled(_ context.Context, id string) (<-chan struct{}, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -238,7 +239,7 @@ func (l *Log) Settled(_ context.Context, id string) (<-chan struct{}, error) {
 	}
 	settled := waitChannel(&r.settled)
 	if r.status != event.StatusRunning {
-		wakeWaiters(&r.settled)
+		wakeWaiters(&r.settled) // closes settled
 	}
 	return settled, nil
 }
@@ -268,7 +269,7 @@ func (l *Log) Ready(context.Context) error { return nil }
 // HasRemoteReader implements event.Log: no other process can read this log.
 func (l *Log) HasRemoteReader(context.Context, string) bool { return false }
 
-// SaveResult implements event.Log.
+// SaveResult implements event.Log. A full log may drop the result later (Result).
 func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) error {
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
@@ -302,7 +303,7 @@ func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err e
 	return r.countLocked(), nil
 }
 
-// Result implements event.Log.
+// Result implements event.Log. A result that was dropped to free memory is ErrGone.
 func (l *Log) Result(_ context.Context, id, call string) ([]byte, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -324,7 +325,7 @@ func (l *Log) Result(_ context.Context, id, call string) ([]byte, error) {
 	}
 }
 
-// CreateJob implements event.Jobs.
+// CreateJob implements event.Jobs. The job is claimed by this process. A run that has a job is ErrFenced.
 func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job, error) {
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge

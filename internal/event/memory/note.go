@@ -6,7 +6,7 @@ import (
 	"answerd/internal/event"
 )
 
-// AddNote implements event.Journal.
+// AddNote implements event.Journal. The log keeps note itself, not a copy.
 func (l *Log) AddNote(_ context.Context, id string, note []byte) error {
 	if len(note) > event.MaxNote {
 		return event.ErrTooLarge
@@ -23,7 +23,7 @@ func (l *Log) AddNote(_ context.Context, id string, note []byte) error {
 	return nil
 }
 
-// Notes implements event.Journal.
+// Notes implements event.Journal. The notes of a run whose retention has passed are ErrGone.
 func (l *Log) Notes(_ context.Context, id string) ([]event.Note, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -34,5 +34,5 @@ func (l *Log) Notes(_ context.Context, id string) ([]event.Note, error) {
 	if r.expiredLocked(l.retention) {
 		return nil, event.ErrGone
 	}
-	return r.notes[:len(r.notes):len(r.notes)], nil
+	return r.notes[:len(r.notes):len(r.notes)], nil // an append of the caller must copy them
 }

@@ -24,9 +24,10 @@ const bytesPerTombstone = 2048
 // maxOwnersCompared bounds the owners that are compared to find one above its share.
 const maxOwnersCompared = 64
 
-// addBytes counts size more bytes for a run, and drops runs that have ended while the log exceeds its limit. ended
-// says that the terminal event was added. The caller must not hold a lock. Most calls do not lock l.mu,
-// for which the appends to all other runs would have to wait.
+// addBytes counts size more bytes for a run, and drops other runs that have ended while the log exceeds its limit. If
+// no other run has ended, r loses its tail, results and oldest events instead. ended says that the terminal event was
+// added. The caller must not hold a lock. Most calls do not lock l.mu, for which the appends to all other runs would
+// have to wait.
 func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if r.usage.count(size) <= l.maxBytes && !ended {
 		return
@@ -95,17 +96,17 @@ func (l *Log) nextToDropLocked(r *run) *run {
 	if u := r.usage; u.bytes.Load() > share && u.canDropLocked(r, endedBefore) {
 		return u.ended[0]
 	}
-	largest, most, compared := l.ended[0], share, 0
+	chosen, most, compared := l.ended[0], share, 0
 	for _, u := range l.usage {
 		if n := u.bytes.Load(); n > most && u.canDropLocked(r, endedBefore) {
-			largest, most = u.ended[0], n
+			chosen, most = u.ended[0], n
 		}
 		compared++
 		if compared == maxOwnersCompared {
 			break
 		}
 	}
-	return largest
+	return chosen
 }
 
 // DropEndedRuns drops a quarter of the runs that have ended, in the order in which they ended.
@@ -164,7 +165,7 @@ func (l *Log) scheduleExpiryLocked() {
 func (l *Log) Close() {
 	l.mu.Lock()
 	l.expiry.closed = true
-	if l.expiry.timer != nil && l.expiry.timer.Stop() {
+	if l.expiry.timer != nil && l.expiry.timer.Stop() { // if Stop returns false, the timer's function calls Done
 		l.expiry.timer = nil
 		l.expiry.running.Done()
 	}
@@ -207,7 +208,7 @@ func (l *Log) dropLocked(r *run) {
 	wakeWaiters(&r.inbox.more)
 }
 
-// removeRun returns runs without r. r is nearly always the first of them.
+// removeRun returns runs without r, in the same array. r is nearly always the first of them.
 func removeRun(runs []*run, r *run) []*run {
 	if len(runs) > 0 && runs[0] == r {
 		runs[0] = nil

@@ -55,7 +55,8 @@ func recordSize(r event.Run) int64 {
 // lines has buffers in which events are encoded.
 var lines = sync.Pool{New: func() any { return new([]byte) }}
 
-// appendEvent adds an event with the next number, and returns by how many bytes the run grew.
+// appendEvent adds an event with the next number, wakes those who wait for it, and returns by how many bytes the run
+// grew. A terminal event ends the run. A run that accepts no events has the error of checkWritableLocked.
 func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err error) {
 	buffer := lines.Get().(*[]byte)
 	defer lines.Put(buffer)
@@ -74,7 +75,7 @@ func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err erro
 	}
 	e.JSON = r.events.add(line)
 	if cap(line) <= maxBlock {
-		*buffer = line // the block has a copy
+		*buffer = line // The block has a copy. A larger line has become a block itself.
 	}
 	r.tail.add(e)
 	r.status = event.Run{Last: e}.Status()
@@ -115,8 +116,9 @@ func (r *run) checkWritableLocked() error {
 	return nil
 }
 
-// pageLocked returns the events after seq. If the tail does not have them, the page is without events,
-// and undecoded has their JSON.
+// pageLocked returns the events after seq, at most maxPageEvents. If the tail does not have them, the page is without
+// events, and undecoded has their JSON. If there are none yet, and the run has not ended, page.More is closed at the
+// next append.
 func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err error) {
 	switch {
 	case seq < 0 || seq > r.events.newest:
@@ -127,7 +129,7 @@ func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err er
 	n := 0
 	if following, ok := r.tail.eventsAfter(seq); ok {
 		n = min(len(following), maxPageEvents)
-		page.Events = following[:n:n]
+		page.Events = following[:n:n] // an append of the reader must copy the events
 	} else if seq < r.events.newest {
 		undecoded = r.events.linesAfter(seq, maxPageEvents, maxPageBytes)
 		n = len(undecoded)
@@ -163,7 +165,8 @@ func (r *run) expiredLocked(retention time.Duration) bool {
 	return r.dropped || hasEnded && time.Since(r.ended) >= retention
 }
 
-// snapshot returns what is known of the run, its newest event included, and whether the run is kept for a retention.
+// snapshot returns the record of the run with its newest event as Last. kept is false if the run was dropped or its
+// retention has passed; then Last is not set. The event is decoded without r.mu.
 func (r *run) snapshot(retention time.Duration) (record event.Run, kept bool, err error) {
 	r.mu.Lock()
 	record, kept = r.record, !r.expiredLocked(retention)
@@ -236,19 +239,19 @@ func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
 	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
 }
 
-// trimContent drops the oldest results of a run, then most of its tail, and then its oldest events, until
-// want bytes are free or only the newest block of events remains. It returns by how many bytes the run
-// grew, which is negative.
-func (r *run) trimContent(want int64) (grown int64) {
+// trimContent drops the oldest results of a run, then its tail except for the newest event, and then its oldest events,
+// until wanted bytes are free or only the newest block of events remains. It returns by how many bytes the run grew,
+// which is negative.
+func (r *run) trimContent(wanted int64) (grown int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	freed := r.results.dropOldest(want)
+	freed := r.results.dropOldest(wanted)
 	r.otherBytes -= freed
-	if !r.dropped && freed < want && r.events.newest > 0 {
-		before := r.tail.bytes
+	if !r.dropped && freed < wanted && r.events.newest > 0 {
+		tailBytes := r.tail.bytes
 		r.tail.dropOldest(0)
-		freed += before - r.tail.bytes
-		r.events.dropOldest(want - freed)
+		freed += tailBytes - r.tail.bytes
+		r.events.dropOldest(wanted - freed)
 	}
 	return r.countLocked()
 }
