@@ -121,9 +121,9 @@ func (d *Deliverer) checkEnd(job event.Job, rec record, age time.Duration) bool 
 	return false
 }
 
-// nextDelay returns the delay before the next attempt. attempt is the number of the one that has just failed, from 1,
-// and age the time since the delivery was created. The delay grows with the age, so it doubles the age each time; it is
-// at most maxDelay, and varies by a quarter at random.
+// nextDelay returns the delay before the next attempt. attempt is the number of the attempt that has just failed, from
+// 1, and age the time since the delivery was created. After the first attempt the delay is firstDelay. After any other
+// attempt it is the age, within firstDelay and maxDelay. A quarter of the delay at most is added or removed at random.
 func nextDelay(attempt int, age time.Duration) time.Duration {
 	delay := firstDelay
 	if attempt > 1 {
@@ -147,7 +147,7 @@ func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 	return true, fingerprint(run.Last.Body) == rec.End
 }
 
-// giveUp counts and logs that a delivery will never be made. The caller removes the delivery.
+// giveUp counts and logs that a delivery will never be made. It does not remove the delivery from the log.
 func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 	origin, _ := originOf(d.urlOf(rec))
 	d.results.Add(context.WithoutCancel(ctx), 1, outcomeAttribute("given_up"))
@@ -189,7 +189,7 @@ func (d *Deliverer) remove(job event.Job, rec record) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	err := d.Log.Delete(ctx, job.Run())
-	if err = errors.Join(err, job.Done(ctx)); err != nil {
+	if err = errors.Join(err, job.Done(ctx)); err != nil { // Done is called even if Delete failed
 		d.Logger.Warn("a delivery could not be removed; it may be sent again", "run_id", rec.Body.RunID, "error", err)
 	}
 	d.removed(int64(len(job.Request())))

@@ -34,7 +34,8 @@ type body struct {
 }
 
 // newBody returns the body about the end of a run, with at most about maxBody bytes of what the run has produced. A
-// receiver that needs what is left out fetches the run.
+// receiver that needs what is left out fetches the run. If the end cannot be encoded, the body has neither metadata nor
+// an error, and Truncated is set.
 func newBody(run event.Run, agent string, end event.Body) body {
 	b := body{
 		RunID: run.ID, ThreadID: run.ThreadID, Subject: run.Owner.Subject, Agent: agent, TraceID: run.TraceID,
@@ -58,20 +59,23 @@ func newBody(run event.Run, agent string, end event.Body) body {
 }
 
 // setAnswer sets the answer of a run. It leaves out in this order, until the rest fits: the arguments and results of
-// the calls, then the structured output together with the end of the answer.
+// the calls, then the structured output together with the end of the answer. Metadata that alone needs more than half
+// of maxBody is left out in any case. The error is that of encoding the metadata; the answer is set nevertheless.
 func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	answer := end.Answer
-	b.Answer, b.Output = &answer, end.Output
+	isTooLarge := func() bool { return len(b.Metadata)+len(answer)+len(b.Output) > maxBody }
+	b.Output = end.Output
 	b.Metadata, err = json.Marshal(end.Metadata)
-	if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
+	if isTooLarge() {
 		b.Truncated = true
 		end.Metadata.ToolParams, end.Metadata.ToolResults = nil, nil
-		b.Metadata, err = json.Marshal(end.Metadata)
+		b.Metadata, err = json.Marshal(end.Metadata) // an earlier error may have been about what is left out now
 	}
-	if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
+	if isTooLarge() {
 		b.Output = nil
 		answer = truncateText(answer)
 	}
+	b.Answer = &answer
 	if len(b.Metadata) > maxBody/2 { // the names of very many tools
 		b.Metadata = nil
 	}
@@ -88,7 +92,7 @@ func (b *body) setError(end event.RunError) (err error) {
 	return err
 }
 
-// truncateText returns the beginning of a text.
+// truncateText returns the first maxAnswer bytes of a text, without a character that is cut in two.
 func truncateText(text string) string {
 	if len(text) <= maxAnswer {
 		return text

@@ -136,7 +136,7 @@ type record struct {
 	Body     body   `json:"body"`
 }
 
-// New returns a Deliverer, which counts the deliveries that wait until Drain.
+// New returns a Deliverer and starts its countLoop, which Drain ends. It also applies the defaults of Options.
 func New(opts Options) (*Deliverer, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -147,7 +147,7 @@ func New(opts Options) (*Deliverer, error) {
 		opts.CurrentSecret = func() auth.Secret { return opts.Secret }
 	}
 	deliverer := &Deliverer{Options: opts, sender: newSender(opts), attempts: make(map[string]int), local: make(map[string]bool)}
-	var err, gaugeErr error
+	var err error
 	deliverer.results, err = opts.Meter.Int64Counter("answerd.deliveries", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Attempts to tell a receiver that a run has ended: delivered, failed (it is tried again) or given_up."))
 	if err != nil {
@@ -156,14 +156,14 @@ func New(opts Options) (*Deliverer, error) {
 	for _, outcome := range []string{"delivered", "failed", "given_up"} {
 		deliverer.results.Add(context.Background(), 0, outcomeAttribute(outcome)) // an alert needs a zero to rise from
 	}
-	_, gaugeErr = opts.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
+	_, err = opts.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
 		metric.WithDescription("Deliveries that wait for their next attempt, of all processes that share the event log."),
 		metric.WithInt64Callback(func(_ context.Context, observe metric.Int64Observer) error {
 			observe.Observe(max(deliverer.waiting.Load(), 0))
 			return nil
 		}))
-	if gaugeErr != nil {
-		return nil, fmt.Errorf("create the metric of deliveries: %w", gaugeErr)
+	if err != nil {
+		return nil, fmt.Errorf("create the metric of deliveries: %w", err)
 	}
 	deliverer.ctx, deliverer.cancel = context.WithCancel(context.Background())
 	deliverer.draining, deliverer.stop = context.WithCancel(context.Background())

@@ -28,18 +28,18 @@ type pending struct {
 	rec record
 }
 
-// Prepare stores the deliveries about the end of a run, before its terminal event. callback is "" if
-// the question has none. The error is the log's, and wraps event.ErrUnavailable: the run must not end
-// yet. A delivery that cannot be stored for another reason is given up.
+// Prepare stores the deliveries about the end of a run, before the terminal event end is appended. callback is "" if
+// the question has none. An error wraps event.ErrUnavailable: then the run must not end yet. A delivery that cannot be
+// stored for another reason is given up. For a child run, Prepare stores nothing and returns nil.
 func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback string, end event.Body) (*Prepared, error) {
-	if d == nil || run.ParentID != "" { // Receivers are informed of the runs that callers started, not of child runs.
+	if d == nil || run.ParentID != "" { // Receivers get deliveries about the runs that callers started.
 		return nil, nil
 	}
 	prepared := &Prepared{d: d}
 	for _, to := range []struct {
 		url        string
 		isCallback bool
-	}{{d.URL, false}, {callback, true}} {
+	}{{url: d.URL}, {url: callback, isCallback: true}} {
 		if to.url == "" {
 			continue
 		}
@@ -137,9 +137,9 @@ func (p *Prepared) Release() {
 	}
 }
 
-// Resume makes the next attempt of a delivery that was claimed, and returns at once. Without a
-// Deliverer the delivery waits for a process that has one. A delivery that a newer process has stored waits for one
-// that can read it.
+// Resume makes the next attempt of a delivery that was claimed, and returns at once. Without a Deliverer the delivery
+// waits for a process that has one. A delivery that a newer process has stored waits for a process that can read it,
+// for at most lifetime. A delivery whose record cannot be read otherwise is given up and removed.
 func (d *Deliverer) Resume(job event.Job) {
 	if d == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)

@@ -148,8 +148,8 @@ func (s *sender) close() {
 	}
 }
 
-// originOf returns the origin of a URL to which deliveries may go: https, or http on the loopback
-// address.
+// originOf returns the origin of a URL, in lower case and without the default port. ok is false if deliveries must not
+// go to the URL: it must be https, or http on the loopback address.
 func originOf(raw string) (origin string, ok bool) {
 	if fetch.CheckEndpoint("", raw) != nil {
 		return "", false
@@ -158,8 +158,8 @@ func originOf(raw string) (origin string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	port := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
-	return u.Scheme + "://" + strings.TrimSuffix(strings.ToLower(u.Host), port), true
+	defaultPort := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
+	return u.Scheme + "://" + strings.TrimSuffix(strings.ToLower(u.Host), defaultPort), true
 }
 
 // ParseOrigin returns an origin in the form of Options.CallbackOrigins.

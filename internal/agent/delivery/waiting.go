@@ -126,7 +126,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	case <-ended:
 	case <-ctx.Done():
 	}
-	d.cancel()
+	d.cancel() // of the attempts that are still in flight
 	<-ended
 	d.counting.Wait()
 	d.mu.Lock()
@@ -138,7 +138,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	d.sender.close()
 }
 
-// awaitLocal waits until d.local is empty or ctx ends.
+// awaitLocal waits until d.local is empty, for which removeDelivery closes d.idle, or until ctx ends.
 func (d *Deliverer) awaitLocal(ctx context.Context) {
 	d.mu.Lock()
 	idle := make(chan struct{})

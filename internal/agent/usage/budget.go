@@ -38,12 +38,13 @@ type Limit struct {
 	Period time.Duration
 }
 
-// ParseLimits parses limits such as "cost=5/24h,total_tokens=2000000/7d".
+// ParseLimits parses limits such as "cost=5/24h,total_tokens=2000000/7d". One name may have several limits, of
+// different periods. There may be at most maxLimits, each above 0 and with a period from minPeriod to maxPeriod.
 func ParseLimits(text string) (out []Limit, _ error) {
 	for part := range strings.SplitSeq(text, ",") {
-		name, bound, ok := strings.Cut(strings.TrimSpace(part), "=")
-		number, period, ok2 := strings.Cut(bound, "/")
-		if !ok || !ok2 {
+		name, bound, hasBound := strings.Cut(strings.TrimSpace(part), "=")
+		number, length, hasPeriod := strings.Cut(bound, "/")
+		if !hasBound || !hasPeriod {
 			return nil, errors.New("want name=number/period, such as cost=5/24h, comma separated")
 		}
 		limit := Limit{Name: name}
@@ -56,7 +57,7 @@ func ParseLimits(text string) (out []Limit, _ error) {
 		if err != nil || !isInRange {
 			return nil, fmt.Errorf("%s: want a number above 0", name)
 		}
-		limit.Period, err = parsePeriod(period)
+		limit.Period, err = parsePeriod(length)
 		if err != nil || limit.Period < minPeriod || limit.Period > maxPeriod {
 			return nil, fmt.Errorf("%s: want a period of 1m to 366d, such as 30m, 24h or 7d", name)
 		}
@@ -83,15 +84,17 @@ func parsePeriod(text string) (time.Duration, error) {
 // key identifies the limit in stored values. The maximum may change.
 func (l Limit) key() string { return l.Name + "/" + l.Period.String() }
 
-// String returns the limit as ParseLimits reads it.
+// String returns the limit as ParseLimits reads it, without zero seconds and minutes: 24h, where Duration.String has
+// 24h0m0s.
 func (l Limit) String() string {
-	period := l.Period.String() // 1h30m0s, 24h0m0s
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(period, zero) {
-			period = period[:len(period)-2]
-		}
+	length := l.Period.String()
+	if strings.HasSuffix(length, "m0s") {
+		length = strings.TrimSuffix(length, "0s")
 	}
-	return l.Name + "=" + strconv.FormatFloat(l.Max, 'f', -1, 64) + "/" + period
+	if strings.HasSuffix(length, "h0m") {
+		length = strings.TrimSuffix(length, "0m")
+	}
+	return l.Name + "=" + strconv.FormatFloat(l.Max, 'f', -1, 64) + "/" + length
 }
 
 // ErrSpent means that a caller has used up a Limit.
@@ -176,8 +179,9 @@ func (p *pendingUse) total() amounts {
 	return p.waiting.plus(p.inFlight)
 }
 
-// check returns a *SpentError if the caller has used up a limit, and event.ErrUnavailable if the store does not answer:
-// otherwise a failure of the store would lift all limits.
+// check returns a *SpentError if the caller has used up a limit. It returns event.ErrUnavailable if the store does not
+// answer, or the use of maxPending callers or more waits to be stored: otherwise a failure of the store would lift all
+// limits.
 //
 // The pending use is read before the store. In the other order, use that is stored in between would be in neither
 // figure. In this order it may be in both, so a caller who is that close to a limit can be refused a moment early.
@@ -198,8 +202,9 @@ func (b *budgets) check(ctx context.Context, caller string) error {
 	return nil
 }
 
-// charge adds what a caller has used, and returns a *SpentError if a limit is used up now; nil if not.
-// Of the runs of one caller in this process, one stores what all of them have used.
+// charge adds what a caller has used, and returns a *SpentError if a limit is used up now; nil if not. Of the runs of
+// one caller in this process, one stores what all of them have used. It tries to do that for at most storeTimeout, also
+// after ctx has ended. What could not be stored stays pending and counts nevertheless.
 func (b *budgets) charge(ctx context.Context, caller string, use amounts) *SpentError {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
@@ -212,7 +217,7 @@ func (b *budgets) charge(ctx context.Context, caller string, use amounts) *Spent
 	}
 	p.waiting = p.waiting.plus(use)
 	b.storeLocked(ctx, caller, p)
-	return b.spent(p.stored, p.total())
+	return b.spent(p.stored, p.total()) // of p, although storeLocked may have removed it from b.pending
 }
 
 // storeLocked stores pending.waiting until nothing waits or the store fails, and then removes the caller from b.pending
