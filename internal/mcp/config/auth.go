@@ -53,10 +53,11 @@ func (t AuthType) IsDelegated() bool {
 // NeedsCallerToken reports whether callers of servers of this type must send a token.
 func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == AuthEnterprise }
 
-// parseAuth reads the field auth. A member that exists but is for other types is an error and not a
-// warning: an operator who writes a client secret, for example, expects it to be used.
+// parseAuth reads the field auth. A member that exists but is for other types is an error and not a warning: an
+// operator who writes a client secret, for example, expects it to be used.
 //
-// FastMCP writes a bearer token, or oauth if its user has to sign in.
+// FastMCP writes a bearer token, or oauth if its user has to sign in. oauth, and the OAuth client that Cursor writes,
+// are ignored with a warning.
 func parseAuth(server *Server, v jsonValue) error {
 	switch {
 	case v.isNull():
@@ -65,7 +66,7 @@ func parseAuth(server *Server, v jsonValue) error {
 		token, err := v.readSecret()
 		if token.Reveal() == "oauth" {
 			v.reader.warn(v.errorf("the sign-in of another host is not used; see type authorization_code").Error())
-			return err
+			return nil
 		}
 		server.BearerToken = token
 		return err
@@ -102,7 +103,7 @@ func parseAuth(server *Server, v jsonValue) error {
 	for _, f := range fields {
 		known, ok := grantFields[f.name]
 		switch {
-		case f.name == "type":
+		case f.name == "type": // has been read above
 		case !ok:
 			f.warnUnknown()
 		case !slices.Contains(known.types, server.Auth):
@@ -209,27 +210,29 @@ var grantFields = func() map[string]grantField {
 	secret := func(to func(*Grant) *auth.Secret) func(*Grant, jsonValue) error {
 		return func(g *Grant, v jsonValue) (err error) { *to(g), err = v.readSecret(); return }
 	}
-	cc, jb, ex, en, ac := AuthClientCredentials, AuthJWTBearer, AuthExchange, AuthEnterprise, AuthAuthorizationCode
-	all, oauth2 := []AuthType{cc, jb, ex, en, ac}, []AuthType{cc, jb, en, ac}
+	clientCredentials, jwtBearer, exchange := []AuthType{AuthClientCredentials}, []AuthType{AuthJWTBearer}, []AuthType{AuthExchange}
+	enterprise, signIn := []AuthType{AuthEnterprise}, []AuthType{AuthAuthorizationCode}
+	allButExchange := slices.Concat(clientCredentials, jwtBearer, enterprise, signIn)
+	all := slices.Concat(allButExchange, exchange)
 	return map[string]grantField{
 		"issuer":            {all, text(func(g *Grant) *string { return &g.Issuer })},
-		"tokenUrl":          {[]AuthType{cc, jb, ex}, text(func(g *Grant) *string { return &g.TokenURL })},
+		"tokenUrl":          {slices.Concat(clientCredentials, jwtBearer, exchange), text(func(g *Grant) *string { return &g.TokenURL })},
 		"clientId":          {all, text(func(g *Grant) *string { return &g.ClientID })},
 		"clientSecret":      {all, secret(func(g *Grant) *auth.Secret { return &g.ClientSecret })},
-		"privateKey":        {oauth2, secret(func(g *Grant) *auth.Secret { return &g.PrivateKey })},
-		"privateKeyFile":    {oauth2, text(func(g *Grant) *string { return &g.PrivateKeyFile })},
-		"clientMetadataUrl": {[]AuthType{ac}, text(func(g *Grant) *string { return &g.ClientMetadataURL })},
+		"privateKey":        {allButExchange, secret(func(g *Grant) *auth.Secret { return &g.PrivateKey })},
+		"privateKeyFile":    {allButExchange, text(func(g *Grant) *string { return &g.PrivateKeyFile })},
+		"clientMetadataUrl": {signIn, text(func(g *Grant) *string { return &g.ClientMetadataURL })},
 		"scope":             {all, text(func(g *Grant) *string { return &g.Scope })},
-		"audience":          {[]AuthType{ex}, text(func(g *Grant) *string { return &g.Audience })},
+		"audience":          {exchange, text(func(g *Grant) *string { return &g.Audience })},
 		"resource":          {all, text(func(g *Grant) *string { return &g.Resource })},
-		"dpop":              {oauth2, func(g *Grant, v jsonValue) (err error) { g.DPoP, err = v.readBool(); return }},
-		"assertion":         {[]AuthType{jb}, secret(func(g *Grant) *auth.Secret { return &g.Assertion })},
-		"assertionFile":     {[]AuthType{jb}, text(func(g *Grant) *string { return &g.AssertionFile })},
-		"redirectUrl":       {[]AuthType{ac}, text(func(g *Grant) *string { return &g.RedirectURL })},
-		"idpTokenUrl":       {[]AuthType{en}, text(func(g *Grant) *string { return &g.IdPTokenURL })},
-		"idpClientId":       {[]AuthType{en}, text(func(g *Grant) *string { return &g.IdPClientID })},
-		"idpClientSecret":   {[]AuthType{en}, secret(func(g *Grant) *auth.Secret { return &g.IdPClientSecret })},
-		"subjectTokenType":  {[]AuthType{en}, func(g *Grant, v jsonValue) error { return g.readSubjectTokenType(v) }},
+		"dpop":              {allButExchange, func(g *Grant, v jsonValue) (err error) { g.DPoP, err = v.readBool(); return }},
+		"assertion":         {jwtBearer, secret(func(g *Grant) *auth.Secret { return &g.Assertion })},
+		"assertionFile":     {jwtBearer, text(func(g *Grant) *string { return &g.AssertionFile })},
+		"redirectUrl":       {signIn, text(func(g *Grant) *string { return &g.RedirectURL })},
+		"idpTokenUrl":       {enterprise, text(func(g *Grant) *string { return &g.IdPTokenURL })},
+		"idpClientId":       {enterprise, text(func(g *Grant) *string { return &g.IdPClientID })},
+		"idpClientSecret":   {enterprise, secret(func(g *Grant) *auth.Secret { return &g.IdPClientSecret })},
+		"subjectTokenType":  {enterprise, func(g *Grant, v jsonValue) error { return g.readSubjectTokenType(v) }},
 	}
 }()
 

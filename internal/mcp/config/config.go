@@ -284,8 +284,8 @@ var transportHeaders = []string{
 	"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version",
 }
 
-// checkHeaders refuses headers that net/http would refuse in every request, so that the operator
-// learns of them at start-up.
+// checkHeaders refuses headers that net/http would refuse in every request, so that the operator learns of them at
+// start-up. It also refuses the headers of the transport, and names that differ only in case.
 func (s *Server) checkHeaders() *fieldError {
 	seen := map[string]bool{} // in lower case; of two, a random one would be sent with each request
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
@@ -370,15 +370,17 @@ func IsLoopback(host string) bool {
 // maxResourceURI bounds the URI of a resource, in bytes.
 const maxResourceURI = 1 << 10
 
-// AllowsResource reports whether the configuration permits reading a resource. The URI must match
-// a pattern of Resources. It must not have ".." in its path, which could lead out of the pattern.
+// AllowsResource reports whether the configuration permits reading a resource. The URI must match a pattern of
+// Resources. It must not have a segment "..", also not in escaped form, which could lead out of the pattern. It must be
+// printable and have at most maxResourceURI bytes.
 func (s *Server) AllowsResource(uri string) bool {
 	if len(uri) > maxResourceURI || strings.ContainsFunc(uri, isUnprintable) {
 		return false
 	}
 	unescaped, err := url.PathUnescape(uri)
 	// A segment also ends where a query, a fragment or parameters begin.
-	if err != nil || slices.Contains(strings.FieldsFunc(unescaped, func(r rune) bool { return strings.ContainsRune(`/\?#;`, r) }), "..") {
+	endsSegment := func(r rune) bool { return strings.ContainsRune(`/\?#;`, r) }
+	if err != nil || slices.Contains(strings.FieldsFunc(unescaped, endsSegment), "..") {
 		return false
 	}
 	return slices.ContainsFunc(s.Resources, func(p string) bool { return matchWildcard(p, uri) })

@@ -44,8 +44,8 @@ func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
 	}
 }
 
-// readEnv returns the variables in the field env. In VS Code they may be numbers, and null leaves one out;
-// some files have booleans too.
+// readEnv returns the variables in the field env. Values that are numbers, as in VS Code, or booleans are kept as they
+// are written. null leaves a variable out, and null in place of the object leaves out all.
 func (v jsonValue) readEnv() (map[string]auth.Secret, error) {
 	if v.isNull() {
 		return nil, nil
@@ -57,8 +57,8 @@ func (v jsonValue) readEnv() (map[string]auth.Secret, error) {
 	env := make(map[string]auth.Secret, len(members))
 	for _, m := range members {
 		switch m.raw.Kind() {
-		case 'n':
-		case '0', 't', 'f':
+		case 'n': // null
+		case '0', 't', 'f': // a number, true or false
 			env[m.name] = auth.NewSecret(string(m.raw))
 		default:
 			if env[m.name], err = m.readSecret(); err != nil {
@@ -69,8 +69,8 @@ func (v jsonValue) readEnv() (map[string]auth.Secret, error) {
 	return env, nil
 }
 
-// parseEnvFile reads the file that envFile names. Its lines are NAME=value, as in VS Code and
-// Cursor. Variables of env override it.
+// parseEnvFile reads the file that envFile names. Its lines are NAME=value, as in VS Code and Cursor. Variables of the
+// field env override those of the file, in whatever order mcp.json has the two fields.
 func parseEnvFile(server *Server, v jsonValue) error {
 	name, err := v.readString()
 	if err != nil {
@@ -111,8 +111,8 @@ func ReadEnv(text string) (map[string]string, error) {
 	return env, nil
 }
 
-// unquoteEnv returns a value of an environment file without its quotes, or without the comment
-// after it.
+// unquoteEnv returns a value of an environment file without its quotes and without the comment after it. Between double
+// quotes it also replaces the escapes \n, \" and \\.
 func unquoteEnv(value string) string {
 	if end := closingQuote(value); end > 0 {
 		inside := value[1:end]
@@ -125,8 +125,9 @@ func unquoteEnv(value string) string {
 	return strings.TrimSpace(value)
 }
 
-// closingQuote returns the offset of the quote that ends a value which begins with one: the first that
-// nothing but a comment follows, or the last byte. It returns 0 if there is none.
+// closingQuote returns the offset of the quote that ends a value which begins with the same quote. That is the first
+// one that is followed by a comment or nothing, or else the last byte, even if it is escaped. closingQuote returns 0 if
+// neither is such a quote.
 func closingQuote(value string) int {
 	if !strings.HasPrefix(value, `"`) && !strings.HasPrefix(value, "'") {
 		return 0

@@ -33,7 +33,8 @@ func Parse(data []byte, getenv func(string) string) (servers []Server, warnings 
 	return servers, reader.warnings, nil
 }
 
-// parseFile reads the servers of a file of any of the three forms.
+// parseFile reads the servers of a file of any of the three forms. It first finds the list of servers, whose name and
+// type decide the form. The inputs are read before the servers, which use their values.
 func parseFile(top jsonValue) ([]Server, error) {
 	fields, err := top.readObject()
 	if err != nil {
@@ -45,7 +46,7 @@ func parseFile(top jsonValue) ([]Server, error) {
 		switch {
 		case f.name == "inputs":
 			inputs = &f
-		case f.name != "mcpServers" && f.name != "servers":
+		case f.name != "mcpServers" && f.name != "servers": // read by parseSeedFile, or a warning below
 		case list != nil:
 			return nil, top.errorf("has both mcpServers and servers")
 		default:
@@ -276,8 +277,9 @@ func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server,
 	return nil
 }
 
-// completeServer sets the type of a server without one, adds the inherited environment of a child
-// process, and checks the server.
+// completeServer sets the type of a server without one, adds the inherited environment of a child process, and checks
+// the server. v is the server in the file, and fields are its members. An error names the line of the field that is
+// wrong, or that of the server if the file does not have the field.
 func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	if s.Type == "" && s.URL != "" && s.Command != "" {
 		return v.errorf("has both url and command")
@@ -297,7 +299,7 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	}
 	v.path += ", " + wrong.field
 	name, _, _ := strings.Cut(wrong.field, ".")
-	for _, field := range fields { // The error names the line of the field that is wrong, or else that of the server.
+	for _, field := range fields {
 		if field.name == name || slices.Contains(otherNames[name], field.name) {
 			v.nameOffset = field.nameOffset
 		}
@@ -312,9 +314,9 @@ var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir":
 // writes a list of the tools that may be called, which is empty for none.
 func parseTools(server *Server, v jsonValue) error {
 	if v.raw.Kind() == '[' {
-		before := len(server.AllowTools)
-		err := v.appendStrings(&server.AllowTools)
-		if len(server.AllowTools) == before {
+		allowed, err := v.readStringList()
+		server.AllowTools = append(server.AllowTools, allowed...)
+		if len(allowed) == 0 { // AllowTools would allow all tools if it is empty
 			server.DenyTools = append(server.DenyTools, "*")
 		}
 		return err

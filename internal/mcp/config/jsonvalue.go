@@ -58,8 +58,9 @@ func (r *fileReader) warn(text string) {
 // byteOrderMark may begin a file that an editor of Windows has saved.
 const byteOrderMark = "\ufeff"
 
-// parseJSON returns the JSON value that is all of data. Duplicate names in an object are an error,
-// because programs differ about which one counts (RFC 8259 section 4).
+// parseJSON returns the JSON value that is all of data, except comments and a byte order mark. It refuses more than
+// maxFileSize bytes and more than maxFileDepth levels. Duplicate names in an object are an error, because programs
+// differ about which one counts (RFC 8259 section 4).
 func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	switch {
 	case len(data) > maxFileSize:
@@ -93,7 +94,7 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 func blankComments(data []byte) []byte {
 	out := bytes.Clone(data)
 	for i := 0; i < len(out); i++ {
-		rest := out[i:]
+		rest := out[i:] // shares the memory of out, so blankText changes out
 		switch {
 		case out[i] == '"':
 			for i++; i < len(out) && out[i] != '"'; i++ {
@@ -109,7 +110,7 @@ func blankComments(data []byte) []byte {
 			blankText(rest[:n])
 		case bytes.HasPrefix(rest, []byte("/*")):
 			if n := bytes.Index(rest[2:], []byte("*/")); n >= 0 {
-				blankText(rest[:n+4])
+				blankText(rest[:n+len("/*")+len("*/")])
 			}
 		}
 	}
@@ -186,7 +187,8 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 		if m.name == "_comment" || m.name == "$schema" {
 			continue
 		}
-		// Names are text of the file too: unless they are plain, errors quote and truncate them.
+		// Names are text of the file too: unless they are plain, errors quote and truncate them. A path has a comma before
+		// the first member and dots before those below it: server "crm", auth.type.
 		m.path = fmt.Sprintf("%s, %.80q", v.path, m.name)
 		if isPlain(m.name) && len(m.name) <= 80 {
 			m.path = v.path + ", " + m.name
@@ -199,16 +201,16 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 	return out, err
 }
 
-// isPlain reports whether errors can show a member's name without quotes.
+// isPlain reports whether errors can show a member's name without quotes: it has only ASCII letters, digits, _ and -.
 func isPlain(name string) bool {
-	isOther := func(r rune) bool {
+	for _, r := range name {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
+		default:
 			return false
 		}
-		return true
 	}
-	return name != "" && !strings.ContainsFunc(name, isOther)
+	return name != ""
 }
 
 // readArray returns the items of an array.
@@ -319,7 +321,7 @@ func (v jsonValue) readTimeout() (time.Duration, error) {
 	return v.readDuration()
 }
 
-// readStringMap returns an object of strings, such as query. It is empty for null.
+// readStringMap returns an object of strings, such as query. The result is nil for null.
 func (v jsonValue) readStringMap() (map[string]string, error) {
 	if v.isNull() {
 		return nil, nil
@@ -350,7 +352,7 @@ func (v jsonValue) readSecretMap() (map[string]auth.Secret, error) {
 	return out, nil
 }
 
-// readStringList returns an array of strings. It is empty for null.
+// readStringList returns an array of strings. The result is nil for null and for an empty array.
 func (v jsonValue) readStringList() ([]string, error) {
 	if v.isNull() {
 		return nil, nil

@@ -58,7 +58,8 @@ var (
 	errNested      = errors.New("has a ${ inside of another ${…}, which is not supported")
 )
 
-// lookupVariable returns the value of ${inside}.
+// lookupVariable returns the value of ${inside}, for all forms that expandVariables lists. An environment variable
+// without a value and without a default is an error.
 func (r *fileReader) lookupVariable(inside string) (string, error) {
 	switch inside {
 	case "/", "pathSeparator":
@@ -76,7 +77,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 		if home := r.getenv("USERPROFILE"); home != "" {
 			return home, nil
 		}
-		inside = "HOME"
+		inside = "HOME" // looked up below as an environment variable
 	}
 
 	if id, ok := strings.CutPrefix(inside, "input:"); ok {
@@ -113,8 +114,8 @@ func inputVariable(id string) string {
 	}, strings.ToUpper(id))
 }
 
-// inputValue returns the value of an input: that of its environment variable, or else its default,
-// or else "".
+// inputValue returns the value of an input: that of its environment variable, or else its default, or else "". It adds
+// an input without a value to r.unset, for warnInputs.
 func (r *fileReader) inputValue(id string) string {
 	if value := r.getenv(inputVariable(id)); value != "" {
 		return value
@@ -126,7 +127,7 @@ func (r *fileReader) inputValue(id string) string {
 	return value
 }
 
-// readInputs reads the defaults of inputs, for which VS Code asks its user.
+// readInputs stores the defaults of inputs in v.reader.inputs. VS Code asks its user for the values of inputs.
 func (v jsonValue) readInputs() error {
 	items, err := v.readArray()
 	if err != nil {
