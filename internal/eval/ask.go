@@ -57,13 +57,14 @@ type reply struct {
 	Interrupts []event.Interrupt `json:"interrupts"`
 }
 
-// ask asks a question and waits for the end of the run, for at most limit; then it cancels the run. The time during
-// which the service is too busy to begin the run does not count. If ctx ends, ask returns its error; answerd then
-// cancels the run, because the connection of POST /answer is closed. All other failures are part of the outcome.
+// ask asks a question and waits for the end of the run, for at most limit. The time during which the service is too
+// busy to begin the run does not count. If the limit is reached or ctx ends, ask closes the connection of POST /answer,
+// and answerd then cancels the run. In the second case ask returns the error of ctx. All other failures are part of the
+// outcome.
 func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
 	r := &outcome{}
 	began := time.Now()
-	asking, cancel := context.WithCancel(ctx)
+	asking, cancel := context.WithCancel(ctx) // not WithTimeout, because the time can be stopped
 	defer cancel()
 	timer := time.AfterFunc(limit, cancel)
 	defer timer.Stop()
@@ -90,9 +91,11 @@ func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit tim
 	return r, nil
 }
 
-// awaitAnswer sends the question until the run has an answer: each time that the run is suspended, it
-// answers the interrupts and sends the question again, which attaches to the same run because of its key.
-// It calls pause to wait while the service is too busy to begin the run.
+// awaitAnswer sends the question until the run has an answer. Each time that the run is suspended, it answers the new
+// interrupts and sends the question again, which attaches to the same run because of its key. If the service is too
+// busy, it tries again, maxRetries times in all. It calls pause to wait if the run has not begun yet. It sets r.runID
+// and r.declined; the run's answer, and why there is none, are its results. A run with more than maxInterrupts
+// interrupts is an error.
 func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, pause func(time.Duration) error) (*reply, error) {
 	key := rand.Text()
 	answered := make(map[string]bool)

@@ -8,8 +8,8 @@ const z = 1.959963984540054
 // Interval is a confidence interval of 95 %.
 type Interval [2]float64
 
-// wilson returns the score interval of Wilson (1927) for a share of k in n. In contrast to the normal
-// approximation it stays within 0 and 1, and it is useful for a few runs, also if all of them pass.
+// wilson returns the score interval of Wilson (1927) for a share of k in n. In contrast to the normal approximation it
+// stays within 0 and 1, and it is useful for a few runs, also if all of them pass. Without runs it is [0, 1].
 func wilson(k, n int) Interval {
 	if n == 0 {
 		return Interval{0, 1}
@@ -27,8 +27,8 @@ func wilson(k, n int) Interval {
 	return Interval{low, high}
 }
 
-// difference returns the interval for the difference of two independent shares, k1 in n1 minus k2 in n2,
-// by Newcombe's hybrid score method (1998, method 10).
+// difference returns the interval for the difference of two independent shares, k1 in n1 minus k2 in n2, by Newcombe's
+// hybrid score method (1998, method 10). If one of the shares has no runs, the interval is [-1, 1].
 func difference(k1, n1, k2, n2 int) Interval {
 	if n1 == 0 || n2 == 0 {
 		return Interval{-1, 1}

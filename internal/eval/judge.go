@@ -25,8 +25,9 @@ type Verdict struct {
 	Cost   *float64 `json:"cost,omitempty"`
 }
 
-// judge asks the judge's model about an answer. The model is asked through answerd, with the same
-// endpoints and keys, and without tools.
+// judge asks the judge's model about an answer. The model is asked through answerd, with the same endpoints and keys,
+// and without tools. If the judge's run fails or its answer is not a verdict, the answer does not pass, and the reason
+// says so. An error is that of ctx, or about the JSON of the question.
 func (e *evaluator) judge(ctx context.Context, j Judge, testCase Case, r *outcome, metadata map[string]string) (*Verdict, error) {
 	material, err := json.Marshal(struct {
 		Question string   `json:"question"`
@@ -48,6 +49,7 @@ func (e *evaluator) judge(ctx context.Context, j Judge, testCase Case, r *outcom
 	if judged.failure != nil {
 		v.Reason = "the judge failed: " + judged.failure.Error()
 	} else if err := json.Unmarshal(judged.output, v); err != nil {
+		// Unmarshal may have set members before the error.
 		v.Pass, v.Reason = false, "the judge gave no verdict: "+err.Error()
 	}
 	return v, nil

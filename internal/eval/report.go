@@ -111,7 +111,7 @@ func (r *Report) summarize(elapsed time.Duration) {
 			r.PassedCases++
 		}
 		if c.Cost != nil {
-			r.Cost = new(*c.Cost + *cmp.Or(r.Cost, new(0.0)))
+			r.Cost = new(*c.Cost + *cmp.Or(r.Cost, new(0.0))) // stays nil if no case has a cost
 		}
 	}
 	r.Passed = !r.Interrupted && r.PassedCases == len(r.Cases)
@@ -133,12 +133,12 @@ func (r *Report) CompareWith(other Report) {
 		byName[c.Name] = c
 	}
 	for _, c := range r.Cases {
-		o, ok := byName[c.Name]
+		against, ok := byName[c.Name]
 		if !ok {
 			continue
 		}
-		compared := Comparison{Name: c.Name, Change: "same", Rate: c.Rate, Against: o.Rate, Difference: roundShare(c.Rate - o.Rate)}
-		compared.Interval = difference(c.PassedRuns, len(c.Results), o.PassedRuns, len(o.Results)).rounded()
+		compared := Comparison{Name: c.Name, Change: "same", Rate: c.Rate, Against: against.Rate, Difference: roundShare(c.Rate - against.Rate)}
+		compared.Interval = difference(c.PassedRuns, len(c.Results), against.PassedRuns, len(against.Results)).rounded()
 		switch {
 		case compared.Difference > 0:
 			compared.Change, compared.Significant = "improved", compared.Interval[0] > 0

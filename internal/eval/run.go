@@ -70,7 +70,7 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	}
 
 	report.Interrupted = done < total
-	for i := range cases {
+	for i := range cases { // those that were interrupted between two runs
 		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted {
 			cases[i].summarize()
 			if opts.Done != nil {
@@ -99,6 +99,7 @@ func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-cha
 		})
 	}
 	go func() {
+		// These run from the last to the first: all workers have ended before results is closed.
 		defer close(results)
 		defer workers.Wait()
 		defer close(caseIndexes)

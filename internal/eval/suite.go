@@ -137,7 +137,8 @@ type suiteFile struct {
 	} `json:"cases"`
 }
 
-// Parse reads a suite. The error is an *Error.
+// Parse reads a suite. What is wrong with the suite, or with an export that it names, is an *Error. The first mistake
+// counts.
 func Parse(data []byte, opts FileOptions) (Suite, error) {
 	doc, err := readYAML(data)
 	if err != nil {
@@ -201,7 +202,8 @@ func newSuite(file suiteFile, doc *document, opts FileOptions) (Suite, error) {
 	return suite, nil
 }
 
-// compile prepares the checks of an answer. An error comes with the location of the member below expect.
+// compile prepares the checks of an answer: it sets patterns, values and schema, and checks the globs. An error comes
+// with the JSON pointer of the member, below expect and without the first slash.
 func (e *Expect) compile() (member string, err error) {
 	for i, text := range e.Matches {
 		pattern, err := regexp.Compile(text)

@@ -26,9 +26,9 @@ type document struct {
 // lineInError matches an error of the YAML library.
 var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
 
-// readYAML reads the only document of a file. YAML has more than JSON: aliases, tags and keys that
-// are not texts are refused, and so is a key that is given twice. The value is JSON so that the schema of suites
-// can check it; the lines are kept beside it, for errors that an editor can jump to.
+// readYAML reads the only document of a file. Of what YAML has beyond JSON, it refuses aliases, other tags and keys
+// that are not texts. It also refuses a key that is given twice. The value is JSON so that the schema of suites can
+// check it. The lines are kept beside it, for errors that an editor can jump to. Every error is an *Error.
 func readYAML(data []byte) (*document, error) {
 	switch {
 	case len(data) > maxSuite:
@@ -42,7 +42,7 @@ func readYAML(data []byte) (*document, error) {
 		return nil, syntaxError(err)
 	}
 	switch err := dec.Decode(&second); err {
-	case io.EOF:
+	case io.EOF: // there is no second document
 	case nil:
 		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
 	default:
@@ -122,7 +122,9 @@ func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (a
 	return object, nil
 }
 
-// convertScalar returns a text, number, boolean or null. Dates stay texts.
+// convertScalar returns a text, number, boolean or null. Dates stay texts. A number keeps its digits if JSON has that
+// notation. Numbers in other notations of YAML, such as 0x1F, become an int64 if they are such integers, or else a
+// float64.
 func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 	switch node.Tag {
 	case "!!str", "!!timestamp":
@@ -156,31 +158,31 @@ func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 // casePointer matches the location of a case or of a value below it.
 var casePointer = regexp.MustCompile(`^/cases/(\d+)(/.*)?$`)
 
-// errorAt returns an error about the value at a JSON pointer. If the value is missing, the line is that of
-// the nearest value above it.
+// errorAt returns an error about the value at a JSON pointer. It names the case by its name or number, and the value by
+// its path below the case. If the value is missing, the line is that of the nearest value above it.
 func (d *document) errorAt(pointer, detail string) *Error {
-	modelErr := &Error{Detail: detail}
+	located := &Error{Detail: detail}
 	for at := pointer; ; at = at[:strings.LastIndexByte(at, '/')] {
 		if line, ok := d.lines[at]; ok || at == "" {
-			modelErr.Line = line
+			located.Line = line
 			break
 		}
 	}
 	below := pointer
 	if m := casePointer.FindStringSubmatch(pointer); m != nil {
 		i, _ := strconv.Atoi(m[1])
-		modelErr.Case, below = strconv.Itoa(i+1), m[2]
+		located.Case, below = strconv.Itoa(i+1), m[2]
 		if name := d.caseName(i); name != "" {
-			modelErr.Case = printable(name, 64)
+			located.Case = printable(name, 64)
 		}
 	}
 	if member := strings.ReplaceAll(strings.TrimPrefix(below, "/"), "/", "."); member != "" {
-		modelErr.Detail = printable(member, 100) + ": " + detail
+		located.Detail = printable(member, 100) + ": " + detail
 	}
-	return modelErr
+	return located
 }
 
-// caseName returns the name of a case, or "" if it has none.
+// caseName returns the name of the case at index i. It returns "" if the case has none, or while the file is converted.
 func (d *document) caseName(i int) string {
 	var file struct {
 		Cases []struct {
@@ -194,9 +196,10 @@ func (d *document) caseName(i int) string {
 	return name
 }
 
-// printable returns a text from outside on one line, in at most n bytes.
+// printable returns the first n bytes of a text from outside on one line, with a mark if some are missing. Characters
+// that cannot be printed are replaced, because they could control a terminal.
 func printable(s string, n int) string {
-	cut := len(s) > n
+	isCut := len(s) > n
 	s = strings.ToValidUTF8(s[:min(n, len(s))], "")
 	s = strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || r == '\r' {
@@ -207,7 +210,7 @@ func printable(s string, n int) string {
 		}
 		return r
 	}, s)
-	if cut {
+	if isCut {
 		s += "…"
 	}
 	return s

@@ -80,8 +80,8 @@ func newFamilies(images bool, names []string) (out []family) {
 // has the words llama, 3, 1, 8 and b.
 func idWords(id string) (words []string) {
 	id = strings.ToLower(id)
-	start := 0 // where the current word, or the text between two words, begins
-	continues := func(i int) bool {
+	start := 0                      // of the current word or number; a byte between two of them counts as a piece of its own
+	continues := func(i int) bool { // whether the byte at i belongs to the same word or number as the byte at start
 		return isWordByte(id, start) && isWordByte(id, i) && isDigit(id[i]) == isDigit(id[start])
 	}
 	for i := 1; i <= len(id); i++ {
@@ -111,7 +111,7 @@ func isWordByte(id string, i int) bool {
 
 func isDigit(b byte) bool { return b >= '0' && b <= '9' }
 
-// containsWords reports whether all words of name follow each other somewhere in id.
+// containsWords reports whether the words of name occur in id, in their order and without others between them.
 func containsWords(id, name []string) bool {
 	for i := range max(len(id)-len(name)+1, 0) {
 		if slices.Equal(id[i:i+len(name)], name) {

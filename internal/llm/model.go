@@ -52,8 +52,9 @@ type Request struct {
 	Preferred    string // of the models that a Router may ask, the one to ask first; "" is Model
 }
 
-// SchemaInPrompt returns the request with its OutputSchema in the system message, for a model that does not
-// take it as a response_format.
+// SchemaInPrompt returns the request with its OutputSchema in the system message, for a model that does not take a
+// response_format. The result has neither an OutputSchema nor a ResponseFormat. A request without an OutputSchema is
+// returned unchanged. The messages of the original request do not change.
 func (r Request) SchemaInPrompt() Request {
 	if len(r.OutputSchema) == 0 {
 		return r

@@ -124,21 +124,21 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 		return nil, fmt.Errorf("%d models listed; the limit is 1 to %d", len(profiles), maxProfiles)
 	}
 
-	ids := make(map[string]int, len(profiles))
+	indexes := make(map[string]int, len(profiles)) // by id
 	for i := range profiles {
 		pointer := fmt.Sprintf("/%d", i)
 		if err := profiles[i].check(pointer); err != nil {
 			return nil, err
 		}
-		if first, twice := ids[profiles[i].ID]; twice {
+		if first, twice := indexes[profiles[i].ID]; twice {
 			return nil, fmt.Errorf("%s/id: the same as /%d/id", pointer, first)
 		}
-		ids[profiles[i].ID] = i
+		indexes[profiles[i].ID] = i
 	}
 
 	for i, p := range profiles {
 		for n, id := range p.Fallback {
-			if _, known := ids[id]; !known || id == p.ID {
+			if _, known := indexes[id]; !known || id == p.ID {
 				return nil, fmt.Errorf("/%d/fallback/%d: not another model of the list", i, n)
 			}
 		}
@@ -148,7 +148,7 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 
 // refuseNull makes null an error. Without it, json/v2 decodes null as the zero value of any type.
 var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
-	if dec.PeekKind() == 'n' {
+	if dec.PeekKind() == 'n' { // null
 		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
 	}
 	return errors.ErrUnsupported // json/v2 then decodes the value as usual
@@ -158,20 +158,20 @@ var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext
 // wrong there. Text that ends too early is either a SyntacticError or a bare io.EOF, so it is the default.
 func profileError(err error) error {
 	pointer, problem := jsontext.Pointer(""), "the JSON ends too early"
-	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		pointer = bad.JSONPointer
+	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		pointer = syntactic.JSONPointer
 		switch {
-		case errors.Is(bad, jsontext.ErrDuplicateName):
+		case errors.Is(syntactic, jsontext.ErrDuplicateName):
 			problem = "given twice"
-		case !errors.Is(bad, io.ErrUnexpectedEOF):
-			problem = bad.Err.Error()
+		case !errors.Is(syntactic, io.ErrUnexpectedEOF):
+			problem = syntactic.Err.Error()
 		}
 	}
-	if bad, ok := errors.AsType[*json.SemanticError](err); ok {
-		pointer, problem = bad.JSONPointer, "not an object"
-		kind := bad.GoType.Kind()
+	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
+		pointer, problem = semantic.JSONPointer, "not an object"
+		kind := semantic.GoType.Kind() // of the Go value that the JSON does not fit
 		switch {
-		case errors.Is(bad, json.ErrUnknownName):
+		case errors.Is(semantic, json.ErrUnknownName):
 			problem = "unknown field"
 		case kind == reflect.Slice:
 			problem = "not a list of models"

@@ -48,8 +48,9 @@ func (router *Router) SetEndpoint(id string, models map[ToolCalling]Model) {
 // Replace makes router ask models as other does, from the next Stream on.
 func (router *Router) Replace(other *Router) { router.routes.Store(other.routes.Load()) }
 
-// Stream asks the model that the request names. If that one is unavailable before the first part of its
-// answer, it asks those of the profile's Fallback in order.
+// Stream asks the model that the request names, or r.Preferred if that is one of its fallbacks. If a model is
+// unavailable before the first part of its answer, Stream logs that and asks the next one of candidates. If there are
+// profiles, a model without one is an error.
 func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
 	routes := router.routes.Load()
 	return func(yield func(Part, error) bool) {
@@ -76,8 +77,8 @@ func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 	}
 }
 
-// candidates returns the ids of the models to ask, in order: the requested one and its fallbacks. r.Preferred, which
-// answered earlier in this run, is moved to the front if it is one of them. Its answers may have Extensions,
+// candidates returns the ids of the models to ask, in order: the requested one and its fallbacks. If r.Preferred, which
+// answered earlier in this run, is one of them, it comes first: the conversation may have Extensions of its answers,
 // which only its own endpoint gets (Message.Extensions).
 func (routes *routes) candidates(r Request) []string {
 	ids := append([]string{r.Model}, routes.profiles[r.Model].Fallback...)

@@ -46,7 +46,8 @@ type part struct {
 	Modality  string `json:"modality,omitempty"`
 }
 
-// Input returns the system instructions and the messages of a request to a model.
+// Input returns the system instructions and the messages of a request to a model, in at most MaxBytes each: the newest
+// maxMessages messages, with texts shortened until they fit (encodeBounded).
 func Input(messages []llm.Message) []attribute.KeyValue {
 	var out []attribute.KeyValue
 	if len(messages) > 0 && messages[0].Role == llm.System {
@@ -85,7 +86,7 @@ func Result(result string) attribute.KeyValue {
 	return attribute.String("gen_ai.tool.call.result", truncateText(result, MaxBytes))
 }
 
-// newMessage returns a message whose texts have at most limit bytes.
+// newMessage returns a message whose texts have at most limit bytes. Files have their name and type, not their content.
 func newMessage(m llm.Message, limit int) message {
 	out := message{Role: string(m.Role), Parts: []part{}}
 	switch {
