@@ -99,7 +99,7 @@ func valueAt(value any, pointer string) (any, bool) {
 		return value, true
 	}
 	for token := range strings.SplitSeq(pointer[1:], "/") {
-		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~") // in this order: "~01" is "~1"
 		switch v := value.(type) {
 		case map[string]any:
 			below, ok := v[token]
@@ -109,7 +109,8 @@ func valueAt(value any, pointer string) (any, bool) {
 			value = below
 		case []any:
 			i, err := strconv.ParseUint(token, 10, 31)
-			if err != nil || int(i) >= len(v) || token != strconv.FormatUint(i, 10) {
+			hasLeadingZero := token != strconv.FormatUint(i, 10)
+			if err != nil || int(i) >= len(v) || hasLeadingZero {
 				return nil, false
 			}
 			value = v[i]

@@ -167,24 +167,24 @@ func Parse(data []byte, opts FileOptions) (Suite, error) {
 func newSuite(file suiteFile, doc *document, opts FileOptions) (Suite, error) {
 	suite := Suite{Name: cmp.Or(file.Name, opts.Name), Judge: file.Judge}
 	seen := make(map[string]bool)
-	for i, format := range file.Cases {
+	for i, given := range file.Cases {
 		pointer := fmt.Sprintf("/cases/%d", i)
 		testCase := Case{
-			Name:     format.Name,
+			Name:     given.Name,
 			Line:     doc.lines[pointer],
-			Question: format.Question,
-			Agent:    format.Agent,
-			Expect:   format.Expect,
-			Runs:     *cmp.Or(format.Runs, file.Runs, new(1)),
-			Pass:     *cmp.Or(format.Pass, file.Pass, new(1.0)),
-			Approve:  *cmp.Or(format.Approve, file.Approve, new(false)),
+			Question: given.Question,
+			Agent:    given.Agent,
+			Expect:   given.Expect,
+			Runs:     *cmp.Or(given.Runs, file.Runs, new(1)),
+			Pass:     *cmp.Or(given.Pass, file.Pass, new(1.0)),
+			Approve:  *cmp.Or(given.Approve, file.Approve, new(false)),
 		}
 		if seen[testCase.Name] {
 			return Suite{}, doc.errorAt(pointer+"/name", "the name is given to two cases")
 		}
 		seen[testCase.Name] = true
-		if format.File != "" {
-			if err := testCase.readExport(format.File, opts); err != nil {
+		if given.File != "" {
+			if err := testCase.readExport(given.File, opts); err != nil {
 				return Suite{}, doc.errorAt(pointer+"/file", err.Error())
 			}
 		}

@@ -80,18 +80,15 @@ func newFamilies(images bool, names []string) (out []family) {
 // has the words llama, 3, 1, 8 and b.
 func idWords(id string) (words []string) {
 	id = strings.ToLower(id)
-	start := 0                      // of the current word or number; a byte between two of them counts as a piece of its own
-	continues := func(i int) bool { // whether the byte at i belongs to the same word or number as the byte at start
-		return isWordByte(id, start) && isWordByte(id, i) && isDigit(id[i]) == isDigit(id[start])
-	}
-	for i := 1; i <= len(id); i++ {
-		if i < len(id) && continues(i) {
-			continue
-		}
+	for start := 0; start < len(id); {
+		end := start + 1
 		if isWordByte(id, start) {
-			words = append(words, id[start:i])
+			for end < len(id) && isWordByte(id, end) && isDigit(id[end]) == isDigit(id[start]) {
+				end++
+			}
+			words = append(words, id[start:end])
 		}
-		start = i
+		start = end
 	}
 	return words
 }

@@ -82,7 +82,7 @@ func endArgs(e event.Event) []byte {
 
 // endedByHook implements recorded.Inputs.Ended. A hook that ended the run with the answer of a step left a step_end
 // with the finish reason error. A hook that ended it before the model was asked left no step_start of that step or a
-// later one.
+// later one. answered says which of the two the agent asks about. If ok is false, reason has no meaning.
 func (s *session) endedByHook(run string, step int, answered bool) (reason string, ok bool) {
 	r := s.byID(run)
 	if r == nil {

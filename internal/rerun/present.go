@@ -136,7 +136,8 @@ func compareMembers(what string, was, is json.RawMessage) (out []string) {
 	return out
 }
 
-// compareTools compares the definitions of tools.
+// compareTools compares the recorded definitions of the tools of servers with the present ones. Approvals and versions
+// are not compared, and tools that only the service has now are not reported.
 func compareTools(doc *export.Document, now []export.Tool) (out []string) {
 	present := make(map[string]export.Tool)
 	for _, t := range now {

@@ -157,7 +157,7 @@ func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 		if earlier.complete >= c.complete || !r.inFlight(earlier, seq) {
 			continue
 		}
-		waits := false
+		waits := false // whether the last event before seq asks for an approval
 		for _, e := range earlier.events {
 			if e.Seq >= seq {
 				break

@@ -125,7 +125,9 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 }
 
 // repeat does what the server did during a recorded call, each at its recorded position: it reports progress, logs,
-// and asks questions. It returns the recorded outcome. A call that has no recorded end lasts until ctx ends.
+// asks questions and withdraws them. It returns the recorded outcome. A call that has no recorded end lasts until ctx
+// ends. If the server asked by its result (inputRequired), repeat returns that result; when the client sends the call
+// again, repeat continues with the events after these questions.
 func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recordedCall) (*content.Result, error) {
 	var asked sync.WaitGroup
 	defer asked.Wait()
@@ -137,9 +139,9 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 	}()
 
 	r.mu.Lock()
-	done := r.repeated[call.CallID]
+	begin := r.repeated[call.CallID]
 	r.mu.Unlock()
-	for i, e := range recorded.events[done:] {
+	for i, e := range recorded.events[begin:] {
 		switch body := e.Body.(type) {
 		case event.ApprovalRequired, event.ApprovalResolved:
 			continue // the agent asked
@@ -158,9 +160,9 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 			if ctx.Err() != nil {
 				break // out of the switch: the call asks nothing, but its outcome still follows
 			}
-			if required, n := inputRequired(recorded.events[done+i:]); required != nil {
+			if required, n := inputRequired(recorded.events[begin+i:]); required != nil {
 				r.mu.Lock()
-				r.repeated[call.CallID] = done + i + n
+				r.repeated[call.CallID] = begin + i + n
 				r.mu.Unlock()
 				return &content.Result{InputRequired: required}, nil
 			}
@@ -172,8 +174,10 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 			})
 		case event.ElicitationResolved:
 			r.await(ctx, e.Seq-1)
-			if stop := withdraw[body.InterruptID]; stop != nil && r.rec.inputs[body.InterruptID] == nil && e.Seq < r.rec.firstClosingEvent(len(r.rec.events)-1) {
-				stop() // No person resolved it, and neither did the end of the run: the server withdrew it.
+			byPerson := r.rec.inputs[body.InterruptID] != nil
+			byEndOfRun := e.Seq >= r.rec.firstClosingEvent(len(r.rec.events)-1)
+			if stop := withdraw[body.InterruptID]; stop != nil && !byPerson && !byEndOfRun {
+				stop() // The server withdrew the question.
 			}
 		default:
 			r.await(ctx, e.Seq-1)
@@ -219,7 +223,7 @@ type elicitParams struct {
 // Repeatable implements agent.Tools.
 func (t *tools) Repeatable(string) bool { return true }
 
-// Servers implements agent.Tools.
+// Servers implements agent.Tools: it returns the servers that the recording of the first run names.
 func (t *tools) Servers() []mcp.ServerStatus {
 	names := slices.Clone(t.session.root.doc.Request.Servers)
 	for _, d := range t.session.root.doc.Tools {
@@ -236,7 +240,8 @@ func (t *tools) Servers() []mcp.ServerStatus {
 	return out
 }
 
-// Unavailable implements agent.Tools.
+// Unavailable implements agent.Tools. The servers that were still unavailable after a wait are in the final answer, if
+// the recorded run has one. Those at the beginning are in the first event.
 func (t *tools) Unavailable(waited bool) []string {
 	rec := t.session.root
 	if end, ok := rec.terminalEvent().(event.FinalAnswer); ok && waited {

@@ -66,7 +66,7 @@ func (r *turnReader) read(e event.Event) {
 		}
 	case event.BudgetRequired, event.BudgetResolved:
 		r.asked = append(r.asked, e)
-	default:
+	default: // the calls of a turn are executed after its step_end
 		if c := r.calls[e.CallID()]; c != nil && r.turn == nil {
 			c.events = append(c.events, e)
 		}

@@ -76,7 +76,7 @@ func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 		answer = truncateText(answer)
 	}
 	b.Answer = &answer
-	if len(b.Metadata) > maxBody/2 { // the names of very many tools
+	if len(b.Metadata) > maxBody/2 { // such as the names of very many tools
 		b.Metadata = nil
 	}
 	return err

@@ -77,8 +77,8 @@ func (s *events) addBlock(data []byte) *block {
 	return last
 }
 
-// seal frees what the newest block does not need, because no event will be added to it. Readers may
-// still have its old array.
+// seal frees what the newest block does not need, because no event will be added to it. It copies the events to a
+// smaller array only if more than an eighth of their array is unused. Readers may still have the old array.
 func (s *events) seal() {
 	last := s.last()
 	if last == nil {

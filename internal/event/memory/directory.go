@@ -49,7 +49,7 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 			continue
 		}
 		if len(page.Runs) == filter.PageSize() {
-			page.Next = strconv.FormatInt(last, cursorBase)
+			page.Next = strconv.FormatInt(last, cursorBase) // r is on the next page
 			break
 		}
 		page.Runs, last = append(page.Runs, snapshot), r.number
