@@ -124,17 +124,8 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 			return &got, nil
 		}
 		before := len(answered)
-		for _, interrupt := range got.Interrupts {
-			if answered[interrupt.ID] {
-				continue
-			}
-			if len(answered) >= maxInterrupts {
-				return nil, fmt.Errorf("the run asked a person more than %d times", maxInterrupts)
-			}
-			answered[interrupt.ID] = true
-			if err := e.decide(ctx, r, interrupt, approve); err != nil {
-				return nil, err
-			}
+		if err := e.decideNew(ctx, r, got.Interrupts, approve, answered); err != nil {
+			return nil, err
 		}
 		if len(answered) == before { // The run is still suspended, since it has not processed the answers yet.
 			if err := wait(ctx, inputWait); err != nil {
@@ -142,6 +133,24 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 			}
 		}
 	}
+}
+
+// decideNew decides about the interrupts whose ids are not in answered, and adds their ids. If a run has more than
+// maxInterrupts in all, decideNew returns an error.
+func (e *evaluator) decideNew(ctx context.Context, r *outcome, all []event.Interrupt, approve bool, answered map[string]bool) error {
+	for _, interrupt := range all {
+		if answered[interrupt.ID] {
+			continue
+		}
+		if len(answered) >= maxInterrupts {
+			return fmt.Errorf("the run asked a person more than %d times", maxInterrupts)
+		}
+		answered[interrupt.ID] = true
+		if err := e.decide(ctx, r, interrupt, approve); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wait waits for d, or returns the error of ctx.

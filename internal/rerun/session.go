@@ -168,30 +168,19 @@ func (s *session) differences() (out []Difference) {
 // ended, ctx has ended, the log fails, or the recorded order was given up (watch.unordered).
 func (r *runState) await(ctx context.Context, n int64) {
 	for n > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
-		page, err := r.log.After(ctx, r.id, n-1)
-		if err == nil && (len(page.Events) > 0 || page.Ended) {
+		run, err := r.log.Run(ctx, r.id)
+		if err != nil || run.Last.Seq >= n || run.Last.Terminal() {
 			return
 		}
-		more := page.More
+		page, err := r.log.After(ctx, r.id, run.Last.Seq)
 		if err != nil {
-			// The log refuses a position that the run has not reached yet. Wait for the run's next event, and try again.
-			run, runErr := r.log.Run(ctx, r.id)
-			if runErr != nil || run.Last.Terminal() {
-				return
-			}
-			if page, err = r.log.After(ctx, r.id, run.Last.Seq); err != nil {
-				return
-			}
-			if len(page.Events) > 0 {
-				continue
-			}
-			more = page.More
-			if more == nil {
-				return
-			}
+			return
+		}
+		if len(page.Events) > 0 {
+			continue // the run has got events since it was read
 		}
 		select {
-		case <-more:
+		case <-page.More: // not nil: the run had not ended, and there is no event after its last one
 		case <-r.watch.unordered:
 		case <-ctx.Done():
 		}
