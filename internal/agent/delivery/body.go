@@ -59,8 +59,8 @@ func newBody(run event.Run, agent string, end event.Body) body {
 }
 
 // setAnswer sets the answer of a run. It leaves out in this order, until the rest fits: the arguments and results of
-// the calls, then the structured output together with the end of the answer. Metadata that alone needs more than half
-// of maxBody is left out in any case. The error is that of encoding the metadata; the answer is set nevertheless.
+// the calls, then the structured output together with the end of the answer, and at last metadata that alone need more
+// than half of maxBody. The error is that of encoding the metadata; the answer is set nevertheless.
 func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	answer := end.Answer
 	isTooLarge := func() bool { return len(b.Metadata)+len(answer)+len(b.Output) > maxBody }
@@ -76,7 +76,7 @@ func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 		answer = truncateText(answer)
 	}
 	b.Answer = &answer
-	if len(b.Metadata) > maxBody/2 { // such as the names of very many tools
+	if isTooLarge() && len(b.Metadata) > maxBody/2 { // such as the names of very many tools
 		b.Metadata = nil
 	}
 	return err

@@ -181,6 +181,15 @@ func TestLargeBodiesAreCut(t *testing.T) {
 	}
 }
 
+// A body that fits has all of its parts, however large one of them is.
+func TestBodyThatFitsIsComplete(t *testing.T) {
+	result := json.RawMessage(`"` + strings.Repeat("x", maxBody/2+1024) + `"`)
+	b := newBody(event.Run{ID: "run_1"}, "default", event.FinalAnswer{Answer: "Yes.", Metadata: event.Metadata{ToolResults: []json.RawMessage{result}}})
+	if b.Truncated || !strings.Contains(string(b.Metadata), string(result)) {
+		t.Errorf("truncated %t with %d bytes of metadata, want the result of %d bytes", b.Truncated, len(b.Metadata), len(result))
+	}
+}
+
 // The operator's URL may contain a key, so it is in no stored record.
 func TestStoredDeliveriesHaveNoSecret(t *testing.T) {
 	var log authtest.LogBuffer
