@@ -212,8 +212,8 @@ func (p *replayer) replay(ctx context.Context, file string) (report string, diff
 	return fmt.Sprintf("%s: %d events, %d differences\n  %s\n", file, len(result.Events), len(lines), strings.Join(lines, "\n  ")), true, nil
 }
 
-// presentState returns what the run of doc would begin with now. Parts that are not compared are nil: all except the
-// tools without present settings, and the agent and its prompt if the agent does not exist any more.
+// presentState returns what the run of doc would begin with now. Without present settings it has only the tools, and so
+// it has if the agent of the run does not exist any more. A part that is nil is not compared.
 func (p *replayer) presentState(doc *export.Document) rerun.Present {
 	now := rerun.Present{Tools: p.tools}
 	if p.config == nil {

@@ -101,11 +101,12 @@ var cityZones = map[string]string{
 	"osaka": "Asia/Tokyo", "beijing": "Asia/Shanghai", "delhi": "Asia/Kolkata", "milan": "Europe/Rome", "munich": "Europe/Berlin", "san francisco": "America/Los_Angeles",
 }
 
-// zoneArguments returns the arguments of current_time: the time zone of the place that the question names, by at most
-// three words. Without a place it returns none, and current_time uses its default. For a place whose time zone is not
-// found it returns the place itself, so that the tool's error names it.
-func zoneArguments(m []string) any {
-	placeName, _, _ := strings.Cut(m[1]+m[2], " and ") // one of the two groups is empty
+// zoneArguments returns the arguments of current_time for the groups that the rule's pattern has matched. They have the
+// time zone of the place in the question, whose name is taken to have at most three words. Without a place there are no
+// arguments, and current_time uses its default. If no time zone is found, the arguments have the place itself, so that
+// the tool's error names it.
+func zoneArguments(groups []string) any {
+	placeName, _, _ := strings.Cut(groups[1]+groups[2], " and ") // one of the two groups is empty
 	words := strings.Fields(placeName)
 	if len(words) == 0 {
 		return args{}

@@ -37,10 +37,10 @@ func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupt
 	return nil
 }
 
-// sendInput sends the answer to an interrupt, and sets input["id"] for that. accepted is false without an error if
-// answerd refuses the values, for example because they do not match the schema of a form, and a person can answer
-// again. An answer that is too late counts as accepted: the person sees a warning, and the run continues without the
-// answer.
+// sendInput sends input as the answer to an interrupt, after it has set the member id. If answerd refuses the values,
+// for example because they do not match the schema of a form, a person can answer again: accepted is false and the
+// error nil. Without a person that is an error. An answer that is too late counts as accepted: the run continues
+// without the answer, after a warning.
 func (s *Session) sendInput(ctx context.Context, run, interrupt string, input map[string]any) (accepted bool, _ error) {
 	input["id"] = interrupt
 	err := s.client.SendInput(ctx, run, input)

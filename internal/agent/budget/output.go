@@ -83,7 +83,8 @@ func (o *Output) Add(piece string) (kept string, cut bool) {
 	return piece, false
 }
 
-// count adds a part of the answer to o.bytes, o.words and o.tail.
+// count adds a part of the answer to the counters and to o.tail, which keeps the last loopBytes of the answer for
+// repeatsItself. o.tail may grow to twice that size, so that its beginning is not removed for each part.
 func (o *Output) count(part string) {
 	o.bytes += int64(len(part))
 	for i := range len(part) {

@@ -1,5 +1,5 @@
-// Package typeerror finds the value of a JSON body that has the wrong type, for the API formats that decode their bodies
-// with encoding/json. The errors of encoding/json name only members; this package adds the positions in lists.
+// Package typeerror finds the value of a JSON body that has the wrong type, for the API formats that decode their
+// bodies with encoding/json. The errors of encoding/json name only members; this package adds the positions in lists.
 //
 //	err := json.Unmarshal(body, &request)
 //	if field, value, ok := typeerror.Find(body, err); ok {
@@ -18,10 +18,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Find returns the path of the value that err, an error of json.Unmarshal for body, is about, such as messages[2].role.
-// value says what was found there in the words of encoding/json, such as number. ok is false if err is not about the type
-// of a value within body. The path lacks the positions in lists if err came from a type with its own UnmarshalJSON
-// or is about a value in a map.
+// Find returns where in body the value is that has the wrong type. err is the error of json.Unmarshal for body. path is
+// such as messages[2].role, and value is what body has there in the words of encoding/json, such as number. ok is
+// false if err is not about the type of a value. The path lacks the positions in lists if the value is in a map, or if
+// err came from a type with its own UnmarshalJSON.
 func Find(body []byte, err error) (path, value string, ok bool) {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok || wrong.Field == "" {

@@ -69,9 +69,9 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	return nil
 }
 
-// createEntry writes a message about a new run to a subject of the index. If the log is alone, it only sends the
-// message, for which the first append to the run waits (sendAhead). Otherwise it returns event.ErrExists if the subject
-// is not empty.
+// createEntry writes a message about a new run to a subject of the index. If no other process uses the log (l.alone),
+// it only sends the message: the first append to the run waits until the message is stored (sendAhead). Otherwise it
+// waits itself, and returns event.ErrExists if the subject is not empty.
 func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body []byte) error {
 	m := nats.NewMsg(subject)
 	m.Data = body

@@ -60,14 +60,15 @@ func addInstructions(messages []llm.Message, request llm.Request) []llm.Message 
 	return append([]llm.Message{{Role: llm.System, Text: b.String()}}, messages...)
 }
 
-// historyAsText returns messages with calls and results as text, because a model without tool calling,
-// and its chat template, understand only text. Results become messages of the user. Consecutive messages of the user
-// are joined: many chat templates require that roles alternate. The result of a malformed call, which is an
-// error, ends with a reminder of the form of a call.
+// historyAsText returns messages with calls and results as text, because a model without tool calling, and its chat
+// template, understand only text. Results become messages of the user. Consecutive messages of the user are joined,
+// because many chat templates require that roles alternate. If the arguments of a call were malformed, its result is an
+// error; the text of the error then ends with a reminder of the form of a call. A call that nearly had this form
+// (isNearMiss) gets an explanation in place of the error.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
 	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
-	explanations := make(map[string]string) // of near misses, by call id
+	explanations := make(map[string]string) // by call id, for the calls that nearly had the right form
 	for _, message := range messages {
 		for _, c := range message.Calls {
 			malformed[c.ID] = c.Arguments != "" && !isObject(c.Arguments)

@@ -45,10 +45,12 @@ func (s *Session) subscribeChanges(ctx context.Context) {
 	}
 }
 
-// subscribeResources subscribes to the resources that the cache wants, one by one, and waits for more (before
-// 2026-07-28). It returns when ctx ends, the session is lost, or the server does not have the method.
+// subscribeResources sends resources/subscribe for each resource that the cache wants, and waits for further ones. It
+// is for protocol versions before 2026-07-28. It returns when ctx ends, the session is lost, or the server does not
+// have the method.
 func (s *Session) subscribeResources(ctx context.Context) {
-	for requested := 0; ; {
+	requested := 0 // how many of the wanted resources were requested
+	for {
 		for _, uri := range s.resources.wantedFrom(requested) {
 			requested++
 			deadline := time.Now().Add(transport.NotifyTimeout)

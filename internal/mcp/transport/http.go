@@ -294,10 +294,14 @@ func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 		return answer, nil
 	}
 	msg, err := decodeMessage(data)
-	if withoutID := answerTo(jsonrpc.ID{}, msg); err == nil && withoutID != nil {
-		return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
+	if err != nil {
+		return nil, failure
 	}
-	return nil, failure
+	withoutID := answerTo(jsonrpc.ID{}, msg)
+	if withoutID == nil {
+		return nil, failure
+	}
+	return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
 }
 
 // answerTo returns msg if it is a response with that id, else nil.

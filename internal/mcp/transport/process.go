@@ -165,9 +165,9 @@ func (p *process) makePipes() (childEnds []*os.File, err error) {
 	return append(childEnds, stderrWrite), nil
 }
 
-// startAndWait starts the process, sends the result to started, and waits until the process is reaped. It does both on
-// one thread: on Linux, Pdeathsig kills the process when the thread that started it ends (prctl(2),
-// PR_SET_PDEATHSIG), and Go may end a thread that is not locked.
+// startAndWait starts the process, sends the result to started, and waits until the process is reaped. The thread that
+// starts the process must exist until then: on Linux, Pdeathsig kills the process when that thread ends (prctl(2),
+// PR_SET_PDEATHSIG). So startAndWait locks its thread, which Go could end otherwise.
 func (p *process) startAndWait(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
