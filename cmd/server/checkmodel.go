@@ -39,36 +39,39 @@ type modelEndpoint struct {
 // modelEndpoints returns the endpoints of all configured models: the one at LLM_BASE_URL, unless no model uses it, and
 // one for each model that hasOwnEndpoint. It reads the keys of models from their files.
 func (c *config) modelEndpoints() []modelEndpoint {
-	endpoint := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
+	shared := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
 	for _, profile := range c.servedModels() {
 		id := cmp.Or(profile.Upstream, profile.ID)
 		if !hasOwnEndpoint(profile) {
-			endpoint.models = append(endpoint.models, id)
+			shared.models = append(shared.models, id)
 			continue
 		}
-		e := endpoint // parts of this copy are replaced by what the profile has, as in endpointConfig
-		e.models, e.headers, e.query = []string{id}, profile.Headers, profile.Query
+		// What the profile does not set is that of LLM_BASE_URL, as in endpointConfig.
+		endpoint := shared
+		endpoint.models, endpoint.headers, endpoint.query = []string{id}, profile.Headers, profile.Query
 		if profile.BaseURL != "" {
-			e.baseURL, e.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
-			e.key, e.tls = auth.Secret{}, nil
+			endpoint.baseURL, endpoint.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
+			endpoint.key, endpoint.tls = auth.Secret{}, nil
 		}
 		if certificate := c.modelCertificates.models[profile.ID]; certificate != nil {
-			e.tls = certificate
+			endpoint.tls = certificate
 		}
 		key := profile.APIKey
 		if profile.APIKeyFile != "" {
+			// A file that cannot be read leaves the key empty; the endpoint's answer then shows that it is missing.
 			key = (&secretFile{path: profile.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
 		}
-		if key != "" || profile.APIKeyFile != "" || profile.BaseURL != "" {
-			e.key, e.keySetting = auth.NewSecret(key), "MODELS_FILE, api_key of "+profile.ID
+		hasOwnKey := key != "" || profile.APIKeyFile != ""
+		if hasOwnKey || profile.BaseURL != "" { // LLM_API_KEY is never sent to another URL.
+			endpoint.key, endpoint.keySetting = auth.NewSecret(key), "MODELS_FILE, api_key of "+profile.ID
 		}
-		own = append(own, e)
+		own = append(own, endpoint)
 	}
-	if len(endpoint.models) == 0 {
+	if len(shared.models) == 0 {
 		return own // every model has an endpoint of its own
 	}
-	return append([]modelEndpoint{endpoint}, own...)
+	return append([]modelEndpoint{shared}, own...)
 }
 
 // endpointState describes what a probe found out about an endpoint.

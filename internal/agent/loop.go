@@ -87,6 +87,17 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	promptTools := l.catalog.Tools
 	profile := l.agent.profileOf(req.Model)
 	l.profile = profile
+	// These are set before the first error, because logEnd and recordRunEnd read them.
+	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
+	l.media = mediaBudget{profile: profile, budget: l.budget}
+	l.metadata = event.Metadata{
+		ToolNames:          []string{},
+		ToolParams:         []jsonText{},
+		ToolResults:        []jsonText{},
+		Model:              req.Model,
+		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true),
+	}
+
 	l.window = window.New(profile)
 	if req.MaxTokens > 0 {
 		l.window.LimitReserve(req.MaxTokens)
@@ -94,8 +105,8 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.window.LearnSize(l.agent.windowSizes.Size(req.Model))
 	l.search = l.newToolSearch()
 	if l.search == nil && l.replayed.HasCallOf(l.catalog.SearchToolName()) {
-		// The process before started the tool search after the endpoint had named a small window (fitTools). This
-		// process has not learned the size, but the model has called the search tool.
+		// The model has called the search tool, so the process before this one had started a tool search: the endpoint
+		// had named a small window (fitTools), whose size this process does not know.
 		l.search = toolsearch.NewSearch(l.catalog.Catalog, 0)
 	}
 	if l.search != nil {
@@ -112,20 +123,11 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 
 	l.callIDs = make(map[string]bool)
 	l.requestCallIDs = make(map[string]bool)
-	if err = l.openConversation(ctx, promptTools, profile); err == nil && req.Prompt != nil {
+	err = l.openConversation(ctx, promptTools, profile)
+	if err == nil && req.Prompt != nil {
 		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
 	}
-	// What follows is set even after an error: logEnd and recordRunEnd read it.
-	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
-	l.media = mediaBudget{profile: profile, budget: l.budget}
-	l.metadata = event.Metadata{
-		ToolNames:          []string{},
-		ToolParams:         []jsonText{},
-		ToolResults:        []jsonText{},
-		Model:              req.Model,
-		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true),
-	}
-	l.restoreLoop()
+	l.restoreLoop() // also after an error: the end of the run has what the process before this one has used
 	if err == nil && l.replayed == nil {
 		l.recordBeginning(ctx)
 	}

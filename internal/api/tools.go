@@ -114,8 +114,9 @@ func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 			return newProblem("unavailable", reason)
 		}
 		writeJSON(w, http.StatusOK, "application/json", s)
+		return nil
 	}
-	return nil
+	return agent.ErrUnknownServer // removed from mcp.json since the refresh
 }
 
 // listPrompts serves GET /servers/{name}/prompts. It sends each request on to the MCP server, and caches nothing.

@@ -126,7 +126,8 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	return t.shutdownErr
 }
 
-// shutdownAll shuts down the traces, then the metrics, then the log, so that it exports lines about the former two.
+// shutdownAll shuts down the traces, then the metrics, and then the log, so that the log still exports lines about the
+// shutdown of the first two.
 func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
@@ -136,7 +137,7 @@ func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 	if t.metricsExport != nil {
 		err = errors.Join(err, flush(ctx, "metrics", t.meters.Shutdown, t.metricsExport.cancelExport))
 	} else {
-		// Only the reader of the page unregisters. It does not block, and its error has no consequence.
+		// This only ends the reader for the Prometheus page. It does not block, and its error has no consequence.
 		_ = t.meters.Shutdown(context.WithoutCancel(ctx))
 	}
 	if t.logsExport != nil {

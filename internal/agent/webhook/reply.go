@@ -113,7 +113,8 @@ func parseReply(hook Event, text []byte) (Reply, error) {
 	return reply, nil
 }
 
-// setMember decodes a member into its field. name is one of memberHooks, but not structured.
+// setMember decodes a member into its field. name is one of memberHooks except "structured", which addStructured adds.
+// value is valid JSON, and so not empty.
 func (r *Reply) setMember(name string, value stdjson.RawMessage) (err error) {
 	switch name {
 	case "content":
