@@ -313,11 +313,13 @@ func isSetupRefusal(err error) bool {
 // errNoJetStream replaces the client library's error, which says only that there were no responders.
 var errNoJetStream = errors.New("JetStream does not answer there: it is off (nats-server -js), or the cluster is starting")
 
-// retrySetup calls request until it succeeds, a server refuses it for good, or ctx ends, and returns the last error. A
-// cluster that is starting may lack a leader, or some of its servers. retrySetup logs the first failure, since the
-// service does not listen before the log is open.
+// retrySetup calls request until it succeeds, a server refuses it for good, or ctx ends. It then returns the last error
+// of a request that ended before ctx, because a later one only says that ctx has ended. A cluster that is starting may
+// lack a leader, or some of its servers. retrySetup logs the first failure, since the service does not listen before
+// the log is open.
 func (l *Log) retrySetup(ctx context.Context, request func(context.Context) error) error {
-	for attempts := 1; ; attempts++ {
+	var lastErr error
+	for {
 		attempt, cancel := context.WithTimeout(ctx, setupAttemptTimeout)
 		err := request(attempt)
 		cancel()
@@ -327,13 +329,17 @@ func (l *Log) retrySetup(ctx context.Context, request func(context.Context) erro
 		if errors.Is(err, nats.ErrNoResponders) {
 			err = errNoJetStream
 		}
-		if attempts == 1 && l.embedded == nil {
+		if lastErr != nil && ctx.Err() != nil {
+			return lastErr
+		}
+		if lastErr == nil && l.embedded == nil {
 			l.logger.Warn("event log cannot be reached yet", "reason", err.Error(), help.Events.Attr())
 		}
+		lastErr = err
 		select {
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
-			return err
+			return lastErr
 		}
 	}
 }
