@@ -115,8 +115,8 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 }
 
 // withSession calls use with a session on an answerd: the one at -url; without that flag, the one that listens at ADDR
-// on this machine; if there is none, a new one in this process, which ends before withSession returns. Before it uses
-// the latter, withSession waits for its MCP servers. It returns the error of use.
+// on this machine. If nothing listens there, withSession starts one in this process, waits for its MCP servers before
+// it calls use, and stops it before it returns. It returns the error of use.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
 	url, isLocal := flags.url, false
 	if url == "" {

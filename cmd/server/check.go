@@ -444,7 +444,7 @@ func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
 }
 
 // readOnlyTool returns the first tool that needs no approval and that its server describes as read-only (MCP,
-// readOnlyHint); ok is false if there is no such tool. The model chooses the arguments, and no person sees them before
+// readOnlyHint); ok is false if no tool is. The model chooses the arguments, and the operator does not see them before
 // the call. MCP says that a tool without that hint may change something, so it must not be called even if the
 // configuration requires no approval for it.
 func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {

@@ -168,8 +168,8 @@ func (e *modelEndpoint) suggestVersionedURL(ctx context.Context) (suggested stri
 	return publicURL(u.JoinPath("v1").String()), true
 }
 
-// listModels sends GET {base}/{path}/models. err means that there is no response. ids are nil unless the response is
-// 200 with a list of models; they are not nil for an empty list.
+// listModels sends GET {base}/{path}/models. err means that the endpoint did not respond. ids are nil unless the
+// response is 200 with a list of models; they are not nil for an empty list.
 func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int, ids []string, err error) {
 	u, err := url.Parse(e.baseURL)
 	if err != nil {

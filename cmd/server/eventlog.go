@@ -25,8 +25,8 @@ const openTimeout = 30 * time.Second
 const checkLogTimeout = 5 * time.Second
 
 // claimDelay returns how long after its start this process waits before it claims runs of other processes. On a shared
-// log it is one lease, so that a process which dies soon after each start interrupts no runs. Otherwise no other
-// process can have the runs, and there is no delay.
+// log it is one lease, so that a process which dies soon after each start interrupts no runs. Otherwise it is 0,
+// because other processes cannot have the runs.
 func (c *config) claimDelay() time.Duration {
 	if c.sharesLog() {
 		return jetstream.DefaultLease

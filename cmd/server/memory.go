@@ -48,7 +48,7 @@ type memoryLimits struct {
 // limitMemory divides the memory limit of the Go runtime between the log and the runs. Without GOMEMLIMIT it first sets
 // that limit, from the limit of the container. If the container has no limit either, the log gets its default and the
 // runs have no limit. EVENTS_MAX_BYTES, if set, decides for a log in memory. limitMemory logs the limits.
-// containerLimit returns the limit of the container in bytes, or an error if there is no container.
+// containerLimit returns the limit of the container in bytes, or an error outside of a container.
 func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog.Logger) memoryLimits {
 	limits := memoryLimits{log: jetstream.DefaultMemory}
 	inMemory := c.EventsURL.IsZero()

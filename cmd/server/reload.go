@@ -152,8 +152,8 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 	}
 }
 
-// recoverPanic calls read, and returns a panic of it as an error with the stack. Whatever a file contains, the service
-// continues with its current configuration.
+// recoverPanic calls read, and returns a panic of it as an error with the stack. So a file on which a parser panics
+// leaves the service running with its current configuration.
 func recoverPanic(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -220,7 +220,7 @@ func isBasePath(p string) bool {
 	return p == "" || path.Clean(p) == p && !hasOther
 }
 
-// basePath returns the path of PUBLIC_URL, without a slash at its end; "" if there is no path.
+// basePath returns the path of PUBLIC_URL, without a slash at its end; "" for a URL without a path.
 func (c *config) basePath() string {
 	u, err := url.Parse(c.PublicURL)
 	if err != nil {

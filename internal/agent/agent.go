@@ -248,7 +248,7 @@ type loop struct {
 
 	budget *budget.Budget
 	// answerRefused means that the endpoint refused a prompt which is smaller than the window: prompt and answer
-	// together were too long. From then on each request limits its answer to the room that the prompt leaves.
+	// together were too long. Each later request limits its answer to the tokens that the prompt leaves free.
 	answerRefused    bool
 	lastPromptTokens int64  // tokens of the last prompt; the next one has at least as many
 	budgetSpent      bool   // a limit of the run is reached and was not raised

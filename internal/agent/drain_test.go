@@ -12,6 +12,20 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
+// drainAndOpen starts a drain, opens g, and waits for the end of the drain, which must not wait for a person.
+func drainAndOpen(t *testing.T, h *agenttest.Fixture, g *gate) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	drained := make(chan struct{})
+	go func() { h.Drain(ctx); close(drained) }()
+	close(g.open)
+	<-drained
+	if ctx.Err() != nil {
+		t.Error("Drain waited for the person, want it to end before")
+	}
+}
+
 // A person may take longer than any process has: a drain ends a run that does nothing
 // but wait for one as soon as nothing else is active, and not before.
 func TestDrainDoesNotWaitForAPerson(t *testing.T) {
@@ -28,15 +42,7 @@ func TestDrainDoesNotWaitForAPerson(t *testing.T) {
 	h.EventsUntil(t, waits.ID, func(e event.Event) bool { _, ok := e.Body.(event.Suspended); return ok })
 	goes := h.StartRun(t, agent.Request{Question: "goes on"})
 	<-g.reached
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	drained := make(chan struct{})
-	go func() { h.Drain(ctx); close(drained) }()
-	close(g.open)
-	<-drained
-	if ctx.Err() != nil {
-		t.Error("Drain waited for the person, want it to end before")
-	}
+	drainAndOpen(t, h, g)
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, goes.ID))
 	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, waits.ID)); end.Code != "server_shutdown" || !end.Retryable {
 		t.Errorf("end %+v, want Code server_shutdown, Retryable true", end)
@@ -56,15 +62,7 @@ func TestDrainEndsWhenTheLastRunIsSuspended(t *testing.T) {
 
 	run := h.StartRun(t, agent.Request{Interactive: true})
 	<-g.reached
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	drained := make(chan struct{})
-	go func() { h.Drain(ctx); close(drained) }()
-	close(g.open)
-	<-drained
-	if ctx.Err() != nil {
-		t.Error("Drain waited for the person, want it to end before")
-	}
+	drainAndOpen(t, h, g)
 	if n := len(agenttest.EventsOf[event.Suspended](h.Events(t, run.ID))); n != 1 {
 		t.Errorf("got %d suspended events, want 1", n)
 	}

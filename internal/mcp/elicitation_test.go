@@ -174,18 +174,7 @@ func serveScriptedAsk(t *testing.T, times int, params string) (*httpServer, *ato
 	answers := make(chan string, 200)
 	var asked atomic.Int64
 	s := &scriptedServer{
-		before: func(w http.ResponseWriter, r *http.Request) bool {
-			b := ""
-			if r.Method == http.MethodPost {
-				b = peekBody(r)
-			}
-			if !strings.Contains(b, `"id":"e`) {
-				return false
-			}
-			answers <- b
-			w.WriteHeader(http.StatusAccepted)
-			return true
-		},
+		before: receiveAnswers(answers),
 		call: func(w http.ResponseWriter, _ *http.Request, m message) {
 			send := startEventStream(w)
 			var got []string
@@ -199,6 +188,23 @@ func serveScriptedAsk(t *testing.T, times int, params string) (*httpServer, *ato
 		},
 	}
 	return serveHTTP(t, s), &asked
+}
+
+// receiveAnswers returns a function for before that sends the bodies of the client's answers to answers: messages whose
+// id begins with e, as the ids of the server's questions do.
+func receiveAnswers(answers chan<- string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		body := peekBody(r)
+		if !strings.Contains(body, `"id":"e`) {
+			return false
+		}
+		answers <- body
+		w.WriteHeader(http.StatusAccepted)
+		return true
+	}
 }
 
 // Requests that are not safe to show to a person are refused.
@@ -237,18 +243,7 @@ func TestRefusedElicitationIsNotBlamedOnTheArguments(t *testing.T) {
 	} {
 		answers := make(chan string, 1)
 		w := serveHTTP(t, &scriptedServer{
-			before: func(w http.ResponseWriter, r *http.Request) bool {
-				b := ""
-				if r.Method == http.MethodPost {
-					b = peekBody(r)
-				}
-				if !strings.Contains(b, `"id":"e1"`) {
-					return false
-				}
-				answers <- b
-				w.WriteHeader(http.StatusAccepted)
-				return true
-			},
+			before: receiveAnswers(answers),
 			call: func(w http.ResponseWriter, _ *http.Request, m message) {
 				send := startEventStream(w)
 				send(`data: {"jsonrpc":"2.0","id":"e1","method":"elicitation/create","params":` +

@@ -215,7 +215,7 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 	return w, nil
 }
 
-// AcquireOverLimit takes a slot whatever the limits say and even after Close, for a run that was admitted by another
+// AcquireOverLimit takes a slot regardless of the limits and even after Close, for a run that was admitted by another
 // process and must continue, or that is the child of an admitted run. requestBytes is the memory that its request
 // holds. The caller has not started the run, so it does not cost a token of the caller's rate.
 func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {

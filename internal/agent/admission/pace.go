@@ -5,13 +5,14 @@ import "time"
 const (
 	// paceWindow is the time in which departures are counted together. It is longer than most
 	// runs: runs that began and end together would otherwise look like a fast rate. It is not shorter
-	// than maxWait, so that a caller whose request waited in vain is refused at once the next time.
+	// than maxWait, so that a request of a caller who has just waited without
+	// getting a slot is refused at once.
 	paceWindow = maxWait
 	// paceStart is how long all slots must have been taken until a rate is known. Of runs that began together, the
 	// first ones that end say nothing about the rest.
 	paceStart = paceWindow / 2
-	// paceLull is the time with a free slot after which the measured rate is discarded: while slots are free, departures
-	// reflect the demand and not how fast runs end.
+	// paceLull is the time with a free slot after which the measured rate is discarded: while slots are free,
+	// departures reflect the demand and not how fast runs end.
 	paceLull = time.Second
 )
 
@@ -26,7 +27,7 @@ type departureRate struct {
 	started       bool      // markFull was called
 }
 
-// markFull records that the last free slot was taken. The measurement begins anew if this is the first time, or if a
+// markFull records that the last free slot was taken. It restarts the measurement if this is the first time, or if a
 // slot was free for longer than paceLull.
 func (p *departureRate) markFull(now time.Time) {
 	hadLull := !p.freeSince.IsZero() && now.Sub(p.freeSince) > paceLull
