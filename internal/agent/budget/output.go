@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"bytes"
 	"math"
 	"unicode/utf8"
 )
@@ -110,23 +111,11 @@ func (o *Output) repeatsItself() bool {
 	if len(o.tail) < loopBytes {
 		return false
 	}
-	p := period(o.tail[len(o.tail)-loopBytes:])
-	return minPeriod <= p && p <= maxPeriod
-}
-
-// period returns the shortest period of text, which must not be empty: the smallest p with text[i] == text[i-p] for all
-// i >= p. It is len(text) if text does not repeat itself. It uses the prefix function of Knuth, Morris and Pratt.
-func period(text []byte) int {
-	borders := make([]int, len(text)) // for text[:i+1], the length of its longest proper prefix that is also its suffix
-	for i := 1; i < len(text); i++ {
-		n := borders[i-1]
-		for n > 0 && text[i] != text[n] {
-			n = borders[n-1]
+	text := o.tail[len(o.tail)-loopBytes:]
+	for period := 1; period <= maxPeriod; period++ {
+		if bytes.Equal(text[period:], text[:len(text)-period]) {
+			return period >= minPeriod // A shorter one is no loop, and neither are its multiples.
 		}
-		if text[i] == text[n] {
-			n++
-		}
-		borders[i] = n
 	}
-	return len(text) - borders[len(text)-1]
+	return false
 }
