@@ -12,7 +12,7 @@ import (
 const (
 	// runOverhead estimates the bytes that a run needs in addition to its entries.
 	runOverhead = 1 << 10
-	// maxPageEvents bounds the events of a page, so that the reader of a long run regains
+	// maxPageEvents bounds the events of a page that must be decoded, so that the reader of a long run regains
 	// control between pages, for example to flush or to notice the end of its request.
 	maxPageEvents = 64
 	// maxPageBytes bounds the JSON of a page of more than one event that must be decoded.
@@ -128,8 +128,8 @@ func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err er
 	}
 	n := 0
 	if following, ok := r.tail.eventsAfter(seq); ok {
-		n = min(len(following), maxPageEvents)
-		page.Events = following[:n:n] // an append of the reader must copy the events
+		n = len(following)
+		page.Events = following
 	} else if seq < r.events.newest {
 		undecoded = r.events.linesAfter(seq, maxPageEvents, maxPageBytes)
 		n = len(undecoded)
@@ -239,7 +239,7 @@ func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
 	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
 }
 
-// trimContent drops the oldest results of a run, then its tail except for the newest event, and then its oldest events,
+// trimContent drops the oldest results of a run, then its tail except for the last part, and then its oldest events,
 // until wanted bytes are free or only the newest block of events remains. It returns by how many bytes the run grew,
 // which is negative.
 func (r *run) trimContent(wanted int64) (grown int64) {
