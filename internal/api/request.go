@@ -1,10 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"errors"
-	"io"
 	"mime"
 	"net"
 	"net/http"
@@ -23,6 +23,8 @@ import (
 const (
 	// maxIdempotencyKey bounds an Idempotency-Key, in bytes.
 	maxIdempotencyKey = 255
+	// maxReserved bounds the memory, in bytes, that a Content-Length reserves before the body arrives.
+	maxReserved = 128 << 10
 	// maxWait bounds how long a caller can wait for a person's input.
 	maxWait = time.Hour
 )
@@ -67,9 +69,12 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 		// Leave the body unread, so that net/http sends no 100 Continue (RFC 9110 section 10.1.1).
 		return nil, &http.MaxBytesError{Limit: h.MaxBody}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, h.MaxBody))
+	// ReadFrom needs MinRead bytes at the end. Without them it would double the buffer.
+	declared := min(max(r.ContentLength, 0), maxReserved)
+	body := bytes.NewBuffer(make([]byte, 0, declared+bytes.MinRead))
+	_, err := body.ReadFrom(http.MaxBytesReader(nil, r.Body, h.MaxBody))
 	if err == nil {
-		return body, nil
+		return body.Bytes(), nil
 	}
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge
