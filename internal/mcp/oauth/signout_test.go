@@ -5,9 +5,11 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"answerd/internal/mcp/oauth/oauthtest"
+	"answerd/internal/values"
 )
 
 // TestSignOutReachesEveryProcess checks that nothing of a sign-in is left, here, in another process and
@@ -76,6 +78,39 @@ func TestSignOutWinsAgainstARefresh(t *testing.T) {
 	}
 	if g := a.storedGrantOf(userNamed("ann")); g != nil {
 		t.Errorf("stored grant %v after the sign-out, want none", g)
+	}
+}
+
+// TestSignOutWinsAgainstTheEndOfARefresh signs out when a refresh in the same process has stored its token and releases
+// its lock: the token is not used any more.
+func TestSignOutWinsAgainstTheEndOfARefresh(t *testing.T) {
+	a, store, _ := newSharedFixture(t, Config{}, nil)
+	ann := userNamed("ann")
+	a.signIn(ann)
+	lock := values.NewKey(a.storedName(kindRefresh, ann.Issuer, ann.Subject)...)
+	lockWrites := 0
+	store.mu.Lock()
+	store.refuse = func(key values.Key) bool {
+		if key != lock {
+			return false
+		}
+		if lockWrites++; lockWrites == 2 {
+			if had, err := a.SignOut(t.Context(), ann); !had || err != nil {
+				t.Errorf("SignOut = %v, %v, want true", had, err)
+			}
+		}
+		return false
+	}
+	store.mu.Unlock()
+	a.as.Revoke(false)
+	_, _ = a.sendPost(ann) // its token was issued before the sign-out, so either outcome is right
+
+	sent := len(a.mcp.Sent)
+	if e := a.mustFail(ann); !errors.Is(e, ErrConsent) {
+		t.Errorf("error after SignOut %v, want %v", e, ErrConsent)
+	}
+	if headers := strings.Join(a.mcp.Sent[sent:], ""); headers != "" {
+		t.Errorf("sent %q after the sign-out, want no token", headers)
 	}
 }
 
