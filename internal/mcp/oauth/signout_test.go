@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"errors"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -149,5 +150,29 @@ func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
 	defer a.as.Unlock()
 	if got := a.as.Revoked; len(got) != 2 || !slices.Contains(got, old) || got[0] == got[1] {
 		t.Errorf("revoked %q, want %q and the token that replaced it", got, old)
+	}
+}
+
+// TestSignOutRevokesATokenThatWasNotStored signs out after a refresh whose outcome the store did not take: the token
+// that only this process has is revoked, and not the one before it.
+func TestSignOutRevokesATokenThatWasNotStored(t *testing.T) {
+	if os.Getenv("ANSWERD_TEST_LONG") == "" {
+		t.Skip("waits 5 s for the store; make durable runs it")
+	}
+	t.Parallel()
+	a, store, _ := newSharedFixture(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
+	ann := userNamed("ann")
+	a.signIn(ann)
+	old := a.storedGrantOf(ann).refresh.Reveal()
+	store.refuseWrites(a.storedName(kindGrant, ann.Issuer, ann.Subject))
+	a.as.Revoke(false)
+	a.mustSend(ann, "ann hello")
+	store.refuseWrites(nil)
+
+	if had, err := a.SignOut(t.Context(), ann); !had || err != nil {
+		t.Fatalf("SignOut = %v, %v, want true", had, err)
+	}
+	if got := a.as.Revoked; len(got) != 1 || got[0] == old {
+		t.Errorf("revoked %q, want one token that is not %q", got, old)
 	}
 }
