@@ -40,6 +40,14 @@ func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 			fmt.Fprintf(w, "data: {\"error\":{\"message\":%q}}\n\n", repeat(r))
 		},
 		"cuts": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"echoes": func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			fmt.Fprintf(conn, "%s\r\n\r\n", repeat(r))
+			_ = conn.Close()
+		},
 	}
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, answer := range answers {

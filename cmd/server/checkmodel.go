@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/token"
 	"answerd/internal/tlsconfig"
 )
@@ -206,7 +207,7 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	}
 	resp, err := sender.RoundTrip(req) // a RoundTripper follows no redirect, which could send the key to another host
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, fetch.Cause(err)
 	}
 	defer resp.Body.Close()
 

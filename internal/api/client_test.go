@@ -185,6 +185,34 @@ func TestClientRedirectThatDropsTheQuestionIsAnError(t *testing.T) {
 	}
 }
 
+// net/http alone would send the token to every port and subdomain of the first host, also without TLS.
+func TestClientTokenStaysAtItsOrigin(t *testing.T) {
+	var authorization atomic.Value
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		authorization.Store(r.Header.Get("Authorization"))
+		io.WriteString(w, "{}")
+	}))
+	defer elsewhere.Close()
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/agents/" {
+			io.WriteString(w, "{}")
+			return
+		}
+		http.Redirect(w, r, r.URL.Query().Get("to"), http.StatusPermanentRedirect)
+	}))
+	defer origin.Close()
+	c := client.New(origin.URL, func() (string, error) { return "t", nil }, 1)
+	defer c.Close()
+
+	_, err := c.Send(t.Context(), http.MethodGet, "/agents?to="+elsewhere.URL, nil, nil, nil)
+	if err == nil || !strings.Contains(err.Error(), elsewhere.URL) || authorization.Load() != nil {
+		t.Errorf("redirect to another origin: %v, sent %q, want an error that names %s, and no request", err, authorization.Load(), elsewhere.URL)
+	}
+	if _, err := c.Send(t.Context(), http.MethodGet, "/agents?to=/agents/", nil, nil, nil); err != nil {
+		t.Errorf("redirect within the origin: %v, want it followed", err)
+	}
+}
+
 func TestClientTokenIsReadForEachRequest(t *testing.T) {
 	got := make(chan string, 2)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Authorization") }))

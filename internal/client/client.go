@@ -55,10 +55,16 @@ func New(baseURL string, token func() (string, error), maxIdleConnections int) *
 
 // checkRedirect is the CheckRedirect of http.Client. It allows up to maxRedirects redirects that keep the method. It
 // refuses a redirect that net/http would follow with a GET instead: after 301, 302 and 303, which proxies use to
-// enforce https, a POST becomes a GET without its body (RFC 9110 section 15.4), so the question would be missing.
+// enforce https, a POST becomes a GET without its body (RFC 9110 section 15.4), so the question would be missing. A
+// request with a token may only stay at its origin, or change from http to https at the same host name: net/http would
+// send the token to other ports, to subdomains, and without TLS.
 func checkRedirect(next *http.Request, via []*http.Request) error {
+	from, to := via[0].URL, next.URL
+	isSameOrigin := to.Scheme == from.Scheme && to.Host == from.Host
+	isUpgrade := to.Scheme == "https" && from.Scheme == "http" && to.Hostname() == from.Hostname()
+	hasToken := via[0].Header.Get("Authorization") != ""
 	switch {
-	case next.Method != via[0].Method:
+	case next.Method != via[0].Method, hasToken && !isSameOrigin && !isUpgrade:
 		return fmt.Errorf("it redirects to %s; give the URL that it redirects to", next.URL.Redacted())
 	case len(via) >= maxRedirects:
 		return fmt.Errorf("it redirects more than %d times", maxRedirects)

@@ -75,13 +75,13 @@ var packages = map[string]struct{ ours, outside []string }{
 	// Spans have content only if the operator wants it.
 	"answerd/internal/llm/genai": {ours: []string{"llm"}, outside: otelAPI},
 
-	"answerd/internal/llm/openai": {ours: []string{"compute", "llm", "llm/genai", "sse", "tlsconfig"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
+	"answerd/internal/llm/openai": {ours: []string{"auth/fetch", "compute", "llm", "llm/genai", "sse", "tlsconfig"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 
 	"answerd/internal/llm/texttool": {ours: []string{"llm"}, outside: jsonv2},
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/limiter", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig", "values"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/fetch", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/limiter", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig", "values"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	// session takes from config only what a loopback address is.
 	"answerd/internal/mcp/session": {ours: []string{"mcp/config", "mcp/content", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},

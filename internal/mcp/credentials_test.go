@@ -287,6 +287,26 @@ func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 	}
 }
 
+// A reply that is not HTTP may repeat the request. The error, which is logged with the call, does not quote it.
+func TestReplyThatIsNotHTTPIsNotQuoted(t *testing.T) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, _ message) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		fmt.Fprintf(conn, "%s %s\r\n\r\n", r.Header.Get("Authorization"), r.URL)
+		_ = conn.Close()
+	}}
+	c := newClient(t, Options{}, config.Server{
+		Name: "a", URL: serveHTTP(t, s).URL, BearerToken: auth.NewSecret("token-own"), Query: map[string]string{"key": "query-secret"},
+	})
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if text := mustFail(t, err).Error(); strings.Contains(text, "token-own") || strings.Contains(text, "query-secret") {
+		t.Errorf("error %q, want neither the token nor the query of the request", text)
+	}
+}
+
 type lockedWriter struct {
 	mu *sync.Mutex
 	b  *bytes.Buffer

@@ -13,6 +13,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"answerd/internal/auth/fetch"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
@@ -213,9 +214,9 @@ func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTrip
 	pooled.MaxResponseHeaderBytes = maxResponseHeader
 	pooled.WriteBufferSize = 8 << 10 // a call's header and body are sent in one write
 	secured := opts.tls.byFiles[cfg.TLS].Transport(pooled)
-	var next http.RoundTripper = secured
+	var next http.RoundTripper = fetch.Transport{RoundTripper: secured}
 	if opts.Transport != nil {
-		next = opts.Transport(secured)
+		next = opts.Transport(next)
 	}
 	creds, err := newCredentials(cfg, opts)
 	if err != nil {

@@ -34,15 +34,16 @@ func ClassifyHost(host string) AddressClass {
 	return min(ClassifyAddress(ip), Local)
 }
 
-// specialBlocks has the blocks of the IANA special-purpose registries for which netip has no method: shared address
-// space, protocol assignments, documentation, benchmarks, reserved blocks, and blocks whose addresses contain an IPv4
-// address, such as the deprecated ::/96. It also has fd00:ec2::254, a cloud's metadata service in a private block.
+// specialBlocks has the blocks of the IANA special-purpose registries for which netip has no method, as far as they are
+// IPv4 or in globalUnicast: shared address space, protocol assignments, documentation, benchmarks, reserved blocks, and
+// blocks whose addresses contain an IPv4 address. It also has the services that AWS, Google and Scaleway offer to their
+// machines in private blocks, such as metadata.
 var specialBlocks = func() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24",
-		"192.88.99.0/24", "203.0.113.0/24", "240.0.0.0/4", "::/96", "64:ff9b:1::/48", "100::/64", "2001::/23",
-		"2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10", "fd00:ec2::254/128",
+		"192.88.99.0/24", "203.0.113.0/24", "240.0.0.0/4", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+		"fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128",
 	} {
 		out = append(out, netip.MustParsePrefix(p))
 	}
@@ -52,6 +53,10 @@ var specialBlocks = func() []netip.Prefix {
 // nat64 is the block of IPv6 addresses through which a NAT64 translator reaches IPv4 addresses (RFC 6052 section 2.1).
 // The last four bytes are the IPv4 address.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// globalUnicast is the only block from which IANA assigns public IPv6 addresses. Blocks outside of it are reserved, or
+// contain IPv4 addresses, such as the deprecated ::/96 and ::ffff:0:0:0/96.
+var globalUnicast = netip.MustParsePrefix("2000::/3")
 
 // ClassifyAddress returns the class of an address that a connection would use.
 func ClassifyAddress(ip netip.Addr) AddressClass {
@@ -68,6 +73,8 @@ func ClassifyAddress(ip netip.Addr) AddressClass {
 		if ClassifyAddress(netip.AddrFrom4([4]byte(b[12:]))) == Public {
 			return Public
 		}
+		return Forbidden
+	case ip.Is6() && !globalUnicast.Contains(ip) && !ip.IsPrivate():
 		return Forbidden
 	}
 	for _, p := range specialBlocks {

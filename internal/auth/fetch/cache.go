@@ -50,6 +50,7 @@ type Cache[T any] struct {
 	mu         sync.Mutex // protects everything below
 	value      T
 	hadValue   bool              // a request has succeeded, or Set was called
+	sets       int               // calls of Set so far
 	inflight   *inflightFetch[T] // nil if no request is in flight
 	failures   int               // since the last success
 	notBefore  time.Time         // no request starts before this time
@@ -61,6 +62,7 @@ type Cache[T any] struct {
 
 // inflightFetch is a request in flight. done is closed once value and err are set.
 type inflightFetch[T any] struct {
+	sets  int // Cache.sets when the request began
 	done  chan struct{}
 	value T
 	err   error
@@ -128,11 +130,13 @@ func (c *Cache[T]) Value() T {
 	return c.value
 }
 
-// Set stores a value that was obtained in another way. It ends the pause after a failed request.
+// Set stores a value that was obtained in another way. It ends the pause after a failed request. The value of a request
+// in flight does not replace it, also not after DropIf.
 func (c *Cache[T]) Set(value T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.value, c.hadValue = value, true
+	c.sets++
 	c.failures = 0
 	c.notBefore = time.Time{}
 }
@@ -168,7 +172,7 @@ func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	case time.Now().Before(c.notBefore):
 		return nil, c.pauseErr
 	}
-	started := &inflightFetch[T]{done: make(chan struct{})}
+	started := &inflightFetch[T]{sets: c.sets, done: make(chan struct{})}
 	c.inflight = started
 	c.running.Go(func() { c.runFetch(started) })
 	return started, nil
@@ -192,8 +196,8 @@ func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T]
 	return inflight, err
 }
 
-// runFetch sends a request, and stores its outcome in the Cache and in inflight. It wakes the waiting callers after
-// that, so that their next calls see the outcome.
+// runFetch sends a request, and stores its outcome in inflight and, unless Set was called in between, in the Cache. It
+// wakes the waiting callers after that, so that their next calls see the outcome.
 func (c *Cache[T]) runFetch(inflight *inflightFetch[T]) {
 	inflight.value, inflight.err = c.fetchSafely()
 	c.mu.Lock()
@@ -202,7 +206,10 @@ func (c *Cache[T]) runFetch(inflight *inflightFetch[T]) {
 		c.failures++
 		c.pauseErr = inflight.err
 	} else {
-		c.value, c.hadValue = inflight.value, true
+		if c.sets == inflight.sets {
+			c.value = inflight.value
+		}
+		c.hadValue = true
 		c.failures = 0
 		c.pauseErr = errTooSoon
 	}

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 )
 
 // Error is the error for a request to an identity provider or a secret store. Its fields never
@@ -56,4 +58,35 @@ func transportError(subject string, err error) *Error {
 		return &Error{Public: subject + " cannot be reached", Err: network}
 	}
 	return &Error{Public: subject + " closed the connection early or does not speak HTTP"}
+}
+
+// errNotHTTP is the error of Cause that replaces one whose text may quote the reply.
+var errNotHTTP = errors.New("the reply is not HTTP, the connection was closed early, or a proxy refused it")
+
+// Cause returns err, an error of a http.RoundTripper, for the log if it is of a kind whose text has no byte of the
+// reply, and a fixed error otherwise. net/http quotes a reply that is not HTTP, and such a reply may repeat the request
+// with its keys. The result for nil is nil.
+func Cause(err error) error {
+	for _, known := range []error{context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, http.ErrSchemeMismatch} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	_, isNetwork := errors.AsType[net.Error](err) // such as a refused connection, or a timeout of net/http
+	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, isNotTLS := errors.AsType[tls.RecordHeaderError](err)
+	if err == nil || isNetwork || isCertificate || isNotTLS {
+		return err
+	}
+	return errNotHTTP
+}
+
+// Transport is a http.RoundTripper that returns Cause of its errors. It belongs below a transport for traces, which
+// records errors.
+type Transport struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	return resp, Cause(err)
 }

@@ -113,6 +113,7 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 		"100.64.0.1": fetch.Forbidden, "192.0.2.1": fetch.Forbidden, "198.18.0.1": fetch.Forbidden, "240.0.0.1": fetch.Forbidden, "64:ff9b::7f00:1": fetch.Forbidden, "2002:7f00:1::": fetch.Forbidden, "0.1.2.3": fetch.Forbidden,
 		"::127.0.0.1": fetch.Forbidden, "::10.0.0.1": fetch.Forbidden, "fd00:ec2::254": fetch.Forbidden, "100.100.100.200": fetch.Forbidden, "fec0::1": fetch.Forbidden, "fe80::a9fe:a9fe": fetch.Forbidden,
 		"::ffff:169.254.169.254": fetch.Forbidden, "3fff::1": fetch.Forbidden, "5f00::1": fetch.Forbidden, "192.88.99.1": fetch.Forbidden, "ff02::1": fetch.Forbidden,
+		"fd20:ce::254": fetch.Forbidden, "fd00:ec2::23": fetch.Forbidden, "fd00:42::42": fetch.Forbidden, "::ffff:0:127.0.0.1": fetch.Forbidden, "4000::1": fetch.Forbidden, "100::1": fetch.Forbidden,
 		// NAT64 (RFC 6052): in a network with IPv6 only, DNS gives such addresses for all of the IPv4 internet.
 		"64:ff9b::5db8:d822": fetch.Public, "64:ff9b::a00:1": fetch.Forbidden, "64:ff9b::a9fe:a9fe": fetch.Forbidden, "64:ff9b::6464:64c8": fetch.Forbidden, "64:ff9b::": fetch.Forbidden, "64:ff9b:1::5db8:d822": fetch.Forbidden,
 	} {

@@ -35,6 +35,7 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 			return false, asError(err)
 		}
 		if next > 0 {
+			g = tokens.latestGrant(g, revision)
 			tokens.adoptGrant(nil, next)
 			c.log.InfoContext(ctx, "signed out", "subject", tokens.id.Subject)
 			c.revoke(ctx, g)

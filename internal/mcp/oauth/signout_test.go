@@ -3,11 +3,14 @@ package oauth
 import (
 	"context"
 	"errors"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"answerd/internal/mcp/oauth/oauthtest"
+	"answerd/internal/values"
 )
 
 // TestSignOutReachesEveryProcess checks that nothing of a sign-in is left, here, in another process and
@@ -79,6 +82,39 @@ func TestSignOutWinsAgainstARefresh(t *testing.T) {
 	}
 }
 
+// TestSignOutWinsAgainstTheEndOfARefresh signs out when a refresh in the same process has stored its token and releases
+// its lock: the token is not used any more.
+func TestSignOutWinsAgainstTheEndOfARefresh(t *testing.T) {
+	a, store, _ := newSharedFixture(t, Config{}, nil)
+	ann := userNamed("ann")
+	a.signIn(ann)
+	lock := values.NewKey(a.storedName(kindRefresh, ann.Issuer, ann.Subject)...)
+	lockWrites := 0
+	store.mu.Lock()
+	store.refuse = func(key values.Key) bool {
+		if key != lock {
+			return false
+		}
+		if lockWrites++; lockWrites == 2 {
+			if had, err := a.SignOut(t.Context(), ann); !had || err != nil {
+				t.Errorf("SignOut = %v, %v, want true", had, err)
+			}
+		}
+		return false
+	}
+	store.mu.Unlock()
+	a.as.Revoke(false)
+	_, _ = a.sendPost(ann) // its token was issued before the sign-out, so either outcome is right
+
+	sent := len(a.mcp.Sent)
+	if e := a.mustFail(ann); !errors.Is(e, ErrConsent) {
+		t.Errorf("error after SignOut %v, want %v", e, ErrConsent)
+	}
+	if headers := strings.Join(a.mcp.Sent[sent:], ""); headers != "" {
+		t.Errorf("sent %q after the sign-out, want no token", headers)
+	}
+}
+
 // TestSignOutRevokesWhatARefreshGives signs out while a refresh is under way, at an authorization server that
 // rotates refresh tokens: the new one is revoked too, since the sign-out can only revoke the one before it.
 func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
@@ -114,5 +150,29 @@ func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
 	defer a.as.Unlock()
 	if got := a.as.Revoked; len(got) != 2 || !slices.Contains(got, old) || got[0] == got[1] {
 		t.Errorf("revoked %q, want %q and the token that replaced it", got, old)
+	}
+}
+
+// TestSignOutRevokesATokenThatWasNotStored signs out after a refresh whose outcome the store did not take: the token
+// that only this process has is revoked, and not the one before it.
+func TestSignOutRevokesATokenThatWasNotStored(t *testing.T) {
+	if os.Getenv("ANSWERD_TEST_LONG") == "" {
+		t.Skip("waits 5 s for the store; make durable runs it")
+	}
+	t.Parallel()
+	a, store, _ := newSharedFixture(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
+	ann := userNamed("ann")
+	a.signIn(ann)
+	old := a.storedGrantOf(ann).refresh.Reveal()
+	store.refuseWrites(a.storedName(kindGrant, ann.Issuer, ann.Subject))
+	a.as.Revoke(false)
+	a.mustSend(ann, "ann hello")
+	store.refuseWrites(nil)
+
+	if had, err := a.SignOut(t.Context(), ann); !had || err != nil {
+		t.Fatalf("SignOut = %v, %v, want true", had, err)
+	}
+	if got := a.as.Revoked; len(got) != 1 || got[0] == old {
+		t.Errorf("revoked %q, want one token that is not %q", got, old)
 	}
 }

@@ -51,6 +51,18 @@ func (u *userTokens) loadGrant(ctx context.Context) (*grant, uint64, error) {
 	return g, revision, nil
 }
 
+// latestGrant returns the user's grant of this process if it could not be stored and has replaced stored, the grant that
+// the store has at revision. Otherwise it returns stored.
+func (u *userTokens) latestGrant(stored *grant, revision uint64) *grant {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.grantUnsaved && u.revision == revision {
+		unsaved := u.grant
+		return &unsaved
+	}
+	return stored
+}
+
 // saveGrant stores a grant of the user in place of the one at revision; a nil grant removes it. It returns the new
 // revision, or 0 if the store has another one than revision: then nothing was changed. It does not change u.grant.
 func (u *userTokens) saveGrant(ctx context.Context, g *grant, revision uint64) (uint64, error) {
@@ -210,13 +222,10 @@ func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error
 	if err != nil {
 		return token.Token{}, err
 	}
+	current = u.latestGrant(current, revision)
 	u.mu.Lock()
 	local := u.grant
-	useLocal := u.grantUnsaved && u.revision == revision // the store has the refresh token that local has replaced
 	u.mu.Unlock()
-	if useLocal {
-		current = &local
-	}
 
 	switch {
 	case current == nil: // the user has signed out

@@ -43,9 +43,9 @@ var errDown = errors.New("the store is down")
 func (s *sharedStore) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
 	s.mu.Lock()
 	s.written = append(s.written, []byte(key.String()), bytes.Clone(value))
-	refused := s.refuse != nil && s.refuse(key)
+	refuse := s.refuse
 	s.mu.Unlock()
-	if refused {
+	if refuse != nil && refuse(key) {
 		return 0, errDown
 	}
 	return s.Memory.SetValue(ctx, key, value, revision, ttl)
