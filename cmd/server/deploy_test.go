@@ -236,6 +236,17 @@ func TestNetworkPolicyAllowsPublicIPv4AndIPv6(t *testing.T) {
 	}
 }
 
+// TestManifestsAllowEveryNameOfTheService requires the names by which the cluster's DNS resolves a Service.
+func TestManifestsAllowEveryNameOfTheService(t *testing.T) {
+	settings, _ := readManifestSettings(t)
+	got := strings.Split(settings["ALLOWED_HOSTS"], ",")
+	for _, want := range []string{"answerd", "answerd.answerd", "answerd.answerd.svc", "answerd.answerd.svc.cluster.local"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("got ALLOWED_HOSTS %q, want %s among them", got, want)
+		}
+	}
+}
+
 // TestManifestsStartAndAnswer runs the binary with the environment of the manifests, placeholder
 // secrets included. Only addresses of other services are replaced, by services of the test.
 func TestManifestsStartAndAnswer(t *testing.T) {

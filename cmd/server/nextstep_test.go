@@ -46,6 +46,9 @@ func TestStartUpErrorsNameThePageOfTheirSetting(t *testing.T) {
 	for name, want := range map[string]string{
 		"LLM_BASE_URL": "docs/providers.md", "MODELS_FILE": "docs/providers.md#several-models", "MCP_CONFIG_PATH": "docs/mcp-servers.md",
 		"AUTH_RULES_FILE": "docs/rules.md", "AUTH_ISSUER": "docs/auth.md", "TIMEOUT": "docs/configuration.md",
+		"AGENTS_FILE": "docs/tasks/several-agents.md", "ENABLE_JWT_TOKEN": "docs/mcp-auth.md#jwt", "RUN_WEBHOOK_URL": "docs/tasks/webhooks.md",
+		"BUDGET_PER_CALLER": "docs/tasks/cost-per-team.md", "EVENTS_MAX_BYTES": "docs/operations.md#space-for-the-event-log",
+		"CONSOLE_OIDC_CLIENT_ID": "docs/console.md#sign-in", "RECEIPT_KEY_FILE": "docs/tasks/debugging-a-run.md#receipts",
 	} {
 		if got := helpPage(&configError{name, "cannot be used"}); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)

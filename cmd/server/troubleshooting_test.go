@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -109,6 +110,14 @@ func checkPrints(settings ...string) symptom {
 	}
 }
 
+// checkFindsServer returns the output of answerd check with one MCP server, whose entry in mcp.json is given.
+func checkFindsServer(entry string) symptom {
+	return func(t *testing.T) string {
+		path := writeCodeFile(t, t.TempDir(), "mcp.json", `{"mcpServers": {"a": `+entry+`}}`)
+		return checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m", "MCP_CONFIG_PATH", path)(t)
+	}
+}
+
 func mcpFile(text string) symptom { return startFails("MCP_CONFIG_PATH=FILE", text) }
 
 // occupiedPort returns the message for an ADDR that another process has.
@@ -152,9 +161,13 @@ var symptoms = map[string]symptom{
 	"MCP_CONFIG_PATH: mcp.json: line":                                   mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp",}}}`),
 	"auth: type jwt needs ENABLE_JWT_TOKEN=true":                        mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp", "auth": {"type": "jwt"}}}}`),
 
-	"connection refused": checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m"),
-	"exit status 127": func(t *testing.T) string {
-		return checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m", "MCP_CONFIG_PATH", writeCodeFile(t, t.TempDir(), "mcp.json", `{"mcpServers": {"a": {"command": "sh", "args": ["-c", "exec no-such-program"]}}}`))(t)
+	"connection refused":       checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m"),
+	"its command is not found": checkFindsServer(`{"command": "no-such-program"}`),
+	"exit status 127":          checkFindsServer(`{"command": "sh", "args": ["-c", "exec no-such-program"]}`),
+	"it refused our credentials": func(t *testing.T) string {
+		refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+		defer refusing.Close()
+		return checkFindsServer(`{"url": "` + refusing.URL + `/mcp"}`)(t)
 	},
 	"The model endpoint rejected the credentials": modelFails(http.StatusUnauthorized, `{"error":{"message":"Incorrect API key provided","code":"invalid_api_key"}}`),
 	"The model endpoint does not know the model":  modelFails(http.StatusNotFound, `{"error":{"message":"The model does not exist","code":"model_not_found"}}`),
@@ -164,6 +177,7 @@ var symptoms = map[string]symptom{
 	"model_error":                                 modelFails(http.StatusInternalServerError, `{"error":{"message":"boom"}}`),
 
 	"A valid bearer token is required":                         responds(answerYes, []string{"AUTH_ISSUER", "https://iam.example.com", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example.com/jwks"}, http.MethodPost, "/answer", `{"question":"?"}`),
+	"Tokens cannot be verified at the moment":                  responds(answerYes, []string{"AUTH_ISSUER", "https://iam.example.com", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "http://127.0.0.1:9/jwks"}, http.MethodGet, "/tools", "", "Authorization", "Bearer eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ.e30.AA"),
 	"This origin may not call the service":                     responds(answerYes, nil, http.MethodPost, "/answer", `{"question":"?"}`, "Origin", "https://app.example.com"),
 	"This service does not serve this host name":               responds(answerYes, nil, http.MethodGet, "/tools", "", "Host", "answerd.example.com"),
 	"The request has invalid fields":                           responds(answerYes, nil, http.MethodPost, "/answer", `{"question":"?","foo":1}`),

@@ -34,7 +34,7 @@ told to end. ALLOWED_HOSTS: the Service's names, and those that kubectl port-for
 */ -}}
 {{- define "answerd.settings" -}}
 {{- $name := include "answerd.name" . -}}
-{{- $hosts := printf "%s,%s.%s,%s.%s.svc.cluster.local,localhost,127.0.0.1" $name $name .Release.Namespace $name .Release.Namespace -}}
+{{- $hosts := printf "%[1]s,%[1]s.%[2]s,%[1]s.%[2]s.svc,%[1]s.%[2]s.svc.cluster.local,localhost,127.0.0.1" $name .Release.Namespace -}}
 {{- $settings := dict "SHUTDOWN_DELAY" "5s" -}}
 {{- range $key, $value := .Values.settings }}{{ $_ := set $settings $key (include "answerd.text" $value) }}{{ end -}}
 {{- with get $settings "ALLOWED_HOSTS" }}{{ $hosts = printf "%s,%s" $hosts . }}{{ end -}}
