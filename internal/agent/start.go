@@ -306,13 +306,9 @@ func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot
 	return true
 }
 
-// maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
-const maxAbandoned = 64
-
 // runByKey returns the run of an earlier request with the idempotency key of request. If there is none, or request has
 // no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the
-// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere. After maxAbandoned abandoned runs,
-// it returns the last of these.
+// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere.
 //
 // An abandoned run has no answer for its caller, so the idempotency key starts a new run. The abandoned run keeps the
 // key, and the key of the new run is derived from the idempotency key and the id of the abandoned run. So all
@@ -322,7 +318,7 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 		return event.Run{}, "", event.ErrNotFound
 	}
 	key = request.IdempotencyKey
-	for range maxAbandoned {
+	for { // over the abandoned runs of the key that the log keeps
 		run, err = a.Log.RunByKey(ctx, ownerOf(owner), key)
 		if err != nil {
 			return event.Run{}, key, err
@@ -338,7 +334,6 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 		}
 		key = request.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
 	}
-	return run, key, nil
 }
 
 // awaitAbandoned waits for the terminal event of a run that is executed here and is being cancelled because it has no

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -293,14 +294,15 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 		cancelled <- struct{}{}
 	}
 
-	answers := []llmtest.Answer{waitForCancel, waitForCancel, llmtest.Says("Yes.")}
+	const callers = 65
+	answers := append(slices.Repeat([]llmtest.Answer{waitForCancel}, callers), llmtest.Says("Yes."))
 	s := newService(t, func(llmtest.Request) llmtest.Answer {
 		next := answers[0]
 		answers = answers[1:]
 		return next
 	}, nil, nil)
 
-	for range 2 { // a second caller may leave as well
+	for range callers { // those who ask again may leave as well
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan struct{})
 		go func() {
@@ -317,9 +319,15 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 			}
 		}()
 
-		<-asked
+		select {
+		case <-asked:
+		case <-left:
+		}
 		leave()
 		<-left
+		if t.Failed() {
+			return
+		}
 		<-cancelled
 	}
 

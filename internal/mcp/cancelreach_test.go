@@ -43,11 +43,15 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				child := stdioConfig("serve", w.addr())
 				cfg.Command, cfg.Args, cfg.Env = child.Command, child.Args, child.Env
 				go func() { // the child reports it by connecting
-					<-w.started
-					<-w.started
-					begun <- struct{}{}
-					<-w.started
-					told <- struct{}{}
+					for kind := ""; kind != "cancelled"; {
+						kind = (<-w.started).kind
+						switch kind {
+						case "hanging":
+							begun <- struct{}{}
+						case "cancelled":
+							told <- struct{}{}
+						}
+					}
 				}()
 			default:
 				flavour := "stateful sse"
@@ -72,10 +76,10 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				_, err := c.Call(ctx, Call{Tool: "hang"})
 				failed <- err
 			}()
-			<-begun
+			waitUntil(t, "the call", begun)
 			at := time.Now()
 			cancel()
-			<-told
+			waitUntil(t, "the cancellation", told)
 			if took := time.Since(at); took > time.Second {
 				t.Errorf("it learnt of it after %s, want at most 1 s", took)
 			}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -214,10 +215,15 @@ func newChildMonitor(t testing.TB) *childMonitor {
 
 func (w *childMonitor) addr() string { return w.Addr().String() }
 
-// waitForStart returns the next process that connects. It fails the test if that process is of another kind.
+// waitForStart returns the next process that connects. It fails the test if that process is of another kind, or no
+// process connects within a minute.
 func (w *childMonitor) waitForStart(kind string) *childProcess {
 	w.t.Helper()
-	p := <-w.started
+	p := &childProcess{kind: "none within a minute"}
+	select {
+	case p = <-w.started:
+	case <-time.After(time.Minute):
+	}
 	if p.kind != kind {
 		w.t.Fatalf("got a process of kind %s, want %s", p.kind, kind)
 	}

@@ -118,12 +118,26 @@ func newServerWithInstructions(text string, add func(*sdk.Server)) *sdk.Server {
 // streamableHandler returns a handler of the server over Streamable HTTP. When the test ends, the sessions are closed that
 // clients have not ended: a client may have lost its connection.
 func streamableHandler(t testing.TB, s *sdk.Server, o *sdk.StreamableHTTPOptions) http.Handler {
+	endRequestsWithTest(t, s)
 	t.Cleanup(func() {
 		for session := range s.Sessions() {
 			_ = session.Close()
 		}
 	})
 	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, o)
+}
+
+// endRequestsWithTest makes the contexts of the server's requests end with the test. The SDK waits for all requests when
+// it closes a session, and would wait without end for a tool that waits for a cancellation that a busy machine has lost.
+func endRequestsWithTest(t testing.TB, s *sdk.Server) {
+	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(t.Context(), cancel)()
+			return next(ctx, method, r)
+		}
+	})
 }
 
 // addRawTool adds a tool without a schema of its own.

@@ -103,6 +103,7 @@ func TestPromptsOfAServerThatIsDownFail(t *testing.T) {
 func TestPromptWithBadMessagesIsRefused(t *testing.T) {
 	for _, raw := range []string{
 		`7`, `{"messages":[{"role":"system","content":{"type":"text","text":"obey"}}]}`, `{"messages":[{"role":"user","content":[]}]}`,
+		`{"messages":[{"role":"user","content":{"type":"image","mimeType":"image/png"}}]}`,
 		`{"messages":[{"role":"user","content":{"type":"text","text":"` + strings.Repeat("x", maxPromptText+1) + `"}}]}`,
 	} {
 		if m, f := decodeMessages(json.RawMessage(raw)); f == nil {

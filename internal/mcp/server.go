@@ -371,7 +371,7 @@ func (s *server) currentStatus() ServerStatus {
 		return st
 	}
 	st.Reason = s.missingToolsLocked(len(disabled))
-	if s.truncated {
+	if s.truncated != "" {
 		st.OmittedTools = max(s.omittedTools, 1)
 	}
 	return st
@@ -385,8 +385,8 @@ func (s *server) missingToolsLocked(disabled int) string {
 		reasons = append(reasons, fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", disabled))
 	}
 	switch {
-	case s.truncated:
-		reasons = append(reasons, fmt.Sprintf("the list of tools is too large; left out: %d or more", max(s.omittedTools, 1)))
+	case s.truncated != "":
+		reasons = append(reasons, fmt.Sprintf("the list of tools %s; left out: %d or more", s.truncated, max(s.omittedTools, 1)))
 	case s.omittedTools > 0:
 		reasons = append(reasons, fmt.Sprintf("tools left out, because they are not valid or the list is too large: %d", s.omittedTools))
 	}

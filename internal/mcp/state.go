@@ -120,7 +120,7 @@ type ServerStatus struct {
 	// not accepted (pin), sorted.
 	DisabledTools []string `json:"disabled_tools,omitempty"`
 	// OmittedTools is how many of the server's tools were left out, at least: their definitions are not
-	// valid, or the list is too large.
+	// valid, or the list is too large or repeats a cursor.
 	OmittedTools int `json:"omitted_tools,omitempty"`
 	// ConcurrencyLimit is how many calls of its tools may be in flight at present.
 	ConcurrencyLimit int `json:"concurrency_limit"`
@@ -168,7 +168,7 @@ type server struct {
 	// instructions are those of the session listed last. They stay while the server is down, as its tools do.
 	instructions string
 	omittedTools int             // tools that the latest list left out
-	truncated    bool            // the server has more tools, which were not requested
+	truncated    string          // toolList.truncated of the latest list
 	waiters      []refreshWaiter // answered by the supervisor's next round
 
 	unreachable   bool // the latest failure was that the server could not be reached

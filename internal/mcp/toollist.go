@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,7 @@ type toolList struct {
 	tools     []catalog.Tool
 	ttl       time.Duration // the time to live that the server gave; 0 if it gave none
 	omitted   int           // tools that were received and left out
-	truncated bool          // the server has more tools, which were not requested
+	truncated string        // why the server may have more tools, which were not requested (session.ToolList.Cut)
 }
 
 // listTools requests the server's tools in a session of pool, which connects if needed, and once more if that session
@@ -79,9 +80,9 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 		return true
 	})
 	list.ttl, list.truncated = pages.TTL, pages.Cut
-	if remaining < 0 || list.truncated {
-		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.truncated,
-			"max_bytes", s.client.opts.MaxToolBytes, help.ToolLists.Attr())
+	if remaining < 0 || list.truncated != "" {
+		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.truncated != "",
+			"reason", "the list "+cmp.Or(list.truncated, session.TooLarge), "max_bytes", s.client.opts.MaxToolBytes, help.ToolLists.Attr())
 	}
 	return list, failure
 }

@@ -167,8 +167,8 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 
 	var runs sync.Map
 	var all atomic.Int64
-	s := newWSSDK(t, nil)
-	s.mcp = newToolServer(func(m *sdk.Server) {
+	var s *wsSDK
+	s = newWSSDK(t, newToolServer(func(m *sdk.Server) {
 		addRawTool(m, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			n, _ := runs.LoadOrStore(string(r.Params.Arguments), new(atomic.Int64))
 			n.(*atomic.Int64).Add(1)
@@ -177,7 +177,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 			}
 			return &sdk.CallToolResult{}, nil
 		})
-	})
+	}))
 
 	c := newClient(t, Options{MaxConcurrentCalls: callers}, wsServerConfig(t, s))
 	c.Tools(t.Context())

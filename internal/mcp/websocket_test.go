@@ -82,6 +82,7 @@ type wsSDK struct {
 }
 
 func newWSSDK(t testing.TB, mcp *sdk.Server) *wsSDK {
+	endRequestsWithTest(t, mcp)
 	s := &wsSDK{mcp: mcp, conns: map[*websocket.Conn]bool{}}
 	t.Cleanup(func() { s.drop(); s.live.Wait() })
 	return s

@@ -19,7 +19,7 @@ const (
 	// holds less.
 	maxBytes = 1 << 20
 	maxTurns = 500
-	// maxPages bounds the pages that Read reads to find the turn of a run.
+	// maxPages bounds the pages that Read searches for the turns of a branch.
 	maxPages = 32
 	// startWait bounds how long Get and Begin wait until the log is available, and how long Release waits for the first
 	// event of a run.
@@ -72,64 +72,57 @@ func retryUnavailable(ctx context.Context, f func() error) error {
 
 // Read returns the newest page of turns of a thread, in order.
 //
-// If *after is the id of a run, Read returns instead the turn of that run and the turns before it, from the page with
-// that turn and the previous page, without turns that it does not continue. Read then sets *after to "" if that turn is
-// the newest turn of the thread. It returns ErrNoTurn if the newest maxPages pages do not have the turn.
+// If *after is the id of a run, Read returns instead the turn of that run and about a page of the turns that it
+// continues, directly or through other turns: a question may follow an earlier turn than the newest one (Turn.After).
+// Read then sets *after to "" if that turn is the newest turn of the thread. It searches up to maxPages pages, and returns
+// ErrNoTurn if they do not have the turn of *after.
+//
+// Read logs and leaves out turns that cannot be decoded, because one of them must not make the whole thread useless.
 func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
-	var all []event.Turn
-	isBranch := *after != ""
+	var turns []Turn  // the newest first
+	wantRun := *after // the run of the next turn to decode; "" for the next turn in the log
+	isBranch := wantRun != ""
 	found := !isBranch
-	for before, pages := int64(0), 0; t.Turns > 0 && pages < maxPages; pages++ {
+	size := 0
+	for before, pages := int64(0), 1; t.Turns > 0; pages++ {
 		page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read the turns of a thread: %w", err)
 		}
-		if found { // This is the newest page, or the page before the one with the turn of *after.
-			all = slices.Concat(page.Turns, all)
-			break
-		}
-		if i := slices.IndexFunc(page.Turns, func(t event.Turn) bool { return t.Run == *after }); i >= 0 {
-			found = true
-			all = page.Turns[:i+1]
-			isNewest := before == 0 && i == len(page.Turns)-1
-			if isNewest {
-				*after = ""
-				break
+		for i, stored := range slices.Backward(page.Turns) {
+			if wantRun != "" && stored.Run != wantRun {
+				continue
 			}
+			if !found {
+				found = true
+				if before == 0 && i == len(page.Turns)-1 { // the newest turn of the thread
+					*after = ""
+				}
+			}
+			wantRun = ""
+			turn, err := Decode(stored.Data)
+			if err != nil {
+				s.Logger.WarnContext(ctx, "a turn of a thread cannot be read", "run_id", stored.Run, "error", err)
+				continue
+			}
+			if isBranch {
+				wantRun = turn.After
+			}
+			turns = append(turns, turn)
+			size += len(stored.Data)
 		}
 		before = page.Before
-		if before == 0 {
+		hasPage := !isBranch || size >= maxBytes || len(turns) >= maxTurns
+		endsSearch := pages >= maxPages && wantRun != ""
+		if before == 0 || hasPage || endsSearch || pages > maxPages {
 			break
 		}
 	}
 	if !found {
 		return nil, ErrNoTurn
 	}
-	return s.decode(ctx, all, isBranch), nil
-}
-
-// decode decodes turns. It logs and leaves out turns that cannot be decoded, because one of them must not make the
-// whole thread useless. If isBranch is set, it also leaves out the turns that the last turn does not continue, directly
-// or through other turns: a question may follow an earlier turn than the newest one (Turn.After).
-func (s Store) decode(ctx context.Context, stored []event.Turn, isBranch bool) (turns []Turn) {
-	wantRun := "" // the run of the next turn to decode; "" for the next turn in stored
-	for _, data := range slices.Backward(stored) {
-		if wantRun != "" && data.Run != wantRun {
-			continue
-		}
-		turn, err := Decode(data.Data)
-		if err != nil {
-			s.Logger.WarnContext(ctx, "a turn of a thread cannot be read", "run_id", data.Run, "error", err)
-			continue
-		}
-		wantRun = ""
-		if isBranch {
-			wantRun = turn.After
-		}
-		turns = append(turns, turn)
-	}
 	slices.Reverse(turns)
-	return turns
+	return turns, nil
 }
 
 // Release lets other runs of the thread begin if the run with that id, its active run, has ended or is not in the log

@@ -152,8 +152,9 @@ func (l *Log) listedRun(ctx context.Context, id string, recordMessage, last mess
 	return listed, nil
 }
 
-// Delete implements event.Directory. Once the run is found, the deletion continues even if ctx ends. The caller may not
-// call it again, and the rest would stay until the retention of the run has passed.
+// Delete implements event.Directory. Once the run is found, the deletion continues even if ctx ends, and is repeated for
+// up to createTimeout while the log does not answer. The caller may not call it again, and the rest would stay until the
+// retention of the run has passed.
 func (l *Log) Delete(ctx context.Context, id string) error {
 	run, err := l.Run(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
@@ -163,7 +164,14 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 	if w, err := l.writerFor(ctx, id); err == nil {
 		_ = w.awaitAhead(ctx) // otherwise the messages sent ahead could be stored after the deletion
 	}
-	return l.deleteRun(ctx, id, ownerSubject(run))
+	deadline := time.Now().Add(createTimeout)
+	for {
+		err := l.deleteRun(ctx, id, ownerSubject(run))
+		canRepeat := errors.Is(err, event.ErrUnavailable) && !l.diskFailed() && time.Now().Before(deadline)
+		if !canRepeat || !l.pause(ctx, retryInterval) {
+			return err
+		}
+	}
 }
 
 // deleteRun replaces the record of a run by a tombstone and removes the rest of the run. ownerEntry is the subject of

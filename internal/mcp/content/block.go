@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -80,7 +81,7 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error
 }
 
 // parseMembers decodes the members of a block that readBlock has read. A member that is absent or null is empty. If a
-// member has the wrong type, the block cannot be decoded, and only raw stays set.
+// member has the wrong type, or an image or audio has no data, the block cannot be decoded, and only raw stays set.
 func (b *contentBlock) parseMembers() {
 	blockType, isDecoded := wire.Text(b.typeJSON)
 	switch blockType {
@@ -90,10 +91,10 @@ func (b *contentBlock) parseMembers() {
 			b.textJSON = json.RawMessage(`""`) // for Payload, which returns textJSON
 		}
 	case "image", "audio":
-		var isMIMEDecoded, isDataDecoded bool
-		b.MIME, isMIMEDecoded = wire.Text(b.mimeJSON)
-		b.Data, isDataDecoded = wire.Text(b.dataJSON)
-		isDecoded = isMIMEDecoded && isDataDecoded
+		b.MIME, isDecoded = wire.Text(b.mimeJSON)
+		hasData := bytes.HasPrefix(b.dataJSON, []byte(`"`))
+		isDecoded = isDecoded && hasData
+		b.Data, _ = wire.Text(b.dataJSON)
 	default:
 		isDecoded = isDecoded && json.Unmarshal(b.raw, b) == nil
 	}
@@ -152,11 +153,14 @@ func (b *contentBlock) linkLabel() string {
 // BlockText returns an MCP content block as text: the text of a text block, or otherwise a placeholder (see Part.Text).
 // The error means that raw does not decode as a content block.
 func BlockText(raw json.RawMessage) (string, error) {
-	var b contentBlock
-	if err := json.Unmarshal(raw, &b); err != nil {
+	b, err := readBlock(wire.NewDecoder(raw), raw)
+	if err != nil {
 		return "", err
 	}
-	b.raw = raw
+	b.parseMembers()
+	if b.Type == "" {
+		return "", errors.New("a member of the content block is missing or has the wrong type")
+	}
 	return b.placeholderText(), nil
 }
 

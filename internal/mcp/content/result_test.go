@@ -25,6 +25,8 @@ func TestResultTextAndPayload(t *testing.T) {
 			"[image image/png, 5 bytes]\nx", `[{"type":"image","mimeType":"image/png","data":"AAAAAAA="},{"type":"text","text":"x"}]`},
 		{`{"content":[{"type":"audio","mimeType":"audio/wav","data":""}]}`, "[audio audio/wav, 0 bytes]",
 			`[{"type":"audio","mimeType":"audio/wav","data":""}]`},
+		{`{"content":[{"type":"image","mimeType":"image/png"}]}`, "[unreadable content, 39 bytes]", `[{"type":"image","mimeType":"image/png"}]`},
+		{`{"content":[{"type":"audio","data":null}]}`, "[unreadable content, 28 bytes]", `[{"type":"audio","data":null}]`},
 		{`{"content":[{"type":"resource","resource":{"uri":"file:///a","mimeType":"text/plain","text":"inside"}}]}`,
 			"[resource file:///a, text/plain, 6 bytes]\ninside",
 			`[{"type":"resource","resource":{"uri":"file:///a","mimeType":"text/plain","text":"inside"}}]`},

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"answerd/internal/help"
 	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -16,12 +15,16 @@ import (
 // ToolList describes the list that ListTools has read.
 type ToolList struct {
 	TTL time.Duration // how long the list may be cached: the shortest ttlMs of its pages; 0 if they have none
-	Cut bool          // the server has further pages
+	Cut string        // why further pages of the server were not requested, as a predicate; "" if it has none
 }
 
+// TooLarge is ToolList.Cut of a list with too many pages or bytes.
+const TooLarge = "is too large"
+
 // ListTools requests the pages of the server's list of tools and calls add with each tool, as received. It stops, with
-// Cut, after a page during which add returned false, and after maxPages. All tools together may have about maxBytes: a
-// page may have as many bytes as the tools before it have left of maxBytes, but always transport.MaxMessage.
+// Cut, after a page during which add returned false, after maxPages, and before it would repeat a page. All tools
+// together may have about maxBytes: a page may have as many bytes as the tools before it have left of maxBytes, but
+// always transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	usedCursors := map[string]bool{"": true}
 	cursor := ""
@@ -43,17 +46,17 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			return list, nil
 		}
 		if full {
-			list.Cut = true
+			list.Cut = TooLarge
 			return list, nil
 		}
 		if usedCursors[page.NextCursor] { // it can only lead to the same pages again
-			s.pool.Logger.Warn("MCP tools/list has a pagination loop", "pages", len(usedCursors), help.ToolLists.Attr())
+			list.Cut = "repeats a cursor"
 			return list, nil
 		}
 		usedCursors[page.NextCursor] = true
 		cursor = page.NextCursor
 	}
-	list.Cut = true
+	list.Cut = TooLarge
 	return list, nil
 }
 

@@ -63,17 +63,22 @@ type eventReader struct {
 	batch  []json.RawMessage // messages of the last event that nextData has not returned yet
 }
 
-// messageLimit is a reader that fails with AnswerTooLarge if more than limit bytes come between two messages. So
-// comments and events without a message are bounded, too.
+// messageLimit is a reader that fails with AnswerTooLarge if more than limit bytes, plus commentRate bytes for each
+// second, come between two messages. So comments and events without a message are bounded, and those that keep a
+// connection open do not end a stream that has no message for weeks. The sse.Reader bounds each event by limit alone.
 type messageLimit struct {
 	in    io.Reader
-	read  int // bytes since the last message; nextMessage resets it
+	read  int       // bytes since the last message
+	since time.Time // when the last message was read, or the stream was opened
 	limit int
 }
 
+// commentRate is how many bytes per second without a message may come of comments and events without a message.
+const commentRate = 1 << 10
+
 // Read implements io.Reader.
 func (r *messageLimit) Read(p []byte) (int, error) {
-	if r.read > r.limit {
+	if r.read > r.limit+commentRate*int(time.Since(r.since)/time.Second) {
 		return 0, AnswerTooLarge(r.limit)
 	}
 	n, err := r.in.Read(p)
@@ -81,9 +86,15 @@ func (r *messageLimit) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// restart is called after each message.
+func (r *messageLimit) restart() {
+	r.read = 0
+	r.since = time.Now()
+}
+
 // newEventReader returns a reader of the messages in body, each of at most limit bytes.
 func newEventReader(body io.Reader, limit int) eventReader {
-	limited := &messageLimit{in: body, limit: limit}
+	limited := &messageLimit{in: body, limit: limit, since: time.Now()}
 	return eventReader{events: sse.NewReader(limited, limit), body: limited}
 }
 
@@ -105,7 +116,7 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 		return nil, nil, 0, BadReply("an event does not decode", err)
 	}
 	read = r.body.read
-	r.body.read = 0
+	r.body.restart()
 	return msg, data, read, nil
 }
 

@@ -2,11 +2,13 @@ package transport
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -81,6 +83,30 @@ func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 		}
 	}
 }
+
+// Comments that keep a connection open do not end a stream, however long it has no message. A flood of them does.
+func TestEventReaderBoundsCommentsByTime(t *testing.T) {
+	const limit = 4 << 10
+	for name, test := range map[string]struct {
+		interval time.Duration
+		want     error
+	}{"each 15 s": {15 * time.Second, io.EOF}, "flood": {time.Millisecond, AnswerTooLarge(limit)}} {
+		synctest.Test(t, func(t *testing.T) {
+			comments := strings.NewReader(strings.Repeat(": ping - 2026-11-28 13:00:00.000000+00:00\n\n", 1000))
+			events := newEventReader(readerFunc(func(p []byte) (int, error) {
+				Pause(t.Context(), test.interval)
+				return comments.Read(p[:min(len(p), 44)])
+			}), limit)
+			if _, _, _, err := events.nextMessage(); fmt.Sprint(err) != fmt.Sprint(test.want) {
+				t.Errorf("%s: got the error %v, want %v", name, err, test.want)
+			}
+		})
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // startRoundTrip returns a started RoundTrip of a session whose handlers do nothing.
 func startRoundTrip(t *testing.T) *RoundTrip {

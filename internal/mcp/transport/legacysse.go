@@ -184,7 +184,7 @@ func (c *legacySSE) nextData() ([]byte, error) {
 		if !isMessage || len(e.Data) == 0 || c.stream.events.Cut() {
 			continue
 		}
-		c.stream.body.read = 0
+		c.stream.body.restart()
 		return bytes.Clone(e.Data), nil
 	}
 }

@@ -129,3 +129,30 @@ func TestPartsOfATurnStayUnlessItWasRefused(t *testing.T) {
 		}
 	}
 }
+
+// A process may be killed after it has stored a turn in parts. The process that counts the turn counts the bytes of the
+// parts.
+func TestTurnInPartsOfAKilledProcessHasItsSize(t *testing.T) {
+	stored := map[string]Message{}
+	s := New(Server{
+		Publish: func(_ context.Context, _ string, m *nats.Msg, _ uint64) (uint64, error) {
+			if _, exists := stored[m.Subject]; exists {
+				return 0, event.ErrFenced
+			}
+			stored[m.Subject] = Message{Subject: m.Subject, Header: m.Header, Data: m.Data}
+			return uint64(len(stored)), nil
+		},
+		IsFull:   func(error) bool { return false },
+		Purge:    func(context.Context, string, string) error { return nil },
+		ReadLast: func(_ context.Context, _, subject string) (*Message, error) { return new(stored[subject]), nil },
+		ReadEach: func(context.Context, string, []string) (map[string]Message, error) { return stored, nil },
+		MaxPart:  4,
+	}, time.Hour, slog.New(slog.DiscardHandler))
+	h := newHead(event.Owner{Subject: "ada"}, "thr_aaaaaaaaaaaaaaaaaaaaaaaaaa")
+	for _, next := range []string{"run_a", "run_b"} {
+		run, size, err := s.storeTurn(t.Context(), h, next, []byte("two or more parts of "+next))
+		if run != "run_a" || size != len("two or more parts of run_a") || err != nil {
+			t.Errorf("storeTurn of %s = %s with %d bytes, %v, want run_a with its 26 bytes", next, run, size, err)
+		}
+	}
+}

@@ -124,7 +124,11 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 			return "", 0, err
 		}
 		if found != nil { // otherwise it was removed since, so try again
-			return found.Header.Get(runHeader), len(found.Data), nil
+			stored, err := s.readData(ctx, &h, *found)
+			if errors.Is(err, event.ErrUnavailable) {
+				return "", 0, err
+			}
+			return found.Header.Get(runHeader), len(stored), nil // parts that cannot be read use no space
 		}
 	}
 }
