@@ -74,55 +74,87 @@ func retryUnavailable(ctx context.Context, f func() error) error {
 //
 // If *after is the id of a run, Read returns instead the turn of that run and about a page of the turns that it
 // continues, directly or through other turns: a question may follow an earlier turn than the newest one (Turn.After).
-// Read then sets *after to "" if that turn is the newest turn of the thread. It searches up to maxPages pages, and returns
-// ErrNoTurn if they do not have the turn of *after.
+// Read then sets *after to "" if that turn is the newest turn of the thread. It returns ErrNoTurn if
+// neither the newest maxPages pages nor the page before them have the turn.
 //
-// Read logs and leaves out turns that cannot be decoded, because one of them must not make the whole thread useless.
+// Read logs and leaves out turns that cannot be decoded, because one of them must not make the whole thread useless. A
+// branch ends at such a turn, because it is not known which turn it continues.
 func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
-	var turns []Turn  // the newest first
-	wantRun := *after // the run of the next turn to decode; "" for the next turn in the log
-	isBranch := wantRun != ""
-	found := !isBranch
+	if *after != "" {
+		return s.readBranch(ctx, t, after)
+	}
+	if t.Turns == 0 {
+		return nil, nil
+	}
+	page, err := s.readPage(ctx, t, 0)
+	if err != nil {
+		return nil, err
+	}
+	turns := make([]Turn, 0, len(page.Turns))
+	for _, stored := range page.Turns {
+		if turn, ok := s.decode(ctx, stored); ok {
+			turns = append(turns, turn)
+		}
+	}
+	return turns, nil
+}
+
+// readBranch implements Read for the turn of the run *after.
+func (s Store) readBranch(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
+	var branch []Turn // the newest first
+	next := *after    // the run of the next turn of the branch; "" for the next older turn of the thread
 	size := 0
-	for before, pages := int64(0), 1; t.Turns > 0; pages++ {
-		page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
+	// One page more than maxPages, because the turns before the one on the last page are on the next.
+	for before, pages := int64(0), 0; t.Turns > 0 && pages <= maxPages; pages++ {
+		page, err := s.readPage(ctx, t, before)
 		if err != nil {
-			return nil, fmt.Errorf("read the turns of a thread: %w", err)
+			return nil, err
 		}
 		for i, stored := range slices.Backward(page.Turns) {
-			if wantRun != "" && stored.Run != wantRun {
+			if next != "" && stored.Run != next {
 				continue
 			}
-			if !found {
-				found = true
-				if before == 0 && i == len(page.Turns)-1 { // the newest turn of the thread
-					*after = ""
-				}
+			isNewest := before == 0 && i == len(page.Turns)-1
+			if isNewest {
+				*after = ""
 			}
-			wantRun = ""
-			turn, err := Decode(stored.Data)
-			if err != nil {
-				s.Logger.WarnContext(ctx, "a turn of a thread cannot be read", "run_id", stored.Run, "error", err)
-				continue
+			turn, ok := s.decode(ctx, stored)
+			if !ok {
+				slices.Reverse(branch)
+				return branch, nil
 			}
-			if isBranch {
-				wantRun = turn.After
-			}
-			turns = append(turns, turn)
+			branch = append(branch, turn)
 			size += len(stored.Data)
+			next = turn.After
 		}
 		before = page.Before
-		hasPage := !isBranch || size >= maxBytes || len(turns) >= maxTurns
-		endsSearch := pages >= maxPages && wantRun != ""
-		if before == 0 || hasPage || endsSearch || pages > maxPages {
+		if before == 0 || size >= maxBytes || len(branch) >= maxTurns {
 			break
 		}
 	}
-	if !found {
+	if len(branch) == 0 {
 		return nil, ErrNoTurn
 	}
-	slices.Reverse(turns)
-	return turns, nil
+	slices.Reverse(branch)
+	return branch, nil
+}
+
+// readPage returns the newest page of turns of a thread, or the page before the position before if that is not 0.
+func (s Store) readPage(ctx context.Context, t event.Thread, before int64) (event.TurnPage, error) {
+	page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
+	if err != nil {
+		return page, fmt.Errorf("read the turns of a thread: %w", err)
+	}
+	return page, nil
+}
+
+// decode returns a stored turn. If it cannot be decoded, decode logs that, and ok is false.
+func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok bool) {
+	turn, err := Decode(stored.Data)
+	if err != nil {
+		s.Logger.WarnContext(ctx, "a turn of a thread cannot be read", "run_id", stored.Run, "error", err)
+	}
+	return turn, err == nil
 }
 
 // Release lets other runs of the thread begin if the run with that id, its active run, has ended or is not in the log
