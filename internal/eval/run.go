@@ -50,32 +50,33 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		total += one.Runs
 	}
 
+	endCase := func(report *CaseReport) {
+		report.summarize()
+		if opts.Done != nil {
+			opts.Done(*report)
+		}
+	}
+
 	done := 0
 	for run := range results {
 		if run.err != nil {
 			continue
 		}
-		testCase := &cases[run.caseIndex]
-		testCase.Results = append(testCase.Results, run.report)
+		report := &cases[run.caseIndex]
+		report.Results = append(report.Results, run.report)
 		done++
 		if opts.Progress != nil {
 			opts.Progress(done, total)
 		}
-		if len(testCase.Results) == testCase.Wanted {
-			testCase.summarize()
-			if opts.Done != nil {
-				opts.Done(*testCase)
-			}
+		if len(report.Results) == report.Wanted {
+			endCase(report)
 		}
 	}
 
 	report.Interrupted = done < total
-	for i := range cases { // those that were interrupted between two runs
-		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted {
-			cases[i].summarize()
-			if opts.Done != nil {
-				opts.Done(cases[i])
-			}
+	for i := range cases {
+		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted { // interrupted between two runs
+			endCase(&cases[i])
 		}
 	}
 
