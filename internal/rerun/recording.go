@@ -69,14 +69,6 @@ func newRecording(doc *export.Document) (*recording, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	rec := &recording{
-		doc:      doc,
-		events:   events,
-		calls:    make(map[string]*recordedCall),
-		children: make(map[string]*recording),
-		inputs:   make(map[string][]byte),
-	}
-
 	switch {
 	case len(doc.Missing) > 0:
 		return nil, fmt.Errorf("%w: it does not have %s", ErrUnusable, strings.Join(doc.Missing, ", "))
@@ -84,35 +76,45 @@ func newRecording(doc *export.Document) (*recording, error) {
 		return nil, fmt.Errorf("%w: its last event does not end a run", ErrUnusable)
 	}
 
+	rec := newEmptyRecording(doc)
+	rec.events = events
 	for _, in := range doc.Inputs {
 		rec.inputs[in.ID] = in.Data
 	}
-
-	reader := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
-	children := make(map[string]*export.Document)
+	children := make(map[string]*export.Document) // by run id
 	for i := range doc.Children {
 		children[doc.Children[i].Run.ID] = &doc.Children[i]
 	}
 
+	reader := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
 	for i, e := range events {
 		if e.Seq != int64(i+1) {
 			return nil, fmt.Errorf("%w: event %d has the number %d", ErrUnusable, i+1, e.Seq)
 		}
 		reader.read(e)
-		child, ended := e.EndsCall()
-		if c := rec.calls[e.CallID()]; ended && c != nil {
-			c.end = &events[i]
+		childID, endsCall := e.EndsCall()
+		if call := rec.calls[e.CallID()]; endsCall && call != nil {
+			call.end = &events[i]
 		}
-		if child == "" || children[child] == nil {
-			continue
-		}
-		if rec.children[e.CallID()], err = newRecording(children[child]); err != nil {
-			return nil, err
+		if child := children[childID]; child != nil {
+			if rec.children[e.CallID()], err = newRecording(child); err != nil {
+				return nil, err
+			}
 		}
 	}
 
 	rec.readCharges()
 	return rec, nil
+}
+
+// newEmptyRecording returns a recording without events.
+func newEmptyRecording(doc *export.Document) *recording {
+	return &recording{
+		doc:      doc,
+		calls:    make(map[string]*recordedCall),
+		children: make(map[string]*recording),
+		inputs:   make(map[string][]byte),
+	}
 }
 
 // readCharges sets the charge of calls. A parent is charged for its child run when the call of the child ends. If that
@@ -297,7 +299,7 @@ func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (
 		if whole, ok := r.wholeResult(body.CallID); ok && whole.IsError {
 			return &content.Result{Content: whole.Content, Structured: whole.Structured, IsError: true}, nil
 		}
-		failure := &mcp.CallError{Kind: mcp.ErrorKind(body.Kind), Tool: call.Tool, Server: call.Server, Message: body.Payload, Err: errRecorded}
+		failure := newCallError(call, mcp.ErrorKind(body.Kind), body.Payload)
 		if failure.Kind == mcp.InvalidArguments {
 			failure.Message, _, _ = strings.Cut(body.Payload, schemaHint)
 		}
@@ -309,13 +311,15 @@ func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (
 		}
 		return nil, failure
 	}
-	return nil, &mcp.CallError{
-		Kind:    mcp.Execution,
-		Tool:    call.Tool,
-		Server:  call.Server,
-		Message: "The recording has no result of this call.",
-		Err:     errRecorded,
-	}
+	return nil, newCallError(call, mcp.Execution, noResult)
+}
+
+// noResult is the message of calls that were not recorded.
+const noResult = "The recording has no result of this call."
+
+// newCallError returns the failure of a call.
+func newCallError(call mcp.Call, kind mcp.ErrorKind, message string) *mcp.CallError {
+	return &mcp.CallError{Kind: kind, Tool: call.Tool, Server: call.Server, Message: message, Err: errRecorded}
 }
 
 // storedResult is a whole result of an export.
