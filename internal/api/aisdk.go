@@ -35,12 +35,10 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if run, found, err := h.runOfChat(r, request.ThreadID); err != nil {
+	if request.ThreadID, err = h.threadOfChat(r, request.ThreadID); err != nil {
 		return err
-	} else if found {
-		request.ThreadID = run.ThreadID
-		req.ThreadID = run.ThreadID
 	}
+	req.ThreadID = request.ThreadID
 	if len(request.Answers) > 0 {
 		// A page posts its message with all answers, including those that it has posted before. If no answer is to an
 		// open interrupt, the request can only be about results of the page's own tools.
@@ -107,6 +105,16 @@ func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bo
 	}
 	run, err = h.ownedRun(r, id)
 	return run, err == nil, err
+}
+
+// threadOfChat returns the thread of a chat: the thread of the run whose id the chat has (runOfChat), or else the thread
+// with the same id as the chat.
+func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
+	run, found, err := h.runOfChat(r, chatID)
+	if found {
+		return run.ThreadID, nil
+	}
+	return chatID, err
 }
 
 // resumeUIChat serves GET /api/chat/{id}/stream. If the id is that of a chat, it streams the chat's newest run from its
@@ -202,14 +210,13 @@ func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisd
 // stopUIChat serves POST /api/chat/{id}/stop: it cancels the running and suspended runs of the chat. It waits at most
 // cancelWait for the end of each.
 func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
-	thread, err := chatIDOf(r)
+	id, err := chatIDOf(r)
 	if err != nil {
 		return err
 	}
-	if run, found, err := h.runOfChat(r, thread); err != nil {
+	thread, err := h.threadOfChat(r, id)
+	if err != nil {
 		return err
-	} else if found {
-		thread = run.ThreadID
 	}
 	for _, status := range []event.Status{event.StatusRunning, event.StatusSuspended} {
 		page, err := h.Log.Runs(r.Context(), event.Filter{

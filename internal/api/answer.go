@@ -99,11 +99,15 @@ func (h *Handler) awaitRun(
 func (h *Handler) followRun(
 	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
 ) (run event.Run, suspended bool, err error) {
-	var whileSuspended <-chan struct{}   // stopWaiting while the run is suspended, else nil, which blocks
+	onlyEnd := observe == nil
+	if onlyEnd {
+		observe = func(event.Event) {}
+	}
+	var whileSuspended <-chan struct{}   // stopWaiting if the event at pos suspends the run, else nil, which blocks
 	handingOver := h.Agent.HandingOver() // nil once it was received
 	handedOver := false                  // this process no longer executes runs
 	for pos := int64(0); ; {
-		page, err := h.nextPage(ctx, id, pos, observe == nil)
+		page, err := h.nextPage(ctx, id, pos, onlyEnd)
 		switch {
 		case errors.Is(err, event.ErrGone):
 			// The log has dropped events of a long run after pos. Continue at the newest event, because the end is what
@@ -120,29 +124,24 @@ func (h *Handler) followRun(
 			return event.Run{}, false, err
 		}
 
-		if observe != nil {
-			for _, e := range page.Events {
-				observe(e)
-			}
-		}
-		if page.Ended {
-			run, err := h.Log.Run(ctx, id)
-			return run, false, err
-		}
-		if n := len(page.Events); n > 0 {
-			last := page.Events[n-1]
-			pos = last.Seq
+		for _, e := range page.Events {
+			observe(e)
+			pos = e.Seq
 			whileSuspended = nil
-			if isSuspended(last) {
+			if isSuspended(e) {
 				whileSuspended = stopWaiting
 			}
-			continue
 		}
-		if handedOver {
+		switch {
+		case page.Ended:
+			run, err := h.Log.Run(ctx, id)
+			return run, false, err
+		case len(page.Events) > 0:
+			continue // read on until the page is empty
+		case handedOver:
 			return event.Run{}, false, handedOverProblem(id)
 		}
 
-		// The page is empty and the run has not ended: wait.
 		select {
 		case <-page.More:
 		case <-whileSuspended:

@@ -223,17 +223,9 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	var runs []event.Run
-	for f := (event.Filter{Owner: t.Owner, ThreadID: t.ID, Children: true, Limit: event.MaxPage}); ; {
-		page, err := h.Log.Runs(r.Context(), f)
-		if err != nil {
-			return err
-		}
-		runs = append(runs, page.Runs...)
-		f.Before = page.Next
-		if f.Before == "" {
-			break
-		}
+	runs, err := h.runsOfThread(r.Context(), t)
+	if err != nil {
+		return err
 	}
 
 	for _, run := range runs {
@@ -262,4 +254,20 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeNoContent(w)
 	return nil
+}
+
+// runsOfThread returns all runs of a thread that the log has, with their children, newest first.
+func (h *Handler) runsOfThread(ctx context.Context, t event.Thread) (runs []event.Run, err error) {
+	filter := event.Filter{Owner: t.Owner, ThreadID: t.ID, Children: true, Limit: event.MaxPage}
+	for {
+		page, err := h.Log.Runs(ctx, filter)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, page.Runs...)
+		if page.Next == "" {
+			return runs, nil
+		}
+		filter.Before = page.Next
+	}
 }
