@@ -120,12 +120,7 @@ func (d *decoder) readRequest() (request agent.Request) {
 	for name := range d.readObject("question") {
 		switch name {
 		case "question":
-			if value, ok := d.readKind('"', mustBeText); ok {
-				request.Question = unquoteString(value)
-				if strings.TrimSpace(request.Question) == "" {
-					d.addError("must not be blank")
-				}
-			}
+			request.Question = d.readQuestion()
 		case "history":
 			request.History = []agent.Message{} // an empty history says that nothing came before, and nil does not
 			for range d.readList(maxHistory) {
@@ -153,6 +148,19 @@ func (d *decoder) readRequest() (request agent.Request) {
 		}
 	}
 	return request
+}
+
+// readQuestion reads the question, which must be a string that is not blank.
+func (d *decoder) readQuestion() string {
+	value, ok := d.readKind('"', mustBeText)
+	if !ok {
+		return ""
+	}
+	question := unquoteString(value)
+	if strings.TrimSpace(question) == "" {
+		d.addError("must not be blank")
+	}
+	return question
 }
 
 // readOption reads the value of the field name into request. It knows the fields that requests in every API format may
@@ -316,19 +324,18 @@ func DecodeInput(body []byte) (agent.Input, error) {
 		}
 	}
 
-	// An answer is to an approval or to an elicitation, and may not have the fields of both.
-	var wrong []string // fields of the other kind of answer
-	approval, elicitation := given["approved"], given["action"]
+	var fieldsOfOther []string // those that only the other kind of answer may have
+	isApproval, isElicitation := given["approved"], given["action"]
 	switch {
-	case approval == elicitation:
+	case isApproval == isElicitation:
 		dec.addErrorAt("/action", "either action or approved is required, and not both")
-	case approval:
-		wrong = []string{"content"}
+	case isApproval:
+		fieldsOfOther = []string{"content"}
 	default:
-		wrong = []string{"reason", "args"}
+		fieldsOfOther = []string{"reason", "args"}
 	}
 
-	for _, name := range wrong {
+	for _, name := range fieldsOfOther {
 		if given[name] {
 			dec.addErrorAt("/"+name, "unknown field")
 		}
