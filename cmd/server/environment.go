@@ -61,16 +61,10 @@ func (e environment) readSettings() (map[string]string, error) {
 			continue
 		}
 		value := e.get(name)
-		if f.Type == secret {
-			if path := e.get(name + "_FILE"); path != "" {
-				b, err := os.ReadFile(path)
-				if err != nil {
-					return nil, &configError{name + "_FILE", "cannot be read: " + fileReason(err)}
-				}
-				value = strings.TrimRight(string(b), "\r\n")
-				if strings.TrimSpace(value) == "" { // a setting of another name must not take its place unnoticed
-					return nil, &configError{name + "_FILE", "is empty"}
-				}
+		if f.Type == secret && e.get(name+"_FILE") != "" {
+			var err error
+			if value, err = e.readSecretFile(name + "_FILE"); err != nil {
+				return nil, err
 			}
 		}
 		if value != "" {
@@ -78,6 +72,20 @@ func (e environment) readSettings() (map[string]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// readSecretFile returns the secret in the file that a setting names, without line breaks at its end. An empty file is
+// an error, because a setting of another name must not take its place unnoticed.
+func (e environment) readSecretFile(setting string) (string, error) {
+	content, err := os.ReadFile(e.get(setting))
+	if err != nil {
+		return "", &configError{setting, "cannot be read: " + fileReason(err)}
+	}
+	secret := strings.TrimRight(string(content), "\r\n")
+	if strings.TrimSpace(secret) == "" {
+		return "", &configError{setting, "is empty"}
+	}
+	return secret, nil
 }
 
 const (

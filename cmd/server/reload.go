@@ -109,13 +109,11 @@ const retryInterval = 5 * time.Second
 
 // followFiles calls read to reload a configuration when one of its files changes, and at each hangup, until ctx ends.
 // read returns what it has read for the log, such as the number of rules. An error of read means that the configuration
-// was refused and the current one stays in use. A file that was read while it was being written is usually refused; the
-// end of the writing is another change, so that the next check reads the file again.
+// was refused and the current one stays in use.
 //
-// A refused configuration is read again after retryInterval even without a change, because the reason may be elsewhere:
-// in another file that was replaced at the same time and is read a moment later, such as the mcp.json with the servers
-// of an agent; in a file that the configuration names and that does not exist yet; or in permissions. If it is refused
-// again, this is logged only for a new reason.
+// A refused configuration is read again after retryInterval even without a change, because the reason may be in another
+// file that does not exist yet or is read a moment later, or in permissions. If the configuration is refused again, that
+// is logged only for a new reason.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
