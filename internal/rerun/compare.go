@@ -120,12 +120,15 @@ func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event
 	if isSuspended && !wasSuspended {
 		return event.Event{}, false
 	}
-	c.queues[stream] = queue[1:]
 	if wasSuspended && !isSuspended {
 		c.reportMissing(queue[0])
-		return c.takeRecorded(e, stream)
+		queue = queue[1:]
 	}
-	return queue[0], true
+	if len(queue) > 0 {
+		was, ok, queue = queue[0], true, queue[1:]
+	}
+	c.queues[stream] = queue
+	return was, ok
 }
 
 // finish reports the recorded events that did not come.

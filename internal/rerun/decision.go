@@ -26,7 +26,7 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	}
 	call, definitions := state.rec.calls[callID], &tools{s}
 	args, asked, approved := call.approval()
-	if args == nil {
+	if !asked {
 		args = endArgs(*call.end)
 	}
 
@@ -60,8 +60,7 @@ func isOwnDenial(reason string) bool {
 }
 
 // approval reports whether a person was asked about the call itself, and whether they approved it. args are the
-// arguments that the person was shown, nil if none. The person may have changed them, and such a change is not a
-// decision of a hook.
+// arguments that the person was shown: they may have changed them afterwards, which is not a decision of a hook.
 func (c *recordedCall) approval() (args []byte, asked, approved bool) {
 	for _, e := range c.events {
 		switch b := e.Body.(type) {
