@@ -2,7 +2,6 @@ package terminal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 
 	"answerd/internal/client"
 	"answerd/internal/event"
+	"answerd/internal/sse"
 )
 
 const (
@@ -114,37 +114,40 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 		if frame.ID != "" {
 			view.lastID = frame.ID
 		}
-		switch frame.Event {
-		case "final_answer":
-			var final event.FinalAnswer
-			if err := json.Unmarshal(frame.Data, &final); err != nil {
-				return streamEnd{}, fmt.Errorf("decode the answer: %w", err)
-			}
+		end, ended, err := endOf(frame)
+		switch {
+		case err != nil:
+			return streamEnd{}, err
+		case ended:
 			view.endText()
-			return streamEnd{final: &final}, nil
-		case "run_error":
-			var failed event.RunError
-			if err := json.Unmarshal(frame.Data, &failed); err != nil {
-				return streamEnd{}, fmt.Errorf("decode the error: %w", err)
-			}
-			view.endText()
-			return streamEnd{failed: fmt.Errorf("%s (%s)", failed.Message, failed.Code)}, nil
-		case "cancelled":
-			view.endText()
-			return streamEnd{failed: errors.New("the run was cancelled")}, nil
-		case "suspended":
-			var suspended event.Suspended
-			if err := json.Unmarshal(frame.Data, &suspended); err != nil {
-				return streamEnd{}, fmt.Errorf("decode the interrupts: %w", err)
-			}
-			view.endText()
-			return streamEnd{interrupts: suspended.Interrupts}, nil
+			return end, nil
 		}
 		if err := view.showEvent(frame); err != nil { // for example, Out is closed
 			s.cancelRun(view)
 			return streamEnd{failed: err}, nil
 		}
 	}
+}
+
+// endOf returns how an event ends its stream. ended is false for an event that does not. The error means that the event
+// cannot be decoded.
+func endOf(frame sse.Frame) (end streamEnd, ended bool, err error) {
+	switch frame.Event {
+	case "final_answer":
+		end.final = new(event.FinalAnswer)
+		return end, true, decode(frame, end.final)
+	case "run_error":
+		var failed event.RunError
+		err = decode(frame, &failed)
+		return streamEnd{failed: fmt.Errorf("%s (%s)", failed.Message, failed.Code)}, true, err
+	case "cancelled":
+		return streamEnd{failed: errors.New("the run was cancelled")}, true, nil
+	case "suspended":
+		var suspended event.Suspended
+		err = decode(frame, &suspended)
+		return streamEnd{interrupts: suspended.Interrupts}, true, err
+	}
+	return streamEnd{}, false, nil
 }
 
 // ask sends the question of view and returns the stream of the run's events. If the question was sent before, its
