@@ -191,7 +191,7 @@ type Answer struct {
 
 // readAnswers returns the person's answers among the parts of a message: decisions about approvals, and elicitations with
 // an output or an error; an error cancels the elicitation. It ignores elicitations that are marked as executed by the
-// provider: elicitationCall marks those that were answered before.
+// provider: endElicitation marks those that were answered before.
 func readAnswers(parts []part) (out []Answer) {
 	for _, p := range parts {
 		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
