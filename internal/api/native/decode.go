@@ -85,24 +85,15 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 				return agent.Request{}, nil, NewInvalid(pointer, "is not UTF-8, or contains U+0000")
 			}
 		}
-		switch name {
-		case "servers", "tools":
-			root[name] = values
-			continue
-		case "question", "model", "tool_choice", "thread_id", "on_busy", "agent":
-			root[name] = values[0]
-		case "max_turns":
-			root[name] = values[0] // readRequest refuses this string, unless the number replaces it
-			if n, ok := agent.ParseJSONInteger(values[0]); ok {
-				root[name] = n
-			}
-		default:
+		member, isList := bodyMember(name, values)
+		switch {
+		case member == nil:
 			wrongParameters = append(wrongParameters, FieldError{pointer, "unknown parameter"})
 			continue
-		}
-		if len(values) > 1 {
+		case len(values) > 1 && !isList:
 			wrongParameters = append(wrongParameters, FieldError{pointer, "given twice"})
 		}
+		root[name] = member
 	}
 
 	body, err := json.Marshal(root)
@@ -113,6 +104,23 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	d.errors = wrongParameters[:min(len(wrongParameters), maxErrors)]
 	r := d.readRequest()
 	return r, body, d.finishBody()
+}
+
+// bodyMember returns the value that the parameter name of a query has as a member of the body: a list of all values, or
+// the first of them. It returns nil for a name that is not a parameter.
+func bodyMember(name string, values []string) (member any, isList bool) {
+	switch name {
+	case "servers", "tools":
+		return values, true
+	case "question", "model", "tool_choice", "thread_id", "on_busy", "agent":
+		return values[0], false
+	case "max_turns":
+		if n, ok := agent.ParseJSONInteger(values[0]); ok {
+			return n, false
+		}
+		return values[0], false // readRequest refuses this string
+	}
+	return nil, false
 }
 
 // readRequest reads the whole body of a question.
