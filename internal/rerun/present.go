@@ -125,15 +125,15 @@ func commonLengths(a, b []string) [][]int {
 
 // compareMembers compares two JSON objects member by member. what names them in the lines that it returns.
 func compareMembers(what string, was, is json.RawMessage) (out []string) {
-	x, _ := decodeExact(was)
-	y, _ := decodeExact(is)
-	a, aOK := x.(map[string]any)
-	b, bOK := y.(map[string]any)
-	if !aOK || !bOK {
+	wasValue, _ := decodeExact(was)
+	isValue, _ := decodeExact(is)
+	wasMembers, wasObject := wasValue.(map[string]any)
+	isMembers, isObject := isValue.(map[string]any)
+	if !wasObject || !isObject {
 		return []string{what + " cannot be read"}
 	}
 	var c comparison
-	c.compareValues(startEvent, "", a, b)
+	c.compareValues(startEvent, "", wasMembers, isMembers)
 	for _, d := range c.differences {
 		out = append(out, fmt.Sprintf("%s %s: was %s, is %s", what, d.Path, d.Was, d.Is))
 	}
