@@ -46,7 +46,7 @@ type askFlags struct {
 // question from stdin, unless stdin is a terminal.
 func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	const usage = `usage: answerd ask [-url U] [-token-file F] [-agent A] [-thread T] [-json] [-export FILE] [-yes] "question"`
-	flags, words, err := parseAskFlags("ask", args, true)
+	flags, words, err := parseAskFlags("ask", args)
 	if err != nil {
 		return &usageError{usage}
 	}
@@ -69,23 +69,22 @@ func askCommand(ctx context.Context, args []string, environ environment, stdout,
 
 // chatCommand runs `answerd chat`, which asks questions in one thread.
 func chatCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
-	flags, words, err := parseAskFlags("chat", args, false)
+	flags, words, err := parseAskFlags("chat", args)
 	if err != nil || len(words) > 0 {
 		return &usageError{"usage: answerd chat [-url U] [-token-file F] [-agent A] [-thread T] [-yes]"}
 	}
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
 }
 
-// parseAskFlags parses the arguments of ask or chat. words are the arguments that are not flags. isAsk adds the flags
-// that chat does not have.
-func parseAskFlags(command string, args []string, isAsk bool) (f askFlags, words []string, err error) {
+// parseAskFlags parses the arguments of a command, which is ask or chat. words are the arguments that are not flags.
+func parseAskFlags(command string, args []string) (f askFlags, words []string, err error) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
 	flags.StringVar(&f.agent, "agent", "", "named agent that answers")
 	flags.StringVar(&f.thread, "thread", "", "thread that the question continues")
 	flags.BoolVar(&f.yes, "yes", false, "approve every call")
-	if isAsk {
+	if command == "ask" {
 		flags.StringVar(&f.export, "export", "", "file for the export of the run")
 		flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
 	}
