@@ -79,23 +79,32 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 	if request.PreviousID == "" {
 		return nil
 	}
-	id, _, _ := responses.ParseID(request.PreviousID)
-	previous, err := h.findResponse(r, request.PreviousID)
-	if errors.Is(err, event.ErrGone) { // the thread keeps the turn, perhaps longer than the log keeps the run's events
-		previous.run, err = h.ownedRun(r, id)
-		if errors.Is(err, event.ErrGone) && previous.run.ThreadID != "" {
-			err = nil // the thread is all that is needed of the run
-		}
-	}
+	threadID, err := h.threadOfResponse(r, request.PreviousID)
 	if err != nil {
 		return missingResponse(err, "previous_response_id")
 	}
-	if request.ThreadID != "" && request.ThreadID != previous.run.ThreadID {
+	if request.ThreadID != "" && request.ThreadID != threadID {
 		return &responses.Invalid{Param: "answerd.thread_id", Message: "is not the thread of the previous response"}
 	}
-	request.ThreadID = previous.run.ThreadID
-	request.AfterRun = id
+	request.ThreadID = threadID
+	request.AfterRun, _, _ = responses.ParseID(request.PreviousID)
 	return nil
+}
+
+// threadOfResponse returns the thread of the caller's response with that id. The thread keeps the turn of the response,
+// perhaps longer than the log keeps the run or its events, so a run that is gone is an error only if its thread is not
+// known.
+func (h *Handler) threadOfResponse(r *http.Request, id string) (string, error) {
+	span, err := h.findResponse(r, id)
+	if !errors.Is(err, event.ErrGone) {
+		return span.run.ThreadID, err
+	}
+	runID, _, _ := responses.ParseID(id)
+	run, err := h.ownedRun(r, runID)
+	if errors.Is(err, event.ErrGone) && run.ThreadID != "" {
+		err = nil
+	}
+	return run.ThreadID, err
 }
 
 // startProblem returns err, an error of Agent.Start, as the problem of the parameter of request that is the cause. If

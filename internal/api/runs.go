@@ -303,31 +303,41 @@ func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// runsOfThread returns all runs of a thread that the log has, with their children, newest first.
+func (h *Handler) runsOfThread(ctx context.Context, owner event.Owner, threadID string) (runs []event.Run, err error) {
+	filter := event.Filter{Owner: owner, ThreadID: threadID, Children: true, Limit: event.MaxPage}
+	for {
+		page, err := h.Log.Runs(ctx, filter)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, page.Runs...)
+		if page.Next == "" {
+			return runs, nil
+		}
+		filter.Before = page.Next
+	}
+}
+
 // deleteWithChildren deletes a run that has ended, after its children and their children. Callers cannot delete
 // children one by one, because GET /runs does not list them.
 func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 	if run.Agent == "" { // only a named agent can ask another agent, which starts a child
 		return h.Log.Delete(ctx, run.ID)
 	}
-	filter := event.Filter{Owner: run.Owner, ThreadID: run.ThreadID, Children: true, Limit: event.MaxPage}
-	for {
-		page, err := h.Log.Runs(ctx, filter)
-		if err != nil {
+	runs, err := h.runsOfThread(ctx, run.Owner, run.ThreadID)
+	if err != nil {
+		return err
+	}
+	for _, child := range runs {
+		if child.ParentID != run.ID {
+			continue
+		}
+		if err := h.deleteWithChildren(ctx, child); err != nil && !isMissing(err) {
 			return err
 		}
-		for _, child := range page.Runs {
-			if child.ParentID != run.ID {
-				continue
-			}
-			if err := h.deleteWithChildren(ctx, child); err != nil && !isMissing(err) {
-				return err
-			}
-		}
-		filter.Before = page.Next
-		if filter.Before == "" {
-			return h.Log.Delete(ctx, run.ID)
-		}
 	}
+	return h.Log.Delete(ctx, run.ID)
 }
 
 // queryLimit returns the parameter limit, a number from 1 to maximum, or defaultLimit if the query does not have it.

@@ -223,7 +223,7 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	runs, err := h.runsOfThread(r.Context(), t)
+	runs, err := h.runsOfThread(r.Context(), t.Owner, t.ID)
 	if err != nil {
 		return err
 	}
@@ -254,20 +254,4 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeNoContent(w)
 	return nil
-}
-
-// runsOfThread returns all runs of a thread that the log has, with their children, newest first.
-func (h *Handler) runsOfThread(ctx context.Context, t event.Thread) (runs []event.Run, err error) {
-	filter := event.Filter{Owner: t.Owner, ThreadID: t.ID, Children: true, Limit: event.MaxPage}
-	for {
-		page, err := h.Log.Runs(ctx, filter)
-		if err != nil {
-			return nil, err
-		}
-		runs = append(runs, page.Runs...)
-		if page.Next == "" {
-			return runs, nil
-		}
-		filter.Before = page.Next
-	}
 }

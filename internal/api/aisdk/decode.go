@@ -104,12 +104,9 @@ const regenerate = "regenerate-message"
 // answers to interrupts or results of client tools, and there is no question. It need not be the last message, because a
 // person may have asked something else before they approved a call.
 func (q *Request) readQuestion(messages []message, id, trigger string) error {
-	index := len(messages) - 1
-	if id != "" {
-		named := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" })
-		if named >= 0 {
-			index = named
-		}
+	index := slices.IndexFunc(messages, func(m message) bool { return id != "" && m.ID == id && m.Role == "assistant" })
+	if index < 0 {
+		index = len(messages) - 1
 	}
 	switch m := messages[index]; m.Role {
 	case "assistant":
