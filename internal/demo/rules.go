@@ -112,18 +112,26 @@ func zoneArguments(groups []string) any {
 		return args{}
 	}
 	for n := min(3, len(words)); n > 0; n-- {
-		name := strings.Join(words[:n], " ")
-		if zone := cityZones[strings.ToLower(name)]; zone != "" {
+		if zone := zoneOf(strings.Join(words[:n], " ")); zone != "" {
 			return args{"time_zone": zone}
-		}
-		city := wordStart.ReplaceAllStringFunc(strings.ReplaceAll(strings.ToLower(name), " ", "_"), strings.ToUpper)
-		for _, zone := range []string{name, "Europe/" + city, "America/" + city, "Asia/" + city, "Africa/" + city, "Australia/" + city, "Pacific/" + city} {
-			if _, err := time.LoadLocation(zone); err == nil {
-				return args{"time_zone": zone}
-			}
 		}
 	}
 	return args{"time_zone": truncate(placeName, 64)}
+}
+
+// zoneOf returns the IANA time zone of a place, which may also be the name of a time zone. It returns "" for a place that
+// it does not know.
+func zoneOf(place string) string {
+	if zone := cityZones[strings.ToLower(place)]; zone != "" {
+		return zone
+	}
+	city := wordStart.ReplaceAllStringFunc(strings.ReplaceAll(strings.ToLower(place), " ", "_"), strings.ToUpper)
+	for _, zone := range []string{place, "Europe/" + city, "America/" + city, "Asia/" + city, "Africa/" + city, "Australia/" + city, "Pacific/" + city} {
+		if _, err := time.LoadLocation(zone); err == nil {
+			return zone
+		}
+	}
+	return ""
 }
 
 // followUp matches a question that continues a calculation, such as "And times two?". resultValue matches the value

@@ -117,31 +117,35 @@ func newEmptyRecording(doc *export.Document) *recording {
 	}
 }
 
-// readCharges sets the charge of calls. A parent is charged for its child run when the call of the child ends. If that
-// charge reaches a limit of the parent, the limit's event comes shortly before the end of the call. So readCharges
-// attributes each event of a limit, except the time limit, to one of the calls that were running then and had a child
-// run: the one that ended first. A call keeps the first event that is attributed to it.
+// readCharges sets the charge of calls: it attributes each event of a limit, except the time limit, to the call that
+// chargedAt returns. A call keeps the first event that is attributed to it.
 func (r *recording) readCharges() {
 	for _, e := range r.events {
 		b, ok := e.Body.(event.Budget)
 		if !ok || b.Limit == timeLimit {
 			continue
 		}
-		var charged *recordedCall
-		for _, c := range r.calls {
-			isRunning := c.end != nil && len(c.events) > 0 && c.events[0].Seq <= e.Seq && e.Seq <= c.end.Seq
-			if !isRunning {
-				continue
-			}
-			endsLater := charged != nil && charged.end.Seq < c.end.Seq
-			if child, _ := c.end.EndsCall(); child != "" && !endsLater {
-				charged = c
-			}
-		}
-		if charged != nil && charged.charge == 0 {
-			charged.charge = e.Seq
+		if call := r.chargedAt(e.Seq); call != nil && call.charge == 0 {
+			call.charge = e.Seq
 		}
 	}
+}
+
+// chargedAt returns the call whose child run probably caused the event of a limit with the number seq, or nil. A parent
+// is charged for its child run when the call of the child ends, and a limit's event comes shortly before that. So it is
+// the one that ended first among the calls that were running then and had a child run.
+func (r *recording) chargedAt(seq int64) (charged *recordedCall) {
+	for _, call := range r.calls {
+		isRunning := call.end != nil && len(call.events) > 0 && call.events[0].Seq <= seq && seq <= call.end.Seq
+		if !isRunning {
+			continue
+		}
+		endsLater := charged != nil && charged.end.Seq < call.end.Seq
+		if child, _ := call.end.EndsCall(); child != "" && !endsLater {
+			charged = call
+		}
+	}
+	return charged
 }
 
 // inFlight reports whether a call was complete and had not ended at the event with the number seq.
@@ -156,21 +160,22 @@ func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 		return false
 	}
 	for _, earlier := range r.calls {
-		if earlier.complete >= c.complete || !r.inFlight(earlier, seq) {
-			continue
-		}
-		waits := false // whether the last event before seq asks for an approval
-		for _, e := range earlier.events {
-			if e.Seq >= seq {
-				break
-			}
-			_, waits = e.Body.(event.ApprovalRequired)
-		}
-		if waits {
+		if earlier.complete < c.complete && r.inFlight(earlier, seq) && earlier.awaitsApproval(seq) {
 			return true
 		}
 	}
 	return false
+}
+
+// awaitsApproval reports whether the last event of a call before the event with the number seq asks for an approval.
+func (c *recordedCall) awaitsApproval(seq int64) (awaits bool) {
+	for _, e := range c.events {
+		if e.Seq >= seq {
+			break
+		}
+		_, awaits = e.Body.(event.ApprovalRequired)
+	}
+	return awaits
 }
 
 // isTakenOver reports whether another process continued the run: it repeats the step that was cut off.
