@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -251,6 +252,21 @@ func (c *config) logSettingWarnings(logger *slog.Logger) {
 	}
 }
 
+// deriveSettings sets the settings that follow from others: OTEL_SDK_DISABLED turns off all telemetry, PORT can decide
+// the address, and the variables of OpenAI's clients take the place of the model endpoint and its key.
+func (c *config) deriveSettings() {
+	if c.OTelSDKDisabled {
+		c.EnableTracing, c.OTelMetricsExporter, c.OTelLogsExporter = false, nil, "none"
+	}
+	if c.portDecides {
+		c.Addr = ":" + c.Port
+	}
+	c.LLMBaseURL = cmp.Or(c.LLMBaseURL, c.lookup("OPENAI_BASE_URL"), "https://"+openAIHost+"/v1")
+	if c.LLMAPIKey.IsZero() {
+		c.LLMAPIKey = auth.NewSecret(c.lookup("OPENAI_API_KEY"))
+	}
+}
+
 // loadConfig reads the settings, the files of models and agents, the keys and the TLS files. It checks what can be
 // checked without the network and without the parts that serve builds. The error is a *configError about the first
 // setting that is wrong. The config that comes with an error is incomplete: only runDemo looks at it, for the model
@@ -269,22 +285,8 @@ func loadConfig(environ environment) (config, error) {
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
-	if cfg.OTelSDKDisabled {
-		cfg.EnableTracing, cfg.OTelMetricsExporter, cfg.OTelLogsExporter = false, nil, "none"
-	}
 	cfg.portDecides = settings["ADDR"] == "" && cfg.Port != ""
-	if cfg.portDecides {
-		cfg.Addr = ":" + cfg.Port
-	}
-	if cfg.LLMBaseURL == "" {
-		cfg.LLMBaseURL = environ.get("OPENAI_BASE_URL")
-	}
-	if cfg.LLMBaseURL == "" {
-		cfg.LLMBaseURL = "https://" + openAIHost + "/v1"
-	}
-	if cfg.LLMAPIKey.IsZero() {
-		cfg.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
-	}
+	cfg.deriveSettings()
 	if err := cfg.readModels(); err != nil {
 		return config{}, err
 	}

@@ -119,8 +119,9 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 	defer tick.Stop()
 	refusal := "" // the first line of the error of the last call of read; "" after a success
 	var readAt time.Time
+	const retryCause = "it was refused before"
 	for {
-		cause, isRetry := "the file has changed", false
+		var cause string // why the configuration is read, for the log
 		select {
 		case <-ctx.Done():
 			return
@@ -128,25 +129,27 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 			cause = "SIGHUP"
 			files.hasChanged() // the next check must not see changes that are read now
 		case <-tick.C:
-			if !files.hasChanged() {
-				if refusal == "" || time.Since(readAt) < retryInterval {
-					continue
-				}
-				cause, isRetry = "it was refused before", true
+			switch {
+			case files.hasChanged():
+				cause = "the file has changed"
+			case refusal != "" && time.Since(readAt) >= retryInterval:
+				cause = retryCause
+			default:
+				continue
 			}
 		}
 		size, err := recoverPanic(read)
 		readAt = time.Now()
-		if err != nil {
-			reason, _, _ := strings.Cut(err.Error(), "\n") // further lines may be the stack of a panic, which differs each time
-			if !isRetry || reason != refusal {
-				logger.Error(what+" refused; the one in use stays", "cause", cause, "error", err, "help", helpPage(err))
-			}
-			refusal = reason
+		if err == nil {
+			refusal = ""
+			logger.Info(what+" read again", "cause", cause, size)
 			continue
 		}
-		refusal = ""
-		logger.Info(what+" read again", "cause", cause, size)
+		reason, _, _ := strings.Cut(err.Error(), "\n") // further lines may be the stack of a panic, which differs each time
+		if cause != retryCause || reason != refusal {
+			logger.Error(what+" refused; the one in use stays", "cause", cause, "error", err, "help", helpPage(err))
+		}
+		refusal = reason
 	}
 }
 
