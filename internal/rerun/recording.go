@@ -402,10 +402,10 @@ func isSent(first event.Event) bool {
 // that shows a cancelled call or a withdrawn question.
 func (r *recording) firstCancelled() int64 {
 	first := r.firstClosingEvent(len(r.events) - 1)
-	ofChild := make(map[string]bool) // by id: questions of child runs. A child may also withdraw its question by itself.
+	askedByChild := make(map[string]bool) // by the id of the question; a child may also withdraw its question by itself
 	for _, e := range r.events {
 		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
-			ofChild[asked.ID] = true
+			askedByChild[asked.ID] = true
 		}
 	}
 	for _, e := range slices.Backward(r.events) {
@@ -417,7 +417,7 @@ func (r *recording) firstCancelled() int64 {
 				first = min(first, e.Seq)
 			}
 		case event.ApprovalResolved:
-			if b.Reason == recorded.Withdrawn && !ofChild[b.InterruptID] && r.inputs[b.InterruptID] == nil {
+			if b.Reason == recorded.Withdrawn && !askedByChild[b.InterruptID] && r.inputs[b.InterruptID] == nil {
 				first = min(first, e.Seq)
 			}
 		}

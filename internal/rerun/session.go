@@ -1,6 +1,7 @@
 package rerun
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -71,24 +72,9 @@ func (s *session) attach(executing record.Executing) *runState {
 	}
 	rec, parent := s.root, s.runs[executing.Parent]
 	if parent != nil {
-		rec = parent.rec.children[executing.Call]
-		if rec == nil {
-			rec = newEmptyRecording(s.root.doc)
-		}
+		rec = cmp.Or(parent.rec.children[executing.Call], newEmptyRecording(s.root.doc))
 	}
-	state := &runState{
-		session:    s,
-		rec:        rec,
-		id:         executing.Run,
-		parent:     parent,
-		childOf:    make(map[string]*runState),
-		claimed:    make(map[int64]bool),
-		interrupts: make(map[string]string),
-		recordedID: make(map[string]string),
-		sent:       make(map[string]chan struct{}),
-		repeated:   make(map[string]int),
-	}
-	state.comparison = newComparison(rec.doc.Run.ID, rec.events)
+	state := s.newRunState(executing.Run, rec, parent)
 	isChild := executing.Parent != ""
 	state.planActions(isChild)
 	s.runs[executing.Run] = state
@@ -102,6 +88,23 @@ func (s *session) attach(executing record.Executing) *runState {
 		s.drivers.Go(func() { _, _ = state.driveRun(state.ctx) }) // an error also ends the parent, which waits for the child
 	}
 	return state
+}
+
+// newRunState returns the state of a new run with that id, which repeats rec. parent is nil for the first run.
+func (s *session) newRunState(id string, rec *recording, parent *runState) *runState {
+	return &runState{
+		session:    s,
+		rec:        rec,
+		id:         id,
+		parent:     parent,
+		comparison: newComparison(rec.doc.Run.ID, rec.events),
+		childOf:    make(map[string]*runState),
+		claimed:    make(map[int64]bool),
+		interrupts: make(map[string]string),
+		recordedID: make(map[string]string),
+		sent:       make(map[string]chan struct{}),
+		repeated:   make(map[string]int),
+	}
 }
 
 // runOf returns the state of the run that ctx belongs to; nil if it belongs to none.
