@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 
 	"answerd/internal/client"
 	"answerd/internal/event"
-	"answerd/internal/sse"
 )
 
 const (
@@ -103,8 +103,7 @@ type streamEnd struct {
 }
 
 // readStream shows the events of a stream until the run ends or is suspended, and sets view.lastID after each. If the
-// stream ends earlier, or an event that ends it cannot be decoded, end is zero and err says why. If an event cannot be
-// shown, readStream cancels the run.
+// stream ends earlier, end is zero and err says why. If an event cannot be decoded or shown, readStream cancels the run.
 func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEnd, err error) {
 	for {
 		frame, err := stream.Next()
@@ -114,40 +113,29 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 		if frame.ID != "" {
 			view.lastID = frame.ID
 		}
-		end, ended, err := endOf(frame)
-		switch {
-		case err != nil:
-			return streamEnd{}, err
-		case ended:
-			view.endText()
-			return end, nil
+		e, err := event.Decode(bytes.Clone(frame.Data)) // the frame is valid only until the next one
+		if err == nil {
+			err = view.showEvent(e)
 		}
-		if err := view.showEvent(frame); err != nil { // for example, Out is closed
+		if err != nil { // for example, Out is closed
 			s.cancelRun(view)
 			return streamEnd{failed: err}, nil
 		}
+		switch body := e.Body.(type) {
+		case event.FinalAnswer:
+			end.final = &body
+		case event.RunError:
+			end.failed = fmt.Errorf("%s (%s)", body.Message, body.Code)
+		case event.Cancelled:
+			end.failed = errors.New("the run was cancelled")
+		case event.Suspended:
+			end.interrupts = body.Interrupts
+		default:
+			continue
+		}
+		view.endText()
+		return end, nil
 	}
-}
-
-// endOf returns how an event ends its stream. ended is false for an event that does not. The error means that the event
-// cannot be decoded.
-func endOf(frame sse.Frame) (end streamEnd, ended bool, err error) {
-	switch frame.Event {
-	case "final_answer":
-		end.final = new(event.FinalAnswer)
-		return end, true, decode(frame, end.final)
-	case "run_error":
-		var failed event.RunError
-		err = decode(frame, &failed)
-		return streamEnd{failed: fmt.Errorf("%s (%s)", failed.Message, failed.Code)}, true, err
-	case "cancelled":
-		return streamEnd{failed: errors.New("the run was cancelled")}, true, nil
-	case "suspended":
-		var suspended event.Suspended
-		err = decode(frame, &suspended)
-		return streamEnd{interrupts: suspended.Interrupts}, true, err
-	}
-	return streamEnd{}, false, nil
 }
 
 // ask sends the question of view and returns the stream of the run's events. If the question was sent before, its
@@ -185,7 +173,11 @@ func (s *Session) fetchRunID(ctx context.Context, view *runView) error {
 	if err != nil {
 		return fmt.Errorf("read the first event: %w", err)
 	}
-	return view.showEvent(first)
+	e, err := event.Decode(bytes.Clone(first.Data))
+	if err != nil {
+		return err
+	}
+	return view.showEvent(e)
 }
 
 // WaitForServers waits until no MCP server is connecting for the first time, so that a question to a process that has
