@@ -99,15 +99,11 @@ func (h *Handler) awaitRun(
 func (h *Handler) followRun(
 	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
 ) (run event.Run, suspended bool, err error) {
-	onlyEnd := observe == nil
-	if onlyEnd {
-		observe = func(event.Event) {}
-	}
 	var whileSuspended <-chan struct{}   // stopWaiting if the event at pos suspends the run, else nil, which blocks
 	handingOver := h.Agent.HandingOver() // nil once it was received
 	handedOver := false                  // this process no longer executes runs
 	for pos := int64(0); ; {
-		page, err := h.nextPage(ctx, id, pos, onlyEnd)
+		page, err := h.nextPage(ctx, id, pos, observe == nil)
 		switch {
 		case errors.Is(err, event.ErrGone):
 			// The log has dropped events of a long run after pos. Continue at the newest event, because the end is what
@@ -125,7 +121,9 @@ func (h *Handler) followRun(
 		}
 
 		for _, e := range page.Events {
-			observe(e)
+			if observe != nil {
+				observe(e)
+			}
 			pos = e.Seq
 			whileSuspended = nil
 			if isSuspended(e) {

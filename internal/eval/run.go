@@ -104,17 +104,22 @@ func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-cha
 		defer close(results)
 		defer workers.Wait()
 		defer close(caseIndexes)
-		for i, testCase := range suite.Cases {
-			for range testCase.Runs {
-				select {
-				case caseIndexes <- i:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
+		sendCaseIndexes(ctx, suite.Cases, caseIndexes)
 	}()
 	return results
+}
+
+// sendCaseIndexes sends the index of each case as often as the case says, or until ctx ends.
+func sendCaseIndexes(ctx context.Context, cases []Case, indexes chan<- int) {
+	for i, testCase := range cases {
+		for range testCase.Runs {
+			select {
+			case indexes <- i:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
 }
 
 // run asks the question of a case once, and returns what the answer did not meet of the expectations. A run that failed
