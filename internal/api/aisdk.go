@@ -21,10 +21,6 @@ var uiStreamHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
 // a person's answers, which resume a suspended run, or with results of the page's own tools, which start a run that
 // continues the message.
 func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "text/event-stream"); err != nil {
-		return err
-	}
-
 	var request aisdk.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
 		if request, err = aisdk.Decode(body); err == nil {
@@ -122,9 +118,6 @@ func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
 // Otherwise it answers 204, with which the SDK expects that there is nothing to stream. If the id is that of a run
 // (runOfChat), it streams that run, in progress or ended, whichever API format started it.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "text/event-stream"); err != nil {
-		return err
-	}
 	thread, err := chatIDOf(r)
 	if err != nil {
 		return err
