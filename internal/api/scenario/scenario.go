@@ -61,11 +61,31 @@ func All(t *testing.T) []Scenario {
 // can have. Their times are then replaced, one second apart from epoch on.
 func loadScenario(t *testing.T, dir string) Scenario {
 	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	log := memory.New(memory.Options{})
 	if err := log.Create(t.Context(), event.Run{ID: RunID, ThreadID: ThreadID}); err != nil {
 		t.Fatal(err)
 	}
-	appendEvents(t, log, filepath.Join(dir, "events.jsonl"))
+
+	w := event.NewWriter(log, RunID)
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		e, err := event.Decode(bytes.Clone(line))
+		if err == nil {
+			err = w.Append(t.Context(), e.Body)
+		}
+		if err != nil {
+			t.Fatalf("%s/events.jsonl:%d: %v", dir, n, err)
+		}
+	}
+
 	s := Scenario{Name: filepath.Base(dir), dir: dir}
 	for {
 		page, err := log.After(t.Context(), RunID, int64(len(s.Events)))
@@ -80,33 +100,8 @@ func loadScenario(t *testing.T, dir string) Scenario {
 			}
 			s.Events = append(s.Events, e)
 		}
-		if len(page.Events) == 0 || page.Ended {
+		if page.Ended || len(page.Events) == 0 {
 			return s
-		}
-	}
-}
-
-// appendEvents appends the events of a file to the run in log. The file has one event per line. Lines that begin with # are
-// comments.
-func appendEvents(t *testing.T, log event.Log, path string) {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	writer := event.NewWriter(log, RunID)
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for number := 1; lines.Scan(); number++ {
-		line := bytes.TrimSpace(lines.Bytes())
-		if len(line) == 0 || line[0] == '#' {
-			continue
-		}
-		e, err := event.Decode(bytes.Clone(line))
-		if err == nil {
-			err = writer.Append(t.Context(), e.Body)
-		}
-		if err != nil {
-			t.Fatalf("%s:%d: %v", path, number, err)
 		}
 	}
 }
