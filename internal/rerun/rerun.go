@@ -67,17 +67,8 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	if opts.Stall <= 0 {
 		opts.Stall = 2 * time.Second
 	}
-	s := &session{
-		otherModel: opts.Model != nil,
-		root:       rec,
-		log:        memory.New(memory.Options{Retention: 24 * time.Hour}),
-		runs:       make(map[string]*runState),
-		attached:   make(chan struct{}),
-		watch:      newWatch(),
-	}
-	s.ctx, s.end = context.WithCancelCause(ctx)
+	s := newSession(ctx, rec, opts)
 	defer s.end(nil)
-	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
 	first, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -109,6 +100,21 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	}
 	s.drivers.Wait()
 	return &Result{Differences: s.differences(), Events: events}, nil
+}
+
+// newSession returns the session of a recording, without agents and runs. The caller must call s.end.
+func newSession(ctx context.Context, rec *recording, opts Options) *session {
+	s := &session{
+		otherModel: opts.Model != nil,
+		root:       rec,
+		log:        memory.New(memory.Options{Retention: 24 * time.Hour}),
+		runs:       make(map[string]*runState),
+		attached:   make(chan struct{}),
+		watch:      newWatch(),
+	}
+	s.ctx, s.end = context.WithCancelCause(ctx)
+	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
+	return s
 }
 
 // newAgent returns an agent that executes the runs of a session with the settings of the recording. History, turns
