@@ -127,19 +127,14 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 	all := tools.Tools(ctx)
 	for i := range cfg.agents {
 		a := &cfg.agents[i]
-		var names, needApproval, limits []string
+		var names, needApproval []string
 		for _, t := range a.FilterTools(all) {
 			names = append(names, t.Name)
 			if t.NeedsApproval {
 				needApproval = append(needApproval, t.Name)
 			}
 		}
-		budget := a.Budget.Within(cfg.budget()).ByName()
-		for _, name := range []string{"tool_calls", "input_tokens", "output_tokens", "total_tokens", "seconds", "result_bytes", "cost"} {
-			if budget[name] > 0 {
-				limits = append(limits, fmt.Sprintf("%s %g", name, budget[name]))
-			}
-		}
+		limits := describeLimits(a.Budget.Within(cfg.budget()))
 		id, turns := a.ID, cfg.MaxTurns
 		if a.MaxTurns > 0 {
 			turns = min(turns, a.MaxTurns)
@@ -153,6 +148,17 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 
 	table.Flush()
 	fmt.Fprintln(stdout)
+}
+
+// describeLimits returns the limits of a budget that are set, such as "tool_calls 5".
+func describeLimits(budget agent.Budget) (limits []string) {
+	byName := budget.ByName()
+	for _, name := range []string{"tool_calls", "input_tokens", "output_tokens", "total_tokens", "seconds", "result_bytes", "cost"} {
+		if byName[name] > 0 {
+			limits = append(limits, fmt.Sprintf("%s %g", name, byName[name]))
+		}
+	}
+	return limits
 }
 
 // maxNamesInTable is how many names a cell of a table has at most.

@@ -46,7 +46,7 @@ type askFlags struct {
 // question from stdin, unless stdin is a terminal.
 func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	const usage = `usage: answerd ask [-url U] [-token-file F] [-agent A] [-thread T] [-json] [-export FILE] [-yes] "question"`
-	flags, words, err := parseAskFlags("ask", args, true)
+	flags, words, err := parseAskFlags("ask", args)
 	if err != nil {
 		return &usageError{usage}
 	}
@@ -69,23 +69,22 @@ func askCommand(ctx context.Context, args []string, environ environment, stdout,
 
 // chatCommand runs `answerd chat`, which asks questions in one thread.
 func chatCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
-	flags, words, err := parseAskFlags("chat", args, false)
+	flags, words, err := parseAskFlags("chat", args)
 	if err != nil || len(words) > 0 {
 		return &usageError{"usage: answerd chat [-url U] [-token-file F] [-agent A] [-thread T] [-yes]"}
 	}
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
 }
 
-// parseAskFlags parses the arguments of ask or chat. words are the arguments that are not flags. isAsk adds the flags
-// that chat does not have.
-func parseAskFlags(command string, args []string, isAsk bool) (f askFlags, words []string, err error) {
+// parseAskFlags parses the arguments of a command, which is ask or chat. words are the arguments that are not flags.
+func parseAskFlags(command string, args []string) (f askFlags, words []string, err error) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
 	flags.StringVar(&f.agent, "agent", "", "named agent that answers")
 	flags.StringVar(&f.thread, "thread", "", "thread that the question continues")
 	flags.BoolVar(&f.yes, "yes", false, "approve every call")
-	if isAsk {
+	if command == "ask" {
 		flags.StringVar(&f.export, "export", "", "file for the export of the run")
 		flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
 	}
@@ -118,26 +117,39 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 // on this machine. If nothing listens there, withSession starts one in this process, waits for its MCP servers before
 // it calls use, and stops it before it returns. It returns the error of use.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
-	url, isLocal := flags.url, false
+	url := flags.url
 	if url == "" {
 		var err error
 		if url, err = environ.serviceURL(); err != nil {
 			return err
 		}
-		if !isAlive(ctx, url) {
-			service, err := startLocalService(ctx, environ, stderr)
-			if err != nil {
-				return err
-			}
-			defer service.stop()
-			url, isLocal = service.url, true
+	}
+	isLocal := flags.url == "" && !isAlive(ctx, url)
+	if isLocal {
+		service, err := startLocalService(ctx, environ, stderr)
+		if err != nil {
+			return err
+		}
+		defer service.stop()
+		url = service.url
+	}
+	session := newSession(url, flags, environ, stdout)
+	defer session.Close()
+	if isLocal {
+		if err := session.WaitForServers(ctx); err != nil {
+			return err
 		}
 	}
+	return use(session)
+}
+
+// newSession returns a session with the answerd at url, which asks the person at this terminal.
+func newSession(url string, flags askFlags, environ environment, stdout io.Writer) *terminal.Session {
 	markdown := !flags.json && isTerminal(os.Stdout) && environ.wantsColors()
 	if isTerminal(os.Stdout) && !markdown {
 		stdout = terminal.PlainWriter(stdout) // an answer must not control the terminal
 	}
-	session := terminal.New(terminal.Options{
+	return terminal.New(terminal.Options{
 		URL: url, Token: tokenReader(flags.tokenFile), Agent: flags.agent, Thread: flags.thread,
 		JSON: flags.json, Export: flags.export, ApproveAll: flags.yes,
 		// Err is not the writer of the log, which writes in the background: a prompt must be visible before its answer.
@@ -146,13 +158,6 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 		OutTerminal: markdown, ErrTerminal: isTerminal(os.Stderr) && environ.get("TERM") != "dumb",
 		ErrColors: isTerminal(os.Stderr) && environ.wantsColors(),
 	})
-	defer session.Close()
-	if isLocal {
-		if err := session.WaitForServers(ctx); err != nil {
-			return err
-		}
-	}
-	return use(session)
 }
 
 // wantsColors reports whether a terminal may get colours: NO_COLOR is not set (no-color.org), and TERM is not dumb.
@@ -196,17 +201,17 @@ type localService struct {
 	stop func() // drains the service and waits for its end
 }
 
-// startLocalService starts an answerd for this process alone, with the settings of environ, and returns when it accepts
-// connections. It is on a free port of the loopback interface, without TLS, authentication, rules and METRICS_ADDR. It
-// logs only errors, unless LOG_LEVEL or DEBUG is set. The end of ctx does not stop it.
-func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
+// localConfig returns the settings of environ for an answerd that serves this process alone: on a free port of the
+// loopback interface, without TLS, authentication, rules and METRICS_ADDR. Its log has only errors, unless LOG_LEVEL or
+// DEBUG is set. The caller must close cfg.listener.
+func localConfig(environ environment) (config, error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
-		return nil, err
+		return config{}, err
 	}
 	// The port must be known before serve builds the parts, because it belongs to the redirect URI of sign-ins.
 	if cfg.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, fmt.Errorf("listen on loopback: %w", err)
+		return config{}, fmt.Errorf("listen on loopback: %w", err)
 	}
 	cfg.Addr = cfg.listener.Addr().String()
 	if cfg.PublicURL == "" {
@@ -220,7 +225,16 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {
 		cfg.LogLevel = "error"
 	}
+	return cfg, nil
+}
 
+// startLocalService starts an answerd with the localConfig of environ, and returns when it accepts connections. The end
+// of ctx does not stop it.
+func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
+	cfg, err := localConfig(environ)
+	if err != nil {
+		return nil, err
+	}
 	// SIGINT must not end the service at once: the session needs it in order to cancel its run.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	listening, ended := make(chan string, 1), make(chan error, 1)
@@ -410,11 +424,7 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 		url, configuration = service.url, "the settings of this process"
 	}
 
-	showProgress := func(string) {} // replaces the line that it wrote before; "" clears it
-	if isTerminal(os.Stderr) && environ.get("TERM") != "dumb" {
-		showProgress = func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) }
-	}
-
+	showProgress := newProgressLine(environ)
 	table := eval.NewTable(stdout, suite)
 	opts := eval.Options{
 		URL: strings.TrimRight(url, "/"), Parallel: f.parallel,
@@ -431,6 +441,15 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 	showProgress("")
 	report.Configuration = configuration
 	return report, err
+}
+
+// newProgressLine returns a function that shows text on stderr in place of the text that it showed before; "" clears
+// the line. The function does nothing if stderr is not a terminal that can do that.
+func newProgressLine(environ environment) func(text string) {
+	if !isTerminal(os.Stderr) || environ.get("TERM") == "dumb" {
+		return func(string) {}
+	}
+	return func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) }
 }
 
 // reportFiles are the files of the reports; nil for a report that was not asked for. They are created before the first

@@ -61,7 +61,7 @@ func TestAskFlagsEndAtTheSeparator(t *testing.T) {
 		"a -- -5 -- plus 3": "a -5 -- plus 3",
 		"-- -url":           "-url",
 	} {
-		flags, words, err := parseAskFlags("ask", strings.Fields(args), true)
+		flags, words, err := parseAskFlags("ask", strings.Fields(args))
 		got := strings.Join(words, " ")
 		if flags.json {
 			got = "json " + got

@@ -18,6 +18,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/token"
+	"answerd/internal/llm"
 	"answerd/internal/tlsconfig"
 )
 
@@ -43,36 +44,43 @@ func (c *config) modelEndpoints() []modelEndpoint {
 	shared := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
 	for _, profile := range c.servedModels() {
-		id := cmp.Or(profile.Upstream, profile.ID)
-		if !hasOwnEndpoint(profile) {
-			shared.models = append(shared.models, id)
-			continue
+		if hasOwnEndpoint(profile) {
+			own = append(own, c.ownEndpoint(profile, shared))
+		} else {
+			shared.models = append(shared.models, upstreamModel(profile))
 		}
-		// What the profile does not set is that of LLM_BASE_URL, as in endpointConfig.
-		endpoint := shared
-		endpoint.models, endpoint.headers, endpoint.query = []string{id}, profile.Headers, profile.Query
-		if profile.BaseURL != "" {
-			endpoint.baseURL, endpoint.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
-			endpoint.key, endpoint.tls = auth.Secret{}, nil
-		}
-		if certificate := c.modelCertificates.models[profile.ID]; certificate != nil {
-			endpoint.tls = certificate
-		}
-		key := profile.APIKey
-		if profile.APIKeyFile != "" {
-			// A file that cannot be read leaves the key empty; the endpoint's answer then shows that it is missing.
-			key = (&secretFile{path: profile.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
-		}
-		hasOwnKey := key != "" || profile.APIKeyFile != ""
-		if hasOwnKey || profile.BaseURL != "" { // LLM_API_KEY is never sent to another URL.
-			endpoint.key, endpoint.keySetting = auth.NewSecret(key), "MODELS_FILE, api_key of "+profile.ID
-		}
-		own = append(own, endpoint)
 	}
 	if len(shared.models) == 0 {
 		return own // every model has an endpoint of its own
 	}
 	return append([]modelEndpoint{shared}, own...)
+}
+
+// upstreamModel returns the id that the model of a profile has at its endpoint.
+func upstreamModel(profile llm.Profile) string { return cmp.Or(profile.Upstream, profile.ID) }
+
+// ownEndpoint returns the endpoint of a profile. What the profile does not set is that of shared, the endpoint at
+// LLM_BASE_URL, as in endpointConfig.
+func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEndpoint {
+	endpoint := shared
+	endpoint.models, endpoint.headers, endpoint.query = []string{upstreamModel(profile)}, profile.Headers, profile.Query
+	if profile.BaseURL != "" {
+		endpoint.baseURL, endpoint.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
+		endpoint.key, endpoint.tls = auth.Secret{}, nil
+	}
+	if certificate := c.modelCertificates.models[profile.ID]; certificate != nil {
+		endpoint.tls = certificate
+	}
+	key := profile.APIKey
+	if profile.APIKeyFile != "" {
+		// A file that cannot be read leaves the key empty; the endpoint's answer then shows that it is missing.
+		key = (&secretFile{path: profile.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
+	}
+	hasOwnKey := key != "" || profile.APIKeyFile != ""
+	if hasOwnKey || profile.BaseURL != "" { // LLM_API_KEY is never sent to another URL.
+		endpoint.key, endpoint.keySetting = auth.NewSecret(key), "MODELS_FILE, api_key of "+profile.ID
+	}
+	return endpoint
 }
 
 // endpointState describes what a probe found out about an endpoint.
@@ -172,30 +180,12 @@ func (e *modelEndpoint) suggestVersionedURL(ctx context.Context) (suggested stri
 // listModels sends GET {base}/{path}/models. err means that the endpoint did not respond. ids are nil unless the
 // response is 200 with a list of models; they are not nil for an empty list.
 func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int, ids []string, err error) {
-	u, err := url.Parse(e.baseURL)
-	if err != nil {
-		return 0, nil, errors.New("not a URL")
-	}
 	ctx, cancel := context.WithTimeout(ctx, modelListTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(path, "models").String(), nil)
+	req, err := e.newListRequest(ctx, path)
 	if err != nil {
 		return 0, nil, errors.New("not a URL")
 	}
-	if password, ok := u.User.Password(); ok {
-		req.SetBasicAuth(u.User.Username(), password)
-	}
-	if !e.key.IsZero() {
-		req.Header.Set("Authorization", "Bearer "+e.key.Reveal())
-	}
-	for name, v := range e.headers {
-		req.Header.Set(name, v)
-	}
-	query := req.URL.Query()
-	for name, v := range e.query {
-		query.Set(name, v)
-	}
-	req.URL.RawQuery = query.Encode()
 
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
@@ -224,6 +214,33 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 		ids = append(ids, fmt.Sprintf("%.100s", m.ID)) // a long id would make the report unreadable
 	}
 	return resp.StatusCode, ids, nil
+}
+
+// newListRequest returns the request GET {base}/{path}/models, with the key, the headers and the query of the endpoint.
+func (e *modelEndpoint) newListRequest(ctx context.Context, path string) (*http.Request, error) {
+	base, err := url.Parse(e.baseURL)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(path, "models").String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if password, ok := base.User.Password(); ok {
+		req.SetBasicAuth(base.User.Username(), password)
+	}
+	if !e.key.IsZero() {
+		req.Header.Set("Authorization", "Bearer "+e.key.Reveal())
+	}
+	for name, value := range e.headers {
+		req.Header.Set(name, value)
+	}
+	query := req.URL.Query()
+	for name, value := range e.query {
+		query.Set(name, value)
+	}
+	req.URL.RawQuery = query.Encode()
+	return req, nil
 }
 
 // publicURL returns the URL s without the parts that may be secret: user, password and query.

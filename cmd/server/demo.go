@@ -141,35 +141,41 @@ func runDemoService(ctx context.Context, only, addr, iam string, environ environ
 	}
 }
 
+// demoServices are the services that runDemo has started.
+type demoServices []*demoService
+
+// start starts a service on a free port of the loopback interface, and returns its URL.
+func (s *demoServices) start(build serviceBuilder) (url string, err error) {
+	service, err := startDemoService("127.0.0.1:0", build)
+	if err != nil {
+		return "", err
+	}
+	*s = append(*s, service)
+	return service.url, nil
+}
+
+// stop stops all services.
+func (s *demoServices) stop() {
+	for _, service := range *s {
+		service.stopService()
+	}
+}
+
 // runDemo starts the services on loopback, configures answerd to use them, and serves until ctx ends. The settings of
 // environ stay, except for those that connect the services. If environ has a model endpoint or OPENAI_API_KEY, the demo
 // uses that and starts no stand-in.
 func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer, logger *slog.Logger) error {
 	secret := rand.Text()
-	var services []*demoService
-	defer func() {
-		for _, p := range services {
-			p.stopService()
-		}
-	}()
-
-	start := func(build serviceBuilder) (url string, err error) {
-		p, err := startDemoService("127.0.0.1:0", build)
-		if err == nil {
-			services = append(services, p)
-			url = p.url
-		}
-		return url, err
-	}
-
-	iam, err := start(buildIAM("", secret, logger))
+	var services demoServices
+	defer services.stop()
+	iam, err := services.start(buildIAM("", secret, logger))
 	if err != nil {
 		return err
 	}
 	// People allow anonymous callers in order to reach the demo from elsewhere, for example in a container. Then their
 	// browsers cannot reach a page of the MCP server on loopback.
 	anonymous, _ := parseBool(environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
-	mcpServer, err := start(buildMCPServer(iam, !anonymous, logger))
+	mcpServer, err := services.start(buildMCPServer(iam, !anonymous, logger))
 	if err != nil {
 		return err
 	}
@@ -183,7 +189,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 
 	isReal := environ.get("LLM_BASE_URL") != "" || environ.get("OPENAI_API_KEY") != ""
 	if !isReal {
-		model, err := start(buildModel)
+		model, err := services.start(buildModel)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -61,16 +62,10 @@ func (e environment) readSettings() (map[string]string, error) {
 			continue
 		}
 		value := e.get(name)
-		if f.Type == secret {
-			if path := e.get(name + "_FILE"); path != "" {
-				b, err := os.ReadFile(path)
-				if err != nil {
-					return nil, &configError{name + "_FILE", "cannot be read: " + fileReason(err)}
-				}
-				value = strings.TrimRight(string(b), "\r\n")
-				if strings.TrimSpace(value) == "" { // a setting of another name must not take its place unnoticed
-					return nil, &configError{name + "_FILE", "is empty"}
-				}
+		if f.Type == secret && e.get(name+"_FILE") != "" {
+			var err error
+			if value, err = e.readSecretFile(name + "_FILE"); err != nil {
+				return nil, err
 			}
 		}
 		if value != "" {
@@ -78,6 +73,20 @@ func (e environment) readSettings() (map[string]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// readSecretFile returns the secret in the file that a setting names, without line breaks at its end. An empty file is
+// an error, because a setting of another name must not take its place unnoticed.
+func (e environment) readSecretFile(setting string) (string, error) {
+	content, err := os.ReadFile(e.get(setting))
+	if err != nil {
+		return "", &configError{setting, "cannot be read: " + fileReason(err)}
+	}
+	secret := strings.TrimRight(string(content), "\r\n")
+	if strings.TrimSpace(secret) == "" {
+		return "", &configError{setting, "is empty"}
+	}
+	return secret, nil
 }
 
 const (
@@ -243,6 +252,21 @@ func (c *config) logSettingWarnings(logger *slog.Logger) {
 	}
 }
 
+// deriveSettings sets the settings that follow from others: OTEL_SDK_DISABLED turns off all telemetry, PORT can decide
+// the address, and the variables of OpenAI's clients take the place of the model endpoint and its key.
+func (c *config) deriveSettings() {
+	if c.OTelSDKDisabled {
+		c.EnableTracing, c.OTelMetricsExporter, c.OTelLogsExporter = false, nil, "none"
+	}
+	if c.portDecides {
+		c.Addr = ":" + c.Port
+	}
+	c.LLMBaseURL = cmp.Or(c.LLMBaseURL, c.lookup("OPENAI_BASE_URL"), "https://"+openAIHost+"/v1")
+	if c.LLMAPIKey.IsZero() {
+		c.LLMAPIKey = auth.NewSecret(c.lookup("OPENAI_API_KEY"))
+	}
+}
+
 // loadConfig reads the settings, the files of models and agents, the keys and the TLS files. It checks what can be
 // checked without the network and without the parts that serve builds. The error is a *configError about the first
 // setting that is wrong. The config that comes with an error is incomplete: only runDemo looks at it, for the model
@@ -261,22 +285,8 @@ func loadConfig(environ environment) (config, error) {
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
-	if cfg.OTelSDKDisabled {
-		cfg.EnableTracing, cfg.OTelMetricsExporter, cfg.OTelLogsExporter = false, nil, "none"
-	}
 	cfg.portDecides = settings["ADDR"] == "" && cfg.Port != ""
-	if cfg.portDecides {
-		cfg.Addr = ":" + cfg.Port
-	}
-	if cfg.LLMBaseURL == "" {
-		cfg.LLMBaseURL = environ.get("OPENAI_BASE_URL")
-	}
-	if cfg.LLMBaseURL == "" {
-		cfg.LLMBaseURL = "https://" + openAIHost + "/v1"
-	}
-	if cfg.LLMAPIKey.IsZero() {
-		cfg.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
-	}
+	cfg.deriveSettings()
 	if err := cfg.readModels(); err != nil {
 		return config{}, err
 	}

@@ -42,17 +42,22 @@ func (c *config) checkEventDirectory() error {
 	if !isDirectory {
 		return nil
 	}
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		var file *os.File
-		if file, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err == nil {
-			err = file.Close()
-		}
-	}
-	if err != nil {
+	if err := createLockFile(dir); err != nil {
 		return &configError{"EVENTS_URL", fmt.Sprintf("%s: cannot be used as a directory: %s", dir, fileReason(err))}
 	}
 	return nil
+}
+
+// createLockFile creates a directory, and an empty lock file in it, unless they exist.
+func createLockFile(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	return file.Close()
 }
 
 // describeEventLog returns where events are stored, in words.

@@ -109,20 +109,19 @@ const retryInterval = 5 * time.Second
 
 // followFiles calls read to reload a configuration when one of its files changes, and at each hangup, until ctx ends.
 // read returns what it has read for the log, such as the number of rules. An error of read means that the configuration
-// was refused and the current one stays in use. A file that was read while it was being written is usually refused; the
-// end of the writing is another change, so that the next check reads the file again.
+// was refused and the current one stays in use.
 //
-// A refused configuration is read again after retryInterval even without a change, because the reason may be elsewhere:
-// in another file that was replaced at the same time and is read a moment later, such as the mcp.json with the servers
-// of an agent; in a file that the configuration names and that does not exist yet; or in permissions. If it is refused
-// again, this is logged only for a new reason.
+// A refused configuration is read again after retryInterval even without a change, because the reason may be in another
+// file that does not exist yet or is read a moment later, or in permissions. If the configuration is refused again, that
+// is logged only for a new reason.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	refusal := "" // the first line of the error of the last call of read; "" after a success
 	var readAt time.Time
+	const retryCause = "it was refused before"
 	for {
-		cause, isRetry := "the file has changed", false
+		var cause string // why the configuration is read, for the log
 		select {
 		case <-ctx.Done():
 			return
@@ -130,25 +129,27 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 			cause = "SIGHUP"
 			files.hasChanged() // the next check must not see changes that are read now
 		case <-tick.C:
-			if !files.hasChanged() {
-				if refusal == "" || time.Since(readAt) < retryInterval {
-					continue
-				}
-				cause, isRetry = "it was refused before", true
+			switch {
+			case files.hasChanged():
+				cause = "the file has changed"
+			case refusal != "" && time.Since(readAt) >= retryInterval:
+				cause = retryCause
+			default:
+				continue
 			}
 		}
 		size, err := recoverPanic(read)
 		readAt = time.Now()
-		if err != nil {
-			reason, _, _ := strings.Cut(err.Error(), "\n") // further lines may be the stack of a panic, which differs each time
-			if !isRetry || reason != refusal {
-				logger.Error(what+" refused; the one in use stays", "cause", cause, "error", err, "help", helpPage(err))
-			}
-			refusal = reason
+		if err == nil {
+			refusal = ""
+			logger.Info(what+" read again", "cause", cause, size)
 			continue
 		}
-		refusal = ""
-		logger.Info(what+" read again", "cause", cause, size)
+		reason, _, _ := strings.Cut(err.Error(), "\n") // further lines may be the stack of a panic, which differs each time
+		if cause != retryCause || reason != refusal {
+			logger.Error(what+" refused; the one in use stays", "cause", cause, "error", err, "help", helpPage(err))
+		}
+		refusal = reason
 	}
 }
 

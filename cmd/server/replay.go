@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -102,74 +103,56 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 		return nil, fmt.Errorf("create the log: %w", err)
 	}
 	p.config = &cfg
-
-	var ends []func()
-	end = func() {
-		for _, f := range slices.Backward(ends) {
-			f()
-		}
-	}
-
-	if model != "" {
-		tel, err := telemetry.New(ctx, telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Logger: logger})
-		if err != nil {
-			return nil, fmt.Errorf("create the telemetry: %w", err)
-		}
-		models := openModels(ctx, cfg, tel, logger)
-		ends = append(ends, models.close)
-		p.options.Model, p.options.ModelID = models.router, model
-	}
 	if tools {
-		servers, err := connectTools(cfg, mcp.Options{Logger: logger, StartWait: checkTimeout})
-		if err != nil {
-			end()
+		if p.tools, err = presentTools(ctx, cfg, logger); err != nil {
 			return nil, err
 		}
-		ends = append(ends, servers.close)
-		p.tools = []export.Tool{}
-		all := servers.client.ToolsFor(ctx, auth.Identity{}) // waits for the servers
-		if down := servers.client.Unavailable(true); len(down) > 0 {
-			end() // the tools of these servers would look as if they had been removed
-			return nil, fmt.Errorf("the tools cannot be compared: no connection to %s (answerd check says why)", strings.Join(down, ", "))
-		}
-		for _, t := range all {
-			p.tools = append(p.tools, record.Definition(t))
-		}
 	}
-	return end, nil
+	if model == "" {
+		return func() {}, nil
+	}
+	tel, err := telemetry.New(ctx, telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Logger: logger})
+	if err != nil {
+		return nil, fmt.Errorf("create the telemetry: %w", err)
+	}
+	models := openModels(ctx, cfg, tel, logger)
+	p.options.Model, p.options.ModelID = models.router, model
+	return models.close, nil
+}
+
+// presentTools returns the definitions of the tools that the MCP servers have now, never nil. It waits until it has tried
+// to connect to all of them. A server that is down is an error: its tools would look as if they had been removed.
+func presentTools(ctx context.Context, cfg config, logger *slog.Logger) ([]export.Tool, error) {
+	servers, err := connectTools(cfg, mcp.Options{Logger: logger, StartWait: checkTimeout})
+	if err != nil {
+		return nil, err
+	}
+	defer servers.close()
+	all := servers.client.ToolsFor(ctx, auth.Identity{}) // waits for the servers
+	if down := servers.client.Unavailable(true); len(down) > 0 {
+		return nil, fmt.Errorf("the tools cannot be compared: no connection to %s (answerd check says why)", strings.Join(down, ", "))
+	}
+	definitions := []export.Tool{}
+	for _, t := range all {
+		definitions = append(definitions, record.Definition(t))
+	}
+	return definitions, nil
 }
 
 // replayAll runs all files again, several at a time, and then prints their reports in the order of files. The error
 // says that runs differ, or which files could not be run again; it is then a *usageError, unless ctx has ended.
 func (p *replayer) replayAll(ctx context.Context, files []string) error {
-	reports, errs := make([]string, len(files)), make([]error, len(files))
-	different := make([]bool, len(files))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(replayWorkers, len(files)) {
-		wg.Go(func() {
-			for i := range next {
-				reports[i], different[i], errs[i] = p.replay(ctx, files[i])
-			}
-		})
-	}
-
-	for i := range files {
-		next <- i
-	}
-
-	close(next)
-	wg.Wait()
-
+	var errs []error
 	differing := 0
-	for i, report := range reports {
+	for _, report := range p.replayConcurrently(ctx, files) {
 		// Texts of exports and answers of models must not control the terminal.
-		if _, err := io.WriteString(p.out, terminal.PlainText(report)); err != nil {
+		if _, err := io.WriteString(p.out, terminal.PlainText(report.text)); err != nil {
 			return fmt.Errorf("print a report: %w", err)
 		}
-		if different[i] {
+		if report.differs {
 			differing++
 		}
+		errs = append(errs, report.err)
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -182,6 +165,34 @@ func (p *replayer) replayAll(ctx context.Context, files []string) error {
 		return fmt.Errorf("%d of %d runs differ from their recording", differing, len(files))
 	}
 	return nil
+}
+
+// replayReport is the result of one export that was run again.
+type replayReport struct {
+	text    string // printed
+	differs bool   // the run or the present settings differ from the recording
+	err     error  // the export could not be run again
+}
+
+// replayConcurrently runs all files again, replayWorkers at a time, and returns their reports in the order of files.
+func (p *replayer) replayConcurrently(ctx context.Context, files []string) []replayReport {
+	reports := make([]replayReport, len(files))
+	next := make(chan int) // indexes of files
+	var workers sync.WaitGroup
+	for range min(replayWorkers, len(files)) {
+		workers.Go(func() {
+			for i := range next {
+				text, differs, err := p.replay(ctx, files[i])
+				reports[i] = replayReport{text, differs, err}
+			}
+		})
+	}
+	for i := range files {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	return reports
 }
 
 // replay runs the export in file again. report is the text to print, and different says that the run or the present
@@ -285,19 +296,19 @@ func finalText(e event.Event) string {
 // half of the column, or else at the end of the column.
 func wrap(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
-		runes := []rune(line)
-		for len(runes) > columnWidth {
+		rest := []rune(line)
+		for len(rest) > columnWidth {
 			end := columnWidth
-			for i := columnWidth; i > columnWidth/2; i-- {
-				if runes[i] == ' ' {
-					end = i
-					break
-				}
+			for end > columnWidth/2+1 && rest[end] != ' ' {
+				end--
 			}
-			lines = append(lines, string(runes[:end]))
-			runes = []rune(strings.TrimLeft(string(runes[end:]), " "))
+			if rest[end] != ' ' { // the second half of the column has no space
+				end = columnWidth
+			}
+			lines = append(lines, string(rest[:end]))
+			rest = []rune(strings.TrimLeft(string(rest[end:]), " "))
 		}
-		lines = append(lines, string(runes))
+		lines = append(lines, string(rest))
 	}
 	return lines
 }

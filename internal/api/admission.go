@@ -248,24 +248,32 @@ type rejectionLog struct {
 // maxRejections lines. A line says how many rejections before it have none, and names page, the document that says what
 // to do. It is written without the mutex, because a slow log must not block other requests.
 func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, page help.Page, key string, attrs ...any) {
-	l.mu.Lock()
-	if now := time.Now(); l.keys == nil || now.Sub(l.since) >= rejectionInterval {
-		l.since, l.keys = now, make(map[string]bool)
-	}
-	if l.keys[key] || len(l.keys) == maxRejections {
-		l.omitted++
-		l.mu.Unlock()
+	omitted, ok := l.admit(key)
+	if !ok {
 		return
 	}
-	l.keys[key] = true
-	omitted := l.omitted
-	l.omitted = 0
-	l.mu.Unlock()
 	attrs = append(attrs, page.Attr())
 	if omitted > 0 {
 		attrs = append(attrs, "omitted_lines", omitted)
 	}
 	logger.WarnContext(ctx, "request rejected", attrs...)
+}
+
+// admit reports whether a line about key may be written now, and counts the rejection. omitted is how many rejections
+// before it have no line.
+func (l *rejectionLog) admit(key string) (omitted int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); l.keys == nil || now.Sub(l.since) >= rejectionInterval {
+		l.since, l.keys = now, make(map[string]bool)
+	}
+	if l.keys[key] || len(l.keys) == maxRejections {
+		l.omitted++
+		return 0, false
+	}
+	l.keys[key] = true
+	omitted, l.omitted = l.omitted, 0
+	return omitted, true
 }
 
 // logRateLimited logs the caller of a request that was refused with p, so that operators can find who exceeds a limit.

@@ -100,9 +100,6 @@ func canAskAnything(event.Suspended) bool { return true }
 
 // getAGUICapabilities serves GET /agui/capabilities.
 func (h *Handler) getAGUICapabilities(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	writeJSON(w, http.StatusOK, "application/json", agui.Capabilities())
 	return nil
 }

@@ -21,10 +21,6 @@ var uiStreamHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
 // a person's answers, which resume a suspended run, or with results of the page's own tools, which start a run that
 // continues the message.
 func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "text/event-stream"); err != nil {
-		return err
-	}
-
 	var request aisdk.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
 		if request, err = aisdk.Decode(body); err == nil {
@@ -35,12 +31,10 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if run, found, err := h.runOfChat(r, request.ThreadID); err != nil {
+	if request.ThreadID, err = h.threadOfChat(r, request.ThreadID); err != nil {
 		return err
-	} else if found {
-		request.ThreadID = run.ThreadID
-		req.ThreadID = run.ThreadID
 	}
+	req.ThreadID = request.ThreadID
 	if len(request.Answers) > 0 {
 		// A page posts its message with all answers, including those that it has posted before. If no answer is to an
 		// open interrupt, the request can only be about results of the page's own tools.
@@ -109,14 +103,21 @@ func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bo
 	return run, err == nil, err
 }
 
+// threadOfChat returns the thread of a chat: the thread of the run whose id the chat has (runOfChat), or else the thread
+// with the same id as the chat.
+func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
+	run, found, err := h.runOfChat(r, chatID)
+	if found {
+		return run.ThreadID, nil
+	}
+	return chatID, err
+}
+
 // resumeUIChat serves GET /api/chat/{id}/stream. If the id is that of a chat, it streams the chat's newest run from its
 // beginning while the run is in progress, and after that only if the page may have missed the end (missedEnd).
 // Otherwise it answers 204, with which the SDK expects that there is nothing to stream. If the id is that of a run
 // (runOfChat), it streams that run, in progress or ended, whichever API format started it.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "text/event-stream"); err != nil {
-		return err
-	}
 	thread, err := chatIDOf(r)
 	if err != nil {
 		return err
@@ -202,14 +203,13 @@ func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisd
 // stopUIChat serves POST /api/chat/{id}/stop: it cancels the running and suspended runs of the chat. It waits at most
 // cancelWait for the end of each.
 func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
-	thread, err := chatIDOf(r)
+	id, err := chatIDOf(r)
 	if err != nil {
 		return err
 	}
-	if run, found, err := h.runOfChat(r, thread); err != nil {
+	thread, err := h.threadOfChat(r, id)
+	if err != nil {
 		return err
-	} else if found {
-		thread = run.ThreadID
 	}
 	for _, status := range []event.Status{event.StatusRunning, event.StatusSuspended} {
 		page, err := h.Log.Runs(r.Context(), event.Filter{

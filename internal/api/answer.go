@@ -20,9 +20,6 @@ var errContextEnded = newProblem("timeout", "The caller left.")
 // suspended after the time that the caller prefers to wait (Prefer: wait, RFC 7240 section 4.3), it answers 202 with
 // the run's status. For a background run it does so at once.
 func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	req, err := h.decodeRequest(r, native.Decode)
 	if err != nil {
 		return err
@@ -99,7 +96,7 @@ func (h *Handler) awaitRun(
 func (h *Handler) followRun(
 	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
 ) (run event.Run, suspended bool, err error) {
-	var whileSuspended <-chan struct{}   // stopWaiting while the run is suspended, else nil, which blocks
+	var whileSuspended <-chan struct{}   // stopWaiting if the event at pos suspends the run, else nil, which blocks
 	handingOver := h.Agent.HandingOver() // nil once it was received
 	handedOver := false                  // this process no longer executes runs
 	for pos := int64(0); ; {
@@ -120,29 +117,26 @@ func (h *Handler) followRun(
 			return event.Run{}, false, err
 		}
 
-		if observe != nil {
-			for _, e := range page.Events {
+		for _, e := range page.Events {
+			if observe != nil {
 				observe(e)
 			}
-		}
-		if page.Ended {
-			run, err := h.Log.Run(ctx, id)
-			return run, false, err
-		}
-		if n := len(page.Events); n > 0 {
-			last := page.Events[n-1]
-			pos = last.Seq
+			pos = e.Seq
 			whileSuspended = nil
-			if isSuspended(last) {
+			if isSuspended(e) {
 				whileSuspended = stopWaiting
 			}
-			continue
 		}
-		if handedOver {
+		switch {
+		case page.Ended:
+			run, err := h.Log.Run(ctx, id)
+			return run, false, err
+		case len(page.Events) > 0:
+			continue // read on until the page is empty
+		case handedOver:
 			return event.Run{}, false, handedOverProblem(id)
 		}
 
-		// The page is empty and the run has not ended: wait.
 		select {
 		case <-page.More:
 		case <-whileSuspended:
@@ -200,9 +194,6 @@ func isSuspended(e event.Event) bool {
 // postAnswerStream serves POST /answer/stream: it starts a run and streams it. With Last-Event-ID it resumes the stream
 // of an earlier run instead. It then ignores the body, which is the question of that run: clients repeat it.
 func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "text/event-stream"); err != nil {
-		return err
-	}
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		if _, err := h.readBody(r); err != nil { // only then does net/http notice that the caller leaves
 			return err
@@ -223,9 +214,6 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 // EventSource reconnects with the same URL and Last-Event-ID (HTML Living Standard, section 9.2). So a request with
 // that header resumes the stream of an earlier run, and a request without it starts a run.
 func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "text/event-stream"); err != nil {
-		return err
-	}
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		return h.resumeFromEventID(w, r, id)
 	}

@@ -73,9 +73,14 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 		h.streamRun(w, r, run.ID, 0, formatOf(chat.NewEncoder(head, request.IncludeUsage)))
 		return nil
 	}
+	return h.awaitCompletion(w, r, head)
+}
+
+// awaitCompletion waits until the run has ended, and answers with the completion.
+func (h *Handler) awaitCompletion(w http.ResponseWriter, r *http.Request, head chat.Header) error {
 	collector := chat.NewCollector(head)
 	eventCount := int64(0)
-	run, err = h.awaitRun(r.Context(), run.ID, nil, func(e event.Event) {
+	run, err := h.awaitRun(r.Context(), head.ID, nil, func(e event.Event) {
 		eventCount++
 		collector.Add(e)
 	})

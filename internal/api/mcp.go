@@ -61,12 +61,8 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		var batch []json.RawMessage // a body that is not a batch is an object, which Unmarshal refuses
-		switch {
-		case !json.Valid(body):
-			return newProblem("invalid_request", "The body is not JSON.")
-		case json.Unmarshal(body, &batch) == nil && len(batch) > maxBatch:
-			return newProblem("invalid_request", fmt.Sprintf("The body has more than %d messages.", maxBatch))
+		if err := checkMCPBody(body); err != nil {
+			return err
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
@@ -79,6 +75,18 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 	h.mcpServer.ServeHTTP(filter, r)
 	if filter.dropped {
 		return newProblem("not_found", "There is no such session.")
+	}
+	return nil
+}
+
+// checkMCPBody returns a problem if body is not JSON, or a batch of more than maxBatch messages.
+func checkMCPBody(body []byte) error {
+	var batch []json.RawMessage // a body that is not a batch is an object, which Unmarshal refuses
+	switch {
+	case !json.Valid(body):
+		return newProblem("invalid_request", "The body is not JSON.")
+	case json.Unmarshal(body, &batch) == nil && len(batch) > maxBatch:
+		return newProblem("invalid_request", fmt.Sprintf("The body has more than %d messages.", maxBatch))
 	}
 	return nil
 }

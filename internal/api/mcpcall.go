@@ -293,28 +293,34 @@ func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 // would stay suspended.
 func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt event.Interrupt) {
 	contentError := ""
-	for n := range maxElicitations + 1 {
-		answer := mcpserver.ElicitResult{Action: mcpserver.ActionCancel}
-		if n < maxElicitations {
-			elicited, err := t.call.Elicit(ctx, newElicitation(interrupt, contentError))
-			if err == nil {
-				answer = elicited
-			}
+	for range maxElicitations {
+		answer, err := t.call.Elicit(ctx, newElicitation(interrupt, contentError))
+		if err != nil {
+			break
 		}
-		if ctx.Err() != nil {
+		invalid := t.giveAnswer(ctx, run, interrupt, answer)
+		if invalid == nil {
 			return
 		}
-		err := t.h.Agent.Answer(ctx, t.caller, run, mcptool.InputOf(interrupt, answer.Action, answer.Content))
-		invalid, askAgain := errors.AsType[*agent.ContentError](err)
-		if askAgain {
-			contentError = describeContentError(invalid)
-			continue
-		}
-		if err != nil && !isResolved(err) && ctx.Err() == nil {
-			t.h.Logger.WarnContext(ctx, "the run did not accept the answer of an MCP client", "run_id", run, "error", err)
-		}
-		return
+		contentError = describeContentError(invalid)
 	}
+	t.giveAnswer(ctx, run, interrupt, mcpserver.ElicitResult{Action: mcpserver.ActionCancel})
+}
+
+// giveAnswer gives the run the client's answer to an interrupt. It returns the error of content that does not match the
+// schema, and logs any other error. If ctx has ended, it does nothing.
+func (t *answerCall) giveAnswer(ctx context.Context, run string, interrupt event.Interrupt, answer mcpserver.ElicitResult) *agent.ContentError {
+	if ctx.Err() != nil {
+		return nil
+	}
+	err := t.h.Agent.Answer(ctx, t.caller, run, mcptool.InputOf(interrupt, answer.Action, answer.Content))
+	if invalid, ok := errors.AsType[*agent.ContentError](err); ok {
+		return invalid
+	}
+	if err != nil && !isResolved(err) && ctx.Err() == nil {
+		t.h.Logger.WarnContext(ctx, "the run did not accept the answer of an MCP client", "run_id", run, "error", err)
+	}
+	return nil
 }
 
 // suspendedResult returns the result of a call whose run is suspended. If the client can give the input with another

@@ -56,19 +56,19 @@ func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 func (h *Handler) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
-			v := recover()
-			if v == nil {
+			reason := recover()
+			switch reason {
+			case nil:
 				return
+			case http.ErrAbortHandler:
+				panic(http.ErrAbortHandler)
 			}
-			if v != http.ErrAbortHandler {
-				h.Logger.ErrorContext(r.Context(), "panic in a handler", "path", r.URL.Path,
-					"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-				if w.(*deadlineWriter).status == 0 {
-					h.writeProblem(w, r, newProblem("internal", "Something went wrong inside the service."))
-					return
-				}
+			h.Logger.ErrorContext(r.Context(), "panic in a handler", "path", r.URL.Path,
+				"panic", fmt.Sprint(reason), "stack", string(debug.Stack()))
+			if w.(*deadlineWriter).status != 0 {
+				panic(http.ErrAbortHandler)
 			}
-			panic(http.ErrAbortHandler)
+			h.writeProblem(w, r, newProblem("internal", "Something went wrong inside the service."))
 		}()
 		next.ServeHTTP(w, r)
 	})

@@ -131,6 +131,17 @@ func requireJSON(r *http.Request) error {
 	return nil
 }
 
+// accepting returns f for requests that accept mediaType, the media type of its response. Other requests get the problem
+// of requireAcceptable.
+func accepting(mediaType string, f func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if err := requireAcceptable(r, mediaType); err != nil {
+			return err
+		}
+		return f(w, r)
+	}
+}
+
 // requireAcceptable returns a problem if the Accept header excludes offered, the media type of the response. Of the
 // media ranges that match offered, the most specific one counts (RFC 9110 section 12.5.1). A request without Accept, or
 // with an empty one, accepts any media type.

@@ -79,23 +79,32 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 	if request.PreviousID == "" {
 		return nil
 	}
-	id, _, _ := responses.ParseID(request.PreviousID)
-	previous, err := h.findResponse(r, request.PreviousID)
-	if errors.Is(err, event.ErrGone) { // the thread keeps the turn, perhaps longer than the log keeps the run's events
-		previous.run, err = h.ownedRun(r, id)
-		if errors.Is(err, event.ErrGone) && previous.run.ThreadID != "" {
-			err = nil // the thread is all that is needed of the run
-		}
-	}
+	threadID, err := h.threadOfResponse(r, request.PreviousID)
 	if err != nil {
 		return missingResponse(err, "previous_response_id")
 	}
-	if request.ThreadID != "" && request.ThreadID != previous.run.ThreadID {
+	if request.ThreadID != "" && request.ThreadID != threadID {
 		return &responses.Invalid{Param: "answerd.thread_id", Message: "is not the thread of the previous response"}
 	}
-	request.ThreadID = previous.run.ThreadID
-	request.AfterRun = id
+	request.ThreadID = threadID
+	request.AfterRun, _, _ = responses.ParseID(request.PreviousID)
 	return nil
+}
+
+// threadOfResponse returns the thread of the caller's response with that id. The thread keeps the turn of the response,
+// perhaps longer than the log keeps the run or its events, so a run that is gone is an error only if its thread is not
+// known.
+func (h *Handler) threadOfResponse(r *http.Request, id string) (string, error) {
+	span, err := h.findResponse(r, id)
+	if !errors.Is(err, event.ErrGone) {
+		return span.run.ThreadID, err
+	}
+	runID, _, _ := responses.ParseID(id)
+	run, err := h.ownedRun(r, runID)
+	if errors.Is(err, event.ErrGone) && run.ThreadID != "" {
+		err = nil
+	}
+	return run.ThreadID, err
 }
 
 // startProblem returns err, an error of Agent.Start, as the problem of the parameter of request that is the cause. If
@@ -172,11 +181,18 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span resp
 	case background:
 		return h.writeResponse(w, r, span, head)
 	}
+	return h.awaitResponse(w, r, span.run.ID, head)
+}
+
+// awaitResponse waits until the run has ended or is suspended, and answers with the response. If the log has dropped
+// events of the run, the response has only the answer, and the answer is the error event.ErrGone if a suspension or
+// calls are what the response should have.
+func (h *Handler) awaitResponse(w http.ResponseWriter, r *http.Request, runID string, head responses.Header) error {
 	enc := responses.NewEncoder(head)
 	calledTools := false
 	eventCount := int64(0)
 	// closedChannel stops the wait at a suspension, because that ends the response.
-	run, err := h.awaitRun(r.Context(), span.run.ID, closedChannel, func(e event.Event) {
+	run, err := h.awaitRun(r.Context(), runID, closedChannel, func(e event.Event) {
 		eventCount++
 		if e.Seq == eventCount { // after a gap, the encoder gets no more events
 			enc.Encode(e)
@@ -245,21 +261,9 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
+	stream, skip, err := parseResponseQuery(r.URL.RawQuery)
 	if err != nil {
-		return newProblem("invalid_request", "The query is malformed.")
-	}
-	skip := 0 // events of the stream that the caller has
-	stream, err := strconv.ParseBool(cmp.Or(query.Get("stream"), "false"))
-	if err != nil {
-		return newProblem("invalid_request", "The parameter stream must be true or false.")
-	}
-	if after := query.Get("starting_after"); after != "" {
-		n, err := strconv.ParseUint(after, 10, 31)
-		if err != nil || !stream {
-			return newProblem("invalid_request", "The parameter starting_after must be the sequence_number of an event, and needs stream=true.")
-		}
-		skip = int(n) + 1 // sequence numbers start at 0
+		return err
 	}
 	head, err := h.responseHeader(r, span, skip)
 	if err != nil {
@@ -270,6 +274,27 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	return h.writeResponse(w, r, span, head)
+}
+
+// parseResponseQuery parses the query of GET /v1/responses/{response_id}. stream says that the caller wants a stream,
+// and skip is the number of events of the stream that the caller already has.
+func parseResponseQuery(raw string) (stream bool, skip int, err error) {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return false, 0, newProblem("invalid_request", "The query is malformed.")
+	}
+	if stream, err = strconv.ParseBool(cmp.Or(query.Get("stream"), "false")); err != nil {
+		return false, 0, newProblem("invalid_request", "The parameter stream must be true or false.")
+	}
+	after := query.Get("starting_after")
+	if after == "" {
+		return stream, 0, nil
+	}
+	n, err := strconv.ParseUint(after, 10, 31)
+	if err != nil || !stream {
+		return false, 0, newProblem("invalid_request", "The parameter starting_after must be the sequence_number of an event, and needs stream=true.")
+	}
+	return stream, int(n) + 1, nil // sequence numbers start at 0
 }
 
 // cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response when the run has ended,
@@ -304,10 +329,8 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, reques
 		return missingResponse(err, "input")
 	}
 	var inputs []agent.Input
-	for _, a := range request.Approvals {
-		if !hasApproval(events, a) {
-			inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
-		}
+	for _, a := range missingApprovals(events, request.Approvals) {
+		inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
 	}
 	if len(inputs) > 0 {
 		err = h.Agent.Answer(r.Context(), identity(r), id, inputs...)
@@ -319,18 +342,23 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, reques
 	if events, err = h.allEvents(r.Context(), id); err != nil {
 		return err
 	}
-	notGiven := func(a responses.Approval) bool { return !hasApproval(events, a) }
-	if wasAnswered && slices.ContainsFunc(request.Approvals, notGiven) {
+	if wasAnswered && len(missingApprovals(events, request.Approvals)) > 0 {
 		return newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
 	}
 	span.Span = spanAnswering(events, request.Approvals)
 	return h.sendResponse(w, r, span, request.Stream, request.Background)
 }
 
-// hasApproval reports whether the events have this answer to an approval request, with the same decision.
-func hasApproval(events []event.Event, a responses.Approval) bool {
-	return slices.ContainsFunc(events, func(e event.Event) bool {
-		b, ok := e.Body.(event.ApprovalResolved)
-		return ok && b.InterruptID == a.Interrupt && b.Approved == a.Approve
-	})
+// missingApprovals returns the answers to approval requests that the events do not have, with the same decision.
+func missingApprovals(events []event.Event, approvals []responses.Approval) (missing []responses.Approval) {
+	for _, a := range approvals {
+		hasAnswer := slices.ContainsFunc(events, func(e event.Event) bool {
+			resolved, ok := e.Body.(event.ApprovalResolved)
+			return ok && resolved.InterruptID == a.Interrupt && resolved.Approved == a.Approve
+		})
+		if !hasAnswer {
+			missing = append(missing, a)
+		}
+	}
+	return missing
 }

@@ -60,30 +60,30 @@ func (h *Handler) addPublicRoutes(router chi.Router) {
 // addNativeRoutes adds the routes of the native format.
 func (h *Handler) addNativeRoutes(r chi.Router) {
 	// Ask a question.
-	r.Post("/answer", h.withProblems(h.postAnswer))
-	r.Post("/answer/stream", h.withProblems(h.postAnswerStream))
-	r.Get("/answer/stream", h.withProblems(h.getAnswerStream))
+	r.Post("/answer", h.withProblems(accepting("application/json", h.postAnswer)))
+	r.Post("/answer/stream", h.withProblems(accepting("text/event-stream", h.postAnswerStream)))
+	r.Get("/answer/stream", h.withProblems(accepting("text/event-stream", h.getAnswerStream)))
 
 	// Runs of any API format, and input from people.
-	getOrHead(r, "/runs", h.withProblems(h.listRuns))
+	getOrHead(r, "/runs", h.withProblems(accepting("application/json", h.listRuns)))
 	getOrHead(r, "/runs/{run_id}", h.withProblems(h.getRun))
 	r.Delete("/runs/{run_id}", h.withProblems(h.deleteRun))
-	r.Get("/runs/{run_id}/events", h.withProblems(h.streamEvents))
-	getOrHead(r, "/runs/{run_id}/export", h.withProblems(h.exportRun))
+	r.Get("/runs/{run_id}/events", h.withProblems(accepting("text/event-stream", h.streamEvents)))
+	getOrHead(r, "/runs/{run_id}/export", h.withProblems(accepting("application/json", h.exportRun)))
 	getOrHead(r, "/runs/{run_id}/receipt", h.withProblems(h.getReceipt))
-	getOrHead(r, "/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
+	getOrHead(r, "/runs/{run_id}/results/{call_id}", h.withProblems(accepting("application/json", h.getResult)))
 	r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
 	r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))
 
 	// Threads of any API format.
-	getOrHead(r, "/threads", h.withProblems(h.listThreads))
-	getOrHead(r, "/threads/{thread_id}", h.withProblems(h.getThread))
+	getOrHead(r, "/threads", h.withProblems(accepting("application/json", h.listThreads)))
+	getOrHead(r, "/threads/{thread_id}", h.withProblems(accepting("application/json", h.getThread)))
 	r.Patch("/threads/{thread_id}", h.withProblems(h.renameThread))
 	r.Delete("/threads/{thread_id}", h.withProblems(h.deleteThread))
 
 	// Tools, agents and MCP servers, without a run.
 	getOrHead(r, "/tools", h.withProblems(h.listTools))
-	r.Post("/tools/{name}/call", h.withProblems(h.callTool))
+	r.Post("/tools/{name}/call", h.withProblems(accepting("application/json", h.callTool)))
 	getOrHead(r, "/agents", h.withProblems(h.listAgents))
 	getOrHead(r, "/agents/{id}", h.withProblems(h.getAgent))
 	getOrHead(r, "/servers", h.withProblems(h.listServers))
@@ -110,14 +110,14 @@ func (h *Handler) addOpenAIRoutes(r chi.Router) {
 // addProtocolRoutes adds the routes of the AI SDK, AG-UI and MCP.
 func (h *Handler) addProtocolRoutes(r chi.Router) {
 	// The AI SDK's useChat.
-	r.Post("/api/chat", h.withProblems(h.postUIChat))
-	r.Get("/api/chat/{id}/stream", h.withProblems(h.resumeUIChat))
+	r.Post("/api/chat", h.withProblems(accepting("text/event-stream", h.postUIChat)))
+	r.Get("/api/chat/{id}/stream", h.withProblems(accepting("text/event-stream", h.resumeUIChat)))
 	r.Post("/api/chat/{id}/stop", h.withProblems(h.stopUIChat))
 
 	// AG-UI.
 	r.Post("/agui", h.withProblems(h.postAGUI))
 	r.Post("/agui/{agent}", h.withProblems(h.postAGUI))
-	getOrHead(r, "/agui/capabilities", h.withProblems(h.getAGUICapabilities))
+	getOrHead(r, "/agui/capabilities", h.withProblems(accepting("application/json", h.getAGUICapabilities)))
 
 	// The agent as an MCP server.
 	r.Post("/mcp", h.withProblems(h.serveMCP))

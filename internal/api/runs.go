@@ -54,9 +54,6 @@ func (h *Handler) getRun(w http.ResponseWriter, r *http.Request) error {
 // streamEvents serves GET /runs/{run_id}/events. Last-Event-ID has precedence over the parameter
 // after, because an EventSource repeats its URL when it reconnects.
 func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "text/event-stream"); err != nil {
-		return err
-	}
 	id := pathParam(r, "run_id")
 	var pos int64
 	if after := r.URL.Query().Get("after"); after != "" {
@@ -88,9 +85,6 @@ func resumePosition(r *http.Request, id string, pos int64) (int64, error) {
 
 // exportRun serves GET /runs/{run_id}/export: the run as one document (api/openapi/export.schema.json).
 func (h *Handler) exportRun(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	id := pathParam(r, "run_id")
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
@@ -154,9 +148,6 @@ func noResult() error {
 
 // getResult serves GET /runs/{run_id}/results/{call_id}: the whole result of one tool call.
 func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	id, call := pathParam(r, "run_id"), pathParam(r, "call_id")
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
@@ -258,9 +249,6 @@ var listStatuses = []event.Status{event.StatusRunning, event.StatusSuspended, ev
 
 // listRuns serves GET /runs: a page of the caller's runs, newest first.
 func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	query := r.URL.Query()
 	filter := event.Filter{
 		Owner:    ownerOf(r),
@@ -303,31 +291,41 @@ func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// runsOfThread returns all runs of a thread that the log has, with their children, newest first.
+func (h *Handler) runsOfThread(ctx context.Context, owner event.Owner, threadID string) (runs []event.Run, err error) {
+	filter := event.Filter{Owner: owner, ThreadID: threadID, Children: true, Limit: event.MaxPage}
+	for {
+		page, err := h.Log.Runs(ctx, filter)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, page.Runs...)
+		if page.Next == "" {
+			return runs, nil
+		}
+		filter.Before = page.Next
+	}
+}
+
 // deleteWithChildren deletes a run that has ended, after its children and their children. Callers cannot delete
 // children one by one, because GET /runs does not list them.
 func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 	if run.Agent == "" { // only a named agent can ask another agent, which starts a child
 		return h.Log.Delete(ctx, run.ID)
 	}
-	filter := event.Filter{Owner: run.Owner, ThreadID: run.ThreadID, Children: true, Limit: event.MaxPage}
-	for {
-		page, err := h.Log.Runs(ctx, filter)
-		if err != nil {
+	runs, err := h.runsOfThread(ctx, run.Owner, run.ThreadID)
+	if err != nil {
+		return err
+	}
+	for _, child := range runs {
+		if child.ParentID != run.ID {
+			continue
+		}
+		if err := h.deleteWithChildren(ctx, child); err != nil && !isMissing(err) {
 			return err
 		}
-		for _, child := range page.Runs {
-			if child.ParentID != run.ID {
-				continue
-			}
-			if err := h.deleteWithChildren(ctx, child); err != nil && !isMissing(err) {
-				return err
-			}
-		}
-		filter.Before = page.Next
-		if filter.Before == "" {
-			return h.Log.Delete(ctx, run.ID)
-		}
 	}
+	return h.Log.Delete(ctx, run.ID)
 }
 
 // queryLimit returns the parameter limit, a number from 1 to maximum, or defaultLimit if the query does not have it.

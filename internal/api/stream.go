@@ -192,15 +192,8 @@ func (s *stream) writeStreamHeader() bool {
 // that the log has into one write, and returns after the page in which the write reaches maxWrite bytes. ok is false if
 // the caller has left. If the log cannot be read, it cuts the stream with a panic.
 func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) {
-	buffer := buffers.Get().(*[]byte)
-	s.buf = (*buffer)[:0]
-	defer func() {
-		if cap(s.buf) <= 2*maxWrite {
-			*buffer = s.buf
-			buffers.Put(buffer)
-		}
-		s.buf = nil
-	}()
+	returnBuffer := s.borrowBuffer()
+	defer returnBuffer()
 	for written := false; ; {
 		page, err := s.h.Log.After(ctx, s.run, s.pos)
 		if err != nil {
@@ -211,16 +204,31 @@ func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) 
 			s.buf = s.format.append(s.buf, e)
 			s.pos = e.Seq
 			s.atPos = e.Body
-			if len(s.buf) >= maxWrite {
-				if !s.flushBuffer() {
-					return page, false
-				}
-				written = true
+			if len(s.buf) < maxWrite {
+				continue
 			}
+			if !s.flushBuffer() {
+				return page, false
+			}
+			written = true
 		}
 		if !page.HasNext || written {
 			return page, len(s.buf) == 0 || s.flushBuffer()
 		}
+	}
+}
+
+// borrowBuffer sets s.buf to an empty buffer of the pool. returnBuffer puts it back into the pool, unless it has
+// grown large.
+func (s *stream) borrowBuffer() (returnBuffer func()) {
+	buffer := buffers.Get().(*[]byte)
+	s.buf = (*buffer)[:0]
+	return func() {
+		if cap(s.buf) <= 2*maxWrite {
+			*buffer = s.buf
+			buffers.Put(buffer)
+		}
+		s.buf = nil
 	}
 }
 

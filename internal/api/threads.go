@@ -57,9 +57,6 @@ func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Th
 
 // listThreads serves GET /threads: a page of the caller's threads, the one that was updated last first.
 func (h *Handler) listThreads(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	query := r.URL.Query()
 	limit, err := queryLimit(query, 50, event.MaxThreadsPage)
 	if err != nil {
@@ -93,9 +90,6 @@ const (
 // getThread serves GET /threads/{thread_id}: the thread with a page of its messages, the newest page without the
 // parameter before.
 func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	query := r.URL.Query()
 	limit, err := queryLimit(query, 50, maxThreadMessages)
 	if err != nil {
@@ -223,17 +217,9 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	var runs []event.Run
-	for f := (event.Filter{Owner: t.Owner, ThreadID: t.ID, Children: true, Limit: event.MaxPage}); ; {
-		page, err := h.Log.Runs(r.Context(), f)
-		if err != nil {
-			return err
-		}
-		runs = append(runs, page.Runs...)
-		f.Before = page.Next
-		if f.Before == "" {
-			break
-		}
+	runs, err := h.runsOfThread(r.Context(), t.Owner, t.ID)
+	if err != nil {
+		return err
 	}
 
 	for _, run := range runs {

@@ -70,9 +70,6 @@ func setAgent(req *agent.Request, id string) error {
 // callTool serves POST /tools/{name}/call: one tool call without a model. The body of a successful
 // call is that of the event tool_result, so that both are read in the same way.
 func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
-	if err := requireAcceptable(r, "application/json"); err != nil {
-		return err
-	}
 	body, err := h.readBody(r)
 	if err != nil {
 		return err

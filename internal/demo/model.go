@@ -195,10 +195,8 @@ func composeReply(request *chatRequest) *reply {
 	if len(calls) == 0 && len(tools) > 0 && request.requiresCall() {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
 	}
-	for i, planned := range calls {
-		// The number of the question makes the ids of a repeated question differ.
-		sum := sha256.Sum256([]byte(fmt.Sprint(conversation.turn, i, conversation.question, planned.tool)))
-		calls[i].id = fmt.Sprintf("call_%x", sum[:12])
+	for i := range calls {
+		calls[i].id = conversation.callID(i, calls[i].tool)
 	}
 
 	remaining := calls[min(len(conversation.results), len(calls)):]
@@ -251,6 +249,13 @@ type conversation struct {
 	words    int      // of all messages
 }
 
+// callID returns the id of the call with a number, from 0, for the last question. The number of the question makes the
+// ids of a repeated question differ.
+func (c *conversation) callID(number int, tool string) string {
+	sum := sha256.Sum256([]byte(fmt.Sprint(c.turn, number, c.question, tool)))
+	return fmt.Sprintf("call_%x", sum[:12])
+}
+
 // readConversation reads the messages of a request.
 func readConversation(request *chatRequest) (c conversation) {
 	value := "" // the last result of a calculation in the messages so far
@@ -262,11 +267,11 @@ func readConversation(request *chatRequest) (c conversation) {
 				value = matches[len(matches)-1][1]
 			}
 		}
-		firstResult := textResult.FindStringIndex(text)
+		textResultAt := textResult.FindStringIndex(text)
 		switch {
 		case m.Role == "tool":
 			c.results = append(c.results, text)
-		case m.Role == "user" && firstResult != nil && firstResult[0] == 0: // results in text tool calling
+		case m.Role == "user" && textResultAt != nil && textResultAt[0] == 0: // results in text tool calling
 			c.results = append(c.results, textResult.Split(text, -1)[1:]...)
 		case m.Role == "user":
 			if c.turn > 0 {

@@ -112,18 +112,26 @@ func zoneArguments(groups []string) any {
 		return args{}
 	}
 	for n := min(3, len(words)); n > 0; n-- {
-		name := strings.Join(words[:n], " ")
-		if zone := cityZones[strings.ToLower(name)]; zone != "" {
+		if zone := zoneOf(strings.Join(words[:n], " ")); zone != "" {
 			return args{"time_zone": zone}
-		}
-		city := wordStart.ReplaceAllStringFunc(strings.ReplaceAll(strings.ToLower(name), " ", "_"), strings.ToUpper)
-		for _, zone := range []string{name, "Europe/" + city, "America/" + city, "Asia/" + city, "Africa/" + city, "Australia/" + city, "Pacific/" + city} {
-			if _, err := time.LoadLocation(zone); err == nil {
-				return args{"time_zone": zone}
-			}
 		}
 	}
 	return args{"time_zone": truncate(placeName, 64)}
+}
+
+// zoneOf returns the IANA time zone of a place, which may also be the name of a time zone. It returns "" for a place that
+// it does not know.
+func zoneOf(place string) string {
+	if zone := cityZones[strings.ToLower(place)]; zone != "" {
+		return zone
+	}
+	city := wordStart.ReplaceAllStringFunc(strings.ReplaceAll(strings.ToLower(place), " ", "_"), strings.ToUpper)
+	for _, zone := range []string{place, "Europe/" + city, "America/" + city, "Asia/" + city, "Africa/" + city, "Australia/" + city, "Pacific/" + city} {
+		if _, err := time.LoadLocation(zone); err == nil {
+			return zone
+		}
+	}
+	return ""
 }
 
 // followUp matches a question that continues a calculation, such as "And times two?". resultValue matches the value
@@ -182,21 +190,30 @@ func planCalls(question string, offered []string) []call {
 	positions := make(map[call]int) // of calls in the question
 	for _, r := range rules {
 		offsets := r.pattern.FindAllStringIndex(question, maxMatches)
-		for i, m := range r.pattern.FindAllStringSubmatch(question, maxMatches) {
+		for i, groups := range r.pattern.FindAllStringSubmatch(question, maxMatches) {
 			tool := r.tool
 			if tool == "" {
-				tool = m[1]
+				tool = groups[1]
 			}
-			// An offered name may begin with a server's prefix.
-			index := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
-			if arguments := r.arguments(m); arguments != nil && index >= 0 {
-				positions[call{tool: offered[index], arguments: encodeJSON(arguments)}] = offsets[i][0]
+			name, isOffered := offeredName(offered, tool)
+			if arguments := r.arguments(groups); arguments != nil && isOffered {
+				positions[call{tool: name, arguments: encodeJSON(arguments)}] = offsets[i][0]
 			}
 		}
 	}
 	return slices.SortedFunc(maps.Keys(positions), func(a, b call) int {
 		return cmp.Or(cmp.Compare(positions[a], positions[b]), cmp.Compare(a.tool, b.tool), cmp.Compare(a.arguments, b.arguments))
 	})
+}
+
+// offeredName returns the name under which a tool is offered, which may begin with a server's prefix. ok is false if the
+// tool is not offered.
+func offeredName(offered []string, tool string) (name string, ok bool) {
+	i := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
+	if i < 0 {
+		return "", false
+	}
+	return offered[i], true
 }
 
 // helpText returns the answer to a question that no rule recognizes: examples of questions for the offered tools, and

@@ -294,15 +294,19 @@ var (
 // searchDocs sets the title and the text of the entry that contains the words of the query most often. Words in titles
 // count three times. If no entry has any of the words, only the summary is set.
 func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *docSearch) error {
+	var words []string
+	for _, word := range queryWord.FindAllString(strings.ToLower(r.Query), -1) {
+		if !slices.Contains(commonWords, word) {
+			words = append(words, strings.TrimSuffix(word, "s")) // singular and plural
+		}
+	}
+
 	best := 0
 	r.Summary = "The documentation has nothing about that."
 	for _, e := range docEntries {
 		score := 0
-		for _, word := range queryWord.FindAllString(strings.ToLower(r.Query), -1) {
-			if !slices.Contains(commonWords, word) {
-				word = strings.TrimSuffix(word, "s") // singular and plural
-				score += 3*strings.Count(strings.ToLower(e.title), word) + strings.Count(strings.ToLower(e.text), word)
-			}
+		for _, word := range words {
+			score += 3*strings.Count(strings.ToLower(e.title), word) + strings.Count(strings.ToLower(e.text), word)
 		}
 		if score > best {
 			best = score

@@ -68,9 +68,12 @@ func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit tim
 	defer cancel()
 	timer := time.AfterFunc(limit, cancel)
 	defer timer.Stop()
-	reply, err := e.awaitAnswer(asking, q, approve, r, func(busy time.Duration) error {
+	reply, err := e.awaitAnswer(asking, q, approve, r, func(delay time.Duration) error {
+		if r.runID != "" { // the run has begun, so its time must not stop
+			return wait(asking, delay)
+		}
 		timer.Stop()
-		err := wait(asking, busy)
+		err := wait(asking, delay)
 		timer.Reset(limit)
 		began = time.Now()
 		return err
@@ -91,27 +94,19 @@ func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit tim
 	return r, nil
 }
 
-// awaitAnswer sends the question until the run has an answer. Each time that the run is suspended, it answers the new
-// interrupts and sends the question again, which attaches to the same run because of its key. If the service is too
-// busy, it tries again, maxRetries times in all. It calls pause to wait if the run has not begun yet. It sets r.runID
-// and r.declined; the run's answer, and why there is none, are its results. A run with more than maxInterrupts
-// interrupts is an error.
+// awaitAnswer sends the question until the run has an answer, and returns that answer. Each time that the run is
+// suspended, it answers the new interrupts and sends the question again. Because of its idempotency key, the repeated
+// question attaches to the same run. If the service is too busy, awaitAnswer calls pause with the time to wait and tries
+// again, maxRetries times in all. It sets r.runID and r.declined.
 func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, pause func(time.Duration) error) (*reply, error) {
-	key := rand.Text()
-	answered := make(map[string]bool)
+	header := http.Header{"Idempotency-Key": {rand.Text()}}
+	answered := make(map[string]bool) // by the id of the interrupt
 	for retries := 0; ; {
 		var got reply
-		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, http.Header{"Idempotency-Key": {key}}, &got)
-		p, ok := errors.AsType[*client.Problem](err)
-		isBusy := ok && p.RetryAfter > 0 && p.IsBusy()
-		if isBusy && retries < maxRetries {
+		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
+		if p, ok := errors.AsType[*client.Problem](err); ok && p.IsBusy() && p.RetryAfter > 0 && retries < maxRetries {
 			retries++
-			if r.runID != "" { // The run has begun, so its time must not stop.
-				err = wait(ctx, p.RetryAfter)
-			} else {
-				err = pause(p.RetryAfter)
-			}
-			if err != nil {
+			if err := pause(p.RetryAfter); err != nil {
 				return nil, err
 			}
 			continue
@@ -123,11 +118,11 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 		if status != http.StatusAccepted {
 			return &got, nil
 		}
-		before := len(answered)
+		answeredBefore := len(answered)
 		if err := e.decideNew(ctx, r, got.Interrupts, approve, answered); err != nil {
 			return nil, err
 		}
-		if len(answered) == before { // The run is still suspended, since it has not processed the answers yet.
+		if len(answered) == answeredBefore { // The run is still suspended, since it has not processed the answers yet.
 			if err := wait(ctx, inputWait); err != nil {
 				return nil, err
 			}

@@ -20,6 +20,9 @@ type Failure struct {
 	Detail string `json:"detail"`
 }
 
+// failFunc reports that a run did not meet the expectation of the member with that name.
+type failFunc func(member, format string, args ...any)
+
 // check returns what a run did not meet of the expectations, all but the judge's. It continues after the first
 // failure: a report with all of them needs no second run. The run has an answer, and compile was called.
 func (e *Expect) check(r *outcome) (failures []Failure) {
@@ -51,15 +54,11 @@ func (e *Expect) check(r *outcome) (failures []Failure) {
 	return failures
 }
 
-// checkValue checks the answer as JSON. Numbers are compared by their exact values: 8 is 8.0, and a large id is not
-// the one next to it, which is the same float64.
-func (e *Expect) checkValue(r *outcome, fail func(member, format string, args ...any)) {
+// checkValue checks the answer as JSON: the values at the pointers of e.JSON, and the whole against e.schema. Numbers
+// are compared by their exact values: 8 is 8.0, and a large id is not the one next to it, which is the same float64.
+func (e *Expect) checkValue(r *outcome, fail failFunc) {
 	if e.JSON == nil && e.schema == nil {
 		return
-	}
-	member := "json"
-	if e.JSON == nil {
-		member = "schema"
 	}
 	raw := r.output
 	if raw == nil {
@@ -69,6 +68,10 @@ func (e *Expect) checkValue(r *outcome, fail func(member, format string, args ..
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	if !json.Valid(raw) || dec.Decode(&value) != nil {
+		member := "json"
+		if e.JSON == nil {
+			member = "schema"
+		}
 		fail(member, "the answer is not JSON: %q", printable(r.answer, maxShown))
 		return
 	}
@@ -121,34 +124,44 @@ func valueAt(value any, pointer string) (any, bool) {
 	return value, true
 }
 
-// checkCalls checks which tools were called. Calls that are not expected do not matter, unless never_calls has them:
-// in_order asks for a subsequence, and otherwise each glob needs as many calls as it is listed times. One call may
-// count for several globs.
-func (e *Expect) checkCalls(calls []string, fail func(member, format string, args ...any)) {
+// checkCalls checks which tools were called; calls are their names. Calls that are not expected do not matter, unless
+// never_calls has them.
+func (e *Expect) checkCalls(calls []string, fail failFunc) {
 	if e.InOrder {
-		next := 0
-		for _, name := range calls {
-			if next < len(e.Calls) && matchesGlob(e.Calls[next], name) {
-				next++
-			}
-		}
-		if next < len(e.Calls) {
-			fail("calls", "%s is not called%s; the calls are %s", e.Calls[next], afterCalls(e.Calls[:next]), list(calls))
-		}
+		e.checkCallOrder(calls, fail)
 	} else {
-		wanted := make(map[string]int)
-		for _, glob := range e.Calls {
-			wanted[glob]++ // a glob that is listed twice wants two calls
-		}
-		for _, glob := range slices.Sorted(maps.Keys(wanted)) {
-			if got := countMatches(glob, calls); got < wanted[glob] {
-				fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, wanted[glob], list(calls))
-			}
-		}
+		e.checkCallCounts(calls, fail)
 	}
 	for _, glob := range e.NeverCalls {
 		if countMatches(glob, calls) > 0 {
 			fail("never_calls", "%s is called; the calls are %s", glob, list(calls))
+		}
+	}
+}
+
+// checkCallOrder checks that the globs of e.Calls match calls in this order. Other calls may be between them.
+func (e *Expect) checkCallOrder(calls []string, fail failFunc) {
+	matched := 0 // how many globs have a call so far
+	for _, name := range calls {
+		if matched < len(e.Calls) && matchesGlob(e.Calls[matched], name) {
+			matched++
+		}
+	}
+	if matched < len(e.Calls) {
+		fail("calls", "%s is not called%s; the calls are %s", e.Calls[matched], afterCalls(e.Calls[:matched]), list(calls))
+	}
+}
+
+// checkCallCounts checks that each glob of e.Calls matches at least as many calls as it is listed times. One call may
+// count for several globs.
+func (e *Expect) checkCallCounts(calls []string, fail failFunc) {
+	wanted := make(map[string]int)
+	for _, glob := range e.Calls {
+		wanted[glob]++
+	}
+	for _, glob := range slices.Sorted(maps.Keys(wanted)) {
+		if got := countMatches(glob, calls); got < wanted[glob] {
+			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, wanted[glob], list(calls))
 		}
 	}
 }

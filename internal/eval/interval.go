@@ -8,35 +8,37 @@ const z = 1.959963984540054
 // Interval is a confidence interval of 95 %.
 type Interval [2]float64
 
-// wilson returns the score interval of Wilson (1927) for a share of k in n. In contrast to the normal approximation it
-// stays within 0 and 1, and it is useful for a few runs, also if all of them pass. Without runs it is [0, 1].
-func wilson(k, n int) Interval {
-	if n == 0 {
+// wilson returns the score interval of Wilson (1927) for the share of the runs that passed. In contrast to the normal
+// approximation it stays within 0 and 1, and it is useful for a few runs, also if all of them pass. Without runs it is
+// [0, 1].
+func wilson(passed, runs int) Interval {
+	if runs == 0 {
 		return Interval{0, 1}
 	}
-	p, m := float64(k)/float64(n), float64(n)
-	center := (p + z*z/(2*m)) / (1 + z*z/m)
-	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	n := float64(runs)
+	share := float64(passed) / n
+	center := (share + z*z/(2*n)) / (1 + z*z/n)
+	half := z / (1 + z*z/n) * math.Sqrt(share*(1-share)/n+z*z/(4*n*n))
 	low, high := center-half, center+half
-	if k == 0 {
+	if passed == 0 {
 		low = 0 // exactly, whatever the rounding
 	}
-	if k == n {
+	if passed == runs {
 		high = 1
 	}
 	return Interval{low, high}
 }
 
-// difference returns the interval for the difference of two independent shares, k1 in n1 minus k2 in n2, by Newcombe's
-// hybrid score method (1998, method 10). If one of the shares has no runs, the interval is [-1, 1].
-func difference(k1, n1, k2, n2 int) Interval {
-	if n1 == 0 || n2 == 0 {
+// difference returns the interval for the difference of two independent shares, passed1 of runs1 minus passed2 of runs2,
+// by Newcombe's hybrid score method (1998, method 10). If one of the shares has no runs, the interval is [-1, 1].
+func difference(passed1, runs1, passed2, runs2 int) Interval {
+	if runs1 == 0 || runs2 == 0 {
 		return Interval{-1, 1}
 	}
-	p1, p2 := float64(k1)/float64(n1), float64(k2)/float64(n2)
-	a, b := wilson(k1, n1), wilson(k2, n2)
+	share1, share2 := float64(passed1)/float64(runs1), float64(passed2)/float64(runs2)
+	interval1, interval2 := wilson(passed1, runs1), wilson(passed2, runs2)
 	return Interval{
-		p1 - p2 - math.Hypot(p1-a[0], b[1]-p2),
-		p1 - p2 + math.Hypot(a[1]-p1, p2-b[0]),
+		share1 - share2 - math.Hypot(share1-interval1[0], interval2[1]-share2),
+		share1 - share2 + math.Hypot(interval1[1]-share1, share2-interval2[0]),
 	}
 }

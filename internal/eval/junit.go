@@ -54,26 +54,15 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 
 	for _, report := range r.Cases {
-		testCase := junitCase{
-			Class: suite.Name,
-			Name:  printable(report.Name, 1024),
-			Time:  fmt.Sprintf("%.3f", report.Seconds*float64(len(report.Results))),
-		}
-		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f",
-			report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)
-		if !report.Passed {
-			testCase.Failure = &junitFailure{Message: summary, Type: "expectation", Text: "\n" + strings.Join(report.reasons(), "\n") + "\n"}
-		}
-		lines := []string{summary}
+		testCase := newJUnitCase(suite.Name, report)
 		if change, ok := changes[report.Name]; ok {
-			lines = append(lines, fmt.Sprintf("%s: %.2f → %.2f", change.Change, change.Against, change.Rate))
+			testCase.Out += fmt.Sprintf("\n%s: %.2f → %.2f", change.Change, change.Against, change.Rate)
 		}
 		for _, run := range report.Results {
 			if run.RunID != "" {
-				lines = append(lines, "run "+printable(run.RunID, maxShown))
+				testCase.Out += "\nrun " + printable(run.RunID, maxShown)
 			}
 		}
-		testCase.Out = strings.Join(lines, "\n")
 		suite.Cases = append(suite.Cases, testCase)
 	}
 
@@ -88,4 +77,20 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, "\n")
 	return err
+}
+
+// newJUnitCase returns the test for a case. Its output is one line about how many runs passed.
+func newJUnitCase(suite string, report CaseReport) junitCase {
+	summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f",
+		report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)
+	testCase := junitCase{
+		Class: suite,
+		Name:  printable(report.Name, 1024),
+		Time:  fmt.Sprintf("%.3f", report.Seconds*float64(len(report.Results))),
+		Out:   summary,
+	}
+	if !report.Passed {
+		testCase.Failure = &junitFailure{Message: summary, Type: "expectation", Text: "\n" + strings.Join(report.reasons(), "\n") + "\n"}
+	}
+	return testCase
 }

@@ -1,7 +1,6 @@
 package eval
 
 import (
-	"cmp"
 	"encoding/json"
 	"io"
 	"math"
@@ -105,13 +104,15 @@ func (c *CaseReport) summarize() {
 // summarize sets the fields of the report that follow from its cases.
 func (r *Report) summarize(elapsed time.Duration) {
 	r.Seconds = elapsed.Round(time.Millisecond).Seconds()
+	cost := 0.0
 	for _, c := range r.Cases {
 		r.Runs += len(c.Results)
 		if c.Passed {
 			r.PassedCases++
 		}
 		if c.Cost != nil {
-			r.Cost = new(*c.Cost + *cmp.Or(r.Cost, new(0.0))) // stays nil if no case has a cost
+			cost += *c.Cost
+			r.Cost = &cost // stays nil if no case has a cost
 		}
 	}
 	r.Passed = !r.Interrupted && r.PassedCases == len(r.Cases)

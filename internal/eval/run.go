@@ -50,32 +50,33 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		total += one.Runs
 	}
 
+	endCase := func(report *CaseReport) {
+		report.summarize()
+		if opts.Done != nil {
+			opts.Done(*report)
+		}
+	}
+
 	done := 0
 	for run := range results {
 		if run.err != nil {
 			continue
 		}
-		testCase := &cases[run.caseIndex]
-		testCase.Results = append(testCase.Results, run.report)
+		report := &cases[run.caseIndex]
+		report.Results = append(report.Results, run.report)
 		done++
 		if opts.Progress != nil {
 			opts.Progress(done, total)
 		}
-		if len(testCase.Results) == testCase.Wanted {
-			testCase.summarize()
-			if opts.Done != nil {
-				opts.Done(*testCase)
-			}
+		if len(report.Results) == report.Wanted {
+			endCase(report)
 		}
 	}
 
 	report.Interrupted = done < total
-	for i := range cases { // those that were interrupted between two runs
-		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted {
-			cases[i].summarize()
-			if opts.Done != nil {
-				opts.Done(cases[i])
-			}
+	for i := range cases {
+		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted { // interrupted between two runs
+			endCase(&cases[i])
 		}
 	}
 
@@ -103,17 +104,22 @@ func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-cha
 		defer close(results)
 		defer workers.Wait()
 		defer close(caseIndexes)
-		for i, testCase := range suite.Cases {
-			for range testCase.Runs {
-				select {
-				case caseIndexes <- i:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
+		sendCaseIndexes(ctx, suite.Cases, caseIndexes)
 	}()
 	return results
+}
+
+// sendCaseIndexes sends the index of each case as often as the case says, or until ctx ends.
+func sendCaseIndexes(ctx context.Context, cases []Case, indexes chan<- int) {
+	for i, testCase := range cases {
+		for range testCase.Runs {
+			select {
+			case indexes <- i:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
 }
 
 // run asks the question of a case once, and returns what the answer did not meet of the expectations. A run that failed

@@ -110,26 +110,26 @@ func (r *Report) PrintSummary(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(w, "\nThis configuration compared with %s:\n", printable(r.Against.Configuration, maxShown))
-	same := 0
-	for _, change := range []string{"regressed", "improved"} {
-		for _, c := range r.Comparison {
-			if c.Change != change {
-				continue
-			}
-			note := ""
-			if !c.Significant {
-				note = "  may be chance"
-			}
-			fmt.Fprintf(w, "  %-9s %s: %.2f → %.2f, difference %+.2f [%+.2f, %+.2f]%s\n", change, printable(c.Name, maxShown),
-				c.Against, c.Rate, c.Difference, c.Interval[0], c.Interval[1], note)
-		}
-	}
+	regressed := r.printChanges(w, "regressed")
+	improved := r.printChanges(w, "improved")
+	fmt.Fprintf(w, "  the same: %d of %d cases\n", len(r.Comparison)-regressed-improved, len(r.Comparison))
+}
+
+// printChanges prints the cases whose Comparison.Change is change, one line each, and returns how many there are.
+func (r *Report) printChanges(w io.Writer, change string) (count int) {
 	for _, c := range r.Comparison {
-		if c.Change == "same" {
-			same++
+		if c.Change != change {
+			continue
 		}
+		count++
+		note := ""
+		if !c.Significant {
+			note = "  may be chance"
+		}
+		fmt.Fprintf(w, "  %-9s %s: %.2f → %.2f, difference %+.2f [%+.2f, %+.2f]%s\n", change, printable(c.Name, maxShown),
+			c.Against, c.Rate, c.Difference, c.Interval[0], c.Interval[1], note)
 	}
-	fmt.Fprintf(w, "  the same: %d of %d cases\n", same, len(r.Comparison))
+	return count
 }
 
 // formatCost returns a cost, or a dash if no price is known.

@@ -161,13 +161,7 @@ var casePointer = regexp.MustCompile(`^/cases/(\d+)(/.*)?$`)
 // errorAt returns an error about the value at a JSON pointer. It names the case by its name or number, and the value by
 // its path below the case. If the value is missing, the line is that of the nearest value above it.
 func (d *document) errorAt(pointer, detail string) *Error {
-	located := &Error{Detail: detail}
-	for at := pointer; ; at = at[:strings.LastIndexByte(at, '/')] {
-		if line, ok := d.lines[at]; ok || at == "" {
-			located.Line = line
-			break
-		}
-	}
+	located := &Error{Detail: detail, Line: d.lineOf(pointer)}
 	below := pointer
 	if m := casePointer.FindStringSubmatch(pointer); m != nil {
 		i, _ := strconv.Atoi(m[1])
@@ -180,6 +174,14 @@ func (d *document) errorAt(pointer, detail string) *Error {
 		located.Detail = printable(member, 100) + ": " + detail
 	}
 	return located
+}
+
+// lineOf returns the line of the value at a JSON pointer, or of the nearest value above it that has one.
+func (d *document) lineOf(pointer string) int {
+	for d.lines[pointer] == 0 && pointer != "" {
+		pointer = pointer[:strings.LastIndexByte(pointer, '/')]
+	}
+	return d.lines[pointer]
 }
 
 // caseName returns the name of the case at index i. It returns "" if the case has none, or while the file is converted.

@@ -291,26 +291,14 @@ type jwk struct {
 // first key signs, and the public keys of all are published. To replace the key, put the new one before the old one.
 func ParseKeys(data []byte) (*Signer, error) {
 	var all []ed25519.PrivateKey
+	var err error
 	if trimmed := bytes.TrimSpace(data); bytes.HasPrefix(trimmed, []byte("{")) {
-		jwks, err := parseJWKs(trimmed)
-		if err != nil {
-			return nil, err
-		}
-		for _, k := range jwks {
-			seed, err := base64.RawURLEncoding.DecodeString(k.D)
-			if err != nil || len(seed) != ed25519.SeedSize {
-				return nil, errors.New("a JWK has no private key of Ed25519")
-			}
-			all = append(all, ed25519.NewKeyFromSeed(seed))
-		}
+		all, err = privateJWKs(trimmed)
+	} else {
+		all, err = privatePEMKeys(data)
 	}
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-		key, ok := parsed.(ed25519.PrivateKey)
-		if err != nil || !ok {
-			return nil, errors.New("a PEM block is not a PKCS #8 key of Ed25519")
-		}
-		all = append(all, key)
+	if err != nil {
+		return nil, err
 	}
 	if len(all) == 0 {
 		return nil, errors.New("it has no private key: neither PEM (PKCS #8) nor a JWK")
@@ -321,6 +309,35 @@ func ParseKeys(data []byte) (*Signer, error) {
 		s.keys = append(s.keys, Key{ID: thumbprint(public), Public: public})
 	}
 	return s, nil
+}
+
+// privateJWKs returns the private keys of a JWK or a JWK Set.
+func privateJWKs(data []byte) (keys []ed25519.PrivateKey, _ error) {
+	jwks, err := parseJWKs(data)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range jwks {
+		seed, err := base64.RawURLEncoding.DecodeString(k.D)
+		if err != nil || len(seed) != ed25519.SeedSize {
+			return nil, errors.New("a JWK has no private key of Ed25519")
+		}
+		keys = append(keys, ed25519.NewKeyFromSeed(seed))
+	}
+	return keys, nil
+}
+
+// privatePEMKeys returns the private keys of the PEM blocks in data.
+func privatePEMKeys(data []byte) (keys []ed25519.PrivateKey, _ error) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		key, ok := parsed.(ed25519.PrivateKey)
+		if err != nil || !ok {
+			return nil, errors.New("a PEM block is not a PKCS #8 key of Ed25519")
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
 }
 
 // parseJWKs reads a JWK or a JWK Set, and returns the keys of Ed25519. It skips keys of other types, as RFC 7517,

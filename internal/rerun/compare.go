@@ -90,27 +90,12 @@ func (c *comparison) report(d Difference) {
 // streamOf. If the recording has no such event, the new one is a difference. recordedID has the recorded ids of the new
 // run's questions so far, and renamed returns a text with the recorded ids of runs in place of the new ones.
 func (c *comparison) add(e event.Event, recordedID map[string]string, renamed func(string) string) {
-	id := streamOf(e, recordedID)
 	is := comparedMembers(e, []byte(renamed(string(e.AppendJSON(nil)))))
-	if id == "" && len(c.queues[id]) > 0 {
-		// If only one of the two runs was suspended here, that is one difference. The next events are compared as usual.
-		next := c.queues[id][0]
-		_, isSuspended := e.Body.(event.Suspended)
-		_, wasSuspended := next.Body.(event.Suspended)
-		switch {
-		case wasSuspended && !isSuspended:
-			c.queues[id] = c.queues[id][1:]
-			c.reportMissing(next)
-		case isSuspended && !wasSuspended:
-			id = "extra" // a queue without events, so that e is reported as not recorded
-		}
-	}
-	if len(c.queues[id]) == 0 {
+	was, ok := c.takeRecorded(e, streamOf(e, recordedID))
+	if !ok {
 		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + formatValue(is)})
 		return
 	}
-	was := c.queues[id][0]
-	c.queues[id] = c.queues[id][1:]
 	if was.Seq < c.newest {
 		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Notes: fmt.Sprintf("comes after event %d", c.newest)})
 	}
@@ -120,6 +105,30 @@ func (c *comparison) add(e event.Event, recordedID map[string]string, renamed fu
 		return
 	}
 	c.compareValues(was, "", comparedMembers(was, was.AppendJSON(nil)), is)
+}
+
+// takeRecorded removes the next recorded event of a stream from its queue, and returns it. ok is false if the recording
+// has no event that e could repeat. If only one of the two runs was suspended here, that is one difference, and the
+// next events are compared as usual: a recorded suspension is reported as missing, and a new one takes no event.
+func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event, ok bool) {
+	queue := c.queues[stream]
+	if len(queue) == 0 {
+		return event.Event{}, false
+	}
+	_, isSuspended := e.Body.(event.Suspended)
+	_, wasSuspended := queue[0].Body.(event.Suspended)
+	if isSuspended && !wasSuspended {
+		return event.Event{}, false
+	}
+	if wasSuspended && !isSuspended {
+		c.reportMissing(queue[0])
+		queue = queue[1:]
+	}
+	if len(queue) > 0 {
+		was, ok, queue = queue[0], true, queue[1:]
+	}
+	c.queues[stream] = queue
+	return was, ok
 }
 
 // finish reports the recorded events that did not come.

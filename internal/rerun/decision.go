@@ -24,27 +24,16 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
 		return decision
 	}
-
-	// args are those that a person was asked about, or else those at the end of the call. A person may have changed the
-	// arguments after that, and such a change is not a decision of a hook.
 	call, definitions := state.rec.calls[callID], &tools{s}
-	args, asked, approved := endArgs(*call.end), false, false
-	for _, e := range call.events {
-		switch b := e.Body.(type) {
-		case event.ApprovalRequired:
-			asked = asked || b.ChildRunID == ""
-			if b.ChildRunID == "" {
-				args = b.Args
-			}
-		case event.ApprovalResolved:
-			approved = approved || b.Approved
-		}
+	args, asked, approved := call.approval()
+	if !asked {
+		args = endArgs(*call.end)
 	}
 
 	switch b := call.end.Body.(type) {
 	case event.ToolError:
 		personAgrees := asked == approved // no person was asked about the call, or they approved it
-		if b.Kind == string(mcp.Denied) && !startsWithAny(b.Payload, ownDenials) && personAgrees {
+		if b.Kind == string(mcp.Denied) && !isOwnDenial(b.Payload) && personAgrees {
 			decision.Denied, decision.AfterApproval = b.Payload, approved
 		}
 	case event.ToolResult:
@@ -65,8 +54,25 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	return decision
 }
 
-func startsWithAny(text string, prefixes []string) bool {
-	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
+// isOwnDenial reports whether reason, the failure of a denied call, is one of ownDenials.
+func isOwnDenial(reason string) bool {
+	return slices.ContainsFunc(ownDenials, func(prefix string) bool { return strings.HasPrefix(reason, prefix) })
+}
+
+// approval reports whether a person was asked about the call itself, and whether they approved it. args are the
+// arguments that the person was shown: they may have changed them afterwards, which is not a decision of a hook.
+func (c *recordedCall) approval() (args []byte, asked, approved bool) {
+	for _, e := range c.events {
+		switch b := e.Body.(type) {
+		case event.ApprovalRequired:
+			if b.ChildRunID == "" { // otherwise a child run asked, about a call of its own
+				args, asked = b.Args, true
+			}
+		case event.ApprovalResolved:
+			approved = approved || b.Approved
+		}
+	}
+	return args, asked, approved
 }
 
 // endArgs returns the arguments in the outcome of a call, or nil if e is not an outcome.

@@ -26,10 +26,9 @@ func askAs(id string, m llm.Model) llm.Model {
 	})
 }
 
-// recordedAnswer gives the next recorded answer of the run that ctx belongs to. It does not compare the request:
-// what the model was asked follows from the events before. Each part waits until the new run has the event of the time
-// limit, if the recorded part came after that event. A conversation that the endpoint refused is refused once more, so
-// that the new run shortens it too. Further answers than the recorded ones are an error.
+// recordedAnswer gives the next recorded answer of the run that ctx belongs to. It does not compare the request: what
+// the model was asked follows from the events before. If a part was recorded after the event of the time limit, it waits
+// until the new run has that event too. The first error is that of nextTurn, or the cause with which ctx ended.
 func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		state := s.runOf(ctx)
@@ -37,16 +36,9 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 			yield(nil, &llm.Error{Kind: "internal", Public: "A request of no run was recorded."})
 			return
 		}
-		number, refused := state.nextTurn()
-		if refused {
-			yield(nil, &llm.Error{Kind: llm.TooLarge, Public: "The conversation is too long.", Err: errRecorded})
-			return
-		}
-		var answer turn // empty if the recorded run ended before this answer: see endUnfinished
-		if number < len(state.rec.turns) {
-			answer = *state.rec.turns[number]
-		} else if _, answered := state.rec.terminalEvent().(event.FinalAnswer); answered || len(state.rec.events) == 0 {
-			yield(nil, &llm.Error{Kind: "model_error", Public: "The recording has no further answer of the model."})
+		answer, number, err := state.nextTurn()
+		if err != nil {
+			yield(nil, err)
 			return
 		}
 		for _, p := range answer.parts {
@@ -70,19 +62,27 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 	}
 }
 
-// nextTurn returns the number of the turn that the model is asked for, from 0, and counts it. refused is true, once,
-// if the endpoint refused the conversation of that turn; then the turn is not counted.
-func (r *runState) nextTurn() (n int, refused bool) {
+// nextTurn returns the recorded turn that the model is asked for now, with its number from 0, and counts it. The turn is
+// empty if the recorded run ended before it (endUnfinished). A conversation that the endpoint refused is an error once,
+// so that the new run shortens it too, and is not counted. It is also an error if the recorded run needed no further
+// turn.
+func (r *runState) nextTurn() (next turn, number int, _ error) {
 	r.session.mu.Lock()
 	defer r.session.mu.Unlock()
-	n = r.turn
-	refused = n < len(r.rec.turns) && r.rec.turns[n].refused && r.refused != n+1
-	if refused {
-		r.refused = n + 1
-	} else {
-		r.turn++
+	number = r.turn
+	if number < len(r.rec.turns) {
+		next = *r.rec.turns[number]
 	}
-	return n, refused
+	if next.refused && r.refused != number+1 {
+		r.refused = number + 1
+		return turn{}, number, &llm.Error{Kind: llm.TooLarge, Public: "The conversation is too long.", Err: errRecorded}
+	}
+	r.turn++
+	_, hasAnswer := r.rec.terminalEvent().(event.FinalAnswer)
+	if number >= len(r.rec.turns) && (hasAnswer || len(r.rec.events) == 0) {
+		return turn{}, number, &llm.Error{Kind: "model_error", Public: "The recording has no further answer of the model."}
+	}
+	return next, number, nil
 }
 
 // endUnfinished ends an answer that did not end in the recording, in turn n: it fails as the recorded one did, or

@@ -106,45 +106,48 @@ func childOf(b event.Body) string {
 	return asked.ChildRunID
 }
 
-// claim returns the recorded event that the new event e repeats, or nil. It returns each recorded event once: the first
-// one of the same call that mayRepeatLocked accepts. Among several questions of a call, which a server may ask at the
-// same time, the one with the same text is preferred. For a question, claim also records which ids belong together
-// (interrupts and recordedID).
+// claim returns the recorded event that the new event e repeats, or nil. It returns each recorded event once. For a
+// question, claim also records which ids belong together (interrupts and recordedID).
 func (r *runState) claim(e event.Event) *event.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := r.rec.asked // the questions about limits, which belong to no call
+	recorded := r.rec.asked // the questions about limits, which belong to no call
 	if id := e.CallID(); id != "" {
 		if r.rec.calls[id] == nil {
 			return nil
 		}
-		list = r.rec.calls[id].events
+		recorded = r.rec.calls[id].events
 	}
+	was := r.findUnclaimedLocked(e, recorded)
+	if was == nil {
+		return nil
+	}
+	r.claimed[was.Seq] = true
+	if asked, _ := replay.InterruptOf(e); asked.ID != "" {
+		wasAsked, _ := replay.InterruptOf(*was)
+		r.recordedID[asked.ID], r.interrupts[wasAsked.ID] = wasAsked.ID, asked.ID
+	}
+	return was
+}
 
+// findUnclaimedLocked returns the first of the recorded events that is not claimed and that e may repeat, or nil. Among
+// several questions, which a server may ask at the same time, it prefers the one with the same text. The caller holds
+// r.mu.
+func (r *runState) findUnclaimedLocked(e event.Event, recorded []event.Event) (first *event.Event) {
 	asked, _ := replay.InterruptOf(e)
-	var found *event.Event
-	for i := range list {
-		was := &list[i]
+	for i := range recorded {
+		was := &recorded[i]
 		if r.claimed[was.Seq] || !r.mayRepeatLocked(e, *was) {
 			continue
 		}
-		if found == nil {
-			found = was
-		}
 		if wasAsked, _ := replay.InterruptOf(*was); asked.Message == wasAsked.Message { // both "" if e asks nothing
-			found = was
-			break
+			return was
+		}
+		if first == nil {
+			first = was
 		}
 	}
-	if found == nil {
-		return nil
-	}
-	r.claimed[found.Seq] = true
-	if asked.ID != "" {
-		was, _ := replay.InterruptOf(*found)
-		r.recordedID[asked.ID], r.interrupts[was.ID] = was.ID, asked.ID
-	}
-	return found
+	return first
 }
 
 // mayRepeatLocked reports whether the new event e can repeat was, a recorded event of the same call or also of none.

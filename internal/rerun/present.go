@@ -90,20 +90,7 @@ func diffLines(a, b []string) (out []string) {
 		return out
 	}
 
-	common := make([][]int, len(a)+1) // common[i][j]: the length of a longest common subsequence of a[i:] and b[j:]
-	for i := range common {
-		common[i] = make([]int, len(b)+1)
-	}
-
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			common[i][j] = max(common[i+1][j], common[i][j+1])
-			if a[i] == b[j] {
-				common[i][j] = common[i+1][j+1] + 1
-			}
-		}
-	}
-
+	common := commonLengths(a, b)
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch {
 		case i < len(a) && j < len(b) && a[i] == b[j]:
@@ -119,17 +106,34 @@ func diffLines(a, b []string) (out []string) {
 	return out
 }
 
+// commonLengths returns a table whose element [i][j] is the length of a longest common subsequence of a[i:] and b[j:].
+func commonLengths(a, b []string) [][]int {
+	table := make([][]int, len(a)+1)
+	for i := range table {
+		table[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			table[i][j] = max(table[i+1][j], table[i][j+1])
+			if a[i] == b[j] {
+				table[i][j] = table[i+1][j+1] + 1
+			}
+		}
+	}
+	return table
+}
+
 // compareMembers compares two JSON objects member by member. what names them in the lines that it returns.
 func compareMembers(what string, was, is json.RawMessage) (out []string) {
-	x, _ := decodeExact(was)
-	y, _ := decodeExact(is)
-	a, aOK := x.(map[string]any)
-	b, bOK := y.(map[string]any)
-	if !aOK || !bOK {
+	wasValue, _ := decodeExact(was)
+	isValue, _ := decodeExact(is)
+	wasMembers, wasObject := wasValue.(map[string]any)
+	isMembers, isObject := isValue.(map[string]any)
+	if !wasObject || !isObject {
 		return []string{what + " cannot be read"}
 	}
 	var c comparison
-	c.compareValues(startEvent, "", a, b)
+	c.compareValues(startEvent, "", wasMembers, isMembers)
 	for _, d := range c.differences {
 		out = append(out, fmt.Sprintf("%s %s: was %s, is %s", what, d.Path, d.Was, d.Is))
 	}

@@ -69,14 +69,6 @@ func newRecording(doc *export.Document) (*recording, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	rec := &recording{
-		doc:      doc,
-		events:   events,
-		calls:    make(map[string]*recordedCall),
-		children: make(map[string]*recording),
-		inputs:   make(map[string][]byte),
-	}
-
 	switch {
 	case len(doc.Missing) > 0:
 		return nil, fmt.Errorf("%w: it does not have %s", ErrUnusable, strings.Join(doc.Missing, ", "))
@@ -84,30 +76,30 @@ func newRecording(doc *export.Document) (*recording, error) {
 		return nil, fmt.Errorf("%w: its last event does not end a run", ErrUnusable)
 	}
 
+	rec := newEmptyRecording(doc)
+	rec.events = events
 	for _, in := range doc.Inputs {
 		rec.inputs[in.ID] = in.Data
 	}
-
-	reader := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
-	children := make(map[string]*export.Document)
+	children := make(map[string]*export.Document) // by run id
 	for i := range doc.Children {
 		children[doc.Children[i].Run.ID] = &doc.Children[i]
 	}
 
+	reader := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
 	for i, e := range events {
 		if e.Seq != int64(i+1) {
 			return nil, fmt.Errorf("%w: event %d has the number %d", ErrUnusable, i+1, e.Seq)
 		}
 		reader.read(e)
-		child, ended := e.EndsCall()
-		if c := rec.calls[e.CallID()]; ended && c != nil {
-			c.end = &events[i]
+		childID, endsCall := e.EndsCall()
+		if call := rec.calls[e.CallID()]; endsCall && call != nil {
+			call.end = &events[i]
 		}
-		if child == "" || children[child] == nil {
-			continue
-		}
-		if rec.children[e.CallID()], err = newRecording(children[child]); err != nil {
-			return nil, err
+		if child := children[childID]; child != nil {
+			if rec.children[e.CallID()], err = newRecording(child); err != nil {
+				return nil, err
+			}
 		}
 	}
 
@@ -115,31 +107,45 @@ func newRecording(doc *export.Document) (*recording, error) {
 	return rec, nil
 }
 
-// readCharges sets the charge of calls. A parent is charged for its child run when the call of the child ends. If that
-// charge reaches a limit of the parent, the limit's event comes shortly before the end of the call. So readCharges
-// attributes each event of a limit, except the time limit, to one of the calls that were running then and had a child
-// run: the one that ended first. A call keeps the first event that is attributed to it.
+// newEmptyRecording returns a recording without events.
+func newEmptyRecording(doc *export.Document) *recording {
+	return &recording{
+		doc:      doc,
+		calls:    make(map[string]*recordedCall),
+		children: make(map[string]*recording),
+		inputs:   make(map[string][]byte),
+	}
+}
+
+// readCharges sets the charge of calls: it attributes each event of a limit, except the time limit, to the call that
+// chargedAt returns. A call keeps the first event that is attributed to it.
 func (r *recording) readCharges() {
 	for _, e := range r.events {
 		b, ok := e.Body.(event.Budget)
 		if !ok || b.Limit == timeLimit {
 			continue
 		}
-		var charged *recordedCall
-		for _, c := range r.calls {
-			isRunning := c.end != nil && len(c.events) > 0 && c.events[0].Seq <= e.Seq && e.Seq <= c.end.Seq
-			if !isRunning {
-				continue
-			}
-			endsLater := charged != nil && charged.end.Seq < c.end.Seq
-			if child, _ := c.end.EndsCall(); child != "" && !endsLater {
-				charged = c
-			}
-		}
-		if charged != nil && charged.charge == 0 {
-			charged.charge = e.Seq
+		if call := r.chargedAt(e.Seq); call != nil && call.charge == 0 {
+			call.charge = e.Seq
 		}
 	}
+}
+
+// chargedAt returns the call whose child run probably caused the event of a limit with the number seq, or nil. A parent
+// is charged for its child run when the call of the child ends, and a limit's event comes shortly before that. So it is
+// the one that ended first among the calls that were running then and had a child run.
+func (r *recording) chargedAt(seq int64) (charged *recordedCall) {
+	for _, call := range r.calls {
+		isRunning := call.end != nil && len(call.events) > 0 && call.events[0].Seq <= seq && seq <= call.end.Seq
+		if !isRunning {
+			continue
+		}
+		endsLater := charged != nil && charged.end.Seq < call.end.Seq
+		if child, _ := call.end.EndsCall(); child != "" && !endsLater {
+			charged = call
+		}
+	}
+	return charged
 }
 
 // inFlight reports whether a call was complete and had not ended at the event with the number seq.
@@ -154,21 +160,22 @@ func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 		return false
 	}
 	for _, earlier := range r.calls {
-		if earlier.complete >= c.complete || !r.inFlight(earlier, seq) {
-			continue
-		}
-		waits := false // whether the last event before seq asks for an approval
-		for _, e := range earlier.events {
-			if e.Seq >= seq {
-				break
-			}
-			_, waits = e.Body.(event.ApprovalRequired)
-		}
-		if waits {
+		if earlier.complete < c.complete && r.inFlight(earlier, seq) && earlier.awaitsApproval(seq) {
 			return true
 		}
 	}
 	return false
+}
+
+// awaitsApproval reports whether the last event of a call before the event with the number seq asks for an approval.
+func (c *recordedCall) awaitsApproval(seq int64) (awaits bool) {
+	for _, e := range c.events {
+		if e.Seq >= seq {
+			break
+		}
+		_, awaits = e.Body.(event.ApprovalRequired)
+	}
+	return awaits
 }
 
 // isTakenOver reports whether another process continued the run: it repeats the step that was cut off.
@@ -297,7 +304,7 @@ func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (
 		if whole, ok := r.wholeResult(body.CallID); ok && whole.IsError {
 			return &content.Result{Content: whole.Content, Structured: whole.Structured, IsError: true}, nil
 		}
-		failure := &mcp.CallError{Kind: mcp.ErrorKind(body.Kind), Tool: call.Tool, Server: call.Server, Message: body.Payload, Err: errRecorded}
+		failure := newCallError(call, mcp.ErrorKind(body.Kind), body.Payload)
 		if failure.Kind == mcp.InvalidArguments {
 			failure.Message, _, _ = strings.Cut(body.Payload, schemaHint)
 		}
@@ -309,13 +316,15 @@ func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (
 		}
 		return nil, failure
 	}
-	return nil, &mcp.CallError{
-		Kind:    mcp.Execution,
-		Tool:    call.Tool,
-		Server:  call.Server,
-		Message: "The recording has no result of this call.",
-		Err:     errRecorded,
-	}
+	return nil, newCallError(call, mcp.Execution, noResult)
+}
+
+// noResult is the message of calls that were not recorded.
+const noResult = "The recording has no result of this call."
+
+// newCallError returns the failure of a call.
+func newCallError(call mcp.Call, kind mcp.ErrorKind, message string) *mcp.CallError {
+	return &mcp.CallError{Kind: kind, Tool: call.Tool, Server: call.Server, Message: message, Err: errRecorded}
 }
 
 // storedResult is a whole result of an export.
@@ -393,10 +402,10 @@ func isSent(first event.Event) bool {
 // that shows a cancelled call or a withdrawn question.
 func (r *recording) firstCancelled() int64 {
 	first := r.firstClosingEvent(len(r.events) - 1)
-	ofChild := make(map[string]bool) // by id: questions of child runs. A child may also withdraw its question by itself.
+	askedByChild := make(map[string]bool) // by the id of the question; a child may also withdraw its question by itself
 	for _, e := range r.events {
 		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
-			ofChild[asked.ID] = true
+			askedByChild[asked.ID] = true
 		}
 	}
 	for _, e := range slices.Backward(r.events) {
@@ -408,7 +417,7 @@ func (r *recording) firstCancelled() int64 {
 				first = min(first, e.Seq)
 			}
 		case event.ApprovalResolved:
-			if b.Reason == recorded.Withdrawn && !ofChild[b.InterruptID] && r.inputs[b.InterruptID] == nil {
+			if b.Reason == recorded.Withdrawn && !askedByChild[b.InterruptID] && r.inputs[b.InterruptID] == nil {
 				first = min(first, e.Seq)
 			}
 		}

@@ -14,11 +14,11 @@
 // A document becomes a recording: its events, sorted into what the model, the tools, people and other processes
 // did. A session has one recording, a log in memory and an agent, whose model and tools give the recorded
 // answers and results. Each run of the session, also each child, has a runState. The agent asks it for what it
-// cannot know (recorded.Inputs, see order.go and decision.go), and its drive reads the new events, compares them
+// cannot know (recorded.Inputs, see order.go and decision.go), and its driveRun reads the new events, compares them
 // (compare.go), and does what came from outside at the recorded place.
 //
-// Every wait for a recorded place can be in vain once the new run has taken another way. So all of them end
-// when watch sees that nothing happens any more: the run then continues without the recorded order, and
+// A new run that has taken another way may never reach the place for which something waits. So all waits end
+// when watch sees that no run appends events any more: the run then continues without the recorded order, and
 // its differences say where it left the recording. No wait needs a time of its own.
 package rerun
 
@@ -67,32 +67,23 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	if opts.Stall <= 0 {
 		opts.Stall = 2 * time.Second
 	}
-	s := &session{
-		otherModel: opts.Model != nil,
-		root:       rec,
-		log:        memory.New(memory.Options{Retention: 24 * time.Hour}),
-		runs:       make(map[string]*runState),
-		attached:   make(chan struct{}),
-		watch:      newWatch(),
-	}
-	s.ctx, s.end = context.WithCancelCause(ctx)
+	s := newSession(ctx, rec, opts)
 	defer s.end(nil)
-	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
-	a, err := s.newAgent()
+	first, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	s.agents = []*agent.Agent{a}
+	s.agents = []*agent.Agent{first}
 	defer s.close()
 	request := newRequest(doc)
 	if opts.Model != nil {
 		request.Model = opts.ModelID
 		request.ApprovalsDeclined = true
 		request.AskAtLimit = false
-		request.Budget.Cost = 0
+		request.Budget.Cost = 0 // the price of the other model is not known
 	}
 
-	run, err := a.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
+	run, err := first.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
@@ -111,18 +102,33 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	return &Result{Differences: s.differences(), Events: events}, nil
 }
 
+// newSession returns the session of a recording, without agents and runs. The caller must call s.end.
+func newSession(ctx context.Context, rec *recording, opts Options) *session {
+	s := &session{
+		otherModel: opts.Model != nil,
+		root:       rec,
+		log:        memory.New(memory.Options{Retention: 24 * time.Hour}),
+		runs:       make(map[string]*runState),
+		attached:   make(chan struct{}),
+		watch:      newWatch(),
+	}
+	s.ctx, s.end = context.WithCancelCause(ctx)
+	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
+	return s
+}
+
 // newAgent returns an agent that executes the runs of a session with the settings of the recording. History, turns
 // and the time for input have no limit of their own: what the recorded run met is in the recording.
 func newAgent(s *session, options Options) (*agent.Agent, error) {
 	doc := s.root.doc
 	opts := agent.Options{
-		Model: modelFunc(s.recordedAnswer), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: make(map[string]llm.Profile),
+		Model: modelFunc(s.recordedAnswer), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: recordedProfiles(doc),
 		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
 		InputTimeout: 24 * time.Hour, Durable: s.root.isTakenOver(),
 	}
-
 	if options.Model != nil {
 		opts.Model = askAs(options.ModelID, options.Model)
+		opts.Profiles[options.ModelID] = llm.Profile{ID: options.ModelID, Images: llm.AcceptsImages(options.ModelID)}
 	} else {
 		opts.Repeat = s.repetition()
 	}
@@ -131,78 +137,69 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("its time zone: %w", err)
 	}
-	unnamed := doc.Run.Agent == ""
-	p := prompt.Options{Username: doc.Settings.Prompt.Username, Location: zone}
-	if unnamed {
-		p.Template, opts.Budget = doc.Settings.Prompt.Template, agent.Budget(doc.Settings.Budget)
-	}
-	if opts.Prompt, err = prompt.New(p); err != nil {
+	promptOptions := prompt.Options{Username: doc.Settings.Prompt.Username, Location: zone}
+	if doc.Run.Agent == "" { // otherwise a named agent has a prompt and a budget of its own
+		promptOptions.Template = doc.Settings.Prompt.Template
+		opts.Budget = agent.Budget(doc.Settings.Budget)
+	} else if opts.Agents, err = definitions(doc); err != nil {
 		return nil, err
 	}
-	if !unnamed {
-		if opts.Agents, err = definitions(doc); err != nil {
-			return nil, err
-		}
-	}
-
-	addProfiles(doc, opts.Profiles)
-	if options.Model != nil {
-		opts.Profiles[options.ModelID] = llm.Profile{ID: options.ModelID, Images: llm.AcceptsImages(options.ModelID)}
+	if opts.Prompt, err = prompt.New(promptOptions); err != nil {
+		return nil, err
 	}
 	return agent.New(opts)
 }
 
-// addProfiles adds the profiles of the models that a run and its children asked, as they were recorded. The keys of
-// to are the ids of the models.
-func addProfiles(doc *export.Document, to map[string]llm.Profile) {
-	m := doc.Settings.Model
-	to[doc.Request.Model] = llm.Profile{
-		ID:              doc.Request.Model,
-		ContextTokens:   m.ContextTokens,
-		MaxOutputTokens: m.MaxOutputTokens,
-		Images:          m.Images,
-		Audio:           m.Audio,
-		PDF:             m.PDF,
-		Price:           m.Price,
-	}
+// withChildren returns the document of a run, followed by those of its children and of their children.
+func withChildren(doc *export.Document) []*export.Document {
+	out := []*export.Document{doc}
 	for i := range doc.Children {
-		addProfiles(&doc.Children[i], to)
+		out = append(out, withChildren(&doc.Children[i])...)
 	}
+	return out
+}
+
+// recordedProfiles returns the profiles of the models that a run and its children asked, by the id of the model.
+func recordedProfiles(root *export.Document) map[string]llm.Profile {
+	profiles := make(map[string]llm.Profile)
+	for _, doc := range withChildren(root) {
+		m := doc.Settings.Model
+		profiles[doc.Request.Model] = llm.Profile{
+			ID:              doc.Request.Model,
+			ContextTokens:   m.ContextTokens,
+			MaxOutputTokens: m.MaxOutputTokens,
+			Images:          m.Images,
+			Audio:           m.Audio,
+			PDF:             m.PDF,
+			Price:           m.Price,
+		}
+	}
+	return profiles
 }
 
 // definitions returns the definitions of the agents that executed a run and its children, the run's own first. An
 // agent that could have been asked, but was not, is not in the document: it gets a definition with its id alone, so
 // that the tool for asking it exists.
-func definitions(doc *export.Document) ([]definition.Agent, error) {
+func definitions(root *export.Document) ([]definition.Agent, error) {
 	var out []definition.Agent
-	known := make(map[string]bool)
-	var add func(doc *export.Document) error
-	add = func(doc *export.Document) error {
+	known := make(map[string]bool) // by the id of the agent
+	for _, doc := range withChildren(root) {
 		var d definition.Agent
 		if err := json.Unmarshal(doc.Settings.Agent, &d); err != nil {
-			return fmt.Errorf("the definition of its agent: %w", err)
+			return nil, fmt.Errorf("the definition of its agent: %w", err)
 		}
+		if known[d.ID] {
+			continue
+		}
+		known[d.ID] = true
 		d.Prompt = doc.Settings.Prompt.Template
 		d.Budget = agent.Budget(doc.Settings.Budget)
 		d.Model = doc.Request.Model
 		d.MaxTurns = doc.Request.MaxTurns
-		if !known[d.ID] {
-			known[d.ID] = true
-			out = append(out, d)
-		}
-		for i := range doc.Children {
-			if err := add(&doc.Children[i]); err != nil {
-				return err
-			}
-		}
-		return nil
+		out = append(out, d)
 	}
 
-	if err := add(doc); err != nil {
-		return nil, err
-	}
-
-	for i := 0; i < len(out); i++ {
+	for i := 0; i < len(out); i++ { // out grows in this loop
 		for _, id := range out[i].Agents {
 			if !known[id] {
 				known[id] = true

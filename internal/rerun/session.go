@@ -1,6 +1,7 @@
 package rerun
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -71,25 +72,11 @@ func (s *session) attach(executing record.Executing) *runState {
 	}
 	rec, parent := s.root, s.runs[executing.Parent]
 	if parent != nil {
-		rec = parent.rec.children[executing.Call]
-		if rec == nil {
-			rec = &recording{doc: s.root.doc, calls: map[string]*recordedCall{}, children: map[string]*recording{}, inputs: map[string][]byte{}}
-		}
+		rec = cmp.Or(parent.rec.children[executing.Call], newEmptyRecording(s.root.doc))
 	}
-	state := &runState{
-		session:    s,
-		rec:        rec,
-		id:         executing.Run,
-		parent:     parent,
-		childOf:    make(map[string]*runState),
-		claimed:    make(map[int64]bool),
-		interrupts: make(map[string]string),
-		recordedID: make(map[string]string),
-		sent:       make(map[string]chan struct{}),
-		repeated:   make(map[string]int),
-	}
-	state.comparison = newComparison(rec.doc.Run.ID, rec.events)
-	state.planActions(executing.Parent == "")
+	state := s.newRunState(executing.Run, rec, parent)
+	isChild := executing.Parent != ""
+	state.planActions(isChild)
 	s.runs[executing.Run] = state
 	s.order = append(s.order, state)
 	if parent != nil {
@@ -97,10 +84,27 @@ func (s *session) attach(executing record.Executing) *runState {
 	}
 	close(s.attached)
 	s.attached = make(chan struct{})
-	if executing.Parent != "" {
+	if isChild {
 		s.drivers.Go(func() { _, _ = state.driveRun(state.ctx) }) // an error also ends the parent, which waits for the child
 	}
 	return state
+}
+
+// newRunState returns the state of a new run with that id, which repeats rec. parent is nil for the first run.
+func (s *session) newRunState(id string, rec *recording, parent *runState) *runState {
+	return &runState{
+		session:    s,
+		rec:        rec,
+		id:         id,
+		parent:     parent,
+		comparison: newComparison(rec.doc.Run.ID, rec.events),
+		childOf:    make(map[string]*runState),
+		claimed:    make(map[int64]bool),
+		interrupts: make(map[string]string),
+		recordedID: make(map[string]string),
+		sent:       make(map[string]chan struct{}),
+		repeated:   make(map[string]int),
+	}
 }
 
 // runOf returns the state of the run that ctx belongs to; nil if it belongs to none.
@@ -216,12 +220,8 @@ func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error)
 			r.comparison.finish()
 			return events, nil
 		}
-		for len(r.actions) > 0 && r.actions[0].after <= int64(len(events)) {
-			next := r.actions[0]
-			r.actions = r.actions[1:]
-			next.do(ctx)
-		}
-		if page.More == nil {
+		r.performActions(ctx, int64(len(events)))
+		if page.More == nil { // the log has more events than fit into a page
 			continue
 		}
 		select {
@@ -235,6 +235,15 @@ func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+	}
+}
+
+// performActions performs the actions that are due when the run has a number of events, and removes them from r.actions.
+func (r *runState) performActions(ctx context.Context, eventCount int64) {
+	for len(r.actions) > 0 && r.actions[0].after <= eventCount {
+		next := r.actions[0]
+		r.actions = r.actions[1:]
+		next.do(ctx)
 	}
 }
 
@@ -263,60 +272,79 @@ func (r *runState) withRecordedIDs(text string) string {
 // (internal/agent/call.go).
 const timeForTools = "The run's time for tools is used up"
 
-// planActions sets r.actions from the recording: time that passed, takeovers, cancellations, the end of a process, and
-// the answers of people. The event that shows one of them may come later than the action: a cancelled run first
-// closes what is open, so the cancellation belongs before the first of these events (firstClosingEvent).
-//
-// root is false for a child run. Only the time of a child is planned: all other actions reached the recorded child
-// through its parent, and the new parent passes them on in the same way.
-func (r *runState) planActions(root bool) {
+// planActions sets r.actions from the recording. Only the time of a child run is planned: all other actions reached the
+// recorded child through its parent, and the new parent passes them on in the same way.
+func (r *runState) planActions(isChild bool) {
 	if r.otherModel {
 		return
 	}
-	limit := r.rec.doc.Request.Budget.Seconds
-	for i, e := range r.rec.events {
-		plan := func(after int64, do func(ctx context.Context)) {
-			r.actions = append(r.actions, action{max(after, 1), do})
+	r.planTime()
+	if !isChild {
+		for i := range r.rec.events {
+			r.planEnd(i)
+			r.planAnswer(r.rec.events[i])
 		}
-		_, resolved := replay.InterruptOf(e)
+	}
+	slices.SortStableFunc(r.actions, func(a, b action) int { return int(a.after - b.after) })
+}
+
+// plan adds an action for when the run has the recorded events before the one with the number seq.
+func (r *runState) plan(seq int64, do func(ctx context.Context)) {
+	r.actions = append(r.actions, action{max(seq-1, 1), do})
+}
+
+// planTime plans that the time of the run passes: before the event of the time limit, and before calls end because the
+// time for tools was used up.
+func (r *runState) planTime() {
+	limit := r.rec.doc.Request.Budget.Seconds
+	for _, e := range r.rec.events {
 		switch body := e.Body.(type) {
 		case event.Budget:
 			if body.Limit == timeLimit {
 				limit = body.Max
-				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, body.Used) })
+				r.plan(e.Seq, func(ctx context.Context) { r.advance(ctx, e.Seq, body.Used) })
 			}
 		case event.ToolError:
 			if strings.HasPrefix(body.Payload, timeForTools) {
-				at := max(limit*4/5, limit-15) // when the time for tools ends: maxReserve of package budget
-				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, at) })
+				toolTime := max(limit*4/5, limit-15) // maxReserve of package budget
+				r.plan(e.Seq, func(ctx context.Context) { r.advance(ctx, e.Seq, toolTime) })
 			}
-		case event.StepReset:
-			if root {
-				plan(r.rec.firstClosingEvent(i)-1, func(context.Context) { r.takeOver() })
-			}
-		case event.Cancelled:
-			if root {
-				first := r.rec.firstCancelled()
-				plan(first-1, func(ctx context.Context) {
-					r.awaitSent(ctx, first)
-					_ = r.currentAgent().Cancel(ctx, r.id) // an error shows as a stalled run
-				})
-			}
-		case event.RunError:
-			if root && isShutdown(body) {
-				plan(r.rec.firstClosingEvent(i)-1, func(context.Context) { r.drivers.Go(r.drain) })
-			}
-		}
-		if resolved == "" || !root {
-			continue
-		}
-		if data := r.rec.inputs[resolved]; data != nil {
-			plan(e.Seq-1, func(ctx context.Context) { r.answer(ctx, resolved, data) })
-		} else if isExpired(e) {
-			plan(e.Seq-1, func(ctx context.Context) { r.answer(ctx, resolved, []byte(`{"closed":true}`)) })
 		}
 	}
-	slices.SortStableFunc(r.actions, func(a, b action) int { return int(a.after - b.after) })
+}
+
+// planEnd plans the takeover, the cancellation or the end of the process that the event at index i shows. A run first
+// closes what is open, so the action belongs before the first of the closing events.
+func (r *runState) planEnd(i int) {
+	switch body := r.rec.events[i].Body.(type) {
+	case event.StepReset:
+		r.plan(r.rec.firstClosingEvent(i), func(context.Context) { r.takeOver() })
+	case event.Cancelled:
+		first := r.rec.firstCancelled()
+		r.plan(first, func(ctx context.Context) {
+			r.awaitSent(ctx, first)
+			_ = r.currentAgent().Cancel(ctx, r.id) // an error shows as a stalled run
+		})
+	case event.RunError:
+		if isShutdown(body) {
+			r.plan(r.rec.firstClosingEvent(i), func(context.Context) { r.drivers.Go(r.drain) })
+		}
+	}
+}
+
+// planAnswer plans the answer of a person, or the end of the time for an answer, if e resolves a question because of it.
+func (r *runState) planAnswer(e event.Event) {
+	_, resolved := replay.InterruptOf(e)
+	if resolved == "" {
+		return
+	}
+	data := r.rec.inputs[resolved]
+	if data == nil && isExpired(e) {
+		data = []byte(`{"closed":true}`)
+	}
+	if data != nil {
+		r.plan(e.Seq, func(ctx context.Context) { r.answer(ctx, resolved, data) })
+	}
 }
 
 // answer adds the recorded answer of a person to the log, as input for the new question that repeats the question

@@ -57,25 +57,14 @@ func (t *tools) restore(d export.Tool) catalog.Tool {
 
 // Tool implements agent.Tools.
 func (t *tools) Tool(name string) (catalog.Tool, bool) {
-	var find func(doc *export.Document) (export.Tool, bool)
-	find = func(doc *export.Document) (export.Tool, bool) {
-		for _, d := range doc.Tools {
-			if d.Name == name && d.Server != "" {
-				return d, true
+	for _, doc := range withChildren(t.session.root.doc) {
+		for _, tool := range doc.Tools {
+			if tool.Name == name && tool.Server != "" {
+				return t.restore(tool), true
 			}
 		}
-		for i := range doc.Children {
-			if d, ok := find(&doc.Children[i]); ok {
-				return d, true
-			}
-		}
-		return export.Tool{}, false
 	}
-	d, ok := find(t.session.root.doc)
-	if !ok {
-		return catalog.Tool{}, false
-	}
-	return t.restore(d), true
+	return catalog.Tool{}, false
 }
 
 // NameOf implements agent.Tools.
@@ -98,30 +87,24 @@ func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, e
 // recorded call with the same tool and arguments. A call that the recording does not have is an error.
 func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
 	state := t.session.byID(call.RunID)
-	failure := &mcp.CallError{
-		Kind:    mcp.Execution,
-		Tool:    call.Tool,
-		Server:  call.Server,
-		Message: "The recording has no result of this call.",
-		Err:     errRecorded,
-	}
 	if state == nil {
-		return nil, failure
+		return nil, newCallError(call, mcp.Execution, noResult)
 	}
 	if t.session.otherModel {
-		if rec, c := t.session.root.match(call.Tool, call.Args); c != nil {
-			return rec.outcome(ctx, call, c.events[len(c.events)-1])
+		rec, recordedCall := t.session.root.match(call.Tool, call.Args)
+		if recordedCall == nil {
+			return nil, newCallError(call, mcp.Execution, noResult)
 		}
-		return nil, failure
+		return rec.outcome(ctx, call, recordedCall.events[len(recordedCall.events)-1])
 	}
-	c := state.rec.calls[call.CallID]
-	if c == nil {
-		return nil, failure
+	recordedCall := state.rec.calls[call.CallID]
+	if recordedCall == nil {
+		return nil, newCallError(call, mcp.Execution, noResult)
 	}
 	if sent := state.sentSignal(call.CallID); !isClosed(sent) {
 		close(sent) // a call is sent by one goroutine
 	}
-	return state.repeat(ctx, call, c)
+	return state.repeat(ctx, call, recordedCall)
 }
 
 // repeat does what the server did during a recorded call, each at its recorded position: it reports progress, logs,
@@ -129,34 +112,27 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 // ends. If the server asked by its result (inputRequired), repeat returns that result; when the client sends the call
 // again, repeat continues with the events after these questions.
 func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recordedCall) (*content.Result, error) {
-	var asked sync.WaitGroup
-	defer asked.Wait()
-	withdraw := make(map[string]context.CancelFunc)
-	defer func() {
-		for _, f := range withdraw {
-			f()
-		}
-	}()
+	questions := openQuestions{withdraw: make(map[string]context.CancelFunc)}
+	defer questions.close()
 
 	r.mu.Lock()
 	begin := r.repeated[call.CallID]
 	r.mu.Unlock()
 	for i, e := range recorded.events[begin:] {
+		if isApproval(e) {
+			continue // the agent asked, and not the server
+		}
+		r.await(ctx, e.Seq-1)
 		switch body := e.Body.(type) {
-		case event.ApprovalRequired, event.ApprovalResolved:
-			continue // the agent asked
 		case event.ToolProgress:
-			r.await(ctx, e.Seq-1)
 			if call.Progress != nil {
 				call.Progress(mcp.Progress{Progress: body.Progress, Total: body.Total, Message: body.Message})
 			}
 		case event.LogMessage:
-			r.await(ctx, e.Seq-1)
 			if call.Log != nil {
 				call.Log(mcp.LogMessage{Level: body.Level, Logger: body.Logger, Data: body.Data})
 			}
 		case event.Elicitation:
-			r.await(ctx, e.Seq-1)
 			if ctx.Err() != nil {
 				break // out of the switch: the call asks nothing, but its outcome still follows
 			}
@@ -166,26 +142,51 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 				r.mu.Unlock()
 				return &content.Result{InputRequired: required}, nil
 			}
-			asking, stop := context.WithCancel(ctx)
-			withdraw[body.InterruptID] = stop
-			asked.Go(func() {
-				question := mcp.Elicitation{Mode: body.Mode, Message: body.Message, Schema: body.Schema, URL: body.URL}
-				_, _ = call.Elicit(asking, question) // The recorded outcome does not depend on the answer.
-			})
+			questions.ask(ctx, call, body)
 		case event.ElicitationResolved:
-			r.await(ctx, e.Seq-1)
 			byPerson := r.rec.inputs[body.InterruptID] != nil
 			byEndOfRun := e.Seq >= r.rec.firstClosingEvent(len(r.rec.events)-1)
-			if stop := withdraw[body.InterruptID]; stop != nil && !byPerson && !byEndOfRun {
+			if stop := questions.withdraw[body.InterruptID]; stop != nil && !byPerson && !byEndOfRun {
 				stop() // The server withdrew the question.
 			}
 		default:
-			r.await(ctx, e.Seq-1)
 			return r.rec.outcome(ctx, call, e)
 		}
 	}
 	<-ctx.Done()
-	return nil, &mcp.CallError{Kind: mcp.Cancelled, Tool: call.Tool, Server: call.Server, Message: "The call was cancelled.", Err: errRecorded}
+	return nil, newCallError(call, mcp.Cancelled, "The call was cancelled.")
+}
+
+// isApproval reports whether e asks for an approval or resolves one.
+func isApproval(e event.Event) bool {
+	switch e.Body.(type) {
+	case event.ApprovalRequired, event.ApprovalResolved:
+		return true
+	}
+	return false
+}
+
+// openQuestions are the questions that a server asks while one of its calls is in flight.
+type openQuestions struct {
+	goroutines sync.WaitGroup                // one for each question
+	withdraw   map[string]context.CancelFunc // by the recorded id of the question
+}
+
+// ask asks a recorded question again, in a goroutine. It drops the answer, because the recorded outcome of the call does
+// not depend on it.
+func (q *openQuestions) ask(ctx context.Context, call mcp.Call, recorded event.Elicitation) {
+	ctx, q.withdraw[recorded.InterruptID] = context.WithCancel(ctx)
+	q.goroutines.Go(func() {
+		_, _ = call.Elicit(ctx, mcp.Elicitation{Mode: recorded.Mode, Message: recorded.Message, Schema: recorded.Schema, URL: recorded.URL})
+	})
+}
+
+// close withdraws all questions, and waits for the goroutines.
+func (q *openQuestions) close() {
+	for _, withdraw := range q.withdraw {
+		withdraw()
+	}
+	q.goroutines.Wait()
 }
 
 // inputRequired returns the result with which a server of MCP 2026-07-28 asks questions (input_required), made from

@@ -42,8 +42,13 @@ const ticks = 20
 func (w *watch) run(ctx context.Context, stall time.Duration, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(stall / ticks)
 	defer ticker.Stop()
-	seen, quiet := int64(0), 0
-	steps := []func(){w.giveUp, func() { close(w.stuck) }, func() { end(ErrStalled) }}
+	seen := int64(0)   // how many events the runs had at the last tick
+	quietTicks := 0    // how many ticks have come without an event
+	steps := []func(){ // one after each time stall
+		w.giveUp,
+		func() { close(w.stuck) },
+		func() { end(ErrStalled) },
+	}
 	for len(steps) > 0 {
 		select {
 		case <-ticker.C:
@@ -51,19 +56,19 @@ func (w *watch) run(ctx context.Context, stall time.Duration, end context.Cancel
 			return
 		}
 		if n := w.events.Load(); n != seen {
-			seen, quiet = n, 0
+			seen, quietTicks = n, 0
 			continue
 		}
-		quiet++
-		if quiet == ticks/4 {
+		quietTicks++
+		if quietTicks == ticks/4 {
 			w.mu.Lock()
 			close(w.idle)
 			w.idle = make(chan struct{})
 			w.mu.Unlock()
 		}
-		if quiet == ticks {
+		if quietTicks == ticks {
 			steps[0]()
-			steps, quiet = steps[1:], 0
+			steps, quietTicks = steps[1:], 0
 		}
 	}
 }

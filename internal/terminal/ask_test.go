@@ -31,8 +31,11 @@ func serveRunCounted(t *testing.T, events ...string) (url string, requests func(
 		mu.Unlock()
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i, e := range events {
-			kind, data, _ := strings.Cut(e, " ")
-			fmt.Fprintf(w, "id: run_1:%d\nevent: %s\ndata: %s\n\n", i+1, kind, data)
+			kind, data, _ := strings.Cut(e, " {")
+			if data != "}" {
+				data = "," + data
+			}
+			fmt.Fprintf(w, "id: run_1:%d\nevent: %s\ndata: {\"type\":%[2]q%s\n\n", i+1, kind, data)
 		}
 	}))
 	t.Cleanup(server.Close)

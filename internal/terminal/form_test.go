@@ -28,10 +28,10 @@ func answerInterrupt(t *testing.T, interrupt string, lines ...string) (sent, sho
 			body, _ := io.ReadAll(r.Body)
 			sent = string(body)
 		case strings.HasSuffix(r.URL.Path, "/events"):
-			fmt.Fprint(w, "id: run_1:3\nevent: final_answer\ndata: {\"answer\":\"\"}\n\n")
+			fmt.Fprint(w, "id: run_1:3\nevent: final_answer\ndata: {\"type\":\"final_answer\",\"answer\":\"\"}\n\n")
 		default:
-			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"run_id\":\"run_1\"}\n\n")
-			fmt.Fprintf(w, "id: run_1:2\nevent: suspended\ndata: {\"interrupts\":[%s]}\n\n", interrupt)
+			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"type\":\"start\",\"run_id\":\"run_1\"}\n\n")
+			fmt.Fprintf(w, "id: run_1:2\nevent: suspended\ndata: {\"type\":\"suspended\",\"interrupts\":[%s]}\n\n", interrupt)
 		}
 	}))
 	defer server.Close()

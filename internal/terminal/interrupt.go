@@ -174,19 +174,16 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 		return map[string]any{"action": "decline"}, nil
 	}
 	// The properties of a JSON object have no order: ask for the required fields first, and sort by name.
-	names := slices.Sorted(maps.Keys(schema.Properties))
-	slices.SortStableFunc(names, func(a, b string) int {
-		isRequired, isOtherRequired := slices.Contains(schema.Required, a), slices.Contains(schema.Required, b)
-		switch {
-		case isRequired == isOtherRequired:
-			return 0
-		case isRequired:
-			return -1
+	var requiredNames, optionalNames []string
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		if slices.Contains(schema.Required, name) {
+			requiredNames = append(requiredNames, name)
+		} else {
+			optionalNames = append(optionalNames, name)
 		}
-		return 1
-	})
+	}
 	content := map[string]any{}
-	for _, name := range names {
+	for _, name := range append(requiredNames, optionalNames...) {
 		value, err := s.askField(ctx, name, schema.Properties[name], slices.Contains(schema.Required, name))
 		if err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -8,30 +9,32 @@ import (
 
 	"go.uber.org/goleak"
 
-	"answerd/internal/sse"
+	"answerd/internal/event"
 )
 
 // TestToolLinesHaveColorsOnATerminal shows the events of calls with and without colours.
 func TestToolLinesHaveColorsOnATerminal(t *testing.T) {
+	add, args := event.Call{Tool: "add"}, json.RawMessage(`{"a":1}`)
+	result := event.ToolResult{Call: add, Args: args, DurationMS: 3}
 	for _, c := range []struct {
-		colors     bool
-		name, data string
-		want       string
+		colors bool
+		body   event.Body
+		want   string
 	}{
-		{true, "tool_result", `{"tool":"add","args":{"a":1},"duration_ms":3}`, "<green>✓</> <b>add</> <dim>{\"a\":1} (3ms)</>\n"},
-		{true, "tool_error", `{"tool":"add","args":{"a":1},"kind":"timeout","payload":"late"}`, "<red>✗</> <b>add</> {\"a\":1}: timeout: late\n"},
-		{true, "step_reset", `{}`, "<yellow>!</> another process took over; the last step runs again\n"},
-		{true, "tool_error", `{"tool":"\u001b[31madd","kind":"timeout","payload":"late"}`, "<red>✗</> <b>[31madd</> : timeout: late\n"},
-		{false, "tool_result", `{"tool":"add","args":{"a":1},"duration_ms":3}`, "✓ add {\"a\":1} (3ms)\n"},
+		{true, result, "<green>✓</> <b>add</> <dim>{\"a\":1} (3ms)</>\n"},
+		{true, event.ToolError{Call: add, Args: args, Kind: "timeout", Payload: "late"}, "<red>✗</> <b>add</> {\"a\":1}: timeout: late\n"},
+		{true, event.StepReset{}, "<yellow>!</> another process took over; the last step runs again\n"},
+		{true, event.ToolError{Call: event.Call{Tool: "\x1b[31madd"}, Kind: "timeout", Payload: "late"}, "<red>✗</> <b>[31madd</> : timeout: late\n"},
+		{false, result, "✓ add {\"a\":1} (3ms)\n"},
 	} {
 		var out strings.Builder
 		s := New(Options{In: strings.NewReader(""), Out: io.Discard, Err: &out, ErrColors: c.colors})
-		if err := s.newRunView(question{}).showEvent(sse.Frame{Event: c.name, Data: []byte(c.data)}); err != nil {
+		if err := s.newRunView(question{}).showEvent(event.Event{Body: c.body}); err != nil {
 			t.Fatal(err)
 		}
 		s.Close()
 		if got := showStyles.Replace(out.String()); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+			t.Errorf("%s: got %q, want %q", c.body.Type(), got, c.want)
 		}
 	}
 }

@@ -72,22 +72,20 @@ func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
 			_ = terminal.SetSize(width, height) // fails only if prompts cannot be written
 		}
 		terminal.SetPrompt(prompt)
-		type line struct {
-			text string
-			err  error
-		}
-		read := make(chan line, 1) // with a buffer, so that the goroutine can end after ctx
+		var text string
+		var readErr error
+		read := make(chan struct{}) // closed when text and readErr are set
 		go func() {
+			defer close(read)
 			keys.interrupted = false
-			text, err := terminal.ReadLine()
-			if err == io.EOF && keys.interrupted {
-				err = ErrInterrupted
+			text, readErr = terminal.ReadLine()
+			if readErr == io.EOF && keys.interrupted {
+				readErr = ErrInterrupted
 			}
-			read <- line{text, err}
 		}()
 		select {
-		case l := <-read:
-			return l.text, l.err
+		case <-read:
+			return text, readErr
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}

@@ -1,8 +1,8 @@
 package terminal
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -103,8 +103,7 @@ type streamEnd struct {
 }
 
 // readStream shows the events of a stream until the run ends or is suspended, and sets view.lastID after each. If the
-// stream ends earlier, or an event that ends it cannot be decoded, end is zero and err says why. If an event cannot be
-// shown, readStream cancels the run.
+// stream ends earlier, end is zero and err says why. If an event cannot be decoded or shown, readStream cancels the run.
 func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEnd, err error) {
 	for {
 		frame, err := stream.Next()
@@ -114,36 +113,28 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 		if frame.ID != "" {
 			view.lastID = frame.ID
 		}
-		switch frame.Event {
-		case "final_answer":
-			var final event.FinalAnswer
-			if err := json.Unmarshal(frame.Data, &final); err != nil {
-				return streamEnd{}, fmt.Errorf("decode the answer: %w", err)
-			}
-			view.endText()
-			return streamEnd{final: &final}, nil
-		case "run_error":
-			var failed event.RunError
-			if err := json.Unmarshal(frame.Data, &failed); err != nil {
-				return streamEnd{}, fmt.Errorf("decode the error: %w", err)
-			}
-			view.endText()
-			return streamEnd{failed: fmt.Errorf("%s (%s)", failed.Message, failed.Code)}, nil
-		case "cancelled":
-			view.endText()
-			return streamEnd{failed: errors.New("the run was cancelled")}, nil
-		case "suspended":
-			var suspended event.Suspended
-			if err := json.Unmarshal(frame.Data, &suspended); err != nil {
-				return streamEnd{}, fmt.Errorf("decode the interrupts: %w", err)
-			}
-			view.endText()
-			return streamEnd{interrupts: suspended.Interrupts}, nil
+		e, err := event.Decode(bytes.Clone(frame.Data)) // the frame is valid only until the next one
+		if err == nil {
+			err = view.showEvent(e)
 		}
-		if err := view.showEvent(frame); err != nil { // for example, Out is closed
+		if err != nil { // for example, Out is closed
 			s.cancelRun(view)
 			return streamEnd{failed: err}, nil
 		}
+		switch body := e.Body.(type) {
+		case event.FinalAnswer:
+			end.final = &body
+		case event.RunError:
+			end.failed = fmt.Errorf("%s (%s)", body.Message, body.Code)
+		case event.Cancelled:
+			end.failed = errors.New("the run was cancelled")
+		case event.Suspended:
+			end.interrupts = body.Interrupts
+		default:
+			continue
+		}
+		view.endText()
+		return end, nil
 	}
 }
 
@@ -182,7 +173,11 @@ func (s *Session) fetchRunID(ctx context.Context, view *runView) error {
 	if err != nil {
 		return fmt.Errorf("read the first event: %w", err)
 	}
-	return view.showEvent(first)
+	e, err := event.Decode(bytes.Clone(first.Data))
+	if err != nil {
+		return err
+	}
+	return view.showEvent(e)
 }
 
 // WaitForServers waits until no MCP server is connecting for the first time, so that a question to a process that has

@@ -2,14 +2,12 @@ package terminal
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
 	"answerd/internal/event"
-	"answerd/internal/sse"
 )
 
 // question is the body of POST /answer/stream.
@@ -91,82 +89,35 @@ func (w *rawWriter) end() error {
 func (r *runView) endText() { _ = r.text.end() }
 
 // showEvent shows an event: text on Out, and the rest on Err. A start event also sets r.start. Events of unknown types
-// are ignored, as the API requires of clients. An error means that the event cannot be decoded or Out not written.
-func (r *runView) showEvent(frame sse.Frame) error {
-	switch frame.Event {
-	case "start":
-		return r.showStart(frame)
-	case "text_delta":
-		var delta event.TextDelta
-		if err := decode(frame, &delta); err != nil {
-			return err
+// are ignored, as the API requires of clients. The error is that of Out.
+func (r *runView) showEvent(e event.Event) error {
+	switch body := e.Body.(type) {
+	case event.Start:
+		r.start = startEvent{body, e.RunID}
+		for _, name := range body.UnavailableServers {
+			r.session.printLine("! the MCP server %s is unavailable; its tools are missing", name)
 		}
+		r.session.status.set("thinking")
+	case event.TextDelta:
 		r.session.status.set("")
-		if err := r.text.write(delta.Delta); err != nil {
+		if err := r.text.write(body.Delta); err != nil {
 			return fmt.Errorf("print the answer: %w", err)
 		}
-	case "text_end":
+	case event.TextEnd:
 		r.endText()
-	case "step_reset":
+	case event.StepReset:
 		r.endText()
 		r.session.printLine("! another process took over; the last step runs again")
-	case "tool_call":
-		var call event.ToolCall
-		if err := decode(frame, &call); err != nil {
-			return err
-		}
-		r.session.status.set(call.Tool)
-	case "tool_progress":
-		var progress event.ToolProgress
-		if err := decode(frame, &progress); err != nil {
-			return err
-		}
-		r.session.status.set(progressText(progress))
-	case "tool_result":
-		var result event.ToolResult
-		if err := decode(frame, &result); err != nil {
-			return err
-		}
-		r.session.printLine("✓ %s %s (%s)", result.Tool, shorten(string(result.Args)), milliseconds(result.DurationMS))
-	case "tool_error":
-		var failed event.ToolError
-		if err := decode(frame, &failed); err != nil {
-			return err
-		}
-		r.session.printLine("✗ %s %s: %s: %s", failed.Tool, shorten(string(failed.Args)+failed.ArgsText), failed.Kind, shorten(failed.Payload))
-	case "budget":
-		var budget event.Budget
-		if err := decode(frame, &budget); err != nil {
-			return err
-		}
-		r.session.printLine("! budget %s: used %g of %g", budget.Limit, budget.Used, budget.Max)
-	}
-	return nil
-}
-
-// showStart sets r.start from a start event, and prints a warning for each unavailable MCP server.
-func (r *runView) showStart(frame sse.Frame) error {
-	var envelope struct {
-		RunID string `json:"run_id"`
-	}
-	if err := decode(frame, &envelope); err != nil {
-		return err
-	}
-	r.start.runID = envelope.RunID
-	if err := decode(frame, &r.start.Start); err != nil {
-		return err
-	}
-	for _, name := range r.start.UnavailableServers {
-		r.session.printLine("! the MCP server %s is unavailable; its tools are missing", name)
-	}
-	r.session.status.set("thinking")
-	return nil
-}
-
-// decode decodes the data of an event into the value that target points to.
-func decode(frame sse.Frame, target any) error {
-	if err := json.Unmarshal(frame.Data, target); err != nil {
-		return fmt.Errorf("decode the event %s: %w", frame.Event, err)
+	case event.ToolCall:
+		r.session.status.set(body.Tool)
+	case event.ToolProgress:
+		r.session.status.set(progressText(body))
+	case event.ToolResult:
+		r.session.printLine("✓ %s %s (%s)", body.Tool, shorten(string(body.Args)), milliseconds(body.DurationMS))
+	case event.ToolError:
+		r.session.printLine("✗ %s %s: %s: %s", body.Tool, shorten(string(body.Args)+body.ArgsText), body.Kind, shorten(body.Payload))
+	case event.Budget:
+		r.session.printLine("! budget %s: used %g of %g", body.Limit, body.Used, body.Max)
 	}
 	return nil
 }

@@ -79,16 +79,8 @@ func (q *Request) readMessage(field string, msg message) error {
 		return nil
 	case "user":
 	case "assistant":
-		for i, c := range msg.ToolCalls {
-			at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
-			switch {
-			case c.ID == "" || len(c.ID) > maxCallID:
-				return &Invalid{at + ".id", callIDLength}
-			case c.Function.Name == "" || len(c.Function.Name) > maxID:
-				return &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
-			}
-			call := agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments}
-			out.Calls = append(out.Calls, call)
+		if out.Calls, err = msg.calls(field); err != nil {
+			return err
 		}
 	case "tool":
 		out.CallID = msg.ToolCallID
@@ -104,6 +96,21 @@ func (q *Request) readMessage(field string, msg message) error {
 
 	q.History = append(q.History, out)
 	return nil
+}
+
+// calls returns the calls of a message of the assistant. field is the path of the message, for errors.
+func (m message) calls(field string) (calls []agent.ClientCall, err error) {
+	for i, c := range m.ToolCalls {
+		at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
+		switch {
+		case c.ID == "" || len(c.ID) > maxCallID:
+			return nil, &Invalid{at + ".id", callIDLength}
+		case c.Function.Name == "" || len(c.Function.Name) > maxID:
+			return nil, &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
+		}
+		calls = append(calls, agent.ClientCall{Index: i, ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+	}
+	return calls, nil
 }
 
 // decodeContent returns the text and the media of a message's content: a text, a list of parts, or nothing. It joins the

@@ -104,12 +104,9 @@ const regenerate = "regenerate-message"
 // answers to interrupts or results of client tools, and there is no question. It need not be the last message, because a
 // person may have asked something else before they approved a call.
 func (q *Request) readQuestion(messages []message, id, trigger string) error {
-	index := len(messages) - 1
-	if id != "" {
-		named := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" })
-		if named >= 0 {
-			index = named
-		}
+	index := slices.IndexFunc(messages, func(m message) bool { return id != "" && m.ID == id && m.Role == "assistant" })
+	if index < 0 {
+		index = len(messages) - 1
 	}
 	switch m := messages[index]; m.Role {
 	case "assistant":
@@ -191,7 +188,7 @@ type Answer struct {
 
 // readAnswers returns the person's answers among the parts of a message: decisions about approvals, and elicitations with
 // an output or an error; an error cancels the elicitation. It ignores elicitations that are marked as executed by the
-// provider: elicitationCall marks those that were answered before.
+// provider: endElicitation marks those that were answered before.
 func readAnswers(parts []part) (out []Answer) {
 	for _, p := range parts {
 		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted

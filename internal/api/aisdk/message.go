@@ -138,18 +138,26 @@ func (q *Request) readSteps(field string, parts []part) error {
 		case p.Type == "text":
 			step.Content = strings.TrimPrefix(step.Content+"\n"+p.Text, "\n")
 		case p.hasClientResult():
-			name := p.calledTool()
-			if !agent.IsToolName(name) {
-				return &Invalid{fmt.Sprintf("%s.parts[%d]", field, i), "must have the name of a tool"}
+			if err := p.checkCall(fmt.Sprintf("%s.parts[%d]", field, i)); err != nil {
+				return err
 			}
-			if p.ToolCallID == "" || len(p.ToolCallID) > maxCallID {
-				return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", field, i), fmt.Sprintf("must be 1 to %d bytes", maxCallID)}
-			}
-			call := agent.ClientCall{Index: len(step.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)}
+			call := agent.ClientCall{Index: len(step.Calls), ID: p.ToolCallID, Name: p.calledTool(), Arguments: string(p.Input)}
 			step.Calls = append(step.Calls, call)
 			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.resultText()})
 		}
 	}
 	endStep()
+	return nil
+}
+
+// checkCall returns an *Invalid unless the call of a client tool has a tool's name and an id. field is the path of the
+// part, for errors.
+func (p part) checkCall(field string) error {
+	switch {
+	case !agent.IsToolName(p.calledTool()):
+		return &Invalid{field, "must have the name of a tool"}
+	case p.ToolCallID == "" || len(p.ToolCallID) > maxCallID:
+		return &Invalid{field + ".toolCallId", fmt.Sprintf("must be 1 to %d bytes", maxCallID)}
+	}
 	return nil
 }

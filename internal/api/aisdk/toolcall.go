@@ -54,7 +54,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 			"callId": b.CallID, "tool": b.Tool, "server": b.Server, "level": b.Level, "logger": b.Logger, "data": b.Data}})
 	case event.Elicitation:
 		enc.elicitations[b.InterruptID] = b
-		enc.emitChunk(elicitationCall(b, false))
+		enc.emitChunk(elicitationCall(b))
 	case event.ElicitationResolved:
 		enc.endElicitation(b)
 	}
@@ -73,10 +73,13 @@ func (enc *Encoder) encodeProgress(b event.ToolProgress) {
 	enc.emitChunk(chunk{"type": "data-tool-progress", "id": b.CallID, "data": data})
 }
 
-// endElicitation marks the call of an elicitation as answered, and adds the output: the one that the page posted, or else
-// the action alone.
+// endElicitation marks the call of an elicitation as executed by the provider, and adds the output: the one that the page
+// posted, or else the action alone. Without the mark, the SDK's sendAutomaticallyWhen helper would post the answer again
+// when the run is suspended for another interrupt or cancelled.
 func (enc *Encoder) endElicitation(b event.ElicitationResolved) {
-	enc.emitChunk(elicitationCall(enc.elicitations[b.InterruptID], true))
+	call := elicitationCall(enc.elicitations[b.InterruptID])
+	call["providerExecuted"] = true
+	enc.emitChunk(call)
 	var output any = chunk{"action": b.Action}
 	if posted := enc.head.Outputs[b.InterruptID]; posted != nil {
 		output = posted
@@ -146,10 +149,8 @@ func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	return c
 }
 
-// elicitationCall returns the call of the client tool that represents an elicitation. If it is answered, the call is
-// marked as executed by the provider. Otherwise the SDK's sendAutomaticallyWhen helper would post the answer again when
-// the run is suspended for another interrupt or cancelled.
-func elicitationCall(b event.Elicitation, answered bool) chunk {
+// elicitationCall returns the call of the client tool that represents an elicitation.
+func elicitationCall(b event.Elicitation) chunk {
 	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {
 		in["schema"] = b.Schema
@@ -157,9 +158,5 @@ func elicitationCall(b event.Elicitation, answered bool) chunk {
 	if b.URL != "" {
 		in["url"] = b.URL
 	}
-	c := chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": ElicitationTool, "dynamic": true, "input": in}
-	if answered {
-		c["providerExecuted"] = true
-	}
-	return c
+	return chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": ElicitationTool, "dynamic": true, "input": in}
 }

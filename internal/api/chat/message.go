@@ -65,12 +65,8 @@ func (q *Request) readMessages(in []inMessage) error {
 			continue
 		case "user":
 		case "assistant":
-			for j, c := range msg.ToolCalls {
-				if c.ID == "" || c.Function.Name == "" {
-					return &Invalid{fmt.Sprintf("%s.tool_calls[%d]", field, j), "must have an id and a function with a name"}
-				}
-				call := agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments}
-				out.Calls = append(out.Calls, call)
+			if out.Calls, err = msg.calls(field); err != nil {
+				return err
 			}
 		case "tool":
 			out.CallID = msg.ToolCallID
@@ -85,6 +81,17 @@ func (q *Request) readMessages(in []inMessage) error {
 
 	q.Instructions = strings.Join(instructions, "\n\n")
 	return q.readQuestion(lastField)
+}
+
+// calls returns the calls of a message of the assistant. field is the path of the message, for errors.
+func (m inMessage) calls(field string) (calls []agent.ClientCall, err error) {
+	for i, c := range m.ToolCalls {
+		if c.ID == "" || c.Function.Name == "" {
+			return nil, &Invalid{fmt.Sprintf("%s.tool_calls[%d]", field, i), "must have an id and a function with a name"}
+		}
+		calls = append(calls, agent.ClientCall{Index: i, ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+	}
+	return calls, nil
 }
 
 // readQuestion moves the user's message at the end of the history to the question. If the history ends with results of

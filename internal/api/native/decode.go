@@ -85,24 +85,15 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 				return agent.Request{}, nil, NewInvalid(pointer, "is not UTF-8, or contains U+0000")
 			}
 		}
-		switch name {
-		case "servers", "tools":
-			root[name] = values
-			continue
-		case "question", "model", "tool_choice", "thread_id", "on_busy", "agent":
-			root[name] = values[0]
-		case "max_turns":
-			root[name] = values[0] // readRequest refuses this string, unless the number replaces it
-			if n, ok := agent.ParseJSONInteger(values[0]); ok {
-				root[name] = n
-			}
-		default:
+		member, isList := bodyMember(name, values)
+		switch {
+		case member == nil:
 			wrongParameters = append(wrongParameters, FieldError{pointer, "unknown parameter"})
 			continue
-		}
-		if len(values) > 1 {
+		case len(values) > 1 && !isList:
 			wrongParameters = append(wrongParameters, FieldError{pointer, "given twice"})
 		}
+		root[name] = member
 	}
 
 	body, err := json.Marshal(root)
@@ -115,17 +106,29 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	return r, body, d.finishBody()
 }
 
+// bodyMember returns the value that the parameter name of a query has as a member of the body: a list of all values, or
+// the first of them. It returns nil for a name that is not a parameter.
+func bodyMember(name string, values []string) (member any, isList bool) {
+	switch name {
+	case "servers", "tools":
+		return values, true
+	case "question", "model", "tool_choice", "thread_id", "on_busy", "agent":
+		return values[0], false
+	case "max_turns":
+		if n, ok := agent.ParseJSONInteger(values[0]); ok {
+			return n, false
+		}
+		return values[0], false // readRequest refuses this string
+	}
+	return nil, false
+}
+
 // readRequest reads the whole body of a question.
 func (d *decoder) readRequest() (request agent.Request) {
 	for name := range d.readObject("question") {
 		switch name {
 		case "question":
-			if value, ok := d.readKind('"', mustBeText); ok {
-				request.Question = unquoteString(value)
-				if strings.TrimSpace(request.Question) == "" {
-					d.addError("must not be blank")
-				}
-			}
+			request.Question = d.readQuestion()
 		case "history":
 			request.History = []agent.Message{} // an empty history says that nothing came before, and nil does not
 			for range d.readList(maxHistory) {
@@ -153,6 +156,19 @@ func (d *decoder) readRequest() (request agent.Request) {
 		}
 	}
 	return request
+}
+
+// readQuestion reads the question, which must be a string that is not blank.
+func (d *decoder) readQuestion() string {
+	value, ok := d.readKind('"', mustBeText)
+	if !ok {
+		return ""
+	}
+	question := unquoteString(value)
+	if strings.TrimSpace(question) == "" {
+		d.addError("must not be blank")
+	}
+	return question
 }
 
 // readOption reads the value of the field name into request. It knows the fields that requests in every API format may
@@ -316,19 +332,18 @@ func DecodeInput(body []byte) (agent.Input, error) {
 		}
 	}
 
-	// An answer is to an approval or to an elicitation, and may not have the fields of both.
-	var wrong []string // fields of the other kind of answer
-	approval, elicitation := given["approved"], given["action"]
+	var fieldsOfOther []string // those that only the other kind of answer may have
+	isApproval, isElicitation := given["approved"], given["action"]
 	switch {
-	case approval == elicitation:
+	case isApproval == isElicitation:
 		dec.addErrorAt("/action", "either action or approved is required, and not both")
-	case approval:
-		wrong = []string{"content"}
+	case isApproval:
+		fieldsOfOther = []string{"content"}
 	default:
-		wrong = []string{"reason", "args"}
+		fieldsOfOther = []string{"reason", "args"}
 	}
 
-	for _, name := range wrong {
+	for _, name := range fieldsOfOther {
 		if given[name] {
 			dec.addErrorAt("/"+name, "unknown field")
 		}

@@ -244,25 +244,11 @@ func (q *Request) readTools(in body) error {
 		if err := json.Unmarshal(raw, &tool); err != nil {
 			return wrongMember(field, raw, err, "must be a function or an MCP server")
 		}
-		switch {
-		case tool.Type == "mcp" && tool.ServerURL != "":
-			return &Invalid{field + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
-		case tool.Type == "mcp" && tool.requiresApproval():
-			return &Invalid{field + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
-		case tool.Type == "mcp":
-			if err := q.readServer(field, tool); err != nil {
-				return err
-			}
+		if err := q.readTool(field, tool); err != nil {
+			return err
+		}
+		if tool.Type == "mcp" {
 			q.Echo.Tools[i] = tool.publicTool()
-		case tool.Type != "function":
-			return &Invalid{field + ".type", "must be function or mcp"}
-		default:
-			bad := q.AddClientTool(agent.ClientTool{
-				Name: tool.Name, Description: tool.Description, Schema: tool.Parameters, Strict: tool.Strict,
-			})
-			if bad != nil {
-				return &Invalid{field + "." + bad.Pointer[1:], bad.Detail}
-			}
 		}
 	}
 	if len(q.ServerTools) < len(q.ListedServers) {
@@ -271,6 +257,26 @@ func (q *Request) readTools(in body) error {
 		q.Tools = nil
 	}
 	return nil
+}
+
+// readTool adds a function to the caller's functions, or an MCP server to those that the request may use. field is the
+// path of the tool, for errors.
+func (q *Request) readTool(field string, tool inTool) error {
+	switch {
+	case tool.Type == "function":
+		function := agent.ClientTool{Name: tool.Name, Description: tool.Description, Schema: tool.Parameters, Strict: tool.Strict}
+		if bad := q.AddClientTool(function); bad != nil {
+			return &Invalid{field + "." + bad.Pointer[1:], bad.Detail}
+		}
+		return nil
+	case tool.Type != "mcp":
+		return &Invalid{field + ".type", "must be function or mcp"}
+	case tool.ServerURL != "":
+		return &Invalid{field + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
+	case tool.requiresApproval():
+		return &Invalid{field + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
+	}
+	return q.readServer(field, tool)
 }
 
 // readServer adds the configured MCP server that tool names, and its allowed_tools. Without allowed_tools the request may

@@ -22,7 +22,7 @@ type Encoder struct {
 	seq    int         // the next sequence_number
 	frames []sse.Frame // of the event that is being encoded
 
-	text       *openItem[messageItem]   // nil if no text is open
+	message    *openItem[messageItem]   // nil if no text is open
 	reasoning  *openItem[reasoningItem] // nil if no reasoning is open
 	calls      map[string]*serverCall   // calls that the server executes, by call id, also those that have ended
 	structured bool                     // the answer must be JSON
@@ -47,9 +47,9 @@ type openItem[T any] struct {
 
 // serverCall is the state of a call that the server executes.
 type serverCall struct {
-	// mcp is the item of the call in this response. It is nil if the call has none yet: because it needs approval, or
+	// open is the item of the call in this response. It is nil if the call has none yet: because it needs approval, or
 	// because its item was closed at the end of an earlier response. The item is then added when the call ends.
-	mcp  *openItem[mcpCallItem]
+	open *openItem[mcpCallItem]
 	args string // the complete arguments; "" until they are known
 }
 
@@ -66,15 +66,15 @@ func NewEncoder(h Header) *Encoder {
 func (enc *Encoder) Response() any {
 	now := *enc.resp // a copy, because in enc.resp open items have no text until they end
 	now.Output = slices.Clone(now.Output)
-	if o := enc.text; o != nil {
-		item := o.item
-		item.Content = []textPart{outputText(o.text.String())}
-		now.Output[o.index] = item
+	if open := enc.message; open != nil {
+		item := open.item
+		item.Content = []textPart{outputText(open.text.String())}
+		now.Output[open.index] = item
 	}
-	if o := enc.reasoning; o != nil {
-		item := o.item
-		item.Summary = []summaryPart{{Type: "summary_text", Text: o.text.String()}}
-		now.Output[o.index] = item
+	if open := enc.reasoning; open != nil {
+		item := open.item
+		item.Summary = []summaryPart{{Type: "summary_text", Text: open.text.String()}}
+		now.Output[open.index] = item
 	}
 	return &now
 }
@@ -144,19 +144,19 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 		enc.structured = b.StructuredOutput
 	case event.TextStart, event.TextDelta, event.TextEnd:
 		// Clients parse the text of every message if the answer must be JSON. So the texts of steps that are not the
-		// answer are left out, and finalAnswer adds the answer.
+		// answer are left out, and encodeAnswer adds the answer.
 		if !enc.structured {
 			enc.encodeText(b)
 		}
 	case event.ReasoningStart:
-		enc.reasoningStart(b)
+		enc.openReasoning(b)
 	case event.ReasoningDelta:
-		o := enc.reasoning
-		o.text.WriteString(b.Delta)
-		f := itemFields(o.item.ID, o.index, "summary_index", 0, "delta", b.Delta)
+		open := enc.reasoning
+		open.text.WriteString(b.Delta)
+		f := itemFields(open.item.ID, open.index, "summary_index", 0, "delta", b.Delta)
 		enc.emitEvent("response.reasoning_summary_text.delta", f)
 	case event.ReasoningEnd:
-		enc.reasoningEnd()
+		enc.closeReasoning()
 	case event.StepStart:
 		enc.stepIndex = len(enc.resp.Output)
 	case event.StepEnd:
@@ -164,11 +164,11 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 			enc.usage = enc.usage.Plus(*b.Usage)
 		}
 	case event.StepReset:
-		enc.stepReset()
+		enc.resetStep()
 	case event.Suspended:
-		enc.suspended(e)
+		enc.encodeSuspension(e)
 	case event.FinalAnswer:
-		enc.finalAnswer(b, e)
+		enc.encodeAnswer(b, e)
 	case event.RunError:
 		enc.resp.Error = &responseError{cmp.Or(b.Reason, b.Code), b.Message}
 		enc.endResponse("failed", e)
@@ -179,10 +179,10 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	}
 }
 
-// suspended encodes the suspension e. If e ends the response (Span.EndsWith), the calls in progress are closed and a
+// encodeSuspension encodes the suspension e. If e ends the response (Span.EndsWith), the calls in progress are closed and a
 // request is added for each approval that the run waits for. Every suspension before the span is encoded as the end of an
 // earlier response, so that open calls get new items in this one.
-func (enc *Encoder) suspended(e event.Event) {
+func (enc *Encoder) encodeSuspension(e event.Event) {
 	if enc.head.Whole {
 		// Also for a suspension that is over: a reader who followed the run got the requests while it was suspended,
 		// and the stream must be the same each time.
@@ -200,11 +200,11 @@ func (enc *Encoder) suspended(e event.Event) {
 func (enc *Encoder) encodeText(b event.Body) {
 	switch b := b.(type) {
 	case event.TextStart:
-		enc.textStart(b.PartID)
+		enc.openMessage(b.PartID)
 	case event.TextDelta:
-		enc.textDelta(b.Delta)
+		enc.addText(b.Delta)
 	case event.TextEnd:
-		enc.textEnd()
+		enc.closeMessage()
 	}
 }
 
@@ -256,42 +256,42 @@ func (enc *Encoder) finishItem(index int, item any) {
 	enc.emitEvent("response.output_item.done", fields{"output_index": index, "item": item})
 }
 
-// textStart opens a message item for the part with that id. Its content is one text part.
-func (enc *Encoder) textStart(partID string) {
+// openMessage opens a message item for the part with that id. Its content is one text part.
+func (enc *Encoder) openMessage(partID string) {
 	id := itemID("msg", enc.head.ID, partID)
 	item := messageItem{ID: id, Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}
-	enc.text = &openItem[messageItem]{item: item, index: enc.addItem(item)}
-	enc.emitEvent("response.content_part.added", enc.textFields("part", outputText("")))
+	enc.message = &openItem[messageItem]{item: item, index: enc.addItem(item)}
+	enc.emitEvent("response.content_part.added", enc.messageFields("part", outputText("")))
 }
 
-// textDelta adds text to the open message item.
-func (enc *Encoder) textDelta(delta string) {
-	enc.text.text.WriteString(delta)
-	enc.emitEvent("response.output_text.delta", enc.textFields("delta", delta, "logprobs", []any{}))
+// addText adds text to the open message item.
+func (enc *Encoder) addText(delta string) {
+	enc.message.text.WriteString(delta)
+	enc.emitEvent("response.output_text.delta", enc.messageFields("delta", delta, "logprobs", []any{}))
 }
 
-// textFields returns the members of an event about the open message item; more is as in itemFields.
-func (enc *Encoder) textFields(more ...any) fields {
-	f := itemFields(enc.text.item.ID, enc.text.index, more...)
+// messageFields returns the members of an event about the open message item; more is as in itemFields.
+func (enc *Encoder) messageFields(more ...any) fields {
+	f := itemFields(enc.message.item.ID, enc.message.index, more...)
 	f["content_index"] = 0 // a message item has one part
 	return f
 }
 
-// textEnd finishes the open message item.
-func (enc *Encoder) textEnd() {
-	o := enc.text
-	part := outputText(o.text.String())
-	enc.emitEvent("response.output_text.done", enc.textFields("text", part.Text, "logprobs", []any{}))
-	enc.emitEvent("response.content_part.done", enc.textFields("part", part))
-	enc.text = nil
-	o.item.Content = []textPart{part}
-	o.item.Status = "completed"
-	enc.finishItem(o.index, o.item)
+// closeMessage finishes the open message item.
+func (enc *Encoder) closeMessage() {
+	message := enc.message
+	part := outputText(message.text.String())
+	enc.emitEvent("response.output_text.done", enc.messageFields("text", part.Text, "logprobs", []any{}))
+	enc.emitEvent("response.content_part.done", enc.messageFields("part", part))
+	enc.message = nil
+	message.item.Content = []textPart{part}
+	message.item.Status = "completed"
+	enc.finishItem(message.index, message.item)
 }
 
-// reasoningStart opens a reasoning item. Its text is a summary part, because clients show the summary of reasoning and
+// openReasoning opens a reasoning item. Its text is a summary part, because clients show the summary of reasoning and
 // not its content.
-func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
+func (enc *Encoder) openReasoning(b event.ReasoningStart) {
 	id := itemID("rs", enc.head.ID, b.PartID)
 	item := reasoningItem{ID: id, Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}
 	enc.reasoning = &openItem[reasoningItem]{item: item, index: enc.addItem(item)}
@@ -299,24 +299,23 @@ func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
 	enc.emitEvent("response.reasoning_summary_part.added", f)
 }
 
-// reasoningEnd finishes the open reasoning item.
-func (enc *Encoder) reasoningEnd() {
-	o := enc.reasoning
+// closeReasoning finishes the open reasoning item.
+func (enc *Encoder) closeReasoning() {
+	reasoning := enc.reasoning
 	enc.reasoning = nil
-	part := summaryPart{Type: "summary_text", Text: o.text.String()}
-	o.item.Summary = []summaryPart{part}
-	f := itemFields(o.item.ID, o.index, "summary_index", 0, "text", part.Text)
-	enc.emitEvent("response.reasoning_summary_text.done", f)
-	f = itemFields(o.item.ID, o.index, "summary_index", 0, "part", part)
-	enc.emitEvent("response.reasoning_summary_part.done", f)
-	o.item.Status = "completed"
-	enc.finishItem(o.index, o.item)
+	id, index := reasoning.item.ID, reasoning.index
+	part := summaryPart{Type: "summary_text", Text: reasoning.text.String()}
+	enc.emitEvent("response.reasoning_summary_text.done", itemFields(id, index, "summary_index", 0, "text", part.Text))
+	enc.emitEvent("response.reasoning_summary_part.done", itemFields(id, index, "summary_index", 0, "part", part))
+	reasoning.item.Summary = []summaryPart{part}
+	reasoning.item.Status = "completed"
+	enc.finishItem(index, reasoning.item)
 }
 
-// stepReset marks the messages of the current step as incomplete in the response, because the agent repeats the step. The
+// resetStep marks the messages of the current step as incomplete in the response, because the agent repeats the step. The
 // log has closed all texts, reasoning and calls of the step before, and items of the stream cannot be withdrawn. So only
 // the response at the end says which messages are valid.
-func (enc *Encoder) stepReset() {
+func (enc *Encoder) resetStep() {
 	enc.functionCalls = nil // only the last step of a run has calls of the caller's functions
 	output := enc.resp.Output[enc.stepIndex:]
 	for i := range output {
@@ -327,15 +326,15 @@ func (enc *Encoder) stepReset() {
 	}
 }
 
-// finalAnswer ends the response with a structured answer and the calls of the caller's functions, if there are any. If a
+// encodeAnswer ends the response with a structured answer and the calls of the caller's functions, if there are any. If a
 // limit of the run cut the answer off, the reason is max_output_tokens, because the format has no reason for the limits
 // of a run.
-func (enc *Encoder) finalAnswer(answer event.FinalAnswer, e event.Event) {
+func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 	enc.usage = answer.Metadata.Usage
 	if enc.structured && answer.Answer != "" {
-		enc.textStart(structuredAnswerPart)
-		enc.textDelta(answer.Answer)
-		enc.textEnd()
+		enc.openMessage(structuredAnswerPart)
+		enc.addText(answer.Answer)
+		enc.closeMessage()
 	}
 	enc.addFunctionCalls()
 	switch answer.FinishReason {

@@ -114,7 +114,7 @@ func collectItems(events []event.Event) *runItems {
 		case event.ToolError:
 			items.results[b.CallID] = "Error: " + b.Payload
 		case event.FinalAnswer:
-			items.texts[structuredAnswerPart] = b.Answer // Encoder.finalAnswer makes an item of a structured answer
+			items.texts[structuredAnswerPart] = b.Answer // Encoder.encodeAnswer makes an item of a structured answer
 		}
 	}
 	return items

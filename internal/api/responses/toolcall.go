@@ -23,8 +23,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 			enc.addCallItem(c, b.Call)
 		}
 	case event.ToolCallArgs:
-		if c := enc.calls[b.CallID]; c != nil && c.mcp != nil {
-			enc.emitEvent("response.mcp_call_arguments.delta", itemFields(c.mcp.item.ID, c.mcp.index, "delta", b.Delta))
+		if c := enc.calls[b.CallID]; c != nil && c.open != nil {
+			enc.emitEvent("response.mcp_call_arguments.delta", itemFields(c.open.item.ID, c.open.index, "delta", b.Delta))
 		}
 	case event.ToolCall:
 		if b.Executor == event.Client {
@@ -51,14 +51,13 @@ func (enc *Encoder) encodeCall(body event.Body) {
 func (enc *Encoder) closeOpenCalls() {
 	// Sorted, because the order of a map differs each time, and the stream must not.
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
-		c := enc.calls[id]
-		if c.mcp == nil || c.mcp.item.Status != "in_progress" {
+		open := enc.calls[id].open
+		if open == nil || open.item.Status != "in_progress" {
 			continue
 		}
-		o := c.mcp
-		c.mcp = nil
-		o.item.Status = "incomplete"
-		enc.finishItem(o.index, o.item)
+		enc.calls[id].open = nil
+		open.item.Status = "incomplete"
+		enc.finishItem(open.index, open.item)
 	}
 }
 
@@ -88,16 +87,16 @@ func (enc *Encoder) addFunctionCalls() {
 		args := argumentsOf(b)
 		id := itemID("fc", enc.head.ID, b.CallID)
 		item := functionItem{ID: id, Type: "function_call", Status: "in_progress", CallID: b.CallID, Name: b.Tool}
-		i := enc.addItem(item)
-		enc.emitEvent("response.function_call_arguments.delta", itemFields(item.ID, i, "delta", args))
-		enc.emitEvent("response.function_call_arguments.done", itemFields(item.ID, i, "name", b.Tool, "arguments", args))
+		index := enc.addItem(item)
+		enc.emitEvent("response.function_call_arguments.delta", itemFields(id, index, "delta", args))
+		enc.emitEvent("response.function_call_arguments.done", itemFields(id, index, "name", b.Tool, "arguments", args))
 		item.Arguments = args
 		item.Status = "completed"
-		enc.finishItem(i, item)
+		enc.finishItem(index, item)
 	}
 }
 
-// addCallItem adds the item of a call that the server executes and sets c.mcp. The item names the approval request of the
+// addCallItem adds the item of a call that the server executes and sets c.open. The item names the approval request of the
 // call, if there was one.
 func (enc *Encoder) addCallItem(c *serverCall, call event.Call) {
 	item := mcpCallItem{
@@ -107,16 +106,16 @@ func (enc *Encoder) addCallItem(c *serverCall, call event.Call) {
 	if id, ok := enc.approvalItems[call.CallID]; ok {
 		item.Approval = &id
 	}
-	c.mcp = &openItem[mcpCallItem]{item: item, index: enc.addItem(item)}
-	enc.emitEvent("response.mcp_call.in_progress", itemFields(item.ID, c.mcp.index))
+	c.open = &openItem[mcpCallItem]{item: item, index: enc.addItem(item)}
+	enc.emitEvent("response.mcp_call.in_progress", itemFields(item.ID, c.open.index))
 }
 
 // setArguments records the complete arguments of a call, and adds them to its item if it has one.
 func (enc *Encoder) setArguments(c *serverCall, args string) {
 	c.args = args
-	if c.mcp != nil {
-		c.mcp.item.Arguments = args
-		enc.emitEvent("response.mcp_call_arguments.done", itemFields(c.mcp.item.ID, c.mcp.index, "arguments", args))
+	if c.open != nil {
+		c.open.item.Arguments = args
+		enc.emitEvent("response.mcp_call_arguments.done", itemFields(c.open.item.ID, c.open.index, "arguments", args))
 	}
 }
 
@@ -125,19 +124,19 @@ func (enc *Encoder) setArguments(c *serverCall, args string) {
 // model wrote. status is completed, with an output, or failed, with a failure (callError).
 func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string, output *string, failure any) {
 	c := enc.calls[call.CallID]
-	if c.mcp == nil {
+	if c.open == nil {
 		if args != nil {
 			c.args = string(args)
 		}
 		enc.addCallItem(c, call)
 		enc.setArguments(c, c.args)
 	}
-	o := c.mcp
-	o.item.Status = status
-	o.item.Output = output
-	o.item.Error = failure
-	enc.emitEvent("response.mcp_call."+status, itemFields(o.item.ID, o.index))
-	enc.finishItem(o.index, o.item)
+	item, index := &c.open.item, c.open.index
+	item.Status = status
+	item.Output = output
+	item.Error = failure
+	enc.emitEvent("response.mcp_call."+status, itemFields(item.ID, index))
+	enc.finishItem(index, *item)
 }
 
 // serverLabel returns the name of a server, or "answerd" for tools that belong to no server.
