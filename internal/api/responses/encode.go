@@ -1,7 +1,6 @@
 package responses
 
 import (
-	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -170,7 +169,7 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	case event.FinalAnswer:
 		enc.finalAnswer(b, e)
 	case event.RunError:
-		enc.resp.Error = &responseError{cmp.Or(b.Reason, b.Code), b.Message}
+		enc.resp.Error = &responseError{b.OpenAICode(), b.Message}
 		enc.endResponse("failed", e)
 	case event.Cancelled:
 		enc.endResponse("cancelled", e)
