@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -262,6 +263,22 @@ func TestOpenAIErrorsNameAConversationThatIsTooLong(t *testing.T) {
 		}
 	}
 	wantProblem(t, s.do(t, "POST", "/answer", question), 413, "too_large")
+}
+
+// OpenAI's clients show X-Request-Id as the request_id of a response or an error, whose body has no trace id.
+func TestOpenAIFormatsHaveTheTraceIDInAHeader(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.TraceID = func(context.Context) string { return "0a0b" } })
+	for _, c := range []struct{ path, body, want string }{
+		{"/v1/chat/completions", chatCompletionBody("x", `,"stream":true`), "0a0b"},
+		{"/v1/responses", responsesBody("x"), "0a0b"},
+		{"/v1/responses", `{`, "0a0b"},
+		{"/answer", question, ""}, // its answers and problem documents have trace_id
+	} {
+		if got := s.do(t, "POST", c.path, c.body).Header.Get("X-Request-Id"); got != c.want {
+			t.Errorf("%s: X-Request-Id %q, want %q", c.path, got, c.want)
+		}
+	}
 }
 
 func TestIdempotencyKeyWorksInEveryFormat(t *testing.T) {
