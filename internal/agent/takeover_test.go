@@ -273,12 +273,19 @@ func TestRunContinuesWhereverItsProcessDied(t *testing.T) {
 func toolCallsSoFar(t *testing.T, log event.Log, run string) (ended, sent map[string]int) {
 	t.Helper()
 	ended, sent = make(map[string]int), make(map[string]int)
-	page, err := log.After(t.Context(), run, 0)
-	if err != nil {
-		t.Fatal(err)
+	var events []event.Event
+	for {
+		page, err := log.After(t.Context(), run, int64(len(events)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Events) == 0 {
+			break
+		}
+		events = append(events, page.Events...)
 	}
 	names := make(map[string]string)
-	for _, e := range page.Events {
+	for _, e := range events {
 		switch b := e.Body.(type) {
 		case event.ToolCallStart:
 			names[replay.CallKey(b.CallID)] = b.Tool

@@ -93,3 +93,19 @@ func TestToolChoiceNamesAServer(t *testing.T) {
 		t.Errorf("got the tool_choice %s, want required", got)
 	}
 }
+
+// A response with all calls that max_tool_calls allows is complete: to OpenAI's clients, an incomplete one has failed.
+func TestResponseWithAllOfItsMaxToolCallsIsComplete(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, nil)
+	for more, want := range map[string]string{
+		`,"max_tool_calls":1`:                           "completed",
+		`,"answerd":{"budget":{"tool_calls":1}}`:        "incomplete",
+		`,"max_tool_calls":9,"answerd":{"max_turns":1}`: "incomplete",
+	} {
+		r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x", more)), 200)
+		if r.Status != want {
+			t.Errorf("response with %s: status %s, want %s", more, r.Status, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -214,6 +215,7 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 		"credentials":                          {llmtest.Fails(401, "no"), chatCompletionBody("x"), 502, "model_error", "false"},
 		"the endpoint fails":                   {llmtest.Fails(503, "no"), chatCompletionBody("x"), 502, "model_error", ""},
 		"a bad body":                           {llmtest.Says("x"), `{"messages":1}`, 400, "invalid_request", "false"},
+		"the conversation is too long":         {contextExceeded, chatCompletionBody("x"), 400, "context_length_exceeded", "false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, func(llmtest.Request) llmtest.Answer { return c.fails }, nil, nil)
@@ -236,6 +238,45 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 		b, err := io.ReadAll(s.do(t, "POST", c.path, c.body).Body)
 		if err != nil || !strings.Contains(string(b), `"code":"model_not_found"`) {
 			t.Errorf(`stream of %s: %s, %v, want b containing "code":"model_not_found", no error`, c.path, b, err)
+		}
+	}
+}
+
+// contextExceeded refuses a conversation as OpenAI's API does when it is too long.
+var contextExceeded = llmtest.Fails(400, `{"error":{"message":"too long","code":"context_length_exceeded"}}`)
+
+// Clients shorten the conversation when they see OpenAI's code. They repeat a stream that fails with another code.
+func TestOpenAIErrorsNameAConversationThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(llmtest.Request) llmtest.Answer { return contextExceeded }, nil, nil)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x")), 400).Error
+	if e.Code != "context_length_exceeded" || e.Type != "invalid_request_error" || e.Param == nil || *e.Param != "input" {
+		t.Errorf("error of a response: %+v, want context_length_exceeded, invalid_request_error and the parameter input", e)
+	}
+	for path, c := range map[string]struct{ body, want string }{
+		"/v1/chat/completions": {chatCompletionBody("x", `,"stream":true`), `"type":"invalid_request_error","param":"messages","code":"context_length_exceeded"`},
+		"/v1/responses":        {responsesBody("x", `,"stream":true`), `"error":{"code":"context_length_exceeded"`},
+	} {
+		b, err := io.ReadAll(s.do(t, "POST", path, c.body).Body)
+		if err != nil || !strings.Contains(string(b), c.want) {
+			t.Errorf("stream of %s: %s, error %v, want %s in it and no error", path, b, err, c.want)
+		}
+	}
+	wantProblem(t, s.do(t, "POST", "/answer", question), 413, "too_large")
+}
+
+// OpenAI's clients show X-Request-Id as the request_id of a response or an error, whose body has no trace id.
+func TestOpenAIFormatsHaveTheTraceIDInAHeader(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.TraceID = func(context.Context) string { return "0a0b" } })
+	for _, c := range []struct{ path, body, want string }{
+		{"/v1/chat/completions", chatCompletionBody("x", `,"stream":true`), "0a0b"},
+		{"/v1/responses", responsesBody("x"), "0a0b"},
+		{"/v1/responses", `{`, "0a0b"},
+		{"/answer", question, ""}, // its answers and problem documents have trace_id
+	} {
+		if got := s.do(t, "POST", c.path, c.body).Header.Get("X-Request-Id"); got != c.want {
+			t.Errorf("%s: X-Request-Id %q, want %q", c.path, got, c.want)
 		}
 	}
 }

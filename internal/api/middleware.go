@@ -33,6 +33,10 @@ func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 		started := time.Now()
 		dw := newDeadlineWriter(w, h.WriteTimeout)
 		dw.Header().Set("X-Content-Type-Options", "nosniff")
+		if id := h.TraceID(r.Context()); id != "" && strings.HasPrefix(r.URL.Path, "/v1/") {
+			// OpenAI's formats have no member for the trace id. Their clients show this header with a response or an error.
+			dw.Header().Set("X-Request-Id", id)
+		}
 		if h.unready.Load() || isOverLimit(r) {
 			// The client of a process that is about to end then opens its next connection to another process, before
 			// the shutdown closes this connection in the middle of a request.
@@ -113,7 +117,7 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 		allowed := origin != "" && slices.Contains(h.CORSOrigins, origin)
 		if allowed {
 			header.Set("Access-Control-Allow-Origin", origin)
-			header.Set("Access-Control-Expose-Headers", "Location, Mcp-Session-Id, Preference-Applied, Retry-After, WWW-Authenticate, X-Should-Retry")
+			header.Set("Access-Control-Expose-Headers", "Location, Mcp-Session-Id, Preference-Applied, Retry-After, WWW-Authenticate, X-Request-Id, X-Should-Retry")
 		}
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			next.ServeHTTP(w, r)

@@ -40,9 +40,8 @@ type problem struct {
 
 	header http.Header // headers of the response beside those of every problem
 	param  string      // the name of the wrong parameter in an OpenAI format; "" if unknown
-	// unknownModel says that the model's endpoint does not know the model. openAIError has a status and a code for
-	// that.
-	unknownModel bool
+	// openAICode is the code in the OpenAI formats if a run has failed; "" means that it is Code.
+	openAICode string
 }
 
 // problemKinds maps every code to its status and its title.
@@ -240,7 +239,8 @@ func runProblem(run event.Run, runErr event.RunError) *problem {
 	p := newProblem(code, runErr.Message)
 	p.Instance = "/runs/" + run.ID
 	p.TraceID = run.TraceID
-	p.unknownModel = runErr.Reason == event.ModelNotFound
+	runErr.Code = code
+	p.openAICode = runErr.OpenAICode()
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.withRetryAfter()
 	}
@@ -300,21 +300,22 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 }
 
 // openAIError returns the status and the body of a problem in OpenAI's format, for a request to path. In that format, a
-// model that does not exist is 404, and a model that is rate limited is 429. It has room for one wrong parameter, so
-// only the first field of p.Errors is named; the fields of an invalid output are all in the message.
+// model that does not exist is 404, a conversation that is too long for the model is 400, and a model that is rate
+// limited is 429. It has room for one wrong parameter, so only the first field of p.Errors is named; the fields of an
+// invalid output are all in the message.
 func openAIError(p *problem, path string) (status int, body any) {
 	conversation := "input"
 	if strings.HasPrefix(path, "/v1/chat/") {
 		conversation = "messages"
 	}
 	status = p.Status
-	code, message, param := p.Code, p.Detail, p.param
-	switch {
-	case p.unknownModel:
-		status = http.StatusNotFound
-		code = event.ModelNotFound
-		param = "model"
-	case code == "model_rate_limited":
+	code, message, param := cmp.Or(p.openAICode, p.Code), p.Detail, p.param
+	switch code {
+	case event.ModelNotFound:
+		status, param = http.StatusNotFound, "model"
+	case event.ContextLengthExceeded:
+		status, param = http.StatusBadRequest, conversation
+	case "model_rate_limited":
 		status = http.StatusTooManyRequests
 	}
 	if len(p.Errors) > 0 && p.Code == "invalid_output" {
@@ -324,7 +325,7 @@ func openAIError(p *problem, path string) (status int, body any) {
 		param = openAIParam(first.Pointer, conversation)
 		message = strings.TrimPrefix(param+": "+first.Detail, ": ")
 		if first.Pointer == "/model" {
-			status, code = http.StatusNotFound, "model_not_found"
+			status, code = http.StatusNotFound, event.ModelNotFound
 		}
 	}
 	return status, chat.NewError(status, code, message, param)

@@ -1,6 +1,9 @@
 package event
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+)
 
 // Type names an event on the wire. No type is called error, open or message, because a browser's EventSource uses
 // these names itself.
@@ -301,6 +304,18 @@ type (
 // ModelNotFound is the Reason of a run that failed because the model's endpoint does not know the
 // model. It is also OpenAI's code for that.
 const ModelNotFound = "model_not_found"
+
+// ContextLengthExceeded is OpenAI's code for a conversation that is longer than the model's context window.
+const ContextLengthExceeded = "context_length_exceeded"
+
+// OpenAICode returns the code of the error in OpenAI's formats. It is the Code of the event, except where OpenAI has a
+// code of its own that clients act on: they shorten a conversation that is too long, for example.
+func (e RunError) OpenAICode() string {
+	if e.Code == "too_large" {
+		return ContextLengthExceeded
+	}
+	return cmp.Or(e.Reason, e.Code)
+}
 
 // Truncated says that an event has only a part of a result, because the whole result is too large for an event.
 type Truncated struct {

@@ -24,6 +24,7 @@ func TestDecode(t *testing.T) {
 		"0.x":             {bodyWith(`,"tools":[],"context":[],"forwardedProps":{}`, user), `q="Where am I?"`},
 		"1.0":             {bodyWith(`,"protocolVersion":"1.0"`, user), `q="Where am I?" v1`},
 		"parts":           {bodyWith("", `{"role":"user","content":[{"type":"text","text":"Who"},{"type":"image","source":{"type":"url","value":"https://x.example/a.png"}},{"type":"text","text":"is it?"}]}`), `q="Who\nis it?" media=1`},
+		"provider's file": {bodyWith("", `{"role":"user","content":[{"type":"text","text":"Who is it?"},{"type":"image","source":{"type":"file","value":"file-1","provider":"openai"}}]}`), `q="Who is it?"`},
 		"binary":          {bodyWith("", `{"role":"user","content":[{"type":"binary","mimeType":"image/png","url":"https://x.example/a.png"}]}`), `q="" media=1`},
 		"a conversation":  {bodyWith("", user, `{"role":"assistant","content":"Rome."}`, `{"role":"activity","content":{"x":1}}`, `{"role":"reasoning","content":"hm"}`, user), `q="Where am I?" [user:"Where am I?"] [assistant:"Rome."]`},
 		"a tool's result": {bodyWith("", user, call, `{"role":"tool","toolCallId":"c1","content":"Rome"}`), `q="" [user:"Where am I?"] [assistant:"" c1=locate({})] [tool:"Rome" c1]`},

@@ -114,7 +114,8 @@ func (m message) calls(field string) (calls []agent.ClientCall, err error) {
 }
 
 // decodeContent returns the text and the media of a message's content: a text, a list of parts, or nothing. It joins the
-// texts of several parts with newlines. field is the path of the content, for errors.
+// texts of several parts with newlines, and leaves out files that only a model provider has. field is the path of the
+// content, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
@@ -134,8 +135,12 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 	var texts []string
 	var media []agent.Media
 	for i, p := range parts {
-		if p.Type == "text" {
+		switch {
+		case p.Type == "text":
 			texts = append(texts, p.Text)
+			continue
+		case p.Source.Type == "file":
+			// FileSource of 1.0: only the provider that issued the id can read the file, and others leave out the part.
 			continue
 		}
 		m, err := p.toMedia()

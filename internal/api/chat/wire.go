@@ -144,17 +144,23 @@ func tokenExpired() Error {
 }
 
 // runError returns the error for the end of a stream whose run failed. The status of the response is already 200, so
-// only the type and the code say what happened. A failure is a server_error unless the model is unknown or rate limited.
+// only the type and the code say what happened. A failure is a server_error unless the model is unknown or rate limited,
+// or the conversation is too long for it.
 func runError(b event.RunError) Error {
-	if b.Reason == event.ModelNotFound {
-		param := "model"
-		return Error{Message: b.Message, Type: "invalid_request_error", Param: &param, Code: b.Reason}
+	e := Error{Message: b.Message, Type: "server_error", Code: b.OpenAICode()}
+	param := ""
+	switch e.Code {
+	case event.ModelNotFound:
+		param = "model"
+	case event.ContextLengthExceeded:
+		param = "messages"
+	case "model_rate_limited":
+		e.Type = "rate_limit_error"
 	}
-	kind := "server_error"
-	if b.Code == "model_rate_limited" {
-		kind = "rate_limit_error"
+	if param != "" {
+		e.Type, e.Param = "invalid_request_error", &param
 	}
-	return Error{Message: b.Message, Type: kind, Code: b.Code}
+	return e
 }
 
 // WithoutTools is the suffix of a model's id that turns tools off. Chat UIs use such a model for

@@ -34,7 +34,8 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 			{"type":"function_call_output","call_id":"b","output":[{"type":"input_text","text":"blue"}]},
 			{"type":"mcp_approval_response","approval_request_id":"mcpr_1_int_1","approve":true},
 			` + hello + `],
-		"tools":[{"type":"function","name":"colour","parameters":null,"strict":true},{"type":"mcp","server_label":"crm","allowed_tools":{"tool_names":["get"]},"headers":{"Authorization":"s3cret"}}],
+		"tools":[{"type":"function","name":"colour","parameters":null,"strict":true},{"type":"mcp","server_label":"crm","allowed_tools":{"tool_names":["get"]},"headers":{"Authorization":"s3cret"},
+			"require_approval":{"never":{"tool_names":["get"]},"always":null}}],
 		"tool_choice":{"type":"mcp","server_label":"crm","name":"get"},
 		"answerd":{}}`))
 	if err != nil {

@@ -1,7 +1,6 @@
 package responses
 
 import (
-	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ type Encoder struct {
 	reasoning  *openItem[reasoningItem] // nil if no reasoning is open
 	calls      map[string]*serverCall   // calls that the server executes, by call id, also those that have ended
 	structured bool                     // the answer must be JSON
+	limit      string                   // the limit of the run's budget that was reached last; "" if none was
 
 	functionCalls []event.ToolCall         // calls of the caller's functions in the current step
 	openApprovals []event.ApprovalRequired // approvals without a decision
@@ -165,12 +165,16 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 		}
 	case event.StepReset:
 		enc.resetStep()
+	case event.Budget:
+		if b.Used >= b.Max {
+			enc.limit = b.Limit
+		}
 	case event.Suspended:
 		enc.encodeSuspension(e)
 	case event.FinalAnswer:
 		enc.encodeAnswer(b, e)
 	case event.RunError:
-		enc.resp.Error = &responseError{cmp.Or(b.Reason, b.Code), b.Message}
+		enc.resp.Error = &responseError{b.OpenAICode(), b.Message}
 		enc.endResponse("failed", e)
 	case event.Cancelled:
 		enc.endResponse("cancelled", e)
@@ -328,7 +332,7 @@ func (enc *Encoder) resetStep() {
 
 // encodeAnswer ends the response with a structured answer and the calls of the caller's functions, if there are any. If a
 // limit of the run cut the answer off, the reason is max_output_tokens, because the format has no reason for the limits
-// of a run.
+// of a run. An answer after max_tool_calls calls is complete, because OpenAI's API only ignores further calls.
 func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 	enc.usage = answer.Metadata.Usage
 	if enc.structured && answer.Answer != "" {
@@ -337,11 +341,14 @@ func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 		enc.closeMessage()
 	}
 	enc.addFunctionCalls()
-	switch answer.FinishReason {
-	case "length", "max_turns", "budget_exceeded":
+	usedMaxToolCalls := enc.limit == "tool_calls" && enc.head.Echo.MaxToolCalls != nil
+	switch reason := answer.FinishReason; {
+	case reason == "budget_exceeded" && usedMaxToolCalls:
+		enc.endResponse("completed", e)
+	case reason == "length", reason == "max_turns", reason == "budget_exceeded":
 		enc.resp.IncompleteDetails = &incomplete{"max_output_tokens"}
 		enc.endResponse("incomplete", e)
-	case "content_filter":
+	case reason == "content_filter":
 		enc.resp.IncompleteDetails = &incomplete{"content_filter"}
 		enc.endResponse("incomplete", e)
 	default:

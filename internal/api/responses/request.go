@@ -97,7 +97,7 @@ type inTool struct {
 // approval.
 func (t *inTool) requiresApproval() bool {
 	var filter struct{ Always json.RawMessage }
-	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
+	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && isGiven(filter.Always)
 }
 
 // publicTool returns the members of an MCP tool that a response may repeat. It leaves out all
