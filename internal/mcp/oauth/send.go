@@ -51,11 +51,8 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		if err == nil && s.c.cfg.DPoP {
 			try.newNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
 		}
-		if err != nil || sends == maxSends {
+		if err != nil || sends == maxSends || !isRefusal(resp) {
 			return resp, err
-		}
-		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
-			return resp, nil
 		}
 		replacement, err := try.nextToken(r, resp, token)
 		if errors.Is(err, errFinal) {
@@ -72,6 +69,11 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 			return nil, &Error{Public: "the request cannot be sent again", Err: err}
 		}
 	}
+}
+
+// isRefusal reports whether another token may change the status of a response.
+func isRefusal(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 }
 
 // currentToken returns the token for the first attempt of a request. It returns the zero Secret if the request must
