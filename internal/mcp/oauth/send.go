@@ -90,7 +90,7 @@ func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 		}
 		return u.source.Token(ctx)
 	}
-	if err := u.syncGrant(ctx, false); err != nil {
+	if err := u.syncGrant(ctx); err != nil {
 		return auth.Secret{}, err
 	}
 	token, ok := u.source.Cached()
@@ -215,7 +215,7 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	if sent.IsZero() {
 		return auth.Secret{}, asError(ErrConsent)
 	}
-	if err := tokens.syncGrant(ctx, true); err != nil { // the user may have signed in at another process
+	if err := tokens.reloadGrant(ctx); err != nil { // the user may have signed in at another process
 		return auth.Secret{}, asError(err)
 	}
 	if token, ok := tokens.source.Cached(); ok && token != sent {
@@ -238,7 +238,7 @@ func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 		return auth.Secret{}, errFinal
 	}
 	if tokens.c.cfg.Kind == AuthorizationCode {
-		if err := tokens.syncGrant(ctx, true); err != nil {
+		if err := tokens.reloadGrant(ctx); err != nil {
 			return auth.Secret{}, asError(err)
 		}
 	}

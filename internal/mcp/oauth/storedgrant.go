@@ -127,26 +127,33 @@ func (u *userTokens) cacheToken(g *grant, replaced auth.Secret) {
 	}
 }
 
-// syncGrant adopts the stored grant if it differs from the copy of this process: the user may have signed in or out
-// at another process. It does nothing while the copy has a valid token and was compared less than grantMaxAge ago,
-// unless force is set. An error of the store is ignored while the copy has a valid token, unless force is set.
-//
-// u.mu must not be held. It is not held while the store is read, so this process may change the grant in between;
-// then syncGrant ignores what it has read.
-func (u *userTokens) syncGrant(ctx context.Context, force bool) error {
+// syncGrant calls reloadGrant, unless the copy of this process has a valid token and was compared with the store less
+// than grantMaxAge ago. It ignores an error of the store while the copy has a valid token.
+func (u *userTokens) syncGrant(ctx context.Context) error {
 	_, hasToken := u.source.Cached()
 	u.mu.Lock()
-	known := u.revision
 	isRecent := time.Since(u.syncedAt) < grantMaxAge
 	u.mu.Unlock()
-	if hasToken && isRecent && !force {
+	if hasToken && isRecent {
 		return nil
 	}
+	if err := u.reloadGrant(ctx); err != nil && !hasToken {
+		return err
+	}
+	return nil
+}
+
+// reloadGrant adopts the stored grant if it differs from the copy of this process: the user may have signed in or out
+// at another process. The error is one of the store.
+//
+// u.mu must not be held. It is not held while the store is read, so this process may change the grant in between;
+// then reloadGrant ignores what it has read.
+func (u *userTokens) reloadGrant(ctx context.Context) error {
+	u.mu.Lock()
+	known := u.revision
+	u.mu.Unlock()
 	g, revision, err := u.loadGrant(ctx)
 	if err != nil {
-		if hasToken && !force {
-			return nil
-		}
 		return err
 	}
 	u.mu.Lock()
