@@ -137,36 +137,40 @@ func (id Identity) Claim(name string) string {
 // it is a list of these. Other values are left out. name is the name of the claim or, with a leading "/", a JSON
 // pointer (RFC 6901) to a member within the claims, such as "/realm_access/roles".
 func claimValues(claims map[string]json.RawMessage, name string) []string {
-	raw := claims[name]
+	claim := claims[name]
 	if strings.HasPrefix(name, "/") {
-		members := strictjson.Object(claims)
-		tokens := strings.Split(name[1:], "/")
-		unescape := strings.NewReplacer("~1", "/", "~0", "~")
-		for i, token := range tokens {
-			raw = members[unescape.Replace(token)]
-			if i < len(tokens)-1 {
-				members, _ = strictjson.Parse(raw) // nil if it is not an object; then no member is found
-			}
-		}
+		claim = claimAt(claims, name)
 	}
 	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) != nil {
-		list = []json.RawMessage{raw} // a single value
+	if json.Unmarshal(claim, &list) != nil {
+		list = []json.RawMessage{claim} // a single value
 	}
 	var values []string
 	for _, item := range list {
-		var v any
-		if json.Unmarshal(item, &v) != nil {
-			continue
-		}
-		switch v := v.(type) {
+		var decoded any
+		_ = json.Unmarshal(item, &decoded) // nil after an error
+		switch value := decoded.(type) {
 		case string:
-			values = append(values, v)
+			values = append(values, value)
 		case bool:
-			values = append(values, strconv.FormatBool(v))
+			values = append(values, strconv.FormatBool(value))
 		case float64:
 			values = append(values, string(item)) // as the token writes it: 1e3 is not 1000
 		}
 	}
 	return values
+}
+
+// claimAt returns the member within the claims that pointer leads to, or nil if there is none. pointer begins with "/".
+func claimAt(claims map[string]json.RawMessage, pointer string) json.RawMessage {
+	unescape := strings.NewReplacer("~1", "/", "~0", "~")
+	members := strictjson.Object(claims)
+	var member json.RawMessage
+	for i, token := range strings.Split(pointer[1:], "/") {
+		if i > 0 {
+			members, _ = strictjson.Parse(member) // nil if it is not an object; then no member is found
+		}
+		member = members[unescape.Replace(token)]
+	}
+	return member
 }

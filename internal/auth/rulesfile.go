@@ -120,18 +120,27 @@ func (r *Rule) validate() *RulesError {
 		lists[string(jsontext.Pointer("/claims").AppendToken(name))] = values
 	}
 	for _, pointer := range slices.Sorted(maps.Keys(lists)) {
-		// An empty list is ambiguous: it could mean nothing or everything.
-		if list := lists[pointer]; list != nil && len(list) == 0 {
-			return &RulesError{Pointer: pointer, Detail: mustBeTexts}
+		if err := validateList(lists[pointer], pointer); err != nil {
+			return err
 		}
-		for i, text := range lists[pointer] {
-			_, err := path.Match(withoutSlashes(text), "")
-			switch {
-			case text == "":
-				return &RulesError{Pointer: fmt.Sprintf("%s/%d", pointer, i), Detail: "must not be empty"}
-			case err != nil && pointer != "/scopes":
-				return &RulesError{Pointer: fmt.Sprintf("%s/%d", pointer, i), Detail: "is not a valid pattern"}
-			}
+	}
+	return nil
+}
+
+// validateList returns an error if the list at pointer is empty, or if one of its texts is empty or is not a valid
+// pattern. Scopes are not patterns. A list that is left out is nil, and is valid.
+func validateList(list []string, pointer string) *RulesError {
+	// An empty list is ambiguous: it could mean nothing or everything.
+	if list != nil && len(list) == 0 {
+		return &RulesError{Pointer: pointer, Detail: mustBeTexts}
+	}
+	for i, text := range list {
+		_, err := path.Match(withoutSlashes(text), "")
+		switch {
+		case text == "":
+			return &RulesError{Pointer: fmt.Sprintf("%s/%d", pointer, i), Detail: "must not be empty"}
+		case err != nil && pointer != "/scopes":
+			return &RulesError{Pointer: fmt.Sprintf("%s/%d", pointer, i), Detail: "is not a valid pattern"}
 		}
 	}
 	return nil

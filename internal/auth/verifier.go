@@ -70,27 +70,11 @@ type Verifier struct {
 // NewVerifier returns a Verifier, or an error if cfg is invalid. It does not send a request, so that the service can
 // start while the issuer is down. The caller must Close the Verifier.
 func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
-	if cfg.Issuer == "" || cfg.Audience == "" {
-		return nil, errors.New("the issuer and the audience must be set")
-	}
-	endpoint, name := cfg.JWKSURL, "the JWKS URL"
-	if endpoint == "" {
-		endpoint, name = cfg.Issuer, "the issuer, without a JWKS URL,"
-	}
-	if err := fetch.CheckEndpoint(name, endpoint); err != nil {
-		return nil, err
-	}
-	// The characters of RFC 6749 section 3.3. The challenge has the scope in a quoted string.
-	if strings.ContainsFunc(cfg.Scope, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
-		return nil, errors.New("the scope has characters that are not allowed in a scope")
-	}
 	if cfg.Algorithms == nil {
 		cfg.Algorithms = []string{"RS256", "ES256"}
 	}
-	for _, alg := range cfg.Algorithms {
-		if !slices.Contains(strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA"), alg) {
-			return nil, fmt.Errorf("%q %w", alg, ErrAlgorithm)
-		}
+	if err := cfg.check(); err != nil {
+		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -100,6 +84,30 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	v.parser = jwt.NewParser(jwt.WithValidMethods(cfg.Algorithms), jwt.WithStrictDecoding(), jwt.WithLeeway(clockSkew),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience))
 	return v, nil
+}
+
+// check returns an error for the first setting that is missing or invalid.
+func (cfg *VerifierConfig) check() error {
+	if cfg.Issuer == "" || cfg.Audience == "" {
+		return errors.New("the issuer and the audience must be set")
+	}
+	endpoint, name := cfg.JWKSURL, "the JWKS URL"
+	if endpoint == "" {
+		endpoint, name = cfg.Issuer, "the issuer, without a JWKS URL,"
+	}
+	if err := fetch.CheckEndpoint(name, endpoint); err != nil {
+		return err
+	}
+	// The characters of RFC 6749 section 3.3. The challenge has the scope in a quoted string.
+	if strings.ContainsFunc(cfg.Scope, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		return errors.New("the scope has characters that are not allowed in a scope")
+	}
+	for _, alg := range cfg.Algorithms {
+		if !slices.Contains(strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA"), alg) {
+			return fmt.Errorf("%q %w", alg, ErrAlgorithm)
+		}
+	}
+	return nil
 }
 
 // Close stops polling for keys, cancels a request in flight and waits for it.
@@ -162,17 +170,22 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, invalidTokenReason(err)
 	}
-	if err := v.checkRestrictions(tokenClaims); err != nil {
+	return v.identify(tokenClaims)
+}
+
+// identify returns the identity of the caller that verified claims are about, or an error if the configuration excludes
+// the token, or if a required scope is missing.
+func (v *Verifier) identify(c *claims) (Identity, error) {
+	if err := v.checkRestrictions(c); err != nil {
 		return Identity{}, err
 	}
-	id, ok := tokenClaims.toIdentity()
+	id, ok := c.toIdentity()
 	if !ok {
 		return Identity{}, errSubject
 	}
 	if v.cfg.LimitClaim != "" {
 		id.Group = id.Claim(v.cfg.LimitClaim)
 	}
-
 	for _, scope := range v.scopes {
 		if !slices.Contains(id.Scopes, scope) {
 			return Identity{}, &ScopeError{Required: v.cfg.Scope}

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -205,7 +206,7 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends := 0                        // times that the server may have received the call since one of the last two cases
-	askedPages := false               // the person was asked to visit the pages
+	visitedPages := false             // the person has visited the pages
 	relisted := false                 // the tools were listed again because of the headers
 	var mayHaveRun *transport.Failure // of an earlier attempt whose outcome is unknown
 	for try := 1; ; try++ {
@@ -213,54 +214,45 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 		if failure == nil && call.Check {
 			failure = checkArguments(tool, call.Args)
 		}
-		switch {
-		case failure != nil && mayHaveRun != nil:
-			return nil, mayHaveRun
-		case failure != nil:
-			return nil, failure
+		if failure != nil {
+			return nil, cmp.Or(mayHaveRun, failure)
 		}
 		res, sent, failure := s.sendOnce(ctx, call, tool, route, deadline)
-		if sent {
-			sends++
-		}
 		if failure == nil {
 			return res, nil
 		}
-		if pages := session.RequiredElicitations(failure); len(pages) > 0 && !askedPages {
-			if call.Elicit == nil {
-				failure.Public = "the user must visit a web page first, and can be asked to only in a run; " +
-					"ask a question that needs this tool"
-				return nil, failure
-			}
-			route.onQuestion()
+		if sent {
+			sends++
+		}
+		pages := session.RequiredElicitations(failure)
+		mayRepeat := s.isSafeToRepeat(tool, failure) && sends <= 1 && try < maxTries && ctx.Err() == nil
+		isNotAccepted := failure.Kind == Unavailable && failure.NotRun && !errors.Is(failure, transport.ErrCredentials)
+		switch {
+		case len(pages) > 0 && !visitedPages:
 			askedAt := time.Now()
-			if !s.elicitAll(ctx, call, pages) {
-				failure.Public = "the user did not agree to visit the web page that it requires first"
+			if refusal := s.askToVisit(ctx, call, pages, route.onQuestion); refusal != "" {
+				failure.Public = refusal
 				return nil, failure
 			}
 			deadline = deadline.Add(time.Since(askedAt)) // the person's time does not count towards the call's
-			askedPages = true
-			sends = 0
-			continue
-		}
-		if isHeaderMismatch(failure) && !relisted && s.refreshNow(ctx, call.Principal) == nil {
-			relisted = true
-			sends = 0
-			continue
-		}
-		lostBeforeRun := failure.Lost && failure.NotRun
-		isSafeToRepeat := lostBeforeRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
-		if !isSafeToRepeat || sends > 1 || try >= maxTries || ctx.Err() != nil {
-			notAccepted := failure.Kind == Unavailable && failure.NotRun && !errors.Is(failure, transport.ErrCredentials)
-			if mayHaveRun != nil && notAccepted {
-				return nil, mayHaveRun // only the repetition did not run; the earlier attempt may have
-			}
+			visitedPages, sends = true, 0
+		case isHeaderMismatch(failure) && !relisted && s.refreshNow(ctx, call.Principal) == nil:
+			relisted, sends = true, 0
+		case mayRepeat && failure.Kind == UnknownOutcome:
+			mayHaveRun = failure
+		case mayRepeat: // the session was lost before the call ran
+		case mayHaveRun != nil && isNotAccepted:
+			return nil, mayHaveRun // only the repetition did not run; the earlier attempt may have
+		default:
 			return nil, failure
 		}
-		if failure.Kind == UnknownOutcome {
-			mayHaveRun = failure
-		}
 	}
+}
+
+// isSafeToRepeat reports whether a call of the tool that ended with failure may be sent again.
+func (s *server) isSafeToRepeat(tool catalog.Resolved, failure *transport.Failure) bool {
+	lostBeforeRun := failure.Lost && failure.NotRun
+	return lostBeforeRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
 }
 
 // routeFor returns the session pool and the credentials for requests of the user, without onQuestion. The caller must

@@ -220,17 +220,22 @@ func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
 	return s.signInClient().SignInHost(ctx, auth.Identity{})
 }
 
-// elicitAll asks the person to visit the pages, one after the other, and reports whether they accepted all of them.
-// It ends with false at the first page that they decline, and when ctx or the server's life ends.
-func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) bool {
+// askToVisit asks the person to visit the pages, one after the other. It returns "" if they accepted all of them,
+// otherwise the reason for the caller of the tool: the call cannot ask a person, they declined a page, or ctx or the
+// server's life has ended. It calls onQuestion before it asks.
+func (s *server) askToVisit(ctx context.Context, call Call, pages []Elicitation, onQuestion func()) (refusal string) {
+	if call.Elicit == nil {
+		return "the user must visit a web page first, and can be asked to only in a run; ask a question that needs this tool"
+	}
+	onQuestion()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(s.life, func() { stop(context.Cause(s.life)) })()
 	for _, page := range pages {
 		res, err := call.Elicit(ctx, page)
 		if err != nil || res.Action != Accept || ctx.Err() != nil {
-			return false
+			return "the user did not agree to visit the web page that it requires first"
 		}
 	}
-	return true
+	return ""
 }

@@ -32,18 +32,27 @@ func (t *tlsSources) load(servers []config.Server) error {
 		source := t.byFiles[s.TLS]
 		if source == nil {
 			var err error
-			if source, err = tlsconfig.Load(s.TLS); err != nil {
-				field := "tls"
-				if e, ok := errors.AsType[*tlsconfig.FileError](err); ok {
-					field = config.TLSField(e.Field)
-				}
-				return fmt.Errorf("MCP server %q, %s: %w", s.Name, field, err)
+			if source, err = loadTLS(s); err != nil {
+				return err
 			}
 		}
 		next[s.TLS] = source
 	}
 	t.byFiles = next
 	return nil
+}
+
+// loadTLS reads the TLS files of a server. The error names the setting of the file that cannot be used.
+func loadTLS(s *config.Server) (*tlsconfig.Source, error) {
+	source, err := tlsconfig.Load(s.TLS)
+	if err == nil {
+		return source, nil
+	}
+	field := "tls"
+	if e, ok := errors.AsType[*tlsconfig.FileError](err); ok {
+		field = config.TLSField(e.Field)
+	}
+	return nil, fmt.Errorf("MCP server %q, %s: %w", s.Name, field, err)
 }
 
 // credentials send the requests to one server with its tokens.

@@ -60,37 +60,37 @@ func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	c.expectToolNames(servers)
 
-	existing := map[string]*server{} // by name: the present servers that the loop has not seen
+	existing := map[string]*server{} // by name: the present servers, without those that stay unchanged
 	for _, s := range c.allServers() {
 		existing[s.cfg.Name] = s
 	}
 
-	next := make([]*server, len(servers))
-	order := make([]int, len(servers))
-	configs := map[int]*config.Server{}
+	next := make([]*server, 0, len(servers))
 	var added []*server
 	replacements := map[int]int{} // id of a new server → id of the server that it replaces
-	for i, cfg := range servers {
+	for _, cfg := range servers {
 		present := existing[cfg.Name]
-		delete(existing, cfg.Name)
 		if present != nil && reflect.DeepEqual(present.configured, cfg) {
-			next[i] = present
-		} else {
-			c.lastID++
-			next[i] = newServer(c, c.lastID, cfg)
-			added = append(added, next[i])
-			if present != nil {
-				removed = append(removed, present)
-				if next[i].isLive() && catalog.Endpoint(&present.cfg) == catalog.Endpoint(&cfg) {
-					replacements[c.lastID] = present.id
-				}
-			}
+			next = append(next, present)
+			delete(existing, cfg.Name)
+			continue
 		}
-		order[i] = next[i].id
-		configs[next[i].id] = &next[i].cfg
+		c.lastID++
+		s := newServer(c, c.lastID, cfg)
+		next = append(next, s)
+		added = append(added, s)
+		if present != nil && s.isLive() && catalog.Endpoint(&present.cfg) == catalog.Endpoint(&cfg) {
+			replacements[s.id] = present.id
+		}
 	}
 	for _, s := range existing {
 		removed = append(removed, s)
+	}
+	order := make([]int, 0, len(next))
+	configs := map[int]*config.Server{}
+	for _, s := range next {
+		order = append(order, s.id)
+		configs[s.id] = &s.cfg
 	}
 
 	// Set the catalog before the caller drains the removed servers: their waiting calls then look their tools up

@@ -85,42 +85,33 @@ func (r *Reader) Next() (Frame, error) {
 	r.data, r.hasData, r.hasID, r.size = r.data[:0], false, false, 0
 	for {
 		line, err := r.readLine()
-		if err != nil {
-			if err == io.EOF && r.hasData {
-				r.cut = true
-				frame.Data = r.data
-				return frame, nil
-			}
-			return Frame{}, err
-		}
+		hasFields := r.hasData || r.hasID || frame.Event != ""
 		switch {
+		case err == io.EOF && r.hasData:
+			r.cut = true
+			frame.Data = r.data
+			return frame, nil
+		case err != nil:
+			return Frame{}, err
+		case len(line) > 0 && line[0] == ':' && hasFields: // a comment
 		case len(line) > 0 && line[0] == ':':
 			// Comments before the first field of an event, such as heartbeats, do not count towards its size:
 			// there can be any number of them.
-			hasFields := r.hasData || r.hasID || frame.Event != ""
-			if !hasFields {
-				r.size = 0
-			}
+			r.size = 0
 		case len(line) > 0:
 			r.parseField(&frame, line)
-		case r.hasData:
-			r.finishEvent(&frame)
-			return frame, nil
-		default: // an event without data is ignored, except for its id
-			r.finishEvent(&frame)
-			frame = Frame{}
-			r.hasID = false
-			r.size = 0
+		default: // a blank line ends the event
+			if r.hasID {
+				r.lastEventID = frame.ID
+			}
+			if r.hasData {
+				frame.Data = r.data
+				return frame, nil
+			}
+			// An event without data is ignored, except for its id.
+			frame, r.hasID, r.size = Frame{}, false, 0
 		}
 	}
-}
-
-// finishEvent sets f.Data, and records f.ID for LastEventID if the event has an id.
-func (r *Reader) finishEvent(f *Frame) {
-	if r.hasID {
-		r.lastEventID = f.ID
-	}
-	f.Data = r.data
 }
 
 // parseField reads a line "name: value". It sets the ID or the Event of frame, adds the value to r.data, or sets

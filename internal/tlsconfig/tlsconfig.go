@@ -166,19 +166,15 @@ func (f Files) readContents() (*contents, error) {
 		return nil, err
 	}
 	loaded := &contents{}
-	for _, file := range []struct {
-		field  Field
-		path   string
-		target *[]byte
-	}{{CAFile, f.CAFile, &loaded.ca}, {CertFile, f.CertFile, &loaded.cert}, {KeyFile, f.KeyFile, &loaded.key}} {
-		if file.path == "" {
-			continue
-		}
-		data, err := readFile(file.path)
-		if err != nil {
-			return nil, &FileError{Field: file.field, Path: file.path, Err: err}
-		}
-		*file.target = data
+	var err error
+	if loaded.ca, err = readFile(CAFile, f.CAFile); err != nil {
+		return nil, err
+	}
+	if loaded.cert, err = readFile(CertFile, f.CertFile); err != nil {
+		return nil, err
+	}
+	if loaded.key, err = readFile(KeyFile, f.KeyFile); err != nil {
+		return nil, err
 	}
 	if f.CAFile != "" {
 		loaded.roots = x509.NewCertPool()
@@ -196,12 +192,15 @@ func (f Files) readContents() (*contents, error) {
 	return loaded, nil
 }
 
-// readFile returns the content of a file of at most maxFile bytes. The error does not have the path, which FileError
-// adds.
-func readFile(path string) ([]byte, error) {
+// readFile returns the content of the file at path, of at most maxFile bytes, or nil if path is "". field is the name of
+// the file for the error, which is a *FileError.
+func readFile(field Field, path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, readError(err)
+		return nil, readError(field, path, err)
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
@@ -209,17 +208,18 @@ func readFile(path string) ([]byte, error) {
 		err = fmt.Errorf("is larger than %d bytes", maxFile)
 	}
 	if err != nil {
-		return nil, readError(err)
+		return nil, readError(field, path, err)
 	}
 	return data, nil
 }
 
-// readError returns the error for a file that cannot be read because of err, without the path in err.
-func readError(err error) error {
+// readError returns the error for a file that cannot be read because of err. It removes the path from err, because
+// FileError adds the path.
+func readError(field Field, path string, err error) *FileError {
 	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
 	}
-	return fmt.Errorf("cannot be read: %w", err)
+	return &FileError{Field: field, Path: path, Err: fmt.Errorf("cannot be read: %w", err)}
 }
 
 // pairError converts an error of tls.X509KeyPair to a *FileError for the file at fault. cert and key are the bytes of

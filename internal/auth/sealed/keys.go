@@ -62,7 +62,7 @@ func newKeys() (*Keys, error) {
 	return &Keys{all: []key{one}}, err
 }
 
-// readFile reads the keys of a file, of which there must be at least one.
+// readFile reads the keys of a file of at most maxFile bytes.
 func readFile(path string) ([]key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,8 +76,13 @@ func readFile(path string) ([]key, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("larger than %d bytes", maxFile)
 	}
+	return parseKeys(string(text))
+}
+
+// parseKeys reads the keys in the text of a file, of which there must be at least one.
+func parseKeys(text string) ([]key, error) {
 	var all []key
-	for n, line := range strings.Split(string(text), "\n") {
+	for n, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
@@ -140,10 +145,7 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 		return k.all
 	}
 	info, err := os.Stat(k.path)
-	isSame := func(a, b os.FileInfo) bool {
-		return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
-	}
-	if err == nil && isSame(info, k.info) {
+	if err == nil && isSameFile(info, k.info) {
 		k.reported = ""
 		return k.all
 	}
@@ -165,4 +167,9 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 	k.reported = ""
 	k.all = all
 	return all
+}
+
+// isSameFile reports whether a and b describe the same file, without a change of its time or size in between.
+func isSameFile(a, b os.FileInfo) bool {
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }

@@ -350,11 +350,11 @@ func (c *Catalog) nameBlockedLocked() {
 		for _, b := range entry.blocked {
 			tool := Resolved{Tool: b.Tool, ServerID: id, Disabled: b.reason}
 			blocked[tool.id()] = tool
-			for _, name := range []string{prefixedName(entry.cfg, b.Original), nameWithServer(entry.cfg, b.Original)} {
-				if !c.isTakenLocked(name, tool.id()) {
-					c.byName[name] = tool
-					break
-				}
+			preferred, withServer := prefixedName(entry.cfg, b.Original), nameWithServer(entry.cfg, b.Original)
+			if !c.isTakenLocked(preferred, tool.id()) {
+				c.byName[preferred] = tool
+			} else if !c.isTakenLocked(withServer, tool.id()) {
+				c.byName[withServer] = tool
 			}
 		}
 	}
@@ -383,11 +383,19 @@ func (c *Catalog) NameOf(server, name string) string {
 	case !ok && !isConfigured:
 		return name // a call of it fails, because no tool has the name
 	}
-	// Look for the tools of the server that may have had the name. If this process has offered the name, the tool is
-	// known.
+	candidates := c.namedBeforeLocked(server, name)
+	if len(candidates) != 1 {
+		return ""
+	}
+	return candidates[0]
+}
+
+// namedBeforeLocked returns the present names of the server's tools that may have had the name before. If this process
+// has offered a tool of the server under the name, it is only that tool.
+func (c *Catalog) namedBeforeLocked(server, name string) []string {
 	offered, isKnown := c.reservedNames[name]
 	isKnown = isKnown && offered.server == server
-	var found []string
+	var candidates []string
 	for presentName, tool := range c.byName {
 		entry, listed := c.entries[tool.ServerID]
 		isAlias := tool.Name != presentName
@@ -395,13 +403,10 @@ func (c *Catalog) NameOf(server, name string) string {
 			continue
 		}
 		if slices.Contains(possibleNames(entry.cfg, tool.Original), name) {
-			found = append(found, presentName)
+			candidates = append(candidates, presentName)
 		}
 	}
-	if len(found) != 1 {
-		return ""
-	}
-	return found[0]
+	return candidates
 }
 
 // isTakenLocked reports whether a tool other than tool has the name, or has it reserved. A reservation for a tool of

@@ -126,24 +126,29 @@ func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
 func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests map[string]string) (usable []Tool, blocked []blockedTool) {
 	for _, tool := range tools {
 		digest := digests[tool.Original]
-		accepted, ok := p.servers[cfg.Name][tool.Original]
-		reason := ""
-		switch {
-		case p.problem != "":
-			reason = "its definition is not accepted: " + p.problem
-		case !ok:
-			reason = "it is new, and its definition has not been accepted by the operator"
-		case accepted.SHA256 != digest:
-			reason = "its definition has changed since the operator accepted it"
-		default:
+		reason := p.blockReason(toolID{cfg.Name, tool.Original}, digest)
+		if reason == "" {
 			usable = append(usable, tool)
 			continue
 		}
-		blocked = append(blocked, blockedTool{
-			Tool: tool, reason: "the tool is disabled: " + reason, digest: digest, accepted: accepted.SHA256,
-		})
+		accepted := p.servers[cfg.Name][tool.Original].SHA256
+		blocked = append(blocked, blockedTool{Tool: tool, reason: "the tool is disabled: " + reason, digest: digest, accepted: accepted})
 	}
 	return usable, blocked
+}
+
+// blockReason returns why a tool whose definition has that digest cannot be called, or "" if it can.
+func (p *acceptedTools) blockReason(tool toolID, digest string) string {
+	accepted, ok := p.servers[tool.server][tool.original]
+	switch {
+	case p.problem != "":
+		return "its definition is not accepted: " + p.problem
+	case !ok:
+		return "it is new, and its definition has not been accepted by the operator"
+	case accepted.SHA256 != digest:
+		return "its definition has changed since the operator accepted it"
+	}
+	return ""
 }
 
 // PinKind is the way in which a tool differs from its accepted definition.

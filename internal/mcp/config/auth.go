@@ -77,20 +77,9 @@ func parseAuth(server *Server, v jsonValue) error {
 	}
 
 	// The type decides which other fields are allowed, so it is read first.
-	for _, f := range fields {
-		if f.name != "type" {
-			continue
-		}
-		t, err := f.readString()
-		if err != nil {
-			return err
-		}
-		server.Auth = AuthType(t)
-		if !slices.Contains(authTypes, server.Auth) {
-			return f.errorf(authTypesText)
-		}
+	if server.Auth, err = readAuthType(fields); err != nil {
+		return err
 	}
-
 	// Cursor writes an OAuth client into auth, without a type. Signing in must be configured here.
 	if server.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
 		v.reader.warn(v.errorf("the OAuth client of another host is not used; see type authorization_code").Error())
@@ -115,6 +104,22 @@ func parseAuth(server *Server, v jsonValue) error {
 		}
 	}
 	return nil
+}
+
+// readAuthType returns the type among the fields of auth, or "" if there is none.
+func readAuthType(fields []jsonValue) (AuthType, error) {
+	i := slices.IndexFunc(fields, func(f jsonValue) bool { return f.name == "type" })
+	if i < 0 {
+		return "", nil
+	}
+	text, err := fields[i].readString()
+	if err != nil {
+		return "", err
+	}
+	if !slices.Contains(authTypes, AuthType(text)) {
+		return "", fields[i].errorf(authTypesText)
+	}
+	return AuthType(text), nil
 }
 
 // checkAuth returns the first mistake in the fields about tokens, or nil.
@@ -278,8 +283,8 @@ func (g *Grant) checkGrant(authType AuthType) *fieldError {
 }
 
 // checkClient returns the first mistake in the fields about answerd's client, or nil.
-func (g *Grant) checkClient(t AuthType) *fieldError {
-	needsSecret := t == AuthClientCredentials || t == AuthExchange || t == AuthEnterprise
+func (g *Grant) checkClient(authType AuthType) *fieldError {
+	needsSecret := slices.Contains([]AuthType{AuthClientCredentials, AuthExchange, AuthEnterprise}, authType)
 	keys := 0
 	for _, isSet := range []bool{!g.ClientSecret.IsZero(), !g.PrivateKey.IsZero(), g.PrivateKeyFile != ""} {
 		if isSet {
@@ -301,45 +306,45 @@ func (g *Grant) checkClient(t AuthType) *fieldError {
 			return fieldErrorf("auth.privateKey", "cannot be used: %s", err)
 		}
 	}
-	if g.ClientMetadataURL == "" {
-		return nil
-	}
-	// draft-ietf-oauth-client-id-metadata-document section 3.
-	u, err := url.Parse(g.ClientMetadataURL)
-	isAllowed := err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && u.Fragment == ""
-	if !isAllowed || len(u.Path) < 2 {
+	if g.ClientMetadataURL != "" && !isClientMetadataURL(g.ClientMetadataURL) {
 		return fieldErrorf("auth.clientMetadataUrl", "must be an https:// URL with a path")
 	}
 	return nil
 }
 
+// isClientMetadataURL reports whether rawURL can be the id of a client whose metadata is at that URL
+// (draft-ietf-oauth-client-id-metadata-document section 3).
+func isClientMetadataURL(rawURL string) bool {
+	u, err := url.Parse(rawURL)
+	return err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && u.Fragment == "" && len(u.Path) >= 2
+}
+
 // checkEndpoints returns the first mistake in the URLs to which tokens and browsers are sent, or
 // nil.
-func (g *Grant) checkEndpoints(t AuthType) *fieldError {
-	switch {
-	case g.Issuer == "" && g.TokenURL == "":
-		if t == AuthExchange {
-			return fieldErrorf("auth", "needs issuer or tokenUrl")
-		}
-	case g.Issuer != "" && g.TokenURL != "":
-		return fieldErrorf("auth", "has both issuer and tokenUrl")
-	default:
-		if err := token.CheckTokenEndpoint(g.Issuer, g.TokenURL); err != nil {
-			field := "auth.issuer"
-			if g.Issuer == "" {
-				field = "auth.tokenUrl"
-			}
-			return fieldErrorf(field, "cannot be used: %s", err)
-		}
+func (g *Grant) checkEndpoints(authType AuthType) *fieldError {
+	hasIssuer, hasTokenURL := g.Issuer != "", g.TokenURL != ""
+	var err error
+	if hasIssuer != hasTokenURL {
+		err = token.CheckTokenEndpoint(g.Issuer, g.TokenURL)
 	}
-	for _, p := range []struct{ field, name, url string }{
+	switch {
+	case !hasIssuer && !hasTokenURL && authType == AuthExchange:
+		return fieldErrorf("auth", "needs issuer or tokenUrl")
+	case hasIssuer && hasTokenURL:
+		return fieldErrorf("auth", "has both issuer and tokenUrl")
+	case err != nil && hasIssuer:
+		return fieldErrorf("auth.issuer", "cannot be used: %s", err)
+	case err != nil:
+		return fieldErrorf("auth.tokenUrl", "cannot be used: %s", err)
+	}
+	for _, endpoint := range []struct{ field, name, url string }{
 		{"auth.idpTokenUrl", "the token URL", g.IdPTokenURL}, {"auth.redirectUrl", "the redirect URL", g.RedirectURL},
 	} {
-		if p.url == "" {
+		if endpoint.url == "" {
 			continue
 		}
-		if err := fetch.CheckEndpoint(p.name, p.url); err != nil {
-			return fieldErrorf(p.field, "cannot be used: %s", err)
+		if err := fetch.CheckEndpoint(endpoint.name, endpoint.url); err != nil {
+			return fieldErrorf(endpoint.field, "cannot be used: %s", err)
 		}
 	}
 	return nil

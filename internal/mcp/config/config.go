@@ -195,23 +195,9 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
 	}
 
-	for _, patterns := range []struct {
-		field string
-		globs []string
-	}{
-		{"tools.allow", s.AllowTools},
-		{"tools.deny", s.DenyTools},
-		{"tools.approve", s.ApproveTools},
-		{"autoApprove", s.AutoApprove},
-		{"idempotentTools", s.IdempotentTools},
-	} {
-		for _, g := range patterns.globs {
-			if _, err := path.Match(g, ""); err != nil {
-				return fieldErrorf(patterns.field, "%.80q is not a pattern", g)
-			}
-		}
+	if f := s.checkPatterns(); f != nil {
+		return f
 	}
-
 	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
 		return fieldErrorf("approval", "must be never, destructive or always")
 	}
@@ -252,6 +238,27 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 		return f
 	}
 	return s.checkTLS()
+}
+
+// checkPatterns returns the first pattern for the names of tools that is not one of path.Match, or nil.
+func (s *Server) checkPatterns() *fieldError {
+	for _, list := range []struct {
+		field    string
+		patterns []string
+	}{
+		{"tools.allow", s.AllowTools},
+		{"tools.deny", s.DenyTools},
+		{"tools.approve", s.ApproveTools},
+		{"autoApprove", s.AutoApprove},
+		{"idempotentTools", s.IdempotentTools},
+	} {
+		for _, pattern := range list.patterns {
+			if _, err := path.Match(pattern, ""); err != nil {
+				return fieldErrorf(list.field, "%.80q is not a pattern", pattern)
+			}
+		}
+	}
+	return nil
 }
 
 // checkTLS returns the first mistake in the names of the TLS files, or nil. It does not read them,

@@ -42,23 +42,24 @@ func parseFile(top jsonValue) ([]Server, error) {
 	}
 
 	var list, inputs *jsonValue
+	var unknown []jsonValue
 	for _, f := range fields {
 		switch {
 		case f.name == "inputs":
 			inputs = &f
-		case f.name != "mcpServers" && f.name != "servers": // read by parseSeedFile, or a warning below
+		case f.name != "mcpServers" && f.name != "servers":
+			unknown = append(unknown, f)
 		case list != nil:
 			return nil, top.errorf("has both mcpServers and servers")
 		default:
 			list = &f
 		}
 	}
-
 	switch {
 	case list == nil:
 		return nil, top.errorf("has no mcpServers")
 	case list.name == "servers" && list.raw.Kind() == '[':
-		return parseSeedFile(fields)
+		return parseSeedFile(fields) // some of the unknown fields are known there
 	}
 
 	if inputs != nil {
@@ -66,31 +67,31 @@ func parseFile(top jsonValue) ([]Server, error) {
 			return nil, err
 		}
 	}
-
-	for _, f := range fields {
-		if f.name != list.name && f.name != "inputs" {
-			f.warnUnknown()
-		}
+	for _, f := range unknown {
+		f.warnUnknown()
 	}
+	servers, err := parseServers(*list)
+	if err == nil && inputs != nil {
+		inputs.warnInputs()
+	}
+	return servers, err
+}
 
-	servers, err := list.readObject()
+// parseServers reads the servers in an object whose names are the servers' names.
+func parseServers(list jsonValue) ([]Server, error) {
+	members, err := list.readObject()
 	if err != nil {
 		return nil, err
 	}
-
-	var out []Server
-	for _, s := range servers {
-		cfg, err := parseServer(s)
+	var servers []Server
+	for _, member := range members {
+		server, err := parseServer(member)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, cfg)
+		servers = append(servers, server)
 	}
-
-	if inputs != nil {
-		inputs.warnInputs()
-	}
-	return out, nil
+	return servers, nil
 }
 
 // serverFields has the reader of each field of a server. The fields after the blank line are those

@@ -97,11 +97,7 @@ func blankComments(data []byte) []byte {
 		rest := out[i:] // shares the memory of out, so blankText changes out
 		switch {
 		case out[i] == '"':
-			for i++; i < len(out) && out[i] != '"'; i++ {
-				if out[i] == '\\' {
-					i++
-				}
-			}
+			i += endOfString(rest)
 		case bytes.HasPrefix(rest, []byte("//")):
 			n := bytes.IndexByte(rest, '\n')
 			if n < 0 {
@@ -115,6 +111,20 @@ func blankComments(data []byte) []byte {
 		}
 	}
 	return out
+}
+
+// endOfString returns the index of the quote that closes the string at the beginning of text, or len(text) if no quote
+// closes it.
+func endOfString(text []byte) int {
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			return i
+		case '\\':
+			i++ // the next byte is escaped, and may be a quote
+		}
+	}
+	return len(text)
 }
 
 // blankText replaces all bytes except line feeds by spaces.

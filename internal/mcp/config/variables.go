@@ -134,25 +134,33 @@ func (v jsonValue) readInputs() error {
 		return err
 	}
 	for _, item := range items {
-		members, err := item.readObject()
+		id, value, err := item.readInput()
 		if err != nil {
 			return err
-		}
-		var id, value string
-		for _, m := range members {
-			switch m.name {
-			case "id":
-				id, err = m.readString()
-			case "default":
-				value, err = m.readOptionalString()
-			}
-			if err != nil {
-				return err
-			}
 		}
 		v.reader.inputs[id] = value
 	}
 	return nil
+}
+
+// readInput returns the id of an input and its default, or "" if it has none.
+func (v jsonValue) readInput() (id, value string, _ error) {
+	members, err := v.readObject()
+	if err != nil {
+		return "", "", err
+	}
+	for _, m := range members {
+		switch m.name {
+		case "id":
+			id, err = m.readString()
+		case "default":
+			value, err = m.readOptionalString()
+		}
+		if err != nil {
+			return "", "", err
+		}
+	}
+	return id, value, nil
 }
 
 // warnInputs adds one warning about all inputs: answerd cannot ask for them.

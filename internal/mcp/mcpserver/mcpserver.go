@@ -147,30 +147,35 @@ func (t Tool) sdkTool() *sdk.Tool {
 // caller.
 func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-		extra := req.GetExtra()
-		isAboutTools := method == "tools/list" || method == "tools/call"
-		if !isAboutTools || extra == nil || extra.TokenInfo == nil {
+		if method != "tools/list" && method != "tools/call" {
 			return next(ctx, method, req)
 		}
-		cr, ok := extra.TokenInfo.Extra[callRequestKey].(callRequest)
-		if !ok {
-			return next(ctx, method, req)
-		}
-		tools := h.MoreTools(cr.request)
-		if call, ok := req.(*sdk.CallToolRequest); ok {
-			isCalled := func(t Tool) bool { return t.Name == call.Params.Name }
-			if slices.ContainsFunc(tools, isCalled) {
-				return h.handleCall(ctx, call)
-			}
+		tools := h.moreTools(req)
+		call, isCall := req.(*sdk.CallToolRequest)
+		if isCall && slices.ContainsFunc(tools, func(t Tool) bool { return t.Name == call.Params.Name }) {
+			return h.handleCall(ctx, call)
 		}
 		res, err := next(ctx, method, req)
-		if list, ok := res.(*sdk.ListToolsResult); ok && err == nil && list.NextCursor == "" {
+		if list, isList := res.(*sdk.ListToolsResult); isList && err == nil && list.NextCursor == "" {
 			for _, t := range tools {
 				list.Tools = append(list.Tools, t.sdkTool())
 			}
 		}
 		return res, err
 	}
+}
+
+// moreTools returns the tools of MoreTools for the HTTP request of req. It returns nil if req came without one.
+func (h *Handler) moreTools(req sdk.Request) []Tool {
+	extra := req.GetExtra()
+	if extra == nil || extra.TokenInfo == nil {
+		return nil
+	}
+	cr, ok := extra.TokenInfo.Extra[callRequestKey].(callRequest)
+	if !ok {
+		return nil
+	}
+	return h.MoreTools(cr.request)
 }
 
 // newTransport returns the HTTP handler of an SDK server.

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -38,14 +39,10 @@ func parseChallenge(h http.Header) challenge {
 			if c.Scheme != "bearer" && c.Scheme != "dpop" {
 				continue
 			}
-			if combined.metadata == "" {
-				combined.metadata = strings.TrimSpace(c.Params["resource_metadata"])
-			}
+			combined.metadata = cmp.Or(combined.metadata, strings.TrimSpace(c.Params["resource_metadata"]))
+			combined.code = cmp.Or(combined.code, strings.TrimSpace(c.Params["error"]))
 			if combined.scopes == nil {
 				combined.scopes = validScopes(strings.Fields(c.Params["scope"]))
-			}
-			if combined.code == "" {
-				combined.code = strings.TrimSpace(c.Params["error"])
 			}
 		}
 	}

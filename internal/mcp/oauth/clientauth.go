@@ -137,21 +137,13 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 	if block == nil {
 		return nil, nil, fetchErrorf("the private key is not PEM")
 	}
-
 	for !strings.HasSuffix(block.Type, "PRIVATE KEY") {
 		block, rest = pem.Decode(rest)
 		if block == nil {
 			return nil, nil, fetchErrorf("the PEM has no private key")
 		}
 	}
-
-	var key any
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		if key, err = x509.ParseECPrivateKey(block.Bytes); err != nil {
-			key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
-		}
-	}
+	key, err := decodePrivateKey(block.Bytes)
 	if err != nil {
 		return nil, nil, fetchErrorf("the private key cannot be read")
 	}
@@ -172,4 +164,15 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 		return k, jwt.SigningMethodEdDSA, nil
 	}
 	return nil, nil, fetchErrorf("the private key is of an unsupported type")
+}
+
+// decodePrivateKey decodes a private key in DER, in the form of PKCS #8, SEC 1 or PKCS #1.
+func decodePrivateKey(der []byte) (key any, err error) {
+	if key, err = x509.ParsePKCS8PrivateKey(der); err == nil {
+		return key, nil
+	}
+	if key, err = x509.ParseECPrivateKey(der); err == nil {
+		return key, nil
+	}
+	return x509.ParsePKCS1PrivateKey(der)
 }

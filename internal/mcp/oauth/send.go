@@ -51,11 +51,8 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		if err == nil && s.c.cfg.DPoP {
 			try.newNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
 		}
-		if err != nil || sends == maxSends {
+		if err != nil || sends == maxSends || !isRefusal(resp) {
 			return resp, err
-		}
-		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
-			return resp, nil
 		}
 		replacement, err := try.nextToken(r, resp, token)
 		if errors.Is(err, errFinal) {
@@ -74,6 +71,11 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 	}
 }
 
+// isRefusal reports whether another token may change the status of a response.
+func isRefusal(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
+}
+
 // currentToken returns the token for the first attempt of a request. It returns the zero Secret if the request must
 // be sent without a token, to get a challenge that says where to request one. It may wait for the token endpoint or
 // the store, under ctx. The error is ErrConsent if the user must sign in, or one of the token endpoint or the store.
@@ -88,7 +90,7 @@ func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 		}
 		return u.source.Token(ctx)
 	}
-	if err := u.syncGrant(ctx, false); err != nil {
+	if err := u.syncGrant(ctx); err != nil {
 		return auth.Secret{}, err
 	}
 	token, ok := u.source.Cached()
@@ -213,7 +215,7 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	if sent.IsZero() {
 		return auth.Secret{}, asError(ErrConsent)
 	}
-	if err := tokens.syncGrant(ctx, true); err != nil { // the user may have signed in at another process
+	if err := tokens.reloadGrant(ctx); err != nil { // the user may have signed in at another process
 		return auth.Secret{}, asError(err)
 	}
 	if token, ok := tokens.source.Cached(); ok && token != sent {
@@ -236,7 +238,7 @@ func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 		return auth.Secret{}, errFinal
 	}
 	if tokens.c.cfg.Kind == AuthorizationCode {
-		if err := tokens.syncGrant(ctx, true); err != nil {
+		if err := tokens.reloadGrant(ctx); err != nil {
 			return auth.Secret{}, asError(err)
 		}
 	}

@@ -139,26 +139,33 @@ func (u *userTokens) cacheToken(g *grant, replaced auth.Secret) {
 	}
 }
 
-// syncGrant adopts the stored grant if it differs from the copy of this process: the user may have signed in or out
-// at another process. It does nothing while the copy has a valid token and was compared less than grantMaxAge ago,
-// unless force is set. An error of the store is ignored while the copy has a valid token, unless force is set.
-//
-// u.mu must not be held. It is not held while the store is read, so this process may change the grant in between;
-// then syncGrant ignores what it has read.
-func (u *userTokens) syncGrant(ctx context.Context, force bool) error {
+// syncGrant calls reloadGrant, unless the copy of this process has a valid token and was compared with the store less
+// than grantMaxAge ago. It ignores an error of the store while the copy has a valid token.
+func (u *userTokens) syncGrant(ctx context.Context) error {
 	_, hasToken := u.source.Cached()
 	u.mu.Lock()
-	known := u.revision
 	isRecent := time.Since(u.syncedAt) < grantMaxAge
 	u.mu.Unlock()
-	if hasToken && isRecent && !force {
+	if hasToken && isRecent {
 		return nil
 	}
+	if err := u.reloadGrant(ctx); err != nil && !hasToken {
+		return err
+	}
+	return nil
+}
+
+// reloadGrant adopts the stored grant if it differs from the copy of this process: the user may have signed in or out
+// at another process. The error is one of the store.
+//
+// u.mu must not be held. It is not held while the store is read, so this process may change the grant in between;
+// then reloadGrant ignores what it has read.
+func (u *userTokens) reloadGrant(ctx context.Context) error {
+	u.mu.Lock()
+	known := u.revision
+	u.mu.Unlock()
 	g, revision, err := u.loadGrant(ctx)
 	if err != nil {
-		if hasToken && !force {
-			return nil
-		}
 		return err
 	}
 	u.mu.Lock()
@@ -182,22 +189,16 @@ func (u *userTokens) syncGrant(ctx context.Context, force bool) error {
 func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error) {
 	name := u.c.storedName(kindRefresh, u.id.Issuer, u.id.Subject)
 	for {
-		holder, revision, err := u.c.store.Load(ctx, name...)
+		locked, err := u.tryLock(ctx, name)
 		if err != nil {
 			return nil, u.c.storeError(ctx, err)
 		}
-		if holder == nil {
-			locked, err := u.c.store.Save(ctx, []byte{1}, revision, refreshLease, name...)
-			if err != nil {
-				return nil, u.c.storeError(ctx, err)
-			}
-			if locked > 0 {
-				return func() {
-					ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-					defer stop()
-					_, _ = u.c.store.Save(ctx, nil, locked, refreshLease, name...) // after an error, the ttl ends the lock
-				}, nil
-			}
+		if locked > 0 {
+			return func() {
+				ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+				defer stop()
+				_, _ = u.c.store.Save(ctx, nil, locked, refreshLease, name...) // after an error, the ttl ends the lock
+			}, nil
 		}
 		select {
 		case <-time.After(refreshPoll):
@@ -205,6 +206,16 @@ func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error)
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// tryLock stores the lock under name, for refreshLease, and returns its revision. It returns 0 without an error if
+// another process has the lock.
+func (u *userTokens) tryLock(ctx context.Context, name []string) (revision uint64, _ error) {
+	holder, revision, err := u.c.store.Load(ctx, name...)
+	if err != nil || holder != nil {
+		return 0, err
+	}
+	return u.c.store.Save(ctx, []byte{1}, revision, refreshLease, name...)
 }
 
 // redeemRefreshToken returns a new token of the user's sign-in. If another process has just renewed the token, it
@@ -270,18 +281,7 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 			u.adoptGrant(g, next)
 			return g.token, nil
 		case err == nil: // the user has signed in again, or out
-			current, currentRevision, err := u.loadGrant(ctx)
-			if err != nil {
-				return token.Token{}, err
-			}
-			u.adoptGrant(current, currentRevision)
-			if current == nil {
-				u.c.revoke(ctx, g) // the sign-out has revoked only the refresh token that g has replaced
-			}
-			if current == nil || current.token.Lifetime <= 0 {
-				return token.Token{}, ErrConsent
-			}
-			return current.token, nil
+			return u.adoptStored(ctx, g)
 		}
 		select {
 		case <-time.After(refreshPoll):
@@ -294,6 +294,24 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 			return g.token, nil
 		}
 	}
+}
+
+// adoptStored adopts the grant that the store has instead of the renewed grant g, and returns its token. The error is
+// ErrConsent if the store has no grant, or one without a valid token.
+func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, error) {
+	current, revision, err := u.loadGrant(ctx)
+	if err != nil {
+		return token.Token{}, err
+	}
+	u.adoptGrant(current, revision)
+	if current == nil {
+		u.c.revoke(ctx, g) // the sign-out has revoked only the refresh token that g has replaced
+		return token.Token{}, ErrConsent
+	}
+	if current.token.Lifetime <= 0 {
+		return token.Token{}, ErrConsent
+	}
+	return current.token, nil
 }
 
 // handleRefreshError handles the error err of a token request with the refresh token of g, which the store has at

@@ -94,18 +94,30 @@ func (c *compiler) collectSchemas(v *value) error {
 		}
 	}
 	if p := v.keyword("patternProperties"); p != nil {
-		for _, expression := range p.names {
-			if err := c.compilePattern(expression); err != nil {
-				return err
-			}
-			// Without the expression it is unknown which properties are additional ones. An unsupported expression
-			// in the keyword pattern is ignored instead.
-			if c.patterns[expression] == nil {
-				return fmt.Errorf("it has an unsupported regular expression in patternProperties: %s", printable(expression, 80))
-			}
+		if err := c.compilePropertyPatterns(p.names); err != nil {
+			return err
 		}
 	}
-	return eachSubschema(v, c.collectSchemas)
+	for _, s := range subschemas(v) {
+		if err := c.collectSchemas(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compilePropertyPatterns compiles the expressions of patternProperties. It returns an error for an unsupported one:
+// without it, the additional properties are unknown. The keyword pattern ignores an unsupported expression instead.
+func (c *compiler) compilePropertyPatterns(expressions []string) error {
+	for _, expression := range expressions {
+		if err := c.compilePattern(expression); err != nil {
+			return err
+		}
+		if c.patterns[expression] == nil {
+			return fmt.Errorf("it has an unsupported regular expression in patternProperties: %s", printable(expression, 80))
+		}
+	}
+	return nil
 }
 
 // node is one compiled schema. It has only the keywords that restrict values. The zero value of a
@@ -276,11 +288,17 @@ func (c *compiler) buildObject(n *node, v *value) {
 	n.unevaluatedProperties = c.childSchema(v, "unevaluatedProperties")
 	n.required = v.keywordStrings("required")
 	n.minProperties, n.maxProperties = v.keywordCount("minProperties"), v.keywordCount("maxProperties")
-	keywords := []string{"dependentRequired", "dependentSchemas"}
+	c.buildDependencies(n, v)
+}
+
+// buildDependencies sets n.dependencies from dependentRequired and dependentSchemas of v, or in draft-07 from
+// dependencies, whose members are lists of names or schemas (draft-07, 6.5.7).
+func (c *compiler) buildDependencies(n *node, v *value) {
+	names := []string{"dependentRequired", "dependentSchemas"}
 	if c.draft7 {
-		keywords = []string{"dependencies"} // its members are lists of names or schemas (draft-07, 6.5.7)
+		names = []string{"dependencies"}
 	}
-	for _, keyword := range keywords {
+	for _, keyword := range names {
 		d := v.keyword(keyword)
 		if d == nil {
 			continue

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // keywordType is a set of types that a keyword's value may have.
@@ -116,31 +117,23 @@ func (c *compiler) checkKeywords(v *value) error {
 	return nil
 }
 
-// eachSubschema calls yield for each schema that is the value of a keyword of v, or in the list or object that is the
-// value of a keyword. It does not look further into these schemas. It stops at the first error of yield and returns it.
-func eachSubschema(v *value, yield func(*value) error) error {
+// subschemas returns the schemas that are values of keywords of v, or items of the list or object that is the value of
+// a keyword. It does not look further into these schemas.
+func subschemas(v *value) []*value {
+	var found []*value
 	for i, name := range v.names {
 		given, allowed := v.items[i], keywords[name]
 		isOverridden := given != v.member(name) // by a later member with the same name
-		if isOverridden {
-			continue
-		}
 		switch {
-		case allowed&oneSchema != 0 && given.isSchema():
-			if err := yield(given); err != nil {
-				return err
-			}
+		case isOverridden:
 		case allowed&schemaList != 0 && given.kind == array, allowed&schemaMap != 0 && given.kind == object:
-			for _, s := range given.items {
-				if s.isSchema() { // otherwise it is a list of names in dependencies
-					if err := yield(s); err != nil {
-						return err
-					}
-				}
-			}
+			found = append(found, given.items...)
+		case allowed&oneSchema != 0:
+			found = append(found, given)
 		}
 	}
-	return nil
+	// Other values are null, which counts as absent, and lists of names in dependencies.
+	return slices.DeleteFunc(found, func(s *value) bool { return !s.isSchema() })
 }
 
 // isSchema reports whether v can be a schema: an object, true or false (draft 2020-12 core, 4.3).

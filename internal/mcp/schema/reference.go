@@ -29,9 +29,8 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 	if v.kind != object {
 		return nil
 	}
-	ref := v.keywordString("$ref")
 	id := v.keywordString("$id")
-	if c.draft7 && ref != "" {
+	if c.draft7 && v.keywordString("$ref") != "" {
 		id = "" // in draft-07, keywords beside a reference are ignored (8.3)
 	}
 	if c.draft7 && strings.Contains(id, "#") { // draft-07 has no $anchor: the fragment of $id names an anchor (8.2.3)
@@ -56,13 +55,23 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 			}
 		}
 	}
-	if ref != "" {
-		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: ref})
+	c.indexReferences(v, base)
+	for _, s := range subschemas(v) {
+		if err := c.indexIDs(s, base); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// indexReferences adds the references of v to c.refs. base is the base URI of v.
+func (c *compiler) indexReferences(v *value, base *url.URL) {
+	if uri := v.keywordString("$ref"); uri != "" {
+		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri})
 	}
 	if uri := v.keywordString("$dynamicRef"); uri != "" && !c.draft7 {
 		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri, dynamic: true})
 	}
-	return eachSubschema(v, func(s *value) error { return c.indexIDs(s, base) })
 }
 
 // resolveReferences sets the field ref of each node with a reference to the node that the reference leads to. The

@@ -84,15 +84,7 @@ func (w *validator) repairWithin(n *node, v *value) *value {
 // repaired value that at least one and at most maxMatches alternatives accept; maxMatches is 1 for oneOf. It returns v
 // itself if an alternative accepts v, or if no repair succeeds.
 func (w *validator) repairAlternative(alternatives []*node, v *value, maxMatches int) *value {
-	countMatches := func(v *value) (n int) {
-		for _, s := range alternatives {
-			if w.isValid(s, v) {
-				n++
-			}
-		}
-		return n
-	}
-	if len(alternatives) == 0 || countMatches(v) > 0 {
+	if len(alternatives) == 0 || w.countMatches(alternatives, v) > 0 {
 		return v
 	}
 	for _, s := range alternatives {
@@ -100,11 +92,22 @@ func (w *validator) repairAlternative(alternatives []*node, v *value, maxMatches
 		if repaired == v {
 			continue
 		}
-		if n := countMatches(repaired); n > 0 && n <= maxMatches {
+		if matches := w.countMatches(alternatives, repaired); matches > 0 && matches <= maxMatches {
 			return repaired
 		}
 	}
 	return v
+}
+
+// countMatches returns how many of the alternatives accept v.
+func (w *validator) countMatches(alternatives []*node, v *value) int {
+	matches := 0
+	for _, s := range alternatives {
+		if w.isValid(s, v) {
+			matches++
+		}
+	}
+	return matches
 }
 
 // repairItems returns the array v with its items repaired.

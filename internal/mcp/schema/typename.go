@@ -35,34 +35,37 @@ func checkTypes(tree any, pointer string) *Problem {
 	if !isList && object["type"] != nil {
 		named = []any{object["type"]}
 	}
-
 	for _, name := range named {
 		if text, ok := name.(string); !ok || !slices.Contains(typeNames, text) {
 			return &Problem{Pointer: pointer + "/type", Detail: "is not one of " + strings.Join(typeNames, ", ")}
 		}
 	}
-
 	for _, keyword := range slices.Sorted(maps.Keys(object)) {
-		allowed, given := keywords[keyword], object[keyword]
-		keywordPointer := pointer + "/" + keyword
-		list, _ := given.([]any)
-		members, _ := given.(map[string]any)
-		switch {
-		case allowed&oneSchema != 0 && list == nil:
-			if problem := checkTypes(given, keywordPointer); problem != nil {
+		if problem := checkTypesIn(object[keyword], keywords[keyword], pointer+"/"+keyword); problem != nil {
+			return problem
+		}
+	}
+	return nil
+}
+
+// checkTypesIn returns the first unknown type in the schemas that the value of a keyword consists of, or nil. allowed
+// has the types that the keyword may have, and pointer leads to the value.
+func checkTypesIn(given any, allowed keywordType, pointer string) *Problem {
+	list, isList := given.([]any)
+	members, _ := given.(map[string]any)
+	switch {
+	case allowed&oneSchema != 0 && !isList:
+		return checkTypes(given, pointer)
+	case allowed&schemaList != 0:
+		for i, item := range list {
+			if problem := checkTypes(item, fmt.Sprintf("%s/%d", pointer, i)); problem != nil {
 				return problem
 			}
-		case allowed&schemaList != 0:
-			for i, item := range list {
-				if problem := checkTypes(item, fmt.Sprintf("%s/%d", keywordPointer, i)); problem != nil {
-					return problem
-				}
-			}
-		case allowed&schemaMap != 0:
-			for _, name := range slices.Sorted(maps.Keys(members)) {
-				if problem := checkTypes(members[name], keywordPointer+"/"+pointerEscaper.Replace(name)); problem != nil {
-					return problem
-				}
+		}
+	case allowed&schemaMap != 0:
+		for _, name := range slices.Sorted(maps.Keys(members)) {
+			if problem := checkTypes(members[name], pointer+"/"+pointerEscaper.Replace(name)); problem != nil {
+				return problem
 			}
 		}
 	}

@@ -78,7 +78,8 @@ type versionNegotiator struct {
 func (n *versionNegotiator) connectNegotiated(
 	ctx context.Context, connect func(version string) (*sdk.ClientSession, error),
 ) (*sdk.ClientSession, error) {
-	if n.pinned != "" || n.wasInitializeRefused() {
+	first, initializeRefused := n.firstVersion()
+	if n.pinned != "" || initializeRefused {
 		// server/discover gets the whole time of the handshake: initialize does not follow, or would be refused.
 		request := requestOf(ctx)
 		request.discoverTimeout = time.Until(request.Deadline())
@@ -86,7 +87,6 @@ func (n *versionNegotiator) connectNegotiated(
 	if n.pinned != "" {
 		return connect(n.pinned)
 	}
-	first := n.firstVersion()
 	cs, err := connect(first)
 	if err != nil && first != "" && refusedHandshake(ctx, err) {
 		n.forgetVersion()
@@ -97,36 +97,27 @@ func (n *versionNegotiator) connectNegotiated(
 	if errors.Is(err, transport.ErrHungUp) {
 		cs, err = connect(LastInitialize)
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	// A server that was too busy for server/discover has not refused it, so the version of initialize is not recorded
 	// and the next handshake sends server/discover again.
 	if err == nil && !requestOf(ctx).discoverBusy {
-		n.setLastVersion(negotiatedVersion(cs))
+		n.lastVersion = negotiatedVersion(cs)
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
-	n.setInitializeRefused(rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion)
+	n.initializeRefused = rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 	return cs, err
 }
 
-func (n *versionNegotiator) wasInitializeRefused() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.initializeRefused
-}
-
-func (n *versionNegotiator) setInitializeRefused(refused bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.initializeRefused = refused
-}
-
-// firstVersion returns the protocol version with which the next handshake begins; "" for the newest.
-func (n *versionNegotiator) firstVersion() string {
+// firstVersion returns the protocol version with which the next handshake begins; "" for the newest. It also returns
+// whether the server refused the version of initialize in the last handshake.
+func (n *versionNegotiator) firstVersion() (version string, initializeRefused bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.useInitialize {
-		return LastInitialize
+		return LastInitialize, n.initializeRefused
 	}
-	return n.lastVersion
+	return n.lastVersion, n.initializeRefused
 }
 
 func (n *versionNegotiator) setUseInitialize() {
@@ -140,12 +131,6 @@ func (n *versionNegotiator) forgetVersion() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.lastVersion, n.useInitialize = "", false
-}
-
-func (n *versionNegotiator) setLastVersion(version string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.lastVersion = version
 }
 
 // refusedHandshake reports whether err, the error of a handshake, is an answer of the server and may be about the

@@ -73,27 +73,40 @@ func plainField(field json.RawMessage) (plain json.RawMessage, err error) {
 }
 
 // removeNull removes null from the two types or the two alternatives (anyOf) of a field, and reports whether null was
-// one of them. The members of the other alternative become those of the field.
+// one of them.
 func removeNull(members map[string]json.RawMessage) bool {
-	var alternatives []map[string]json.RawMessage
-	if json.Unmarshal(members["anyOf"], &alternatives) == nil && len(alternatives) == 2 {
-		isNull := func(a map[string]json.RawMessage) bool { return string(a["type"]) == `"null"` }
-		if i := slices.IndexFunc(alternatives, isNull); i >= 0 {
-			delete(members, "anyOf")
-			for name, value := range alternatives[1-i] {
-				if members[name] == nil {
-					members[name] = value
-				}
-			}
-			return true
-		}
+	if removeNullAlternative(members) {
+		return true
 	}
 	var types []string
-	if json.Unmarshal(members["type"], &types) == nil && len(types) == 2 {
-		if i := slices.Index(types, "null"); i >= 0 {
-			members["type"] = wire.Quote(types[1-i])
-			return true
+	if json.Unmarshal(members["type"], &types) != nil || len(types) != 2 {
+		return false
+	}
+	i := slices.Index(types, "null")
+	if i < 0 {
+		return false
+	}
+	members["type"] = wire.Quote(types[1-i])
+	return true
+}
+
+// removeNullAlternative removes the anyOf of a field that has two alternatives, one of them null, and reports whether
+// it did. The members of the other alternative become those of the field, unless the field has them already.
+func removeNullAlternative(members map[string]json.RawMessage) bool {
+	var alternatives []map[string]json.RawMessage
+	if json.Unmarshal(members["anyOf"], &alternatives) != nil || len(alternatives) != 2 {
+		return false
+	}
+	isNull := func(a map[string]json.RawMessage) bool { return string(a["type"]) == `"null"` }
+	i := slices.IndexFunc(alternatives, isNull)
+	if i < 0 {
+		return false
+	}
+	delete(members, "anyOf")
+	for name, value := range alternatives[1-i] {
+		if members[name] == nil {
+			members[name] = value
 		}
 	}
-	return false
+	return true
 }

@@ -16,39 +16,49 @@ func CollectPages(
 	member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure),
 ) ([]json.RawMessage, *transport.Failure) {
 	var elements []json.RawMessage
-	usedCursors := map[string]bool{"": true}
+	usedCursors := map[string]bool{}
 	cursor := ""
 	for range maxPages {
-		raw, f := getPage(cursor)
-		if methodNotFound(f) {
+		usedCursors[cursor] = true
+		result, failure := getPage(cursor)
+		if methodNotFound(failure) {
 			return nil, nil
 		}
-		if f != nil {
-			return nil, f
+		if failure != nil {
+			return nil, failure
 		}
-		var header resultHeader
-		var page map[string]json.RawMessage
-		var list []json.RawMessage
-		// A result of another type may look like an empty list.
-		if json.Unmarshal(raw, &header) == nil && !header.isComplete() {
-			return nil, transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, header.ResultType), nil)
+		page, nextCursor, failure := decodePage(member, result)
+		if failure != nil {
+			return nil, failure
 		}
-		err := json.Unmarshal(raw, &page)
-		if err == nil && page[member] != nil {
-			err = json.Unmarshal(page[member], &list)
-		}
-		if err != nil {
-			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
-		}
-		elements = append(elements, list...)
-		_ = json.Unmarshal(page["nextCursor"], &cursor) // after an error, cursor is one that was used before
+		elements = append(elements, page...)
 		// A used cursor can only lead to the same pages again.
-		if len(elements) >= limit || page["nextCursor"] == nil || usedCursors[cursor] {
+		if len(elements) >= limit || usedCursors[nextCursor] {
 			break
 		}
-		usedCursors[cursor] = true
+		cursor = nextCursor
 	}
 	return elements[:min(len(elements), limit)], nil
+}
+
+// decodePage returns the elements of one page, the list called member in result, and the cursor of the next page. The
+// cursor is "" if the page is the last one, or if its cursor is not a string.
+func decodePage(member string, result json.RawMessage) (elements []json.RawMessage, nextCursor string, _ *transport.Failure) {
+	var header resultHeader
+	// A result of another type may look like an empty list.
+	if json.Unmarshal(result, &header) == nil && !header.isComplete() {
+		return nil, "", transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, header.ResultType), nil)
+	}
+	var members map[string]json.RawMessage
+	err := json.Unmarshal(result, &members)
+	if err == nil && members[member] != nil {
+		err = json.Unmarshal(members[member], &elements)
+	}
+	if err != nil {
+		return nil, "", transport.BadReply("its list of "+member+" does not decode", nil)
+	}
+	_ = json.Unmarshal(members["nextCursor"], &nextCursor) // stays "" after an error
+	return elements, nextCursor, nil
 }
 
 // ListPrompts returns a function that requests a page of the server's prompts; cursor "" is the first page.

@@ -34,7 +34,7 @@ type sendFunc func(answers sdk.InputResponseMap, state string) (json.RawMessage,
 
 // answerInputs sends a request with send until the result is complete. Before each repetition it answers the requests
 // in the result, and it passes their answers and the server's state to send. The SDK does this only for its own result
-// types. If a result has no requests, the server may be overloaded, so answerInputs waits before the repetition.
+// types.
 //
 // If handlers.Suspend is set and a result asks a person, answerInputs sets request.InputRequired and returns nil, nil.
 // handlers.Resume continues after that. After maxRoundTrips the result may still be incomplete; the caller must refuse it.
@@ -70,22 +70,29 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 			request.InputRequired = next
 			return nil, nil
 		}
-		if len(next.Requests) == 0 && !transport.Pause(request.Context(), wait) {
-			return nil, request.Ended()
-		}
-		var err error
-		answers, err = request.answerAll(next.Requests, nil)
-		if request.Context().Err() != nil {
-			return nil, request.Ended()
-		}
-		if errors.Is(err, errSamplingDisabled) { // its text names the setting that the operator can change
-			return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
-		}
-		if err != nil {
-			return nil, cannotAnswer(err)
+		if answers, failure = request.answerRequired(next, wait); failure != nil {
+			return nil, failure
 		}
 		required = next
 	}
+}
+
+// answerRequired returns the answers to the requests in a result. If the result has no requests, the server may be
+// overloaded, so answerRequired returns after wait.
+func (request *Request) answerRequired(required *content.InputRequired, wait time.Duration) (sdk.InputResponseMap, *transport.Failure) {
+	if len(required.Requests) == 0 && !transport.Pause(request.Context(), wait) {
+		return nil, request.Ended()
+	}
+	answers, err := request.answerAll(required.Requests, nil)
+	switch {
+	case request.Context().Err() != nil:
+		return nil, request.Ended()
+	case errors.Is(err, errSamplingDisabled): // its text names the setting that the operator can change
+		return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
+	case err != nil:
+		return nil, cannotAnswer(err)
+	}
+	return answers, nil
 }
 
 // cannotAnswer returns the failure of a request whose result asks for something that answerd refuses to answer, for the

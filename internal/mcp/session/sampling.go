@@ -58,27 +58,35 @@ func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 		return sampling, errors.New("there must be 1 to 64 messages")
 	}
 	size := len(sampling.System)
-	for _, m := range p.Messages {
-		hasRole := m != nil && (m.Role == "user" || m.Role == "assistant")
-		if !hasRole {
-			return sampling, errors.New("the role of a message must be user or assistant")
+	for _, received := range p.Messages {
+		message, err := decodeSamplingMessage(received)
+		if err != nil {
+			return sampling, err
 		}
-		var texts []string
-		for _, part := range m.Content {
-			if text, ok := part.(*sdk.TextContent); ok {
-				texts = append(texts, text.Text)
-			}
-		}
-		if len(texts) == 0 || len(texts) < len(m.Content) {
-			return sampling, errors.New("only text can be sampled from")
-		}
-		text := strings.Join(texts, "\n")
-		size += len(text)
-		message := SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(text, "\uFFFD")}
+		size += len(message.Text)
 		sampling.Messages = append(sampling.Messages, message)
 	}
 	if size > maxSampleText {
 		return sampling, errors.New("the messages are too large")
 	}
 	return sampling, nil
+}
+
+// decodeSamplingMessage returns the message m, with its texts on lines of their own. The error, which the server gets,
+// says why the message is not allowed.
+func decodeSamplingMessage(m *sdk.SamplingMessageV2) (SamplingMessage, error) {
+	hasRole := m != nil && (m.Role == "user" || m.Role == "assistant")
+	if !hasRole {
+		return SamplingMessage{}, errors.New("the role of a message must be user or assistant")
+	}
+	var texts []string
+	for _, part := range m.Content {
+		if text, ok := part.(*sdk.TextContent); ok {
+			texts = append(texts, text.Text)
+		}
+	}
+	if len(texts) == 0 || len(texts) < len(m.Content) {
+		return SamplingMessage{}, errors.New("only text can be sampled from")
+	}
+	return SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(strings.Join(texts, "\n"), "\uFFFD")}, nil
 }

@@ -81,12 +81,6 @@ func (s *Session) subscribeResources(ctx context.Context) {
 // that the server offers subscriptions to resources. listenLoop returns when ctx ends, the session is lost, or the
 // server does not have the method.
 func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
-	offered := s.capabilities()
-	want := sdk.NotificationSubscriptions{
-		ToolsListChanged:     offered.Tools != nil && offered.Tools.ListChanged,
-		ResourcesListChanged: s.resources != nil && offered.Resources != nil && offered.Resources.ListChanged,
-	}
-
 	var moreWanted chan struct{} // nil, and so never ready, if there are no resources to subscribe to
 	if canSubscribe {
 		moreWanted = s.resources.wake
@@ -104,11 +98,8 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	// one of several replicas, so the loop continues.
 	wasAcknowledged := false
 	for failures := 0; ; {
-		if canSubscribe {
-			want.ResourceSubscriptions = s.resources.wantedFrom(0)
-		}
-		wantsNothing := !want.ToolsListChanged && !want.ResourcesListChanged && len(want.ResourceSubscriptions) == 0
-		if wantsNothing {
+		want, isEmpty := s.wantedSubscriptions(canSubscribe)
+		if isEmpty {
 			select {
 			case <-ctx.Done():
 				return
@@ -117,15 +108,15 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 			}
 		}
 		opened := time.Now()
-		interrupted, f := s.listenOnce(ctx, want, moreWanted)
+		interrupted, failure := s.listenOnce(ctx, want, moreWanted)
 		wasAcknowledged = wasAcknowledged || !s.mayHaveMissed.Load() // the acknowledgement resets mayHaveMissed
 		s.setListening(false)
 		switch {
-		case ctx.Err() != nil, methodNotFound(f) && !wasAcknowledged:
+		case ctx.Err() != nil, methodNotFound(failure) && !wasAcknowledged:
 			return
-		case f != nil && f.Lost:
+		case failure != nil && failure.Lost:
 			if s.pool.OverHTTP { // with other transports, waitForEnd handles the loss
-				s.pool.handleLoss(s, f)
+				s.pool.handleLoss(s, failure)
 			}
 			return
 		case interrupted || time.Since(opened) > minStreamTime:
@@ -133,13 +124,25 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 		wait := subscribeDelay // collects resources that are read at the same time
 		if !interrupted {
-			wait = max(transport.Backoff(failures), f.RetryAfter()) // f is nil if the server ended the stream
+			wait = max(transport.Backoff(failures), failure.RetryAfter()) // failure is nil if the server ended the stream
 			failures++
 		}
 		if !transport.Pause(ctx, wait) {
 			return
 		}
 	}
+}
+
+// wantedSubscriptions returns the subscriptions that the server offers and the session wants at the moment, and whether
+// there are none. canSubscribe says that the server offers subscriptions to resources.
+func (s *Session) wantedSubscriptions(canSubscribe bool) (want sdk.NotificationSubscriptions, isEmpty bool) {
+	offered := s.capabilities()
+	want.ToolsListChanged = offered.Tools != nil && offered.Tools.ListChanged
+	want.ResourcesListChanged = s.resources != nil && offered.Resources != nil && offered.Resources.ListChanged
+	if canSubscribe {
+		want.ResourceSubscriptions = s.resources.wantedFrom(0)
+	}
+	return want, !want.ToolsListChanged && !want.ResourcesListChanged && len(want.ResourceSubscriptions) == 0
 }
 
 // listenOnce opens a stream with the subscriptions in want, and returns when the stream has ended. The failure is the

@@ -246,21 +246,27 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 			m.Params = bytes.Clone(m.Params) // a part of data, which is valid until the next message only
 			return s.trip.Session.Request(m, s.trip), nil
 		}
-		switch m.Method {
-		case notificationProgress:
-			if s.trip.hasToken(data) {
-				s.trip.Session.Progress(s.trip, data)
-			}
-			return nil, nil
-		case notificationMessage:
-			s.trip.Session.Log(s.trip, data)
-			return nil, nil
-		}
-		m.Params = bytes.Clone(m.Params)
-		s.trip.Session.Notification(m.Method, m.Params)
-		return m, nil
+		return s.processNotification(m, data), nil
 	}
 	return nil, nil
+}
+
+// processNotification passes a notification, whose text is data, to the handlers of the session. It returns the
+// message for the SDK, or nil if the SDK must not get it.
+func (s *eventStream) processNotification(m *jsonrpc.Request, data []byte) jsonrpc.Message {
+	switch m.Method {
+	case notificationProgress:
+		if s.trip.hasToken(data) {
+			s.trip.Session.Progress(s.trip, data)
+		}
+		return nil
+	case notificationMessage:
+		s.trip.Session.Log(s.trip, data)
+		return nil
+	}
+	m.Params = bytes.Clone(m.Params)
+	s.trip.Session.Notification(m.Method, m.Params)
+	return m
 }
 
 // readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK. The caller
@@ -350,16 +356,15 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 		}
 		r.Header.Set("Last-Event-ID", lastID)
 		resp, err := c.RoundTripper.RoundTrip(r)
-		switch {
-		case err != nil:
+		if err != nil {
 			continue
-		case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
+		}
+		if resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream" {
 			return resp, nil
 		}
 		drainBody(resp)
 		busyFor = retryAfter(resp.Header)
-		// These may be temporary. 409 means that the server has not noticed the end of the broken stream yet.
-		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusConflict {
+		if mayResumeLater(resp.StatusCode) {
 			continue
 		}
 		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
@@ -368,4 +373,10 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 		return nil, badStatus(resp.StatusCode)
 	}
 	return nil, fmt.Errorf("%d attempts to resume", maxResumes)
+}
+
+// mayResumeLater reports whether a later GET may succeed after one that got this status. 409 Conflict means that the
+// server has not noticed the end of the broken stream yet.
+func mayResumeLater(status int) bool {
+	return status >= 500 || status == http.StatusTooManyRequests || status == http.StatusConflict
 }

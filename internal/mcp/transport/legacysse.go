@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	"answerd/internal/sse"
 
@@ -246,12 +245,11 @@ func (c *legacySSE) Write(data []byte) error {
 	})
 	isNotification := head.Method != "" && head.ID == nil
 	if isNotification {
-		timeout := time.NewTimer(NotifyTimeout)
-		defer timeout.Stop()
+		timeout, stop := context.WithTimeout(c.ctx, NotifyTimeout)
+		defer stop()
 		select {
 		case <-done:
-		case <-timeout.C:
-		case <-c.ctx.Done():
+		case <-timeout.Done():
 		}
 	}
 	return nil

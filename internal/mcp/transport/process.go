@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -121,17 +120,16 @@ func lookPathOf(env []string, name string) string {
 	if strings.ContainsRune(filepath.ToSlash(name), '/') {
 		return ""
 	}
-	for _, variable := range slices.Backward(env) { // the last of several counts
-		list, ok := strings.CutPrefix(variable, "PATH=")
-		if !ok {
-			continue
+	directories := ""
+	for _, variable := range env { // the last of several counts
+		if list, ok := strings.CutPrefix(variable, "PATH="); ok {
+			directories = list
 		}
-		for _, dir := range filepath.SplitList(list) {
-			if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && filepath.IsAbs(dir) {
-				return path
-			}
+	}
+	for _, dir := range filepath.SplitList(directories) {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && filepath.IsAbs(dir) {
+			return path
 		}
-		break
 	}
 	return ""
 }

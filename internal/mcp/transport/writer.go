@@ -12,10 +12,10 @@ import (
 
 // outMessage is a message for writeLoop.
 type outMessage struct {
-	data    []byte
-	id      jsonrpc.ID // of our request, or of the server's request that the message answers; else invalid
-	request bool       // the message is one of our requests
-	done    chan error // of capacity 1; gets the result of writing
+	data      []byte
+	id        jsonrpc.ID // of our request, or of the server's request that the message answers; else invalid
+	isRequest bool       // the message is one of our requests
+	done      chan error // of capacity 1; gets the result of writing
 }
 
 // Write implements sdk.Connection. It returns when msg is written, or was dropped because the server need not get
@@ -27,25 +27,23 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 		err = f
 	})
 	trip := RoundTripOf(ctx)
-	id := jsonrpc.ID{}
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
-		id = m.ID
+		return c.send(ctx, msg, outMessage{id: m.ID})
 	case *jsonrpc.Request:
-		if m.IsCall() {
+		isCancel := m.Method == notificationCancelled
+		switch {
+		case m.IsCall():
 			return c.sendRequest(ctx, trip, standardName(m))
-		}
-		if m.Method == notificationCancelled {
-			if !c.closePending(m.Params) {
-				return nil // the server never got the request, or has answered it
-			}
-			if trip != nil && trip.Handshake {
-				return nil // initialize must not be cancelled (2025-11-25 basic/lifecycle)
-			}
+		case isCancel && !c.closePending(m.Params):
+			return nil // the server never got the request, or has answered it
+		case isCancel && trip != nil && trip.Handshake:
+			return nil // initialize must not be cancelled (2025-11-25 basic/lifecycle)
+		case isCancel:
 			return c.sendCancel(ctx, m)
 		}
 	}
-	return c.send(ctx, id, false, msg)
+	return c.send(ctx, msg, outMessage{})
 }
 
 // sendRequest registers one of our requests as pending, since its answer can arrive at once, and sends it. trip is
@@ -74,7 +72,7 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 		}
 	}
 	c.mu.Unlock()
-	if err := c.send(ctx, msg.ID, true, msg); err != nil {
+	if err := c.send(ctx, msg, outMessage{id: msg.ID, isRequest: true}); err != nil {
 		if ctx.Err() == nil { // else the cancellation removes it, and needs to know whether it was sent
 			c.removePending(msg.ID)
 		}
@@ -83,9 +81,9 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 	return nil
 }
 
-// send hands msg to writeLoop and waits under ctx until it is written. id and request are those of outMessage.
-// The error is io.ErrClosedPipe if the connection has ended.
-func (c *streamConn) send(ctx context.Context, id jsonrpc.ID, request bool, msg jsonrpc.Message) error {
+// send hands msg to writeLoop and waits under ctx until it is written. out has the id and isRequest of msg; send sets
+// the other fields. The error is io.ErrClosedPipe if the connection has ended.
+func (c *streamConn) send(ctx context.Context, msg jsonrpc.Message, out outMessage) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
 		return fmt.Errorf("encode a message: %w", err)
@@ -93,16 +91,16 @@ func (c *streamConn) send(ctx context.Context, id jsonrpc.ID, request bool, msg 
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	m := &outMessage{data: data, id: id, request: request, done: make(chan error, 1)}
+	out.data, out.done = data, make(chan error, 1)
 	select {
-	case c.outgoing <- m:
+	case c.outgoing <- &out:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-c.ended:
 		return io.ErrClosedPipe
 	}
 	select {
-	case err := <-m.done:
+	case err := <-out.done:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -185,7 +183,7 @@ func (c *streamConn) writeData(data []byte) (err error) {
 func (c *streamConn) startWriting(m *outMessage) (pending *pendingRequest, wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !m.request {
+	if !m.isRequest {
 		// Not earlier: the bound on incoming also covers answers that wait to be written.
 		delete(c.incoming, m.id)
 		return nil, true
