@@ -53,39 +53,49 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		return llm.Media{}, errType
 	}
 	data = strings.NewReplacer("\r", "", "\n", "").Replace(data) // as in MIME; a data: URL must have none
-
 	media := llm.Media{Name: cleanName(name), MIME: kind, Data: data}
+	topLevel, _, _ := strings.Cut(kind, "/")
 	switch {
 	case kind == PDF:
-		// Readers of PDF accept other bytes before the header, within the first 1,024 bytes.
-		if file, err := decode(data); err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
-			return llm.Media{}, errors.New("its data is not application/pdf in base64")
-		}
-		return media, nil
+		err = checkPDF(data)
 	case IsText(media):
-		text, err := decode(data)
-		switch {
-		case err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0):
-			return llm.Media{}, errors.New("its data is not text in UTF-8, in base64")
-		case len(text) > maxText:
-			return llm.Media{}, fmt.Errorf("its text is longer than %d bytes", maxText)
+		err = checkText(data)
+	case topLevel == "image" || topLevel == "audio":
+		var checked *content.Media
+		if checked, err = (&content.Media{MIME: mediaType, Data: data}).Normalize(); err == nil {
+			media.MIME, media.Data = checked.MIME, checked.Data
+		} else if errors.Is(err, content.ErrMediaType) {
+			err = errType
 		}
-		return media, nil
+	default:
+		err = errType
 	}
-
-	if top, _, _ := strings.Cut(kind, "/"); top != "image" && top != "audio" {
-		return llm.Media{}, errType
-	}
-	checked, err := (&content.Media{MIME: mediaType, Data: data}).Normalize()
 	if err != nil {
-		if errors.Is(err, content.ErrMediaType) {
-			return llm.Media{}, errType
-		}
 		return llm.Media{}, err
 	}
-
-	media.MIME, media.Data = checked.MIME, checked.Data
 	return media, nil
+}
+
+// checkPDF returns an error if data is not a PDF document in base64.
+func checkPDF(data string) error {
+	file, err := decode(data)
+	// Readers of PDF accept other bytes before the header, within the first 1,024 bytes.
+	if err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
+		return errors.New("its data is not application/pdf in base64")
+	}
+	return nil
+}
+
+// checkText returns an error if data is not a text in base64, or if the text is longer than maxText bytes.
+func checkText(data string) error {
+	text, err := decode(data)
+	switch {
+	case err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0):
+		return errors.New("its data is not text in UTF-8, in base64")
+	case len(text) > maxText:
+		return fmt.Errorf("its text is longer than %d bytes", maxText)
+	}
+	return nil
 }
 
 // FromURL returns an attachment from a data: URL (RFC 2397) in base64, or an image from an https: URL. answerd does not

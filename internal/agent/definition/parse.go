@@ -138,32 +138,31 @@ var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // readAgent reads one agent and checks it, except for the agents that it asks. It reads the id first, so that errors
 // about the other members can name the agent.
-func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
-	var agent Agent
+func (p *parser) readAgent(node *yaml.Node) (agent Agent, err error) {
 	if node.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(node.Content); i += 2 {
-			if node.Content[i].Value == "id" {
-				if err := p.readID(node.Content[i+1], &agent); err != nil {
-					return agent, err
-				}
+		for i := 0; i+1 < len(node.Content) && err == nil; i += 2 {
+			if name, value := node.Content[i], node.Content[i+1]; name.Value == "id" {
+				err = p.readID(value, &agent)
 			}
 		}
 	}
+	if err != nil {
+		return agent, err
+	}
 
 	var promptNode, budgetNode *yaml.Node
-	err := p.readMembers(node, "", func(name string, value *yaml.Node) (err error) {
-		if name == "prompt" || name == "prompt_file" {
+	err = p.readMembers(node, "", func(name string, value *yaml.Node) error {
+		switch name {
+		case "prompt", "prompt_file":
 			if promptNode != nil {
 				return p.errorAt(value, "prompt and prompt_file are both given")
 			}
 			promptNode = value
-		}
-		if name == "budget" {
+		case "budget":
 			budgetNode = value
 		}
 		return p.readMember(&agent, name, value)
 	})
-
 	switch {
 	case err != nil:
 		return agent, err
@@ -171,12 +170,11 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 		return agent, p.errorAt(node, "id is missing")
 	case agent.Budget.Cost > 0 && p.HasPrice != nil && !p.HasPrice(agent.Model):
 		return agent, p.errorAt(budgetNode, "budget.cost needs a price of the agent's model, in MODELS_FILE")
+	case promptNode == nil:
+		return agent, nil
 	}
-
-	if promptNode != nil {
-		if _, err := prompt.New(prompt.Options{Template: agent.Prompt}); err != nil {
-			return agent, p.errorAt(promptNode, "prompt: %v", err)
-		}
+	if _, err := prompt.New(prompt.Options{Template: agent.Prompt}); err != nil {
+		return agent, p.errorAt(promptNode, "prompt: %v", err)
 	}
 	return agent, nil
 }

@@ -76,43 +76,50 @@ type posting struct {
 
 // New returns an index of docs.
 func New(docs []Doc) *Index {
-	counts := make([]map[string]*perField, len(docs)) // by doc and word: the occurrences of the word in each field
+	counts := make([]map[string]*perField, len(docs)) // by doc: the result of countWords
 	lengths := make([]perField, len(docs))            // by doc: the words in each field
-	var totalLengths perField                         // of all docs together
+	var meanLengths perField
 	docsWithWord := make(map[string]int)
-	for i, d := range docs {
-		counts[i] = make(map[string]*perField)
-		for field, words := range d.fieldWords() {
-			lengths[i][field] = float64(len(words))
-			totalLengths[field] += float64(len(words))
-			for _, w := range words {
-				count := counts[i][w]
-				if count == nil {
-					count = new(perField)
-					counts[i][w] = count
-					docsWithWord[w]++
-				}
-				count[field]++
-			}
+	for i := range docs {
+		counts[i], lengths[i] = docs[i].countWords()
+		for word := range counts[i] {
+			docsWithWord[word]++
+		}
+		for field, length := range lengths[i] {
+			meanLengths[field] += length
 		}
 	}
-
 	total := float64(len(docs))
-	meanLengths := totalLengths
 	for field := range meanLengths {
 		meanLengths[field] /= total
 	}
+
 	index := &Index{docs: len(docs), postings: make(map[string][]posting, len(docsWithWord))}
 	for i := range docs {
-		for w, count := range counts[i] {
-			n := float64(docsWithWord[w])
-			idf := math.Log(1 + (total-n+0.5)/(n+0.5)) // inverse document frequency
-			score := idf * weightOf(count, &lengths[i], &meanLengths)
-			index.postings[w] = append(index.postings[w], posting{doc: int32(i), score: float32(score)})
+		for word, count := range counts[i] {
+			n := float64(docsWithWord[word])
+			inverseFrequency := math.Log(1 + (total-n+0.5)/(n+0.5))
+			score := inverseFrequency * weightOf(count, &lengths[i], &meanLengths)
+			index.postings[word] = append(index.postings[word], posting{doc: int32(i), score: float32(score)})
 		}
 	}
 	index.words = slices.Sorted(maps.Keys(index.postings))
 	return index
+}
+
+// countWords returns how often each word occurs in each field of d, by word, and how many words each field has.
+func (d *Doc) countWords() (counts map[string]*perField, lengths perField) {
+	counts = make(map[string]*perField)
+	for field, words := range d.fieldWords() {
+		lengths[field] = float64(len(words))
+		for _, word := range words {
+			if counts[word] == nil {
+				counts[word] = new(perField)
+			}
+			counts[word][field]++
+		}
+	}
+	return counts, lengths
 }
 
 // weightOf returns the weight of a word in a tool, which is the sum of its saturated frequency in each field by the
