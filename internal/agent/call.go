@@ -431,17 +431,13 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 		}
 		for _, e := range page.Events {
 			pos = e.Seq
-			switch b := e.Body.(type) {
-			case event.ToolResult:
-				if b.CallID == callID {
-					return completeResult(b.Call, b.Truncated, Result{Payload: b.Payload, Content: b.Content, Structured: b.Structured})
-				}
-			case event.ToolError:
-				if b.CallID == callID {
-					quoted, _ := json.Marshal(b.Payload) // strings always marshal
-					text := jsonText(`{"type":"text","text":` + string(quoted) + `}`)
-					return completeResult(b.Call, b.Truncated, Result{IsError: true, Payload: quoted, Content: []jsonText{text}})
-				}
+			result, isComplete := resultOfEvent(e.Body)
+			switch {
+			case result.CallID == "" || result.CallID != callID:
+			case !isComplete: // the full result is not in the log, since Result looked for it first
+				return Result{}, event.ErrGone
+			default:
+				return result, nil
 			}
 		}
 		if len(page.Events) == 0 || page.Ended {
@@ -450,16 +446,20 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 	}
 }
 
-// completeResult returns r, which was read from the event of call c, with the members that identify the call. If the
-// event was truncated, it returns event.ErrGone: the full result is not in the log, since Result looked there first.
-func completeResult(c event.Call, truncated *event.Truncated, r Result) (Result, error) {
-	if truncated != nil {
-		return Result{}, event.ErrGone
+// resultOfEvent returns the result in the event that ended a call. isComplete is false if the event has only a part of
+// the result. For any other event, both results are zero.
+func resultOfEvent(body event.Body) (result Result, isComplete bool) {
+	switch b := body.(type) {
+	case event.ToolResult:
+		result = Result{CallID: b.CallID, Tool: b.Tool, Server: b.Server, Payload: b.Payload, Content: b.Content, Structured: b.Structured}
+		return result, b.Truncated == nil
+	case event.ToolError:
+		quoted, _ := json.Marshal(b.Payload) // strings always marshal
+		text := jsonText(`{"type":"text","text":` + string(quoted) + `}`)
+		result = Result{CallID: b.CallID, Tool: b.Tool, Server: b.Server, IsError: true, Payload: quoted, Content: []jsonText{text}}
+		return result, b.Truncated == nil
 	}
-	r.CallID = c.CallID
-	r.Tool = c.Tool
-	r.Server = c.Server
-	return r, nil
+	return Result{}, false
 }
 
 // resultPath returns the URL path at which a result can be read in full.

@@ -361,40 +361,43 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
 	}
-	agent := r.agent
 	if r.req.newThread && !r.req.ContinueThread {
 		// The id of the thread is new, so no other run can be active and there are no earlier turns.
-		err := agent.Log.BeginThread(ctx, r.Run, r.req.title())
+		err := r.agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil || ctx.Err() != nil, err
 	}
+	t, began, err := r.beginTurnIfFree(ctx)
+	if err != nil || !began || !r.req.ContinueThread {
+		return began, err
+	}
+	return true, r.readEarlierTurns(ctx, t)
+}
 
-	var t event.Thread
+// beginTurnIfFree makes the run the active one of its thread, and returns the thread. It returns a *event.BusyError if
+// the thread has an active run. If the run may be executed beside that one, it sets isBeside instead and returns no
+// error. began is as for beginTurn.
+func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, began bool, err error) {
 	for {
-		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())
+		t, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
 		busy, isBusy := errors.AsType[*event.BusyError](err)
-		r.req.threadExists = r.req.threadExists || isBusy || t.Turns > 0
-		if !isBusy || !r.req.runsBeside() {
-			break
+		// After an error the thread may exist, and must then not be deleted with the run (beginRun).
+		r.req.threadExists = r.req.threadExists || err != nil || t.Turns > 0
+		if err == nil {
+			return t, true, nil
 		}
-		freeErr := agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse)
+		if !isBusy || !r.req.runsBeside() {
+			return t, ctx.Err() != nil, err
+		}
+		freeErr := r.agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse)
 		if _, isActive := errors.AsType[*event.BusyError](freeErr); isActive {
 			r.isBeside = true
-			return false, nil
+			return t, false, nil
 		}
 		if freeErr != nil {
-			return false, freeErr
+			return t, false, freeErr
 		}
 		// The other run has ended, and freeThread has released the thread: begin the turn again.
 	}
-	if err != nil {
-		// The thread may exist, and must then not be deleted with the run (beginRun).
-		r.req.threadExists = true
-		return ctx.Err() != nil, err
-	}
-	if !r.req.ContinueThread {
-		return true, nil
-	}
-	return true, r.readEarlierTurns(ctx, t)
 }
 
 // readEarlierTurns sets the messages of the thread that precede the request, and counts their memory. It returns an

@@ -101,8 +101,8 @@ func (exec *toolExecution) replaceArgs(args json.RawMessage) {
 // the call. If ctx ends before the reply, the result is dropped, because the hook might have removed something from
 // it. Without a usable reply the result stays as it is (docs/hooks.md), whereas callPreHook refuses the call.
 func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
-	if d := exec.recordedDecision(); d.Ended {
-		exec.abort = &abortError{reason: d.Reason}
+	if inRecording := exec.recordedDecision(); inRecording.Ended {
+		exec.abort = &abortError{reason: inRecording.Reason}
 	}
 	if exec.hookResult != nil {
 		return exec.hookResult, err
@@ -116,22 +116,12 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	case ctx.Err() != nil:
 		return exec.unreviewedFailure(ctx, err)
 	}
-
-	request := exec.hookCall(webhook.ToolResult)
-	if isFailure {
-		message, _ := content.TruncateText(failed.Message, maxForModel, "")
-		request.Hook = webhook.ToolError
-		request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: message}
-	} else {
-		request.Result = &webhook.Result{Content: contentList(exec.result), Structured: exec.result.Structured}
-	}
-
+	request := exec.postHookCall(failed)
 	reply, hookErr := a.Hooks.Ask(ctx, request)
 	var replacement *content.Result
 	if hookErr == nil {
 		replacement, hookErr = a.resultOfReply(exec, reply)
 	}
-
 	switch {
 	case ctx.Err() != nil:
 		return exec.unreviewedFailure(ctx, err)
@@ -139,18 +129,32 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 		a.logHookFailure(ctx, exec, request.Hook, hookErr)
 		return exec.result, err
 	}
-
 	a.logHookReply(ctx, exec, request.Hook, reply)
-	switch {
-	case reply.Abort && isFailure:
+	if reply.Abort {
 		exec.abort = &abortError{reason: reply.Reason}
-	case reply.Abort:
-		exec.abort = &abortError{reason: reply.Reason}
-		return nil, exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
-	case replacement != nil:
+		if !isFailure {
+			err = exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
+		}
+		return nil, err
+	}
+	if replacement != nil {
 		return replacement, nil
 	}
 	return exec.result, err
+}
+
+// postHookCall returns the request to the hook tool_error about the failure of the call, or to the hook tool_result
+// about its result if failed is nil.
+func (exec *toolExecution) postHookCall(failed *mcp.CallError) webhook.Call {
+	if failed == nil {
+		request := exec.hookCall(webhook.ToolResult)
+		request.Result = &webhook.Result{Content: contentList(exec.result), Structured: exec.result.Structured}
+		return request
+	}
+	request := exec.hookCall(webhook.ToolError)
+	message, _ := content.TruncateText(failed.Message, maxForModel, "")
+	request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: message}
+	return request
 }
 
 // resultOfReply returns the result that a hook's reply contains; nil if the reply has neither text nor content. Content
@@ -461,25 +465,22 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
 		return
 	}
-	var e webhook.End
+	shown := webhook.End{Status: string(event.Run{Last: event.Event{Body: end}}.Status())}
 	var err error
 	switch b := end.(type) {
 	case event.FinalAnswer:
-		e.Status = "completed"
-		e.Result, err = json.Marshal(b)
+		shown.Result, err = json.Marshal(b)
 	case event.RunError:
-		e.Status = "failed"
-		e.Error, err = json.Marshal(b)
+		shown.Error, err = json.Marshal(b)
 	case event.Cancelled:
-		e.Status = "cancelled"
-		e.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
+		shown.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
 	}
 	if err != nil {
 		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed",
 			slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
 		return
 	}
-	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e})
+	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &shown})
 }
 
 // writeEnd stores a terminal event in notes, unless it is an answer or stored already, or no other process could

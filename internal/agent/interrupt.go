@@ -385,25 +385,22 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 		}
 		for _, e := range page.Events {
 			pos = e.Seq
-			asked, resolved := replay.InterruptOf(e)
-			if id == "" {
-				continue // no interrupt has this id, but InterruptOf returns it for events about something else
-			}
-			if asked.ID == id {
+			asked, resolvedID := replay.InterruptOf(e)
+			switch {
+			case id == "": // no interrupt has this id, but InterruptOf returns it for events about something else
+			case asked.ID == id:
 				found = asked
-			}
-			if resolved == id && e.Time >= found.ExpiresAt {
+			case resolvedID == id && e.Time >= found.ExpiresAt:
 				return found, ErrExpired
-			}
-			if resolved == id {
+			case resolvedID == id:
 				return found, ErrAnswered
 			}
 		}
-		isRead := page.Ended || len(page.Events) == 0
-		if isRead && found.ID == "" {
+		switch {
+		case !page.Ended && len(page.Events) > 0: // there may be more events
+		case found.ID == "":
 			return found, ErrUnknownInterrupt
-		}
-		if isRead {
+		default:
 			return found, nil
 		}
 	}

@@ -434,26 +434,15 @@ func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 
 // retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused the request as
 // too long. retry is true if the next request is shorter. It is false if nothing can be shortened, or if refused is
-// another error. If the provider named the size of the window, the agent remembers it for the model.
+// another error. final means that the model is offered no tools.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
-	var modelErr *llm.Error
-	if !errors.As(refused, &modelErr) || modelErr.Kind != llm.TooLarge {
+	modelErr, isModelErr := errors.AsType[*llm.Error](refused)
+	if !isModelErr || modelErr.Kind != llm.TooLarge {
 		return false, nil
-	}
-	model := cmp.Or(modelErr.Asked, l.run.req.Model)
-	if l.agent.windowSizes.Learn(model, modelErr.ContextTokens) {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
-			slog.String("run_id", l.run.ID), slog.String("model", model),
-			slog.Int64("tokens", modelErr.ContextTokens), slog.Int64("prompt_tokens", modelErr.PromptTokens))
 	}
 	answerBefore := l.answerTokens(final)
 	toolsBefore := len(l.offeredTools(final))
-	l.window.LearnSize(modelErr.ContextTokens)
-	if prompt := modelErr.PromptTokens; prompt > 0 && prompt < l.window.Size() {
-		// The prompt is smaller than the window: the provider refused prompt and answer together, so ask for a
-		// shorter answer.
-		l.answerRefused = true
-	}
+	l.learnSizes(ctx, modelErr)
 	if err := l.fitTools(ctx); err != nil {
 		return false, err
 	}
@@ -472,6 +461,21 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 	l.messages = conversation.Messages
 	l.historyLen = conversation.History
 	return true, l.reportTrimmed(ctx, trimmed)
+}
+
+// learnSizes remembers what the provider has said when it refused a prompt as too long: the size of the model's window,
+// also for other runs, and whether only prompt and answer together were too long (answerRefused).
+func (l *loop) learnSizes(ctx context.Context, refused *llm.Error) {
+	model := cmp.Or(refused.Asked, l.run.req.Model)
+	if l.agent.windowSizes.Learn(model, refused.ContextTokens) {
+		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
+			slog.String("run_id", l.run.ID), slog.String("model", model),
+			slog.Int64("tokens", refused.ContextTokens), slog.Int64("prompt_tokens", refused.PromptTokens))
+	}
+	l.window.LearnSize(refused.ContextTokens)
+	if prompt := refused.PromptTokens; prompt > 0 && prompt < l.window.Size() {
+		l.answerRefused = true
+	}
 }
 
 // windowConversation returns the conversation and tools of a request for package window.

@@ -229,6 +229,21 @@ func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, exec *to
 	}
 }
 
+// auditOutcome returns the outcome of a call for its audit line, from err, the error of the call, and the cause of a
+// failure; nil if the line must not show one.
+func (a *Agent) auditOutcome(err error) (outcome string, cause error) {
+	failed, isFailure := errors.AsType[*mcp.CallError](err)
+	switch {
+	case err == nil:
+		return "ok", nil
+	case !isFailure:
+		return string(mcp.UnknownOutcome), err // the log failed; the call may have been executed
+	case failed.Kind == mcp.InvalidArguments && !a.AuditArguments:
+		return string(failed.Kind), nil // the cause may quote the arguments, since it can come from the server
+	}
+	return string(failed.Kind), failed.Err
+}
+
 // writeAuditLine logs one line for every call, however it ended: whether the model or a caller made it, on whose
 // behalf, who allowed it, and the outcome. It includes the values of arguments only with Options.AuditArguments. err
 // is the error of the call before the post-hook changed it; nil if it succeeded.
@@ -237,17 +252,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	if exec.loop == nil {
 		actor = "caller"
 	}
-
-	outcome, cause := "ok", err
-	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		outcome, cause = string(failed.Kind), failed.Err
-		if failed.Kind == mcp.InvalidArguments && !a.AuditArguments {
-			cause = nil // the cause may quote the arguments, since it can come from the server
-		}
-	} else if err != nil {
-		outcome = string(mcp.UnknownOutcome) // the log failed; the call may have been executed
-	}
-
+	outcome, cause := a.auditOutcome(err)
 	decided := exec.decision
 	switch {
 	case exec.hookResult != nil:
@@ -262,22 +267,20 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 		slog.String("tool_version", exec.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(exec.argsAsWritten()))),
 		slog.String("decision", decided.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", exec.duration.Milliseconds()),
 	}
-
-	add := func(name, value string) {
+	addIfSet := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
 		}
 	}
-
-	add("run_id", exec.runID)
-	add("decided_by", decided.by)
-	add("reason", decided.reason)
-	add("rule", exec.rule)
+	addIfSet("run_id", exec.runID)
+	addIfSet("decided_by", decided.by)
+	addIfSet("reason", decided.reason)
+	addIfSet("rule", exec.rule)
 	if decided.edited {
 		attrs = append(attrs, slog.Bool("args_edited", true))
 	}
 	if a.AuditArguments {
-		add("args", string(exec.args))
+		addIfSet("args", string(exec.args))
 	}
 	level := slog.LevelInfo
 	if cause != nil {

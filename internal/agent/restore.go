@@ -396,42 +396,45 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 	if c == nil {
 		return nil
 	}
-
-	var withdrawn, stillOpen []event.Interrupt
-	for _, i := range c.Elicitations {
-		if slices.Contains(keep, i.ID) {
-			stillOpen = append(stillOpen, i)
-		} else {
-			withdrawn = append(withdrawn, i)
-		}
-	}
-	c.Elicitations = stillOpen
-
-	for _, q := range c.Relayed {
-		if !q.Resolved && !q.Reopened && !slices.Contains(keep, q.ID) {
-			withdrawn = append(withdrawn, q.Interrupt)
-			q.Resolved = true
-		}
-	}
-
-	if c.Approval != nil && c.Resolution == nil {
-		withdrawn = append(withdrawn, *c.Approval)
-		c.Approval = nil
-	}
-
 	ctx = context.WithoutCancel(ctx)
-	for _, rec := range withdrawn {
+	for _, question := range takeOpenQuestions(c, keep) {
 		// Close the input first: otherwise an answer could be stored, and the person informed that it counts, after
 		// the event has withdrawn the question.
-		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
+		err := l.agent.Log.AddInput(ctx, l.run.ID, question.ID, closedInput)
+		if err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
 		}
-		if err := l.run.suspension.withdrawRestored(ctx, rec); err != nil {
+		if err := l.run.suspension.withdrawRestored(ctx, question); err != nil {
 			return err
 		}
-		l.agent.wakeParent(l.run, rec.ID) // the parent may ask the same question, and would wait until it expires
+		l.agent.wakeParent(l.run, question.ID) // the parent may ask the same question, and would wait until it expires
 	}
 	return nil
+}
+
+// takeOpenQuestions removes the open questions from the replayed call c, or marks them as resolved there, and returns
+// them. It leaves the elicitations and the child's questions whose ids keep lists.
+func takeOpenQuestions(c *replay.Call, keep []string) (taken []event.Interrupt) {
+	var kept []event.Interrupt
+	for _, question := range c.Elicitations {
+		if slices.Contains(keep, question.ID) {
+			kept = append(kept, question)
+		} else {
+			taken = append(taken, question)
+		}
+	}
+	c.Elicitations = kept
+	for _, relayed := range c.Relayed {
+		if !relayed.Resolved && !relayed.Reopened && !slices.Contains(keep, relayed.ID) {
+			taken = append(taken, relayed.Interrupt)
+			relayed.Resolved = true
+		}
+	}
+	if c.Approval != nil && c.Resolution == nil {
+		taken = append(taken, *c.Approval)
+		c.Approval = nil
+	}
+	return taken
 }
 
 // replayedRelay looks for a question of a child run that another process has relayed, and returns the same as
