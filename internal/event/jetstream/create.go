@@ -34,15 +34,14 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if err != nil {
 		return fmt.Errorf("encode a run's record: %w", err)
 	}
-	owner := ownerSubject(run)
-	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
 	r.mu.Lock()
 	exists := r.record != nil
 	r.mu.Unlock()
 	if exists {
 		return event.ErrExists
 	}
-	err = l.createEntry(ctx, w, owner, nil)
+	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
+	err = l.createEntry(ctx, w, ownerSubject(run), nil)
 	if err == nil {
 		err = l.createEntry(ctx, w, recordPrefix+run.ID, body)
 	}
@@ -51,15 +50,10 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	}
 	if err != nil {
 		if !errors.Is(err, event.ErrExists) { // otherwise the messages belong to the run that exists
-			// No caller knows the run's id yet. If this fails, retention removes the run.
-			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
-			defer cancel()
-			_ = purgeSubject(cleanup, l.indexStream, recordPrefix+run.ID)
-			_ = purgeSubject(cleanup, l.indexStream, owner)
+			l.removeEntries(ctx, run)
 		}
 		return err
 	}
-
 	l.updateRun(r, func() {
 		r.record = &rec
 		r.loaded = true
@@ -67,6 +61,15 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		r.writer = w
 	})
 	return nil
+}
+
+// removeEntries removes what Create has written of a run that could not be created. No caller knows the id of the run
+// yet. If removeEntries fails, retention removes the run.
+func (l *Log) removeEntries(ctx context.Context, run event.Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	defer cancel()
+	_ = purgeSubject(ctx, l.indexStream, recordPrefix+run.ID)
+	_ = purgeSubject(ctx, l.indexStream, ownerSubject(run))
 }
 
 // createEntry writes a message about a new run to a subject of the index. If no other process uses the log (l.alone),

@@ -366,7 +366,15 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	if err := c.confirmLeader(ctx, stream); err != nil {
 		return nil, err
 	}
+	found, err := decodeStoredMessage(msg.Data)
+	if err != nil {
+		return nil, unavailableError("read the log", err)
+	}
+	return found, nil
+}
 
+// decodeStoredMessage decodes an answer of the API STREAM.MSG.GET. It returns nil if the stream has no such message.
+func decodeStoredMessage(data []byte) (*message, error) {
 	var answer struct {
 		Error   *js.APIError
 		Message struct {
@@ -377,25 +385,24 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 			Time    time.Time
 		}
 	}
-	if err := json.Unmarshal(msg.Data, &answer); err != nil {
-		return nil, unavailableError("read the log", err)
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return nil, err
 	}
-
-	found := answer.Message
 	switch {
 	case answer.Error != nil && answer.Error.ErrorCode == js.JSErrCodeMessageNotFound:
 		return nil, nil
 	case answer.Error != nil:
-		return nil, unavailableError("read the log", answer.Error)
-	default:
-		header := make(nats.Header)
-		if len(found.Hdrs) > 0 {
-			if header, err = nats.DecodeHeadersMsg(found.Hdrs); err != nil {
-				return nil, unavailableError("read the log", err)
-			}
-		}
-		return &message{subject: found.Subject, pos: found.Seq, time: found.Time, header: header, data: found.Data}, nil
+		return nil, answer.Error
 	}
+	stored := answer.Message
+	header := make(nats.Header)
+	if len(stored.Hdrs) > 0 {
+		var err error
+		if header, err = nats.DecodeHeadersMsg(stored.Hdrs); err != nil {
+			return nil, err
+		}
+	}
+	return &message{subject: stored.Subject, pos: stored.Seq, time: stored.Time, header: header, data: stored.Data}, nil
 }
 
 // readLastOfEach returns the last message of each subject, by subject. Subjects without a message are missing from the

@@ -83,20 +83,11 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	if err != nil {
 		return log, err
 	}
-
 	servers, connect := opts.URL, append(log.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(opts.URL, "file:"); ok {
-		log.embedded, err = embedded.Start(embedded.Options{
-			Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
-			Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: log.logger,
-		})
-		if err != nil {
+		if err = log.startEmbedded(dir, opts); err != nil {
 			return log, err
 		}
-		log.maxBytes = log.embedded.MaxBytes
-		log.alone = log.batches // NoBatch asks for live messages
-		log.unrepaired = log.embedded.DiskFull
-		log.diskFull.Store(log.unrepaired)
 		servers, connect = "", append(connect, nats.InProcessServer(log.embedded))
 	} else if err = CheckURL(opts.URL); err != nil {
 		return log, err
@@ -122,6 +113,22 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 		Conn: log.read, JetStream: log.js, Stream: runsName, Run: runOf, Entries: log.readOwners,
 	})
 	return log, log.startLoops()
+}
+
+// startEmbedded starts the NATS server of a log on disk, whose files are in dir.
+func (l *Log) startEmbedded(dir string, opts Options) (err error) {
+	l.embedded, err = embedded.Start(embedded.Options{
+		Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
+		Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: l.logger,
+	})
+	if err != nil {
+		return err
+	}
+	l.maxBytes = l.embedded.MaxBytes
+	l.alone = l.batches // NoBatch asks for live messages
+	l.unrepaired = l.embedded.DiskFull
+	l.diskFull.Store(l.unrepaired)
+	return nil
 }
 
 // memory returns Options.Memory or its default.

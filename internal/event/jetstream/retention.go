@@ -271,25 +271,26 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 // of the runs then get event.ErrNotFound in place of event.ErrGone.
 func (l *Log) dropTombstones(ctx context.Context) error {
 	for enough := int64(shortAbove); ; enough = enoughBelow {
-		s, err := l.spaceOf(ctx, l.indexStream)
-		if err != nil || !s.exceeds(enough) {
+		index, err := l.spaceOf(ctx, l.indexStream)
+		if err != nil || !index.exceeds(enough) {
 			return err
 		}
 		// A new tombstone is the newest message of the index, so records before tombstonePos need not be read again.
-		found, more, err := l.readBatch(ctx, indexName, directGet{Next: recordPrefix + ">", From: l.tombstonePos.Load()})
+		records, more, err := l.readBatch(ctx, indexName, directGet{Next: recordPrefix + ">", From: l.tombstonePos.Load()})
 		if err != nil {
 			return err
 		}
-		for _, m := range found {
-			if m.header.Get(js.MsgTTLHeader) != "" { // a tombstone
-				// ErrFenced: another process has removed it.
-				if err := deleteMessage(ctx, l.indexStream, m.pos); err != nil && !errors.Is(err, event.ErrFenced) {
-					return err
-				}
+		for _, m := range records {
+			var err error
+			if isTombstone := m.header.Get(js.MsgTTLHeader) != ""; isTombstone {
+				err = deleteMessage(ctx, l.indexStream, m.pos)
+			}
+			if err != nil && !errors.Is(err, event.ErrFenced) { // ErrFenced: another process has removed it
+				return err
 			}
 			l.tombstonePos.Store(m.pos + 1)
 		}
-		if !more || len(found) == 0 {
+		if !more || len(records) == 0 {
 			return nil
 		}
 	}

@@ -215,24 +215,15 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 // no space to keep it. An account that is full refuses even a tombstone. Then deleteHead removes the head first, and
 // writes the tombstone for the other processes last.
 func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
-	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
+	tombstone, err := s.newTombstone(h)
 	if err != nil {
-		return false, fmt.Errorf("encode a thread: %w", err)
+		return false, err
 	}
-	key := h.key()
-	ttl := tombstoneTTL
-	if s.server.Alone {
-		ttl = soleTombstoneTTL
-	}
-	msg := nats.NewMsg(headPrefix + key)
-	msg.Data = body
-	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(ttl.Seconds()))+"s")
-	tombstonePos, err := s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
+	tombstonePos, err := s.server.PublishRemoval(ctx, HeadsStream, tombstone, h.pos)
 	hasTombstone := !s.server.IsFull(err)
 	if !hasTombstone {
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
 	}
-
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return false, nil
@@ -240,6 +231,7 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 		return false, err
 	}
 
+	key := h.key()
 	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
 		s.removeTurnsLater(key, h.Incarnation)
 	}
@@ -254,9 +246,25 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	case s.server.Alone && hasTombstone:
 		_ = s.server.Delete(ctx, HeadsStream, tombstonePos) // after an error, the server removes it after its TTL
 	case !s.server.Alone && !hasTombstone: // the turns have left space for it
-		_, _ = s.server.PublishRemoval(ctx, HeadsStream, msg, 0)
+		_, _ = s.server.PublishRemoval(ctx, HeadsStream, tombstone, 0)
 	}
 	return true, nil
+}
+
+// newTombstone returns the message that replaces the head h of a deleted thread. The server removes it after its TTL.
+func (s *Store) newTombstone(h head) (*nats.Msg, error) {
+	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
+	if err != nil {
+		return nil, fmt.Errorf("encode a thread: %w", err)
+	}
+	ttl := tombstoneTTL
+	if s.server.Alone {
+		ttl = soleTombstoneTTL
+	}
+	msg := nats.NewMsg(headPrefix + h.key())
+	msg.Data = body
+	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(ttl.Seconds()))+"s")
+	return msg, nil
 }
 
 // removeTurns removes all turns of an incarnation of a thread. After an error, the next Expire repeats it.
