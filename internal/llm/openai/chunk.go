@@ -234,8 +234,7 @@ func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 }
 
 // readCallPiece reads a piece of a call, or a whole call. The index may be missing or null. The
-// id and the name come once or with every piece. The arguments are a string or, at some endpoints, the
-// object itself.
+// id and the name come once or with every piece.
 func (s *jsonScanner) readCallPiece() (piece callPiece) {
 	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
@@ -246,21 +245,27 @@ func (s *jsonScanner) readCallPiece() (piece callPiece) {
 		case "id":
 			piece.id = s.readString("id")
 		case "function":
-			for more := s.enter('{', "function"); more; more = s.hasNext('}') {
-				switch string(s.readName()) {
-				case "name":
-					piece.name = s.readString("name")
-				case "arguments":
-					piece.arguments = s.readArguments()
-				default:
-					s.skipValue()
-				}
-			}
+			s.readFunction(&piece)
 		default:
 			piece.members = s.readMember(piece.members, name)
 		}
 	}
 	return piece
+}
+
+// readFunction reads the member function of a call into piece. The arguments are a string or, at some endpoints, the
+// object itself.
+func (s *jsonScanner) readFunction(piece *callPiece) {
+	for more := s.enter('{', "function"); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
+		case "name":
+			piece.name = s.readString("name")
+		case "arguments":
+			piece.arguments = s.readArguments()
+		default:
+			s.skipValue()
+		}
+	}
 }
 
 // readMember reads the value of a member that this package does not interpret, and returns list with the member
