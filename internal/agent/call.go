@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/url"
 	"time"
 	"unicode/utf8"
@@ -424,24 +425,40 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 // resultFromEvents returns the result of a call from the run's events, if its event is complete: such a result is
 // not stored separately. Errors: event.ErrNotFound, event.ErrGone if the event has only a part, or the log's.
 func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Result, error) {
-	for pos := int64(0); ; {
-		page, err := a.Log.After(ctx, run, pos)
+	for e, err := range a.eventsSoFar(ctx, run) {
 		if err != nil {
-			return Result{}, fmt.Errorf("find a result: %w", err)
+			return Result{}, err
 		}
-		for _, e := range page.Events {
-			pos = e.Seq
-			result, isComplete := resultOfEvent(e.Body)
-			switch {
-			case result.CallID == "" || result.CallID != callID:
-			case !isComplete: // the full result is not in the log, since Result looked for it first
-				return Result{}, event.ErrGone
-			default:
-				return result, nil
+		result, isComplete := resultOfEvent(e.Body)
+		switch {
+		case result.CallID == "" || result.CallID != callID:
+		case !isComplete: // the full result is not in the log, since Result looked for it first
+			return Result{}, event.ErrGone
+		default:
+			return result, nil
+		}
+	}
+	return Result{}, event.ErrNotFound
+}
+
+// eventsSoFar yields the events that a run has now, in order. After an error of the log, which it yields, it stops.
+func (a *Agent) eventsSoFar(ctx context.Context, run string) iter.Seq2[event.Event, error] {
+	return func(yield func(event.Event, error) bool) {
+		for pos := int64(0); ; {
+			page, err := a.Log.After(ctx, run, pos)
+			if err != nil {
+				yield(event.Event{}, fmt.Errorf("read the events of a run: %w", err))
+				return
 			}
-		}
-		if len(page.Events) == 0 || page.Ended {
-			return Result{}, event.ErrNotFound
+			for _, e := range page.Events {
+				pos = e.Seq
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if page.Ended || len(page.Events) == 0 {
+				return
+			}
 		}
 	}
 }

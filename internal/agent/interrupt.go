@@ -378,32 +378,25 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 		}
 	}
 	var found event.Interrupt
-	for pos := int64(0); ; {
-		page, err := a.Log.After(ctx, r.ID, pos)
+	for e, err := range a.eventsSoFar(ctx, r.ID) {
 		if err != nil {
 			return found, err
 		}
-		for _, e := range page.Events {
-			pos = e.Seq
-			asked, resolvedID := replay.InterruptOf(e)
-			switch {
-			case id == "": // no interrupt has this id, but InterruptOf returns it for events about something else
-			case asked.ID == id:
-				found = asked
-			case resolvedID == id && e.Time >= found.ExpiresAt:
-				return found, ErrExpired
-			case resolvedID == id:
-				return found, ErrAnswered
-			}
-		}
+		asked, resolvedID := replay.InterruptOf(e)
 		switch {
-		case !page.Ended && len(page.Events) > 0: // there may be more events
-		case found.ID == "":
-			return found, ErrUnknownInterrupt
-		default:
-			return found, nil
+		case id == "": // no interrupt has this id, but InterruptOf returns it for events about something else
+		case asked.ID == id:
+			found = asked
+		case resolvedID == id && e.Time >= found.ExpiresAt:
+			return found, ErrExpired
+		case resolvedID == id:
+			return found, ErrAnswered
 		}
 	}
+	if found.ID == "" {
+		return found, ErrUnknownInterrupt
+	}
+	return found, nil
 }
 
 // validateInput returns an *InvalidError or *ContentError for an answer that does not fit its interrupt. It may repair

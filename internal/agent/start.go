@@ -221,7 +221,10 @@ func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	}
 	began, err := r.beginTurn(ctx)
 	if err == nil {
-		err = r.appendStartWithJob(ctx)
+		err = r.saveCheckpoint(ctx)
+	}
+	if err == nil {
+		err = r.appendStart(ctx)
 	}
 	if err != nil {
 		a.undoBegin(context.WithoutCancel(ctx), r, began)
@@ -251,15 +254,6 @@ func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
 	if r.job != nil {
 		_ = r.job.Done(ctx)
 	}
-}
-
-// appendStartWithJob creates the job of the run, if the log is durable, and then appends the run's first event. So
-// every run with events in a durable log has a job.
-func (r *run) appendStartWithJob(ctx context.Context) error {
-	if err := r.saveCheckpoint(ctx); err != nil {
-		return err
-	}
-	return r.appendStart(ctx)
 }
 
 // admitRun waits for a slot for at most ten seconds and registers the run in a.active. It precedes all requests to the

@@ -366,18 +366,15 @@ func whyUnrecoverable(err, badCheckpoint error) error {
 	return nil
 }
 
-// allEvents reads all events of a run so far, in several requests if they are many.
+// allEvents reads all events of a run so far.
 func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
-	for {
-		page, err := a.Log.After(ctx, id, int64(len(events)))
+	for e, err := range a.eventsSoFar(ctx, id) {
 		if err != nil {
-			return nil, fmt.Errorf("read the events of a run: %w", err)
+			return nil, err
 		}
-		events = append(events, page.Events...)
-		if page.Ended || len(page.Events) == 0 {
-			return events, nil
-		}
+		events = append(events, e)
 	}
+	return events, nil
 }
 
 // repairTurn begins the turn of a run if its thread does not exist: the process that began the run died before the log

@@ -78,7 +78,7 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	l.media.startTurn()
 	for _, c := range reply.calls {
 		if c.byClient {
-			l.addClientCallMetadata(c)
+			l.appendMetadata(c, l.boundedParams(c), jsonText("null")) // the caller sends the result with the next request
 			continue
 		}
 		outcome := outcomes[0] // outcomes has only the calls that the agent executes
@@ -277,12 +277,6 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	}
 	result := content.TruncateValue(outcome.resultEvent.Payload, l.metadataLeft(), outcome.resultURL)
 	l.appendMetadata(c, params, result)
-}
-
-// addClientCallMetadata adds a call that the caller executes to the metadata. Its result is null, since the caller
-// sends it only with the next request.
-func (l *loop) addClientCallMetadata(c *call) {
-	l.appendMetadata(c, l.boundedParams(c), jsonText("null"))
 }
 
 // boundedParams returns the arguments of a call for the metadata. If they exceed what is left of maxMetadata, it

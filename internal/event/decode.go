@@ -26,7 +26,8 @@ func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, er
 	}
 	e := Event{RunID: run, Seq: seq, Time: ms, Body: body}
 	if a, ok := body.(appender); ok {
-		return e.appendBody(slices.Grow(line, a.size()+envelopeSize), a), nil
+		line = e.appendEnvelope(slices.Grow(line, a.size()+envelopeSize))
+		return append(a.appendFields(line), '}'), nil
 	}
 	fields, err := marshalJSON(body)
 	if err != nil {
@@ -47,11 +48,6 @@ func (e Event) appendEnvelope(line []byte) []byte {
 	line = strconv.AppendInt(append(line, `","seq":`...), e.Seq, 10)
 	line = strconv.AppendInt(append(line, `,"ts":`...), e.Time, 10)
 	return append(line, ',')
-}
-
-// appendBody appends the JSON of the whole event e. a is e.Body.
-func (e Event) appendBody(line []byte, a appender) []byte {
-	return append(a.appendFields(e.appendEnvelope(line)), '}')
 }
 
 // Decode returns the event of a line of JSON that Encode made, possibly in another version of answerd. The

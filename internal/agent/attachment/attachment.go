@@ -231,12 +231,5 @@ func cleanName(name string) string {
 	if name == "." || name == "/" || name == ".." {
 		return ""
 	}
-	if len(name) <= maxName {
-		return name
-	}
-	end := maxName
-	for !utf8.RuneStart(name[end]) {
-		end--
-	}
-	return name[:end]
+	return strings.ToValidUTF8(name[:min(len(name), maxName)], "") // without a character that is cut in two
 }

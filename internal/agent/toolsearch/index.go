@@ -189,7 +189,9 @@ func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
 // indices are those of the argument of New.
 func (x *Index) Find(query string, limit int) []int {
 	scores := make([]float32, x.docs)
-	for _, w := range sortUnique(splitWords(query)) {
+	words := splitWords(query)
+	slices.Sort(words)
+	for _, w := range slices.Compact(words) {
 		best := make(map[int32]float32) // by tool: the score of its best form of w
 		for form, weight := range x.matchingForms(w) {
 			for _, p := range x.postings[form] {
@@ -237,10 +239,4 @@ func (x *Index) matchingForms(w string) map[string]float32 {
 		}
 	}
 	return out
-}
-
-// sortUnique sorts words and removes repeated ones. It changes words.
-func sortUnique(words []string) []string {
-	slices.Sort(words)
-	return slices.Compact(words)
 }

@@ -195,7 +195,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 	// the message that it then adds to the queue takes precedence. If this process dies, the job
 	// is delivered again sooner than after a lease.
 	delay := l.lease/2 + rand.N(l.lease/2)
-	if err := msg.returnAfterConfirmed(ctx, delay); err != nil {
+	if err := msg.requestReply(ctx, nakPayload(delay)); err != nil {
 		return false, err
 	}
 	if l.isClaimedBy(ctx, state.by.instance, id) {
