@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/url"
 	"time"
 	"unicode/utf8"
@@ -133,32 +132,32 @@ type notificationSink struct {
 }
 
 // appendProgress appends a progress notification as tool_progress.
-func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
-	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
+func (s *notificationSink) appendProgress(ctx context.Context, progress mcp.Progress) {
+	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: progress.Progress, Total: progress.Total, Message: progress.Message})
 }
 
-// appendLog appends a log message, if m has one. If package mcp dropped messages before it (m.Omitted), appendLog
-// first appends a warning with their number.
-func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
-	if m.Omitted > 0 {
-		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
+// appendLog appends a log message, if message has data. If package mcp dropped messages before it (message.Omitted),
+// appendLog first appends a warning with their number.
+func (s *notificationSink) appendLog(ctx context.Context, message mcp.LogMessage) {
+	if message.Omitted > 0 {
+		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", message.Omitted)) // strings always marshal
 		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: "warning", Logger: "answerd", Data: text})
 	}
-	if m.Data != nil {
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: m.Level, Logger: m.Logger, Data: m.Data})
+	if message.Data != nil {
+		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: message.Level, Logger: message.Logger, Data: message.Data})
 	}
 }
 
 // appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in
 // s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
 // ends the run.
-func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
+func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
 	err := func() (err error) {
 		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-		if err := s.run.awaitOrder(ctx, b); err != nil {
+		if err := s.run.awaitOrder(ctx, body); err != nil {
 			return err
 		}
-		if err := s.run.appendWhenResumed(ctx, b); err != nil {
+		if err := s.run.appendWhenResumed(ctx, body); err != nil {
 			return err
 		}
 		return s.run.suspension.recheck()
@@ -357,8 +356,8 @@ func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *conte
 
 // encodeResult returns the JSON object that Agent.Result decodes. The content is already JSON, and large. It is copied
 // behind the members of the header and not parsed again.
-func encodeResult(c event.Call, res *content.Result) ([]byte, error) {
-	header, err := json.Marshal(storedResultHeader{CallID: c.CallID, Tool: c.Tool, Server: c.Server, IsError: res.IsError})
+func encodeResult(call event.Call, res *content.Result) ([]byte, error) {
+	header, err := json.Marshal(storedResultHeader{CallID: call.CallID, Tool: call.Tool, Server: call.Server, IsError: res.IsError})
 	if err != nil {
 		return nil, err
 	}
@@ -439,28 +438,6 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 		}
 	}
 	return Result{}, event.ErrNotFound
-}
-
-// eventsSoFar yields the events that a run has now, in order. After an error of the log, which it yields, it stops.
-func (a *Agent) eventsSoFar(ctx context.Context, run string) iter.Seq2[event.Event, error] {
-	return func(yield func(event.Event, error) bool) {
-		for pos := int64(0); ; {
-			page, err := a.Log.After(ctx, run, pos)
-			if err != nil {
-				yield(event.Event{}, fmt.Errorf("read the events of a run: %w", err))
-				return
-			}
-			for _, e := range page.Events {
-				pos = e.Seq
-				if !yield(e, nil) {
-					return
-				}
-			}
-			if page.Ended || len(page.Events) == 0 {
-				return
-			}
-		}
-	}
 }
 
 // resultOfEvent returns the result in the event that ended a call. isComplete is false if the event has only a part of

@@ -125,12 +125,12 @@ func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (*inter
 
 // awaitResolution blocks until a question that is open was answered, expires, or is withdrawn because ctx has ended. It
 // returns the resolution once the log has it.
-func (l *loop) awaitResolution(ctx context.Context, i *interrupt) (resolution, error) {
-	res, err := i.awaitAnswer(ctx, l.run)
+func (l *loop) awaitResolution(ctx context.Context, question *interrupt) (resolution, error) {
+	res, err := question.awaitAnswer(ctx, l.run)
 	if err != nil {
 		return res, err
 	}
-	return res, l.run.suspension.resolveInterrupt(ctx, i, res)
+	return res, l.run.suspension.resolveInterrupt(ctx, question, res)
 }
 
 // openQuestions appends the events of the questions that are not asked yet. Then it asks the hook interrupt about each
@@ -209,12 +209,12 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 	return unanswered, nil // an error of the log is ignored here: the run ends when it cannot append its next event
 }
 
-// elicitInput asks the owner of the run a question that the server sent during call c, and returns the owner's reply.
+// elicitInput asks the owner of the run a question that the server sent during call, and returns the owner's reply.
 // The server waits for the reply of this process, so the run cannot be parked while the question is open (HeldOpen).
-func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
+func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (res mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // runs in a goroutine of package mcp
 	answer, err := l.askOwner(ctx, event.Interrupt{
-		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL, HeldOpen: true,
+		Kind: event.KindElicitation, Call: call, Message: asked.Message, Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL, HeldOpen: true,
 	})
 	if err != nil {
 		return mcp.ElicitationResult{}, err
@@ -227,7 +227,7 @@ func formatNumber(n float64) string { return strconv.FormatFloat(math.Round(n*1e
 
 // validateBudgetIncrease refuses an answer to a budget question that is malformed, that does not raise the limit above
 // what is used, or that raises it above the operator's limit. A refusal (approved false) is valid.
-func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in Input) error {
+func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in Input) error {
 	switch {
 	case in.Approved == nil:
 		return &InvalidError{"/approved", "required: this asks for a higher limit"}
@@ -250,7 +250,7 @@ func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in In
 
 	// This is the operator's limit of the agent's current definition. The run may have started with an older
 	// definition, whose limit the process that executes the run applies (raisedLimit).
-	operatorLimit := a.budgetLimits(a.agents.Load().find(r.Agent)).ByName()[asked.Limit]
+	operatorLimit := a.budgetLimits(a.agents.Load().find(run.Agent)).ByName()[asked.Limit]
 	isInteger := asked.Limit != "seconds" && asked.Limit != "cost"
 	switch {
 	case isInteger && limit != math.Trunc(limit):
@@ -332,16 +332,16 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 }
 
 // awaitResolutions returns nil when the log has the events that resolve all of asked, when the run has ended, or after
-// resolutionWait. r is the run as it was before the answers were stored.
-func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
+// resolutionWait. run is the run as it was before the answers were stored.
+func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []event.Interrupt) error {
 	open := make(map[string]bool, len(asked))
 	for _, i := range asked {
 		open[i.ID] = true
 	}
 	timeout := time.NewTimer(resolutionWait)
 	defer timeout.Stop()
-	for pos := r.Last.Seq; ; {
-		page, err := a.Log.After(ctx, r.ID, pos)
+	for pos := run.Last.Seq; ; {
+		page, err := a.Log.After(ctx, run.ID, pos)
 		if err != nil {
 			return err
 		}
@@ -369,8 +369,8 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 // findInterrupt returns the open interrupt of a run with that id. It reads the run's events, because the run may be
 // executed by another process, or is parked. Errors: ErrUnknownInterrupt, ErrAnswered or ErrExpired if the interrupt
 // cannot be answered, or those of the log.
-func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
-	if s, waits := r.Last.Body.(event.Suspended); waits {
+func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (event.Interrupt, error) {
+	if s, waits := run.Last.Body.(event.Suspended); waits {
 		for _, i := range s.Interrupts {
 			if i.ID == id {
 				return i, nil
@@ -378,7 +378,7 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 		}
 	}
 	var found event.Interrupt
-	for e, err := range a.eventsSoFar(ctx, r.ID) {
+	for e, err := range a.eventsSoFar(ctx, run.ID) {
 		if err != nil {
 			return found, err
 		}
@@ -401,12 +401,12 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 
 // validateInput returns an *InvalidError or *ContentError for an answer that does not fit its interrupt. It may repair
 // the arguments in the answer to an approval.
-func (a *Agent) validateInput(r event.Run, asked event.Interrupt, in *Input) error {
+func (a *Agent) validateInput(run event.Run, asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
 		return a.validateApproval(asked, in)
 	case event.KindBudget:
-		return a.validateBudgetIncrease(r, asked, *in)
+		return a.validateBudgetIncrease(run, asked, *in)
 	}
 	switch {
 	case in.Approved != nil || in.Reason != "" || in.Args != nil:

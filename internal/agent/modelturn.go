@@ -227,17 +227,17 @@ func cutAfter(cut bool, err error) error {
 
 // countUsage counts the usage that the provider reports: in the run's metadata, in metrics and towards the caller's
 // budgets. It does not charge the run's budget. spendTokens does that after the step, for replayed steps too.
-func (s *modelStream) countUsage(ctx context.Context, u llm.Usage) {
+func (s *modelStream) countUsage(ctx context.Context, used llm.Usage) {
 	s.usageSeen = true
-	s.usage = event.Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Total}
+	s.usage = event.Usage{InputTokens: used.Input, OutputTokens: used.Output, TotalTokens: used.Total}
 	s.countModelCall(ctx, s.usage)
 	s.addUsage(s.usage)
 }
 
 // appendPart appends the events for one part of the answer, or notes what the part says about the answer. It returns
 // errOutputCut if the answer must be cut after the part.
-func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
-	switch p := p.(type) {
+func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
+	switch p := part.(type) {
 	case llm.Text:
 		delta, cut := s.output.Add(p.Delta)
 		s.reservePiece(delta)
@@ -273,14 +273,14 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 }
 
 // appendArgs appends a piece of the arguments of a call that has started. It ignores arguments of unknown calls.
-func (s *modelStream) appendArgs(ctx context.Context, p llm.ToolCallArgs) error {
-	c := s.byIndex[p.Index]
+func (s *modelStream) appendArgs(ctx context.Context, piece llm.ToolCallArgs) error {
+	c := s.byIndex[piece.Index]
 	if c == nil {
 		return nil
 	}
-	delta, cut := s.output.Add(p.Delta)
+	delta, cut := s.output.Add(piece.Delta)
 	s.reservePiece(delta)
-	if unparsed := s.unparsed[p.Index]; unparsed != nil {
+	if unparsed := s.unparsed[piece.Index]; unparsed != nil {
 		unparsed.WriteString(delta)
 	}
 	return cutAfter(cut, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}))
@@ -360,15 +360,15 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 }
 
 // completeCall appends a call with all of its arguments. It starts the call first if the endpoint sends it as a whole.
-func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
-	if s.byIndex[p.Index] == nil {
-		if err := s.startCall(ctx, p.Index, p.ID, p.Name); err != nil {
+func (s *modelStream) completeCall(ctx context.Context, call llm.ToolCall) error {
+	if s.byIndex[call.Index] == nil {
+		if err := s.startCall(ctx, call.Index, call.ID, call.Name); err != nil {
 			return err
 		}
 	}
-	c := s.byIndex[p.Index]
-	delete(s.unparsed, p.Index)
-	c.parseArgs(p.Arguments)
+	c := s.byIndex[call.Index]
+	delete(s.unparsed, call.Index)
+	c.parseArgs(call.Arguments)
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
@@ -424,12 +424,12 @@ func (l *loop) trimSilently(tools []llm.Tool) window.Result {
 
 // reportTrimmed appends a budget event that informs readers that the model no longer sees the whole conversation. It
 // does so once per run.
-func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
+func (l *loop) reportTrimmed(ctx context.Context, trimmed window.Result) error {
 	if l.trimReported {
 		return nil
 	}
 	l.trimReported = true
-	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(r.Before), Max: float64(max(r.Limit, 1))})
+	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(trimmed.Before), Max: float64(max(trimmed.Limit, 1))})
 }
 
 // retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused the request as

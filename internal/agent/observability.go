@@ -159,14 +159,14 @@ func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Dura
 // countModelCall counts a model call of the run in the metrics of tokens and cost and towards the budgets of its
 // caller. If one of these budgets is then used up, it sets callerSpent. It must not be called for calls that are
 // replayed from the log, since the process that made them has counted them.
-func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
+func (l *loop) countModelCall(ctx context.Context, used event.Usage) {
 	model := l.run.req.Model
 	defaultModel, profiles := l.agent.Models()
 	_, isServed := profiles[model]
 	if model != defaultModel && !isServed { // a request named it, so it would create a new time series
 		model = usage.Other
 	}
-	if spent := l.agent.usage.Count(ctx, l.run.account, l.run.agentID(), model, u, l.budget.CostOf(u)); spent != nil {
+	if spent := l.agent.usage.Count(ctx, l.run.account, l.run.agentID(), model, used, l.budget.CostOf(used)); spent != nil {
 		l.callerSpent.Store(spent)
 	}
 }
@@ -199,14 +199,14 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 // recordToolTime records how long a call took, in the metric of tool calls. kind is the kind of its failure; "" if it
 // succeeded. A call without a server, whose name the model may have invented, is not recorded: each name would create a
 // time series.
-func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, took time.Duration) {
-	if c.Server == "" {
+func (m metrics) recordToolTime(ctx context.Context, call event.Call, kind string, took time.Duration) {
+	if call.Server == "" {
 		return
 	}
 	attrs := []attribute.KeyValue{
 		attribute.String("mcp.method.name", "tools/call"),
-		attribute.String("gen_ai.tool.name", m.toolNames.label(c.Server, c.Tool, kind)),
-		attribute.String("mcp.server.name", c.Server),
+		attribute.String("gen_ai.tool.name", m.toolNames.label(call.Server, call.Tool, kind)),
+		attribute.String("mcp.server.name", call.Server),
 	}
 	if kind != "" {
 		attrs = append(attrs, attribute.String("error.type", kind))
@@ -337,16 +337,16 @@ func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
 
 // recordCallContent records the arguments and the result of a tool call in its span, if Options.TraceContent is set.
 // The result is the one that readers of the run see, after the post-hook.
-func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, o callOutcome) {
+func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, outcome callOutcome) {
 	if !a.TraceContent || !span.IsRecording() {
 		return
 	}
 	span.SetAttributes(genai.Arguments(exec.argsAsWritten()))
 	switch {
-	case o.errorEvent != nil:
-		span.SetAttributes(genai.Result(o.errorEvent.Payload))
-	case o.resultEvent != nil:
-		span.SetAttributes(genai.Result(string(o.resultEvent.Payload)))
+	case outcome.errorEvent != nil:
+		span.SetAttributes(genai.Result(outcome.errorEvent.Payload))
+	case outcome.resultEvent != nil:
+		span.SetAttributes(genai.Result(string(outcome.resultEvent.Payload)))
 	}
 }
 

@@ -459,14 +459,14 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 
 // validateAttachments refuses attachments that the model does not accept, if the request asks for that
 // (OnlyAcceptedMedia).
-func (a *Agent) validateAttachments(r Request) error {
-	if !r.OnlyAcceptedMedia || len(r.Media) == 0 {
+func (a *Agent) validateAttachments(request Request) error {
+	if !request.OnlyAcceptedMedia || len(request.Media) == 0 {
 		return nil
 	}
-	profile := a.profileOf(r.Model)
-	for i, m := range r.Media {
+	profile := a.profileOf(request.Model)
+	for i, m := range request.Media {
 		if !attachment.Accepts(profile, m) {
-			detail := fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))
+			detail := fmt.Sprintf("the model %s does not take %s; it takes %s", request.Model, m.MIME, attachment.Accepted(profile))
 			return &InvalidError{fmt.Sprintf("/attachments/%d", i), detail}
 		}
 	}
@@ -475,13 +475,13 @@ func (a *Agent) validateAttachments(r Request) error {
 
 // validateCostLimit refuses a model without a price if the request, the service, its agent or the callers' budgets
 // limit the cost, because the limit would never be reached.
-func (a *Agent) validateCostLimit(r Request) error {
+func (a *Agent) validateCostLimit(request Request) error {
 	switch {
-	case a.priceOf(r.Model) != nil:
+	case a.priceOf(request.Model) != nil:
 		return nil
-	case r.Budget.Cost > 0:
+	case request.Budget.Cost > 0:
 		return &InvalidError{"/budget/cost", "no price is configured for this model"}
-	case a.budgetLimits(r.namedAgent).Cost > 0:
+	case a.budgetLimits(request.namedAgent).Cost > 0:
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
 	case a.usage.LimitsCost():
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every caller is limited"}

@@ -366,17 +366,6 @@ func whyUnrecoverable(err, badCheckpoint error) error {
 	return nil
 }
 
-// allEvents reads all events of a run so far.
-func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
-	for e, err := range a.eventsSoFar(ctx, id) {
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, e)
-	}
-	return events, nil
-}
-
 // repairTurn begins the turn of a run if its thread does not exist: the process that began the run died before the log
 // had stored the thread. If the thread exists, the turn was begun, and may have ended by now. It does nothing for a
 // child run, which has no turn. It returns an error only if the log does not answer.

@@ -312,14 +312,14 @@ const (
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
 // admitMedia counts an image or sound towards the limits, and returns it in a form that the model accepts. It returns
-// nil and the reason if the media is omitted. The reason is "" if m is nil or the model accepts no media of its kind:
-// the text of the result then has a placeholder.
-func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
+// nil and the reason if the media is omitted. The reason is "" if media is nil or the model accepts no media of its
+// kind: the text of the result then has a placeholder.
+func (g *mediaBudget) admitMedia(media *content.Media) (_ *content.Media, refusal string) {
 	takesMedia := g.profile.Images || g.profile.Audio
-	if m == nil || !takesMedia {
+	if media == nil || !takesMedia {
 		return nil, ""
 	}
-	checked, err := m.Normalize()
+	checked, err := media.Normalize()
 	switch {
 	case err != nil:
 		return nil, err.Error()

@@ -103,8 +103,8 @@ type Gate struct {
 }
 
 // New returns a Gate whose slots are all free.
-func New(l Limits) *Gate {
-	return &Gate{Limits: l, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
+func New(limits Limits) *Gate {
+	return &Gate{Limits: limits, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
 // Slot is the right to execute one run or call. The holder must call Release or Discard; further calls do nothing.

@@ -97,9 +97,9 @@ func (m *Memory) reserve(request int64, force bool) (*Reservation, bool) {
 	return r, true
 }
 
-// Hold counts n more bytes as held, or fewer if n is negative. It returns false if not enough memory is left. Then the
-// reservation is released, and its run must end. After Release, Hold counts nothing and returns true.
-func (r *Reservation) Hold(n int64) bool {
+// Hold counts that many more bytes as held, or fewer if bytes is negative. It returns false if not enough memory is
+// left. Then the reservation is released, and its run must end. After Release, Hold counts nothing and returns true.
+func (r *Reservation) Hold(bytes int64) bool {
 	if r == nil {
 		return true
 	}
@@ -110,7 +110,7 @@ func (r *Reservation) Hold(n int64) bool {
 		return true // the run is ending already
 	}
 	before := r.countedBytes()
-	r.held += n
+	r.held += bytes
 	m.taken += r.countedBytes() - before
 	if r.countedBytes() <= before || m.taken <= m.capacity {
 		return true

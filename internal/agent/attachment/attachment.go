@@ -126,36 +126,36 @@ var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image
 
 // IsText reports whether the media type of a file is that of a text. Inline then writes the text into the message. An
 // SVG image does not count as text.
-func IsText(m llm.Media) bool {
+func IsText(media llm.Media) bool {
 	switch {
-	case m.MIME == "image/svg+xml":
+	case media.MIME == "image/svg+xml":
 		return false
-	case strings.HasPrefix(m.MIME, "text/"), strings.HasSuffix(m.MIME, "+json"), strings.HasSuffix(m.MIME, "+xml"):
+	case strings.HasPrefix(media.MIME, "text/"), strings.HasSuffix(media.MIME, "+json"), strings.HasSuffix(media.MIME, "+xml"):
 		return true
 	}
-	return slices.Contains(textTypes, m.MIME)
+	return slices.Contains(textTypes, media.MIME)
 }
 
-// Accepts reports whether a model with that profile accepts m. Every model accepts text.
-func Accepts(profile llm.Profile, m llm.Media) bool {
+// Accepts reports whether a model with that profile accepts media. Every model accepts text.
+func Accepts(profile llm.Profile, media llm.Media) bool {
 	switch {
-	case IsText(m):
+	case IsText(media):
 		return true
-	case m.MIME == PDF:
+	case media.MIME == PDF:
 		return profile.PDF
-	case strings.HasPrefix(m.MIME, "audio/"):
+	case strings.HasPrefix(media.MIME, "audio/"):
 		return profile.Audio
 	}
 	return profile.Images
 }
 
 // Accepted returns what a model accepts, in words: "images, PDF and text".
-func Accepted(p llm.Profile) string {
+func Accepted(profile llm.Profile) string {
 	var kinds []string
 	for _, k := range []struct {
 		name       string
 		isAccepted bool
-	}{{"images", p.Images}, {"audio", p.Audio}, {"PDF", p.PDF}} {
+	}{{"images", profile.Images}, {"audio", profile.Audio}, {"PDF", profile.PDF}} {
 		if k.isAccepted {
 			kinds = append(kinds, k.name)
 		}

@@ -24,8 +24,8 @@ const reservedID = "answer"
 // Parse reads a file of agents, and the files of their prompts. The error is an *Error about the first mistake. Parse
 // checks each agent by itself first, and then which agents ask each other, since an agent may ask one that comes
 // later in the file.
-func Parse(data []byte, o Options) (File, error) {
-	p := parser{Options: o, askedNodes: make(map[string]*yaml.Node)}
+func Parse(data []byte, opts Options) (File, error) {
+	p := parser{Options: opts, askedNodes: make(map[string]*yaml.Node)}
 	root, err := parseYAML(data)
 	if err == nil {
 		err = p.readFile(root)

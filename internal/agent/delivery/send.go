@@ -51,9 +51,9 @@ type sender struct {
 }
 
 // newSender returns a sender. Its transports use idle connections again until close.
-func newSender(o Options) *sender {
+func newSender(opts Options) *sender {
 	return &sender{
-		secret: o.CurrentSecret, allowPrivate: o.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
+		secret: opts.CurrentSecret, allowPrivate: opts.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
 		configured: newClient(http.DefaultTransport.(*http.Transport).Clone()),
 	}
 }

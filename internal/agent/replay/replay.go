@@ -351,17 +351,17 @@ func (s *State) applyEvent(e event.Event) {
 }
 
 // applyBudgetResolved adds the answer to the open question about a limit. step is the newest step.
-func (s *State) applyBudgetResolved(b event.BudgetResolved, step *Step) {
+func (s *State) applyBudgetResolved(resolved event.BudgetResolved, step *Step) {
 	s.BudgetQuestion = nil
-	if !b.Approved {
-		step.RefusedLimit = b.Limit
+	if !resolved.Approved {
+		step.RefusedLimit = resolved.Limit
 		return
 	}
-	s.Reported[b.Limit], s.Raised[b.Limit] = 0, b.Max
+	s.Reported[resolved.Limit], s.Raised[resolved.Limit] = 0, resolved.Max
 	if step.HasEndedCall() {
-		step.RaisedAfter = append(step.RaisedAfter, b)
+		step.RaisedAfter = append(step.RaisedAfter, resolved)
 	} else {
-		step.RaisedBefore = append(step.RaisedBefore, b)
+		step.RaisedBefore = append(step.RaisedBefore, resolved)
 	}
 }
 

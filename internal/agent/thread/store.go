@@ -75,12 +75,12 @@ func retryUnavailable(ctx context.Context, f func() error) error {
 // If *after is the id of a run, Read returns instead the turn of that run and the turns before it, from the page with
 // that turn and the previous page, without turns that it does not continue. Read then sets *after to "" if that turn is
 // the newest turn of the thread. It returns ErrNoTurn if the newest maxPages pages do not have the turn.
-func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
+func (s Store) Read(ctx context.Context, thread event.Thread, after *string) ([]Turn, error) {
 	var all []event.Turn
 	isBranch := *after != ""
 	found := !isBranch
-	for before, pages := int64(0), 0; t.Turns > 0 && pages < maxPages; pages++ {
-		page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
+	for before, pages := int64(0), 0; thread.Turns > 0 && pages < maxPages; pages++ {
+		page, err := s.Log.Turns(ctx, thread.Owner, thread.ID, before, maxTurns, maxBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read the turns of a thread: %w", err)
 		}

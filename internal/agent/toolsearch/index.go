@@ -220,22 +220,22 @@ const (
 	minToolPrefix  = 4 // of a word of a tool that begins a word of the query
 )
 
-// matchingForms returns the words that match the word w of a query, each with its weight: w itself, the words of the
-// index that begin with w (repository for repo), and the words of the index that w begins with.
-func (x *Index) matchingForms(w string) map[string]float32 {
-	out := map[string]float32{w: 1}
-	if len(w) < minQueryPrefix {
+// matchingForms returns the words that match a word of a query, each with its weight: word itself, the words of the
+// index that begin with word (repository for repo), and the words of the index that word begins with.
+func (x *Index) matchingForms(word string) map[string]float32 {
+	out := map[string]float32{word: 1}
+	if len(word) < minQueryPrefix {
 		return out
 	}
-	at, _ := slices.BinarySearch(x.words, w)
-	for ; at < len(x.words) && strings.HasPrefix(x.words[at], w); at++ {
-		if x.words[at] != w {
+	at, _ := slices.BinarySearch(x.words, word)
+	for ; at < len(x.words) && strings.HasPrefix(x.words[at], word); at++ {
+		if x.words[at] != word {
 			out[x.words[at]] = prefixWeight
 		}
 	}
-	for n := len(w) - 1; n >= minToolPrefix; n-- {
-		if _, ok := x.postings[w[:n]]; ok {
-			out[w[:n]] = prefixWeight
+	for n := len(word) - 1; n >= minToolPrefix; n-- {
+		if _, ok := x.postings[word[:n]]; ok {
+			out[word[:n]] = prefixWeight
 		}
 	}
 	return out
