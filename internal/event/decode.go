@@ -9,12 +9,12 @@ import (
 
 // Encode returns the event with the number seq of a run, including its JSON. ms is the time in milliseconds since the
 // Unix epoch. It fails as AppendEncode does.
-func Encode(run string, seq, ms int64, b Body) (Event, error) {
-	line, err := AppendEncode(nil, run, seq, ms, b)
+func Encode(run string, seq, ms int64, body Body) (Event, error) {
+	line, err := AppendEncode(nil, run, seq, ms, body)
 	if err != nil {
 		return Event{}, err
 	}
-	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
+	return Event{RunID: run, Seq: seq, Time: ms, Body: body, JSON: line}, nil
 }
 
 // AppendEncode appends the JSON of an event to line, without a line feed at its end, and returns the extended slice.
@@ -119,5 +119,5 @@ func decoderOf[B Body]() decoder {
 	}}
 }
 
-// AppendJSON appends the whole event to b as one line of JSON, without a line feed at its end.
-func (e Event) AppendJSON(b []byte) []byte { return append(b, e.JSON...) }
+// AppendJSON appends the whole event to buf as one line of JSON, without a line feed at its end.
+func (e Event) AppendJSON(buf []byte) []byte { return append(buf, e.JSON...) }

@@ -78,9 +78,9 @@ func (e Event) EndsCall() (childRunID string, ok bool) {
 	return "", false
 }
 
-// isTerminal reports whether an event with the body b ends its run.
-func isTerminal(b Body) bool {
-	switch b.(type) {
+// isTerminal reports whether an event with that body ends its run.
+func isTerminal(body Body) bool {
+	switch body.(type) {
 	case FinalAnswer, RunError, Cancelled:
 		return true
 	}

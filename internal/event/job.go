@@ -73,13 +73,13 @@ type Inbox interface {
 	Inputs(ctx context.Context, run string, after int64) (InputPage, error)
 }
 
-// ValidID reports whether s can be an id in a log: 1 to 64 characters of A–Z, a–z, 0–9, _ and -. All ids
+// ValidID reports whether id can be an id in a log: 1 to 64 characters of A–Z, a–z, 0–9, _ and -. All ids
 // that answerd makes are valid.
-func ValidID(s string) bool {
-	if s == "" || len(s) > 64 {
+func ValidID(id string) bool {
+	if id == "" || len(id) > 64 {
 		return false
 	}
-	for _, c := range []byte(s) {
+	for _, c := range []byte(id) {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
 		default:

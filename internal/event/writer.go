@@ -174,15 +174,15 @@ func (w *Writer) reloadLocked(ctx context.Context) {
 	w.uncertain = false
 }
 
-// mustBeStored reports whether an event with the body b must be stored before Append returns, because someone outside
+// mustBeStored reports whether an event with that body must be stored before Append returns, because someone outside
 // of the process learns of it then: a caller, whose run it begins, ends or suspends, or a person, who is asked or has
 // answered.
-func mustBeStored(b Body) bool {
-	switch b.(type) {
+func mustBeStored(body Body) bool {
+	switch body.(type) {
 	case Start, Suspended, ApprovalRequired, ApprovalResolved, Elicitation, ElicitationResolved, BudgetRequired, BudgetResolved:
 		return true
 	}
-	return isTerminal(b)
+	return isTerminal(body)
 }
 
 // closersLocked returns the events that must close what is open before body, if it is a terminal event or the reset of
@@ -231,16 +231,16 @@ func closingReason(terminal Body) string {
 	return "error"
 }
 
-// applyLocked updates the state for an event with the body b. If the event may not come now, it returns the reason, and
+// applyLocked updates the state for an event with that body. If the event may not come now, it returns the reason, and
 // the state stays as it is. The caller holds w.mu.
-func (w *Writer) applyLocked(b Body) (reason string) {
-	if _, isStart := b.(Start); isStart == w.started { // a second start, or no start yet
+func (w *Writer) applyLocked(body Body) (reason string) {
+	if _, isStart := body.(Start); isStart == w.started { // a second start, or no start yet
 		return "start comes first, and once"
 	}
-	if reason, ok := w.applyInterruptLocked(b); ok {
+	if reason, ok := w.applyInterruptLocked(body); ok {
 		return reason
 	}
-	switch body := b.(type) {
+	switch body := body.(type) {
 	case Start:
 		w.started = true
 	case StepStart:
@@ -279,8 +279,8 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 
 // applyCallLocked is the part of applyLocked for the events of a call. Events that belong to no call have no order. The
 // caller holds w.mu.
-func (w *Writer) applyCallLocked(b Body) (reason string) {
-	switch body := b.(type) {
+func (w *Writer) applyCallLocked(body Body) (reason string) {
+	switch body := body.(type) {
 	case ToolCallStart:
 		if w.callLocked(body.CallID) != nil {
 			return "the call was started"

@@ -117,10 +117,10 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 	return nil
 }
 
-// claimKey stores k as the record of the key on subject, so that the key refers to the run k.Run. It returns a
+// claimKey stores key as the record of the key on subject, so that the key refers to the run key.Run. It returns a
 // *event.KeyError if the key refers to another run that is still kept.
-func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
-	body, err := json.Marshal(k)
+func (l *Log) claimKey(ctx context.Context, subject string, key keyRecord) error {
+	body, err := json.Marshal(key)
 	if err != nil {
 		return fmt.Errorf("encode a key: %w", err)
 	}
@@ -140,7 +140,7 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 			last = 0
 			continue
 		}
-		if err := l.checkKeyUnused(ctx, *found, k); err != nil {
+		if err := l.checkKeyUnused(ctx, *found, key); err != nil {
 			return err
 		}
 		last = found.pos
@@ -148,8 +148,8 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 }
 
 // checkKeyUnused returns nil if the run to which a stored key refers is no longer kept, and a *event.KeyError if it is.
-// found is the record of the key, and k the record that is to replace it.
-func (l *Log) checkKeyUnused(ctx context.Context, found message, k keyRecord) error {
+// found is the record of the key, and key the record that is to replace it.
+func (l *Log) checkKeyUnused(ctx context.Context, found message, key keyRecord) error {
 	var other keyRecord
 	if err := json.Unmarshal(found.data, &other); err != nil {
 		return fmt.Errorf("decode a key: %w", err)
@@ -157,7 +157,7 @@ func (l *Log) checkKeyUnused(ctx context.Context, found message, k keyRecord) er
 	_, err := l.Run(ctx, other.Run)
 	switch {
 	case err == nil:
-		return &event.KeyError{Run: other.Run, Same: other.Fingerprint == k.Fingerprint}
+		return &event.KeyError{Run: other.Run, Same: other.Fingerprint == key.Fingerprint}
 	case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
 		return nil
 	}

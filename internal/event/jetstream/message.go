@@ -65,12 +65,12 @@ type message struct {
 
 // newMessage returns the message in an answer of the direct get API, or in a republished message. The server describes
 // both with headers.
-func newMessage(m *nats.Msg) message {
-	pos, _ := strconv.ParseUint(m.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
-	previous, _ := strconv.ParseUint(m.Header.Get(js.LastSequenceHeader), 10, 64)
-	when, _ := time.Parse(time.RFC3339Nano, m.Header.Get(js.TimeStampHeaer))
-	subject := m.Header.Get(js.SubjectHeader)
-	return message{subject: subject, pos: pos, previous: previous, time: when, header: m.Header, data: m.Data}
+func newMessage(msg *nats.Msg) message {
+	pos, _ := strconv.ParseUint(msg.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
+	previous, _ := strconv.ParseUint(msg.Header.Get(js.LastSequenceHeader), 10, 64)
+	when, _ := time.Parse(time.RFC3339Nano, msg.Header.Get(js.TimeStampHeaer))
+	subject := msg.Header.Get(js.SubjectHeader)
+	return message{subject: subject, pos: pos, previous: previous, time: when, header: msg.Header, data: msg.Data}
 }
 
 // toThreads returns m as the message type of package threads.
@@ -131,12 +131,12 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 
 // readEvents returns the events in a message and its writerID. From a control message it returns the one event that the
 // message repeats, or none if the run has no event yet. If the payload is in parts, it reads them from the stream.
-func (c *client) readEvents(ctx context.Context, m message) ([]event.Event, writerID, error) {
-	by, err := parseWriterID(m.header)
+func (c *client) readEvents(ctx context.Context, msg message) ([]event.Event, writerID, error) {
+	by, err := parseWriterID(msg.header)
 	if err != nil || by.seq == 0 { // 0: a control message before the first event
 		return nil, by, err
 	}
-	payload, err := c.readPayload(ctx, m)
+	payload, err := c.readPayload(ctx, msg)
 	if err != nil {
 		return nil, by, err
 	}
@@ -174,8 +174,8 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 
 // readEvent returns the last event in a message and the writerID of the message. The event is zero if the message has
 // none: a control message before the first event.
-func (c *client) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
-	events, by, err := c.readEvents(ctx, m)
+func (c *client) readEvent(ctx context.Context, msg message) (event.Event, writerID, error) {
+	events, by, err := c.readEvents(ctx, msg)
 	if len(events) == 0 {
 		return event.Event{}, by, err
 	}

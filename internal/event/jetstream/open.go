@@ -264,17 +264,17 @@ func (l *Log) flushAllRuns() {
 	all.Wait()
 }
 
-// Check connects to the cluster of o.URL and returns nil if the cluster can be reached, accepts the credentials and has
-// JetStream. It changes nothing there. It tries to connect until ctx ends.
-func Check(ctx context.Context, o Options) error {
-	if err := CheckURL(o.URL); err != nil {
+// Check connects to the cluster of opts.URL and returns nil if the cluster can be reached, accepts the credentials and
+// has JetStream. It changes nothing there. It tries to connect until ctx ends.
+func Check(ctx context.Context, opts Options) error {
+	if err := CheckURL(opts.URL); err != nil {
 		return err
 	}
-	login, err := credentialsOption(o.Credentials)
+	login, err := credentialsOption(opts.Credentials)
 	if err != nil {
 		return err
 	}
-	c, err := connectUntilDone(ctx, o.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}, slog.New(slog.DiscardHandler))
+	c, err := connectUntilDone(ctx, opts.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

@@ -217,12 +217,12 @@ func (c *client) publishUnordered(ctx context.Context, attempted string, msg *na
 	}
 }
 
-// publishRemoval makes one attempt to append m, which replaces its subject's last message by a smaller one, and returns
-// the pos of m. It returns event.ErrFenced if the last message is not at last. Unlike publishAfter, it does not check
-// diskFull: while a log recovers from a full disk, there is space for removals.
-func (c *client) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last uint64) (uint64, error) {
-	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
-	ack, err := c.publishOnce(ctx, m)
+// publishRemoval makes one attempt to append msg, which replaces its subject's last message by a smaller one, and
+// returns the pos of msg. It returns event.ErrFenced if the last message is not at last. Unlike publishAfter, it does
+// not check diskFull: while a log recovers from a full disk, there is space for removals.
+func (c *client) publishRemoval(ctx context.Context, _ string, msg *nats.Msg, last uint64) (uint64, error) {
+	msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	ack, err := c.publishOnce(ctx, msg)
 	switch {
 	case isWrongLastSequence(err):
 		return 0, event.ErrFenced
@@ -232,13 +232,13 @@ func (c *client) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last
 	return ack.Sequence, nil
 }
 
-// publishOnce makes one attempt to append m, of up to attemptTimeout. It returns a *js.APIError if the server refused
-// m; after other errors m may be stored. It is a plain request, because PublishMsg of the client library repeats
+// publishOnce makes one attempt to append msg, of up to attemptTimeout. It returns a *js.APIError if the server refused
+// msg; after other errors msg may be stored. It is a plain request, because PublishMsg of the client library repeats
 // attempts.
-func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
+func (c *client) publishOnce(ctx context.Context, msg *nats.Msg) (*js.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	answer, err := c.write.RequestMsgWithContext(ctx, m)
+	answer, err := c.write.RequestMsgWithContext(ctx, msg)
 	if err != nil {
 		return nil, err
 	}

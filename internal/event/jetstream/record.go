@@ -34,21 +34,21 @@ type record struct {
 }
 
 // newRecord returns the record of a run.
-func newRecord(r event.Run) record {
+func newRecord(run event.Run) record {
 	rec := record{
-		ThreadID:   r.ThreadID,
-		TraceID:    r.TraceID,
-		Issuer:     r.Owner.Issuer,
-		Subject:    r.Owner.Subject,
-		Created:    r.Created,
-		Background: r.Background,
-		Metadata:   r.Metadata,
-		Request:    r.Request,
-		Agent:      r.Agent,
-		ParentID:   r.ParentID,
+		ThreadID:   run.ThreadID,
+		TraceID:    run.TraceID,
+		Issuer:     run.Owner.Issuer,
+		Subject:    run.Owner.Subject,
+		Created:    run.Created,
+		Background: run.Background,
+		Metadata:   run.Metadata,
+		Request:    run.Request,
+		Agent:      run.Agent,
+		ParentID:   run.ParentID,
 	}
-	if r.Key != "" {
-		rec.Key = keySubject(r.Owner, r.Key)
+	if run.Key != "" {
+		rec.Key = keySubject(run.Owner, run.Key)
 	}
 	return rec
 }
@@ -82,9 +82,9 @@ func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 }
 
 // decodeRecord decodes the message of a record in the index.
-func decodeRecord(m *message) (*record, error) {
+func decodeRecord(msg *message) (*record, error) {
 	var rec record
-	if err := json.Unmarshal(m.data, &rec); err != nil {
+	if err := json.Unmarshal(msg.data, &rec); err != nil {
 		return nil, fmt.Errorf("decode a run's record: %w", err)
 	}
 	return &rec, nil

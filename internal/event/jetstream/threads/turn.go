@@ -265,10 +265,10 @@ func (s *Store) readTurn(ctx context.Context, h *head, found map[string]Message,
 
 // readData returns the data of a turn, joined from its parts if the message refers to parts. It returns event.ErrGone
 // if a part is no longer kept.
-func (s *Store) readData(ctx context.Context, h *head, m Message) ([]byte, error) {
-	parts := m.Header.Get(partsHeader)
+func (s *Store) readData(ctx context.Context, h *head, message Message) ([]byte, error) {
+	parts := message.Header.Get(partsHeader)
 	if parts == "" {
-		return m.Data, nil
+		return message.Data, nil
 	}
 	nonce, countText, _ := strings.Cut(parts, " ")
 	count, err := strconv.Atoi(countText)
