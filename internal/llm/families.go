@@ -106,7 +106,7 @@ func isWordByte(id string, i int) bool {
 	return false
 }
 
-func isDigit(b byte) bool { return b >= '0' && b <= '9' }
+func isDigit(char byte) bool { return char >= '0' && char <= '9' }
 
 // containsWords reports whether the words of name occur in id, in their order and without others between them.
 func containsWords(id, name []string) bool {

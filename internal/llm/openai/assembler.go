@@ -25,8 +25,8 @@ type emitter func(llm.Part) bool
 type assembler struct {
 	yield emitter
 	calls callSet
-	// emptyCall is a call whose only arguments so far are {}, which were not emitted; nil if the latest piece belongs to
-	// another call. Some gateways to Anthropic send {} before the real arguments
+	// emptyCall is a call whose only arguments so far are {}, which were not emitted; nil if the latest piece belongs
+	// to another call. Some gateways to Anthropic send {} before the real arguments
 	// (https://github.com/openai/openai-agents-js/pull/712).
 	emptyCall   *partialCall
 	usage       *llm.Usage // the latest one: some endpoints send a growing usage with every chunk
@@ -44,9 +44,9 @@ type assembler struct {
 }
 
 // sendPart passes one part to the consumer. It returns errStopped if the consumer wants no more.
-func (a *assembler) sendPart(p llm.Part) error {
+func (a *assembler) sendPart(part llm.Part) error {
 	a.partSent = true
-	if !a.yield(p) {
+	if !a.yield(part) {
 		return errStopped
 	}
 	return nil
@@ -305,9 +305,9 @@ func (a *assembler) countMembers(members []rawMember) bool {
 	return a.extensionBytes <= maxExtensions
 }
 
-// countBytes adds n to the size of the answer, and returns an error beyond maxAnswer.
-func (a *assembler) countBytes(n int) error {
-	a.answerBytes += n
+// countBytes adds bytes to the size of the answer, and returns an error beyond maxAnswer.
+func (a *assembler) countBytes(bytes int) error {
+	a.answerBytes += bytes
 	if a.answerBytes > maxAnswer {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
 	}

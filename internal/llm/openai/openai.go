@@ -71,8 +71,8 @@ type Config struct {
 	// MetricModels lists the ids that metrics name, as requests and replies have them. Metrics call any other model
 	// "_other": callers and endpoints make names up, and each name would be a series of its own.
 	MetricModels []string
-	// Price returns the price of a model by the id that is sent to the endpoint, or nil if it is unknown. Spans of calls
-	// with a known price have the cost.
+	// Price returns the price of a model by the id that is sent to the endpoint, or nil if it is unknown. Spans of
+	// calls with a known price have the cost.
 	Price func(model string) *llm.Price
 	// TraceContent adds prompts and answers to spans.
 	TraceContent bool
@@ -219,12 +219,12 @@ func (m *Model) Close() { m.connections.CloseIdleConnections() }
 
 // Stream asks the endpoint and yields the parts of the answer as they arrive. The request is sent when the iteration
 // begins. An error is the last element: ctx's error if ctx ended, and an *llm.Error otherwise.
-func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		// The span's context is used for the requests, so that a tracing transport makes child
 		// spans of it and sends it as the parent.
-		ctx, call := m.telemetry.startCall(ctx, &r)
-		err := m.streamWithRetries(ctx, &r, func(p llm.Part) bool {
+		ctx, call := m.telemetry.startCall(ctx, &request)
+		err := m.streamWithRetries(ctx, &request, func(p llm.Part) bool {
 			call.recordPart(ctx, p)
 			return yield(p, nil)
 		})
@@ -303,8 +303,8 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 }
 
 // encodeWithDialect returns the body of the request in dialect d. Its error is an *llm.Error.
-func (m *Model) encodeWithDialect(r *llm.Request, d dialect) ([]byte, error) {
-	body, err := encodeRequest(r, &m.tools, m.endpoint, d)
+func (m *Model) encodeWithDialect(request *llm.Request, d dialect) ([]byte, error) {
+	body, err := encodeRequest(request, &m.tools, m.endpoint, d)
 	if err != nil {
 		return nil, newError(llm.ModelError, publicRefused, err)
 	}

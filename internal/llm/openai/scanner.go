@@ -252,8 +252,8 @@ func (s *jsonScanner) skipNumber() {
 	}
 }
 
-// nextIs reports whether c is the next byte. It skips no white space.
-func (s *jsonScanner) nextIs(c byte) bool { return s.pos < len(s.data) && s.data[s.pos] == c }
+// nextIs reports whether char is the next byte. It skips no white space.
+func (s *jsonScanner) nextIs(char byte) bool { return s.pos < len(s.data) && s.data[s.pos] == char }
 
 // skipDigits skips digits, and fails if there is not at least one.
 func (s *jsonScanner) skipDigits() {
@@ -322,5 +322,5 @@ func (s *jsonScanner) skipEscape() bool {
 	return true
 }
 
-// isHex reports whether c is a hexadecimal digit; c|0x20 is its lower case.
-func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
+// isHex reports whether char is a hexadecimal digit; char|0x20 is its lower case.
+func isHex(char byte) bool { return char >= '0' && char <= '9' || char|0x20 >= 'a' && char|0x20 <= 'f' }

@@ -62,8 +62,8 @@ type extractor struct {
 }
 
 // sendPart emits one part. It returns errStopped if the consumer wants no more.
-func (e *extractor) sendPart(p llm.Part) error {
-	if !e.emit(p) {
+func (e *extractor) sendPart(part llm.Part) error {
+	if !e.emit(part) {
 		return errStopped
 	}
 	return nil
@@ -92,7 +92,7 @@ func (e *extractor) readText(delta string) error {
 // passNativeCall emits a part of a native call. At the first such part it disables e, so that the pending text and all
 // further text is emitted as text. If a call was already read out of the text, it drops the native call, because
 // both would have the same index.
-func (e *extractor) passNativeCall(p llm.Part) error {
+func (e *extractor) passNativeCall(part llm.Part) error {
 	if len(e.calls) > 0 || e.call != nil {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (e *extractor) passNativeCall(p llm.Part) error {
 			return err
 		}
 	}
-	return e.sendPart(p)
+	return e.sendPart(part)
 }
 
 // finishAnswer decides the pending text, and emits the complete calls that were read out of the text, and then last.

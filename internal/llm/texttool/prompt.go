@@ -110,22 +110,22 @@ func appendAsText(out []llm.Message, message llm.Message) []llm.Message {
 }
 
 // resultText returns the result of a call in the form that callForm announces.
-func resultText(m llm.Message) string {
-	if m.Failed {
-		return "TOOL ERROR: " + m.Tool + "\n" + m.Text
+func resultText(message llm.Message) string {
+	if message.Failed {
+		return "TOOL ERROR: " + message.Tool + "\n" + message.Text
 	}
-	return "TOOL RESULT: " + m.Tool + "\n" + m.Text
+	return "TOOL RESULT: " + message.Tool + "\n" + message.Text
 }
 
 // callsText returns the text of an assistant's message, followed by its calls in the form of the prompt. It leaves out
 // near misses, which are in the text.
-func callsText(m llm.Message) string {
-	blocks := make([]string, 0, len(m.Calls)+1)
-	if m.Text != "" {
-		blocks = append(blocks, strings.TrimSpace(m.Text))
+func callsText(message llm.Message) string {
+	blocks := make([]string, 0, len(message.Calls)+1)
+	if message.Text != "" {
+		blocks = append(blocks, strings.TrimSpace(message.Text))
 	}
-	for _, c := range m.Calls {
-		if isNearMiss(c, m.Text) {
+	for _, c := range message.Calls {
+		if isNearMiss(c, message.Text) {
 			continue
 		}
 		args := c.Arguments
