@@ -152,8 +152,7 @@ func (s *notificationSink) appendLog(ctx context.Context, message mcp.LogMessage
 // s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
 // ends the run.
 func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
-	err := func() (err error) {
-		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
+	err := catchPanic(func() error { // a panic must not reach package mcp, whose goroutine this is
 		if err := s.run.awaitOrder(ctx, body); err != nil {
 			return err
 		}
@@ -161,8 +160,8 @@ func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
 			return err
 		}
 		return s.run.suspension.recheck()
-	}()
-	if err != nil && s.err == nil {
+	})
+	if s.err == nil {
 		s.err = err
 	}
 }

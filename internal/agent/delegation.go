@@ -291,8 +291,8 @@ func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 
 // interruptIDs returns the ids of questions, in order.
 func interruptIDs(questions []event.Interrupt) (ids []string) {
-	for _, i := range questions {
-		ids = append(ids, i.ID)
+	for _, question := range questions {
+		ids = append(ids, question.ID)
 	}
 	return ids
 }
@@ -334,14 +334,14 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool)
 // them there. It does not wait for the answers.
 func (c *childRun) relayQuestions(ctx context.Context) {
 	var questions []event.Interrupt
-	for _, i := range c.waiting {
-		if c.askedIDs[i.ID] {
+	for _, question := range c.waiting {
+		if c.askedIDs[question.ID] {
 			continue
 		}
-		c.askedIDs[i.ID] = true
-		i.CallID = c.exec.CallID
-		i.ChildRunID = cmp.Or(i.ChildRunID, c.id) // a question of a grandchild keeps the grandchild's id
-		questions = append(questions, i)
+		c.askedIDs[question.ID] = true
+		question.CallID = c.exec.CallID
+		question.ChildRunID = cmp.Or(question.ChildRunID, c.id) // a question of a grandchild keeps the grandchild's id
+		questions = append(questions, question)
 	}
 	if c.loop.agent.Repeat != nil {
 		// Ask each question by itself, because the recording determines the order of their events.
@@ -357,18 +357,18 @@ func (c *childRun) relayQuestions(ctx context.Context) {
 // child. The first error goes to c.failed.
 func (c *childRun) askOwner(ctx context.Context, questions []event.Interrupt) {
 	c.asking.Go(func() {
-		err := func() (err error) {
-			defer recoverTo(&err)
-			_, err = c.loop.askOwnerAll(ctx, questions, func(n int, answer resolution) error {
+		err := catchPanic(func() error {
+			_, err := c.loop.askOwnerAll(ctx, questions, func(n int, answer resolution) error {
 				return c.forwardAnswer(ctx, questions[n].ID, answer)
 			})
 			return err
-		}()
-		if err != nil {
-			select {
-			case c.failed <- err:
-			default:
-			}
+		})
+		if err == nil {
+			return
+		}
+		select {
+		case c.failed <- err:
+		default: // an earlier error has not been received yet
 		}
 	})
 }

@@ -276,10 +276,7 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 		return nil
 	}
 	end := event.RunError{Code: "internal", Message: internalErrorMessage}
-	err = func() (err error) {
-		defer recoverTo(&err)
-		return a.appendTerminal(ctx, r, end, errors.New("its end panicked"))
-	}()
+	err = catchPanic(func() error { return a.appendTerminal(ctx, r, end, errors.New("its end panicked")) })
 	if err != nil { // the code that panicked may be that of the deliveries, the thread or the writer
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}

@@ -114,7 +114,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	case a.Hooks == nil, isRefused, endsRun:
 		return exec.result, err
 	case ctx.Err() != nil:
-		return exec.unreviewedFailure(ctx, err)
+		return nil, exec.unreviewedFailure(ctx, err)
 	}
 	request := exec.postHookCall(failed)
 	reply, hookErr := a.Hooks.Ask(ctx, request)
@@ -124,7 +124,7 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	}
 	switch {
 	case ctx.Err() != nil:
-		return exec.unreviewedFailure(ctx, err)
+		return nil, exec.unreviewedFailure(ctx, err)
 	case hookErr != nil:
 		a.logHookFailure(ctx, exec, request.Hook, hookErr)
 		return exec.result, err
@@ -191,12 +191,12 @@ func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*conten
 }
 
 // unreviewedFailure returns the failure of a call for which ctx ended before the hook replied: err, or a cancellation
-// in place of a result that the hook has not seen. The result that it returns is always nil.
-func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) (*content.Result, error) {
+// in place of a result that the hook has not seen.
+func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) error {
 	if err == nil {
-		err = exec.canceledFailure(ctx)
+		return exec.canceledFailure(ctx)
 	}
-	return nil, err
+	return err
 }
 
 // hookCall returns the request to a hook about the call, without a result or failure.

@@ -85,17 +85,17 @@ func (l *loop) askOwnerAll(
 
 	errs := make([]error, len(questions))
 	var wg sync.WaitGroup
-	for n, i := range open {
-		if i == nil {
+	for n, question := range open {
+		if question == nil {
 			continue
 		}
-		if !i.isAsked { // openQuestions leaves out questions beyond maxElicitations
+		if !question.isAsked { // openQuestions leaves out questions beyond maxElicitations
 			resolved[n] = resolution{unanswered: errTooManyOpen}
 			continue
 		}
 		wg.Go(func() {
 			defer recoverTo(&errs[n])
-			resolved[n], errs[n] = l.awaitResolution(ctx, i)
+			resolved[n], errs[n] = l.awaitResolution(ctx, question)
 			if errs[n] == nil {
 				errs[n] = onResolved(n, resolved[n])
 			}
@@ -138,18 +138,18 @@ func (l *loop) awaitResolution(ctx context.Context, question *interrupt) (resolu
 // The field notifying is set before the events are appended, since the run must not be parked before the hook replies.
 func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	var unreported []*interrupt
-	for _, i := range open {
-		if i != nil && l.mustCallInterruptHook(i) {
-			i.notifying = true
-			unreported = append(unreported, i)
+	for _, question := range open {
+		if question != nil && l.mustCallInterruptHook(question) {
+			question.notifying = true
+			unreported = append(unreported, question)
 		}
 	}
 	if err := l.run.suspension.openInterrupts(ctx, open); err != nil {
 		return err
 	}
-	for _, i := range unreported {
-		if i.isAsked {
-			l.callInterruptHook(ctx, i)
+	for _, question := range unreported {
+		if question.isAsked {
+			l.callInterruptHook(ctx, question)
 		}
 	}
 	return nil
@@ -168,12 +168,12 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt
 	rec.ID = cmp.Or(rec.ID, newID("int"))
 	rec.CreatedAt = now.UnixMilli()
 	rec.ExpiresAt = min(expires.UnixMilli(), cmp.Or(rec.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
-	i := newInterrupt(rec)
+	question := newInterrupt(rec)
 	if !canAnswer {
 		res := resolution{unanswered: errNobodyToAsk}
-		return i, &res, l.run.suspension.recordUnanswered(ctx, i, res)
+		return question, &res, l.run.suspension.recordUnanswered(ctx, question, res)
 	}
-	return i, nil, nil
+	return question, nil, nil
 }
 
 // awaitAnswer waits until the question is answered or expires, or until ctx ends, and returns the resolution.
@@ -299,15 +299,15 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 			return &InputError{answers[n].ID, err}
 		}
 	}
-	for n, i := range asked {
-		err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], caller))
+	for n, question := range asked {
+		err := a.Log.AddInput(ctx, run, question.ID, encodeInput(answers[n], caller))
 		switch {
 		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
 			return ErrAnswered
 		case err != nil:
 			return fmt.Errorf("give an answer: %w", err)
 		}
-		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", caller.Subject)
+		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", question.ID, "kind", question.Kind, "subject", caller.Subject)
 	}
 	return a.awaitResolutions(ctx, r, asked)
 }
@@ -335,8 +335,8 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 // resolutionWait. run is the run as it was before the answers were stored.
 func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []event.Interrupt) error {
 	open := make(map[string]bool, len(asked))
-	for _, i := range asked {
-		open[i.ID] = true
+	for _, question := range asked {
+		open[question.ID] = true
 	}
 	timeout := time.NewTimer(resolutionWait)
 	defer timeout.Stop()
@@ -371,9 +371,9 @@ func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []eve
 // cannot be answered, or those of the log.
 func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (event.Interrupt, error) {
 	if s, waits := run.Last.Body.(event.Suspended); waits {
-		for _, i := range s.Interrupts {
-			if i.ID == id {
-				return i, nil
+		for _, question := range s.Interrupts {
+			if question.ID == id {
+				return question, nil
 			}
 		}
 	}

@@ -349,9 +349,9 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 
 // reopenedInterrupt returns a question that another process has asked, marked as asked.
 func reopenedInterrupt(rec event.Interrupt) *interrupt {
-	i := newInterrupt(rec)
-	i.isAsked = true
-	return i
+	question := newInterrupt(rec)
+	question.isAsked = true
+	return question
 }
 
 // replayedElicitation looks for a question of the server of a call that another process has asked, and returns the same

@@ -312,16 +312,17 @@ func errorAttrs(err error) []slog.Attr {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
+// catchPanic calls f and returns its error. A panic in f becomes an error too.
+func catchPanic(f func() error) (err error) {
+	defer recoverTo(&err)
+	return f()
+}
+
 // runGuarded calls f, which works for the run in another goroutine than the run's own. A panic in f cancels this run
-// with a *panicError. Every goroutine, timer and callback of a run must use runGuarded or recoverTo, since a panic
-// that is not recovered ends the process with all its runs.
+// with a *panicError. Every goroutine, timer and callback of a run must use runGuarded, catchPanic or recoverTo, since a
+// panic that is not recovered ends the process with all its runs.
 func (r *run) runGuarded(f func()) {
-	var err error
-	func() {
-		defer recoverTo(&err)
-		f()
-	}()
-	if err != nil {
+	if err := catchPanic(func() error { f(); return nil }); err != nil {
 		r.cancel(err)
 	}
 }

@@ -137,16 +137,16 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 		return s.openTogether(ctx, all)
 	}
 	// In a rerun, each question waits for its place in the recording, which also says when the run is suspended.
-	for _, i := range all {
-		if i == nil {
+	for _, question := range all {
+		if question == nil {
 			continue
 		}
-		if !i.isAsked {
-			if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
+		if !question.isAsked {
+			if err := s.run.awaitOrder(ctx, question.Body()); err != nil {
 				return err
 			}
 		}
-		if err := s.openTogether(ctx, []*interrupt{i}); err != nil {
+		if err := s.openTogether(ctx, []*interrupt{question}); err != nil {
 			return err
 		}
 	}
@@ -165,26 +165,26 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 			elicitations++
 		}
 	}
-	for _, i := range all {
-		if i == nil {
+	for _, question := range all {
+		if question == nil {
 			continue
 		}
-		if i.Kind == event.KindElicitation {
+		if question.Kind == event.KindElicitation {
 			if elicitations == maxElicitations {
 				continue
 			}
 			elicitations++
 		}
-		s.addOpenLocked(i)
-		if i.isAsked {
+		s.addOpenLocked(question)
+		if question.isAsked {
 			continue
 		}
 		// Append even if ctx has ended: awaitAnswer then withdraws the question at once.
-		if err := s.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
-			s.removeOpenLocked(i)
+		if err := s.run.out.Append(context.WithoutCancel(ctx), question.Body()); err != nil {
+			s.removeOpenLocked(question)
 			return err
 		}
-		i.isAsked = true
+		question.isAsked = true
 		s.resumeLocked()
 	}
 	return s.suspendIfBlockedLocked()
@@ -282,8 +282,8 @@ func (s *suspension) suspendIfBlockedLocked() error {
 			}
 		}
 		all := make([]event.Interrupt, len(s.open))
-		for n, i := range s.open {
-			all[n] = i.Interrupt
+		for n, question := range s.open {
+			all[n] = question.Interrupt
 		}
 		// Pause the clock first. The time that the log takes does not count for the run, and a budget event of the
 		// clock could not be appended after the event suspended.
@@ -308,8 +308,8 @@ func (s *suspension) isBlockedLocked() bool {
 		return false
 	}
 	asking := make(map[string]bool, len(s.open)) // by id, the calls that wait for the answer to an open question
-	for _, i := range s.open {
-		asking[i.CallID] = true
+	for _, question := range s.open {
+		asking[question.CallID] = true
 	}
 	for id, blocked := range s.inFlight {
 		if !blocked && !asking[id] && !s.awaitingCharge[id] {
@@ -326,8 +326,8 @@ func (s *suspension) canParkLocked() bool {
 	if s.run.job == nil || !s.run.agent.Durable {
 		return false
 	}
-	for _, i := range s.open {
-		if i.HeldOpen || i.notifying || len(i.answer) > 0 || i.timeLeft(s.run.agent.Log.Now()) <= 0 {
+	for _, question := range s.open {
+		if question.HeldOpen || question.notifying || len(question.answer) > 0 || question.timeLeft(s.run.agent.Log.Now()) <= 0 {
 			return false
 		}
 	}
@@ -349,8 +349,8 @@ func (s *suspension) endNotification(question *interrupt) {
 func (s *suspension) earliestExpiry() (first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, i := range s.open {
-		if t := time.UnixMilli(i.ExpiresAt); first.IsZero() || t.Before(first) {
+	for _, question := range s.open {
+		if t := time.UnixMilli(question.ExpiresAt); first.IsZero() || t.Before(first) {
 			first = t
 		}
 	}
@@ -379,8 +379,8 @@ func (s *suspension) awaitedInputs() map[string]bool {
 	if ids == nil {
 		ids = make(map[string]bool, len(s.open))
 	}
-	for _, i := range s.open {
-		ids[i.ID] = true
+	for _, question := range s.open {
+		ids[question.ID] = true
 	}
 	return ids
 }

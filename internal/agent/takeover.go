@@ -244,11 +244,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 func (a *Agent) releaseClaim(job event.Job) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	err := func() (err error) {
-		defer recoverTo(&err)
-		return job.Release(ctx)
-	}()
-	if err != nil {
+	if err := catchPanic(func() error { return job.Release(ctx) }); err != nil {
 		a.Logger.Warn("failed to release a run", "run_id", job.Run(), "error", err)
 	}
 }

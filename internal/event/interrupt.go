@@ -103,9 +103,9 @@ type openInterrupt struct {
 }
 
 // applyInterruptLocked is the part of applyLocked for suspended, for interrupts and for their resolutions. For these it
-// returns ok, and a reason if the event may not come now. An interrupt of a call needs a running call, an interrupt
+// returns true, and a reason if the event may not come now. An interrupt of a call needs a running call, an interrupt
 // about a budget must come between two steps, and a resolution needs an open interrupt. The caller holds w.mu.
-func (w *Writer) applyInterruptLocked(body Body) (reason string, ok bool) {
+func (w *Writer) applyInterruptLocked(body Body) (reason string, handled bool) {
 	switch body := body.(type) {
 	case Suspended:
 		switch {

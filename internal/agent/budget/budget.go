@@ -165,16 +165,16 @@ func (b *Budget) spentLocked() string {
 func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countTokensLocked(used)
+	b.countTokensLocked(used, b.CostOf(used))
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost)
 }
 
-// countTokensLocked counts the tokens of a model call, and their cost if the model has a price.
-func (b *Budget) countTokensLocked(used event.Usage) {
+// countTokensLocked counts tokens and their cost; nil if the cost is unknown.
+func (b *Budget) countTokensLocked(used event.Usage, cost *float64) {
 	b.input.used += float64(used.InputTokens)
 	b.output.used += float64(used.OutputTokens)
 	b.total.used += float64(used.TotalTokens)
-	if cost := b.CostOf(used); cost != nil {
+	if cost != nil {
 		b.cost.used += *cost
 	}
 }
@@ -346,13 +346,8 @@ func (b *Budget) RestoreChild(spent event.Spent) {
 
 // countChildLocked counts what a child run has used.
 func (b *Budget) countChildLocked(spent event.Spent) {
-	b.input.used += float64(spent.Usage.InputTokens)
-	b.output.used += float64(spent.Usage.OutputTokens)
-	b.total.used += float64(spent.Usage.TotalTokens)
+	b.countTokensLocked(spent.Usage, spent.Cost)
 	b.calls.used += float64(spent.Calls)
-	if spent.Cost != nil {
-		b.cost.used += *spent.Cost
-	}
 }
 
 // Status returns how much is used of the limit with that name.
@@ -406,7 +401,7 @@ func (b *Budget) RestoreCall(index int, charged bool) {
 func (b *Budget) RestoreSampled(used event.Usage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countTokensLocked(used)
+	b.countTokensLocked(used, b.CostOf(used))
 	b.sampled = used
 }
 

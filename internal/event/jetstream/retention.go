@@ -356,7 +356,7 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 		}
 		return ended, 0, err
 	}
-	hasEnded, err := l.isExpired(ctx, message{}, *last, true, true)
+	hasEnded, err := l.isExpired(ctx, message{}, last, true)
 	if err != nil || !hasEnded {
 		return ended, last.pos, err
 	}
@@ -381,11 +381,15 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort b
 	if err != nil {
 		return spaceShort, err
 	}
-	for _, msg := range entries {
-		last, hasEvents := lastEvents[runSubject(lastToken(msg.subject), eventToken)]
-		expired, err := l.isExpired(ctx, msg, last, hasEvents, spaceShort)
+	for _, entry := range entries {
+		id := lastToken(entry.subject)
+		var last *message
+		if found, hasEvents := lastEvents[runSubject(id, eventToken)]; hasEvents {
+			last = &found
+		}
+		expired, err := l.isExpired(ctx, entry, last, spaceShort)
 		if err == nil && expired && l.clustered {
-			expired, err = l.confirmExpired(ctx, msg, spaceShort)
+			expired, err = l.confirmExpired(ctx, entry, spaceShort)
 		}
 		if err != nil {
 			return spaceShort, err
@@ -393,37 +397,39 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort b
 		if !expired {
 			continue
 		}
-		if err := l.deleteRun(ctx, lastToken(msg.subject), msg.subject); err != nil {
+		if err := l.deleteRun(ctx, id, entry.subject); err != nil {
 			return spaceShort, err
 		}
-		l.sizes.Forget(lastToken(msg.subject))
+		l.sizes.Forget(id)
 		l.expired.Add(1)
-		if spaceShort {
-			if spaceShort, err = l.isSpaceShort(ctx); err != nil {
-				return spaceShort, err
-			}
+		if !spaceShort {
+			continue
+		}
+		if spaceShort, err = l.isSpaceShort(ctx); err != nil {
+			return spaceShort, err
 		}
 	}
 	return spaceShort, nil
 }
 
-// isExpired reports whether the run of an index entry is to be deleted. last is the run's last message if hasEvents is
-// set; otherwise entry gives the run's age. If spaceShort is set, any run that has ended is to be deleted.
-func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spaceShort bool) (bool, error) {
-	if !hasEvents { // the run was never started, or the stream has dropped its events
+// isExpired reports whether the run of an index entry is to be deleted. last is the run's last message. If it is nil,
+// the run was never started or the stream has dropped its events, and entry gives the run's age. If spaceShort is set,
+// any run that has ended is to be deleted.
+func (l *Log) isExpired(ctx context.Context, entry message, last *message, spaceShort bool) (bool, error) {
+	if last == nil {
 		age := l.Now().Sub(entry.time)
 		return age >= l.retention || age >= abandonedAfter, nil
 	}
-	e, _, err := l.readEvent(ctx, last)
+	e, _, err := l.readEvent(ctx, *last)
 	if errors.Is(err, event.ErrUnavailable) {
 		return false, err
 	}
 	ended := err != nil || e.Terminal() // a run whose last event cannot be decoded counts as ended
 	age := l.Now().Sub(last.time)
-	if isAbandoned(last) {
+	switch {
+	case isAbandoned(*last):
 		return age >= startTimeout, nil
-	}
-	if ended && (spaceShort || age >= l.retention) {
+	case ended && (spaceShort || age >= l.retention):
 		return true, nil
 	}
 	return age >= abandonedAfter, nil
@@ -433,11 +439,8 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spa
 // the newest messages, or all of them if it has just joined.
 func (l *Log) confirmExpired(ctx context.Context, entry message, spaceShort bool) (bool, error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, err
-	case last == nil:
-		return l.isExpired(ctx, entry, message{}, false, spaceShort)
 	}
-	return l.isExpired(ctx, entry, *last, true, spaceShort)
+	return l.isExpired(ctx, entry, last, spaceShort)
 }
