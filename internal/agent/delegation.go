@@ -121,7 +121,7 @@ func (c *childRun) open(ctx context.Context) error {
 // awaitStart reports whether the child with that id has begun. It waits for the first event for at most
 // childStartWait, and then deletes the child and returns false. A child whose events cannot be read counts as begun,
 // unless the log does not answer (event.ErrUnavailable).
-func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
+func (c *childRun) awaitStart(ctx context.Context, id string) (hasBegun bool, _ error) {
 	log := c.loop.agent.Log
 	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
 		return false, nil // the other process died before it created the child
@@ -438,11 +438,10 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 	if err != nil || level > definition.MaxLevels {
 		return event.Spent{}
 	}
-
 	model := ""
 	children := event.Spent{Cost: new(float64)} // 0, since nil means an unknown cost
 	for _, e := range events {
-		child := ""
+		childID := ""
 		switch body := e.Body.(type) {
 		case event.Start:
 			model = body.Model
@@ -452,23 +451,21 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 			}
 		case event.ToolResult:
 			spent.Calls++
-			child = body.ChildRunID
+			childID = body.ChildRunID
 		case event.ToolError:
-			kind := mcp.ErrorKind(body.Kind)
-			wasMade := kind != mcp.Denied && kind != mcp.UnknownTool && kind != mcp.InvalidArguments
-			if wasMade {
+			isRefused := slices.Contains([]mcp.ErrorKind{mcp.Denied, mcp.UnknownTool, mcp.InvalidArguments}, mcp.ErrorKind(body.Kind))
+			if !isRefused {
 				spent.Calls++
 			}
-			child = body.ChildRunID
+			childID = body.ChildRunID
 		case event.FinalAnswer: // its sums include what servers and children have used, except for the number of calls
 			cost := costOfUsage(body.Metadata.Usage, body.Metadata.Cost)
 			return event.Spent{Usage: body.Metadata.Usage, Cost: cost, Calls: spent.Calls + children.Calls}
 		}
-		if child != "" {
-			children = children.Plus(a.spentBy(ctx, child, level+1))
+		if childID != "" {
+			children = children.Plus(a.spentBy(ctx, childID, level+1))
 		}
 	}
-
 	spent.Cost = costOfUsage(spent.Usage, a.priceOf(model).CostOf(spent.Usage.InputTokens, spent.Usage.OutputTokens))
 	return spent.Plus(children)
 }

@@ -61,24 +61,22 @@ func (l *loop) askOwnerAll(
 	if onResolved == nil {
 		onResolved = func(int, resolution) error { return nil }
 	}
-
-	resolved := make([]resolution, len(questions))
+	resolutions := make([]resolution, len(questions))
 	open := make([]*interrupt, len(questions)) // nil for a question that needs no answer any more
 	for n, question := range questions {
-		i, res, err := l.prepareQuestion(ctx, question)
-		if err != nil {
+		var resolved *resolution
+		var err error
+		if open[n], resolved, err = l.prepareQuestion(ctx, question); err != nil {
 			return nil, err
 		}
-		if res != nil {
-			resolved[n] = *res
-			if err := onResolved(n, *res); err != nil {
-				return nil, err
-			}
+		if resolved == nil {
 			continue
 		}
-		open[n] = i
+		resolutions[n] = *resolved
+		if err := onResolved(n, *resolved); err != nil {
+			return nil, err
+		}
 	}
-
 	if err := l.openQuestions(ctx, open); err != nil {
 		return nil, err
 	}
@@ -86,29 +84,27 @@ func (l *loop) askOwnerAll(
 	errs := make([]error, len(questions))
 	var wg sync.WaitGroup
 	for n, question := range open {
-		if question == nil {
-			continue
+		switch {
+		case question == nil: // resolved above
+		case !question.isAsked: // openQuestions leaves out questions beyond maxElicitations
+			resolutions[n] = resolution{unanswered: errTooManyOpen}
+		default:
+			wg.Go(func() {
+				defer recoverTo(&errs[n])
+				resolutions[n], errs[n] = l.awaitResolution(ctx, question)
+				if errs[n] == nil {
+					errs[n] = onResolved(n, resolutions[n])
+				}
+			})
 		}
-		if !question.isAsked { // openQuestions leaves out questions beyond maxElicitations
-			resolved[n] = resolution{unanswered: errTooManyOpen}
-			continue
-		}
-		wg.Go(func() {
-			defer recoverTo(&errs[n])
-			resolved[n], errs[n] = l.awaitResolution(ctx, question)
-			if errs[n] == nil {
-				errs[n] = onResolved(n, resolved[n])
-			}
-		})
 	}
-
 	wg.Wait()
-	return resolved, errors.Join(errs...)
+	return resolutions, errors.Join(errs...)
 }
 
 // prepareQuestion finds the question rec in the replayed state, or makes a new question of it, and makes the inbox
 // expect its answer. If the question is resolved already, or no person can be asked, it returns the resolution instead.
-func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
+func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
 	i, res, err := l.replayedQuestion(ctx, rec)
 	if err == nil && i == nil && res == nil {
 		i, res, err = l.newQuestion(ctx, rec)
@@ -158,7 +154,7 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 // newQuestion returns the question rec, completed with an id and its times. The question is not asked yet. It expires
 // after InputTimeout, or at rec.ExpiresAt if that is set and earlier. If no person can be asked, newQuestion appends
 // the question with its resolution, and returns the resolution, which is nil otherwise.
-func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
+func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
 	canAnswer := l.run.req.canAnswer(rec.Kind)
 	now := l.agent.Log.Now()
 	expires := now // a question that no person can answer expires at once

@@ -259,8 +259,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
 	defer cancel()
-	agent := r.agent
-	events, readErr := agent.allEvents(ctx, r.ID)
+	events, readErr := r.agent.allEvents(ctx, r.ID)
 	if readErr == nil && len(events) == 0 && badCheckpoint == nil {
 		return r.startClaimed(ctx)
 	}
@@ -275,14 +274,30 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 			return err
 		}
 	}
+	if err := r.restoreState(ctx, events); err != nil {
+		return err
+	}
+	if r.req.Awaited && r.replayed.Suspended {
+		// At the first suspension, the caller was asked to fetch the answer later. Since then the run needs no reader.
+		r.agent.mu.Lock()
+		r.Background = true
+		r.agent.mu.Unlock()
+	}
+	r.agent.Logger.InfoContext(ctx, "run taken over",
+		"run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
+	return nil
+}
 
+// restoreState stores that this process takes the run over, sets r.replayed from events, all events of the run so far,
+// and from its notes and inputs, and starts to receive inputs. It returns an *unrecoverableError for a run that its
+// process was ending for a reason that the log does not have.
+func (r *run) restoreState(ctx context.Context, events []event.Event) error {
 	notes, err := r.beginAttempt(ctx, events)
 	if err != nil {
 		return err
 	}
-
-	// The inputs so far are part of the state that is replayed. They are read before the inbox starts to listen, because
-	// its goroutine calls receiveAvailable too, and only one goroutine may call it at a time.
+	// The inputs are read before the inbox starts to listen, because its goroutine calls receiveAvailable too, and only
+	// one goroutine may call it at a time.
 	inputs, _, err := r.inbox.receiveAvailable(ctx)
 	if err != nil {
 		return fmt.Errorf("read the inputs of a run: %w", err)
@@ -293,14 +308,6 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if r.replayed.Ending && !hasCause {
 		return &unrecoverableError{"The process that executed the run died while it ended it.", errors.New("its end has no cause")}
 	}
-	if r.req.Awaited && r.replayed.Suspended {
-		// At the first suspension, the caller was asked to fetch the answer later. Since then the run needs no reader.
-		agent.mu.Lock()
-		r.Background = true
-		agent.mu.Unlock()
-	}
-
-	agent.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
 	return nil
 }
 

@@ -83,7 +83,7 @@ func (m *Memory) hasRoom(request int64) bool {
 
 // reserve takes memory for a run whose request holds that many bytes. If not enough is left, it returns nil and false;
 // with force it takes the memory all the same. A nil Memory returns nil and true.
-func (m *Memory) reserve(request int64, force bool) (*Reservation, bool) {
+func (m *Memory) reserve(request int64, force bool) (reservation *Reservation, enough bool) {
 	if m == nil {
 		return nil, true
 	}

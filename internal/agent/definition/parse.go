@@ -234,13 +234,7 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 		agent.Agents, err = p.readList(node, name, maxList, maxItem)
 		p.askedNodes[agent.ID] = node
 	case "approval":
-		var text string
-		if text, err = p.readText(node, name, 1, maxItem); err == nil {
-			agent.Approval = config.Approval(text)
-			if !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, agent.Approval) {
-				err = p.errorAt(node, "approval must be never, destructive or always")
-			}
-		}
+		agent.Approval, err = p.readApproval(node)
 	case "max_turns":
 		var turns int64
 		turns, err = p.readWhole(node, name)
@@ -257,6 +251,16 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 		return errUnknown
 	}
 	return err
+}
+
+// readApproval reads the member approval, which says for which tools each call needs a person's consent.
+func (p *parser) readApproval(node *yaml.Node) (config.Approval, error) {
+	text, err := p.readText(node, "approval", 1, maxItem)
+	approval := config.Approval(text)
+	if err == nil && !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, approval) {
+		err = p.errorAt(node, "approval must be never, destructive or always")
+	}
+	return approval, err
 }
 
 // checkDelegation returns an error if an agent lists an agent that it cannot ask, or if an agent could ask itself

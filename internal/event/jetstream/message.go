@@ -131,7 +131,7 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 
 // readEvents returns the events in a message and its writerID. From a control message it returns the one event that the
 // message repeats, or none if the run has no event yet. If the payload is in parts, it reads them from the stream.
-func (c *client) readEvents(ctx context.Context, msg message) ([]event.Event, writerID, error) {
+func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, by writerID, _ error) {
 	by, err := parseWriterID(msg.header)
 	if err != nil || by.seq == 0 { // 0: a control message before the first event
 		return nil, by, err
@@ -174,7 +174,7 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 
 // readEvent returns the last event in a message and the writerID of the message. The event is zero if the message has
 // none: a control message before the first event.
-func (c *client) readEvent(ctx context.Context, msg message) (event.Event, writerID, error) {
+func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, by writerID, _ error) {
 	events, by, err := c.readEvents(ctx, msg)
 	if len(events) == 0 {
 		return event.Event{}, by, err

@@ -102,7 +102,7 @@ const removalTTL = time.Minute
 // Value implements values.Store. The revision is the pos of the key's message. Value asks the
 // leader, since a replica of the stream may have an older value, such as a refresh token that was
 // used already.
-func (c *client) Value(ctx context.Context, key values.Key) ([]byte, uint64, error) {
+func (c *client) Value(ctx context.Context, key values.Key) (value []byte, revision uint64, _ error) {
 	m, err := c.readLastFromLeader(ctx, valuesName, valuePrefix+key.String())
 	if err != nil || m == nil {
 		return nil, 0, err

@@ -376,7 +376,7 @@ func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry
 
 // expireEntries deletes the expired runs among some index entries and, while space is short,
 // those that have ended. It reports whether space is still short. Without spaceShort it does not examine the space.
-func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (bool, error) {
+func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (stillShort bool, _ error) {
 	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
 		return spaceShort, err

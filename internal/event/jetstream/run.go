@@ -469,7 +469,7 @@ func (l *Log) neverHasEvents(ctx context.Context, rec *record) (bool, error) {
 
 // mayHaveDropped reports whether the stream may have dropped events of a run because of its size limit: its oldest
 // message is younger than the run, and it is at least half full.
-func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (bool, error) {
+func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (dropped bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	info, err := l.streamInfo(ctx, l.runsStream)

@@ -41,7 +41,7 @@ func backoffDelay(try int) time.Duration {
 // parseRetryAfter returns the delay that a Retry-After header asks for: seconds or an HTTP date (RFC 9110, section
 // 10.2.3). It accepts fractions of seconds, which some gateways send. A date in the past is a delay of 0, and the
 // longest delay is maxParsedRetryAfter. It returns false if value is empty, negative or malformed.
-func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
+func parseRetryAfter(value string, now time.Time) (delay time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
 	if value == "" {
 		return 0, false

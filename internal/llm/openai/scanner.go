@@ -168,7 +168,7 @@ func (s *jsonScanner) unquoteString(raw []byte) string {
 
 // readInteger reads an integer and returns true. For any other value it returns 0 and false; except for null, that is a
 // typeErr.
-func (s *jsonScanner) readInteger(member string) (int64, bool) {
+func (s *jsonScanner) readInteger(member string) (value int64, ok bool) {
 	if c := s.peekKind(); c != '-' && (c < '0' || c > '9') {
 		s.skipMismatch(member)
 		return 0, false

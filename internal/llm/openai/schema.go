@@ -90,7 +90,7 @@ func (root orderedObject) decodeParts(list []json.RawMessage) (parts []orderedOb
 
 // resolveRef returns the schema that ref, the JSON of a reference such as "#/$defs/point", points to within root. It
 // returns false if ref is nil, points outside of root, or does not point to an object.
-func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) {
+func (root orderedObject) resolveRef(ref json.RawMessage) (target orderedObject, ok bool) {
 	var pointer string
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
 		return nil, false
@@ -290,7 +290,7 @@ func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value)
 
 // decodeObject returns the members of the JSON object raw. It returns nil and false if raw is not an object or not
 // JSON.
-func decodeObject(raw json.RawMessage) (orderedObject, bool) {
+func decodeObject(raw json.RawMessage) (members orderedObject, ok bool) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw), laxJSON...)
 	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
 		return nil, false

@@ -10,7 +10,7 @@ import (
 )
 
 // find returns the tool called name, with upper and lower case distinguished, and whether it was offered.
-func (tools toolSet) find(name string) (llm.Tool, bool) {
+func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
 	for _, t := range tools {
 		if t.Name == name {
 			return t, true

@@ -25,7 +25,7 @@ var headerLine = regexp.MustCompile("(?m)^[ \t>*#`-]*TOOL[ \t*`]*:[ \t*`\"']*([\
 // such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or nothing but a tool's
 // name. The call's arguments are the model's words, of which it takes maxNearMiss bytes. They are not JSON, so the call
 // fails and its error shows the model the form of a call.
-func (e *extractor) findNearMiss(answer string) (writtenCall, bool) {
+func (e *extractor) findNearMiss(answer string) (call writtenCall, found bool) {
 	if m := headerLine.FindStringSubmatchIndex(answer); m != nil {
 		name := strings.TrimRight(answer[m[2]:m[3]], "./")
 		excerpt := strings.TrimSpace(answer[m[0]:])

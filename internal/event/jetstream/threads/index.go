@@ -136,7 +136,7 @@ func (s *Store) forgetLocked(key string) {
 
 // cachedHead returns the head of a thread from the index. If the index has none, or the thread has expired, it returns
 // a zero head and false. The head may be up to pollInterval older than that of the leader.
-func (s *Store) cachedHead(owner event.Owner, id string) (head, bool) {
+func (s *Store) cachedHead(owner event.Owner, id string) (h head, known bool) {
 	s.mu.Lock()
 	h, ok := s.heads[keyOf(owner, id)]
 	s.mu.Unlock()

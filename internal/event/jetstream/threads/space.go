@@ -125,7 +125,7 @@ func (s *Store) measureExcess(ctx context.Context) (heads, turns int64, err erro
 
 // dropThread deletes a thread and reports whether it did. If h is no longer the head of the thread, dropThread keeps
 // the thread and reads its head into the index, so that the next dropOrder has it.
-func (s *Store) dropThread(ctx context.Context, h head) (bool, error) {
+func (s *Store) dropThread(ctx context.Context, h head) (dropped bool, _ error) {
 	dropped, err := s.deleteHead(ctx, h)
 	if err != nil || dropped {
 		return dropped, err

@@ -112,7 +112,7 @@ func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, ed
 // replaceHead publishes after in place of the head before, sets after.pos, and adds after to the index. It reports
 // false if before is no longer the head of the thread. If the stream is full, it deletes other threads first, and
 // returns the error of the stream if there is still no space.
-func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool, error) {
+func (s *Store) replaceHead(ctx context.Context, before head, after *head) (replaced bool, _ error) {
 	m, err := after.toMsg()
 	if err != nil {
 		return false, err
@@ -214,7 +214,7 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 // is alone, the tombstone is only for a restart after a kill, so deleteHead removes it after the turns: a full disk has
 // no space to keep it. An account that is full refuses even a tombstone. Then deleteHead removes the head first, and
 // writes the tombstone for the other processes last.
-func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
+func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) {
 	tombstone, err := s.newTombstone(h)
 	if err != nil {
 		return false, err
