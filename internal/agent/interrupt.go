@@ -50,11 +50,8 @@ func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resoluti
 
 // askOwnerAll asks several questions at the same time, blocks until all are resolved, and returns their resolutions in
 // order. The run is not suspended before all questions are in the log. If onResolved is not nil, askOwnerAll calls it
-// with each resolution as soon as the log has the resolution; the calls may be concurrent.
-//
-// Each question goes through these steps. It is found in the replayed state, or is new. The inbox expects its answer
-// before its event is appended, since a reader may answer as soon as it sees the event. It is resolved by the event
-// that resolveInterrupt appends. An error leaves questions open for the next process.
+// with each resolution as soon as the log has the resolution; the calls may be concurrent. A question that another
+// process has asked is not asked again. An error leaves questions open for the next process.
 func (l *loop) askOwnerAll(
 	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
 ) ([]resolution, error) {
@@ -115,7 +112,7 @@ func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (open *
 	if rec.Kind == event.KindBudget {
 		i.operatorLimit = l.operatorLimit(rec.Limit)
 	}
-	l.run.inbox.expectAnswer(i)
+	l.run.inbox.expectAnswer(i) // before its event is appended, since a reader may answer as soon as it sees the event
 	return i, nil, nil
 }
 
@@ -172,14 +169,10 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (_ *interru
 	return question, nil, nil
 }
 
-// awaitAnswer waits until the question is answered or expires, or until ctx ends, and returns the resolution.
-//
-// The log decides whether an answer was in time. It accepts one input for each question, so storing closedInput fails
-// if an answer is stored already. That answer counts, although the time is over here, because the person has been
-// informed that it counts. awaitAnswer then waits until the inbox delivers it.
-//
-// If the run is relinquished, awaitAnswer returns the cause as an error and stores nothing, so that the question stays
-// open for the next process.
+// awaitAnswer waits until the question is answered or expires, or until ctx ends, and returns the resolution. The log
+// decides whether an answer was in time: it accepts one input for each question, so storing closedInput fails if an
+// answer is stored already. That answer counts, because the person has been informed that it counts. If the run is
+// relinquished, awaitAnswer returns the cause and stores nothing, so that the question stays open for the next process.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()

@@ -16,13 +16,11 @@ import (
 )
 
 // runTurns runs the turns of a run and returns its terminal event. In each turn the model answers and may ask for
-// tools, whose results go back to the model. The run ends when the model answers without a call, when it calls a
-// tool of the caller, or one turn after a limit is reached. Turns that are already in the log are replayed: they call
-// no model and no tool, and append no events.
+// tools, whose results go back to the model. The run ends when the model answers without a call, when it calls a tool
+// of the caller, or one turn after a limit is reached. Turns that are already in the log are replayed.
 //
-// Limits are checked twice in a turn. The check before the calls is needed because the model's output alone may have
-// used up a limit: all calls would then be refused, although a person could raise the limit. The check after the
-// calls decides whether the next turn is the last one, which has no tools. A limit does not cut a turn short.
+// Limits are checked before the calls, which would all be refused if the model's output has used up a limit, and after
+// them, to decide whether the next turn is the last one, which has no tools.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
 	if err := l.prepareRun(ctx); err != nil {

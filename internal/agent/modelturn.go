@@ -56,11 +56,9 @@ const maxTrimTries = 4
 // conversation to the model's context window, and trims it again if the provider refuses it as too long. final means
 // that the model is offered no tools. If the log already has the step, modelTurn restores it instead.
 //
-// The event step_end decides whether the step has happened. A process that takes over a run without the event
-// resets the step and asks the model again. Once the log has the event, the model is not asked again. So whatever
-// later steps need is stored before it: the text and the calls as events, the addition of the hook pre_model_call,
-// the decision of the hook model_result, which model answered, and the members that the endpoint requires in later
-// requests (writeExtensions).
+// The event step_end decides whether the step has happened. A process that takes over a run without the event resets
+// the step and asks the model again. So whatever later steps need of this step is stored before step_end, in events or
+// in notes.
 func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply, error) {
 	tools := l.offeredTools(final)
 	if s := l.replayed.Step(l.step + 1); s != nil {

@@ -172,14 +172,9 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 }
 
 // restoreCalls sets the outcomes of the turn's calls that have ended in other processes, and charges the budget for the
-// turn's calls as it was charged there. It returns the calls that remain to be made or refused. For each call, the log
-// says how far it came:
-//
-//   - It has ended: its outcome is set, and it is not executed. It is charged if it was sent.
-//   - It was sent, or its child was started: it is charged here, and executeToolCall decides what follows. The
-//     call is refused, since its outcome is unknown, or it continues with its pending input or its child.
-//   - Neither: it is not charged, and takes all the steps of a new call, except that questions which were asked
-//     about it are not asked again.
+// calls that were sent there. It returns the calls that remain to be made or refused. A call that was sent without an
+// outcome is among them: executeToolCall refuses it, since its outcome is unknown, or continues it with its pending
+// input or its child.
 func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {

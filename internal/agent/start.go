@@ -202,19 +202,13 @@ func (a *Agent) runInBackground(r *run) {
 	}()
 }
 
-// beginRun creates the run, its turn, its job and its first event in the log, in this order:
+// beginRun creates the run, its turn in the thread, its job and its first event in the log, in this order. The turn
+// comes before the job, because the checkpoint contains the earlier turns that beginTurn reads. The event comes last,
+// because a run with events and without a job would never end if its process died. On success, beginRun starts the
+// run's grace period.
 //
-//   - The run, with its idempotency key. If two requests have the same key, Create fails for one of them.
-//   - Its turn in the thread. This fails if the thread has an active run beside which this run must not run. The
-//     turn comes before the job, because the checkpoint contains the earlier turns that beginTurn reads. The turn of
-//     a new thread may be stored together with the start event (event.Log.BeginThread).
-//   - The job with the checkpoint. If this process dies from here on, another process continues the run.
-//   - The start event. It comes after the job, because a run with events and without a job would never end if its
-//     process died.
-//
-// If a step fails, beginRun undoes the steps before it as far as the log answers. What it cannot undo is repaired
-// later: by the next question of the thread (thread.Store.Release), or by the process that claims the job. With a
-// *event.BusyError another run of the thread is active. On success, beginRun starts the run's grace period.
+// If a step fails, beginRun undoes the steps before it as far as the log answers. The next question of the thread, or
+// the process that claims the job, repairs the rest. A *event.BusyError means that another run of the thread is active.
 func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	if err := a.Log.Create(ctx, r.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
@@ -304,13 +298,12 @@ func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot
 const maxAbandoned = 64
 
 // runByKey returns the run of an earlier request with the idempotency key of request. If there is none, or request has
-// no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the
-// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere. After maxAbandoned abandoned runs,
-// it returns the last of these.
+// no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the earlier
+// request was a different one, it returns ErrKeyReused or ErrKeyElsewhere.
 //
-// An abandoned run has no answer for its caller, so the idempotency key starts a new run. The abandoned run keeps the
-// key, and the key of the new run is derived from the idempotency key and the id of the abandoned run. So all
-// processes that share the log find the same new run.
+// An abandoned run has no answer for its caller, so the idempotency key starts a new run, up to maxAbandoned times. The
+// key of the new run is derived from the idempotency key and the id of the abandoned run, so that all processes that
+// share the log find the same new run.
 func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Request) (run event.Run, key string, err error) {
 	if request.IdempotencyKey == "" {
 		return event.Run{}, "", event.ErrNotFound

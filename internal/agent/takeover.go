@@ -387,12 +387,10 @@ func (r *run) repairTurn(ctx context.Context) error {
 }
 
 // releaseJob gives the job of a run that did not end here back to the log. A run that waits for a person is parked
-// until a person answers or a question expires, unless an answer has arrived already. Errors are only logged.
+// until a person answers or a question expires, unless an answer has arrived already. An answer that comes after
+// pendingInput has looked has a position after pos, so the log makes the job available again. Errors are only logged.
 //
-// No answer is lost between the decision to park and Park. pendingInput finds an answer that came before, and the job
-// is released instead. An answer that comes later has a position after pos, which Park is given, so the log makes the
-// job available again. NoteLeft comes before both: without the note, the next process counts this process as having
-// died (replay.Crashes), and ends the run after maxCrashes.
+// NoteLeft comes first: without it, the next process counts this process as having died (replay.Crashes).
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()

@@ -100,14 +100,12 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 }
 
 // runCalls executes the calls of a turn at the same time, except for calls that have ended in another process. It
-// returns one outcome for each call, in the order of calls. One call's failure does not affect the other calls. When
-// a hook ends the run, or the time for tools is used up, the calls in flight are cancelled. An error ends the run.
-// If the run's context has ended, the error is the cause of the context, and the errors of the calls are dropped.
+// returns one outcome for each call, in the order of calls. One call's failure does not affect the others. When a hook
+// ends the run, or the time for tools is used up, the calls in flight are cancelled. An error ends the run; if the
+// run's context has ended, it is the cause of the context.
 //
-// It returns when the goroutines of all calls have ended, so that no event of a call follows step_start of the
-// next step. Each goroutine writes only its own elements of outcomes and errs. When a goroutine ends, it first gives
-// up its place in the order of charges (SkipCall), for which later calls of the turn may wait. Then it removes its
-// call from those in flight (endCall), which suspends the run if all remaining calls wait for a person.
+// It returns when the goroutines of all calls have ended, so that no event of a call follows step_start of the next
+// step. Each goroutine writes only its own elements of outcomes and errs.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))

@@ -6,14 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// AcceptsImages guesses from the id of a model whether the model takes images. It is for models without a Profile. It
-// returns true for an unknown model: if that is wrong, the endpoint refuses the image and the caller learns why,
-// whereas images that are left out would be missed silently.
+// AcceptsImages guesses from the id of a model without a Profile whether the model takes images. It returns true for an
+// unknown model: if that is wrong, the endpoint refuses the image and the caller learns why.
 //
-// An id is divided into words and numbers, so that llama3.1:8b, meta.llama3-1-8b-instruct-v1:0 and
-// meta-llama/Llama-3.1-8B have the same words. If one of them means images, as in qwen2.5vl and
-// phi-4-multimodal-instruct, the model takes images. Otherwise the longest name in families that the
-// id contains decides, so that gpt-4.1 differs from gpt-4.
+// The id is divided into words and numbers, so that llama3.1:8b and meta-llama/Llama-3.1-8B have the same words. If one
+// of them means images, as in qwen2.5vl, the model takes images. Otherwise the longest name in families that the id
+// contains decides, so that gpt-4.1 differs from gpt-4.
 func AcceptsImages(model string) bool {
 	id := idWords(model)
 	if slices.ContainsFunc(id, func(w string) bool { return slices.Contains(imageWords, w) }) {

@@ -228,12 +228,10 @@ func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 
 // TryCall decides whether the call of the turn with that index may be made. It charges the call and returns charged, or
 // returns the name of the limit that refuses the call. If it does neither, earlier calls of the turn may still take
-// what is left: call TryCall again when changed is closed. The caller must not call it for a call that was charged.
+// what is left: call TryCall again when changed is closed. It must not be called for a call that was charged.
 //
-// The calls of a turn run at the same time, and each may wait for hooks and people before it is
-// charged. Which calls the limit refuses must not depend on which call is faster. So the calls are
-// charged as if they were made one after the other, in call order. A call waits for undecided calls before it only if
-// the limit does not allow them all.
+// The calls of a turn run at the same time, and which of them a limit refuses must not depend on which is faster. So
+// they are charged in call order. A call waits for the calls before it only if the limit does not allow them all.
 func (b *Budget) TryCall(index int) (limit string, charged bool, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -42,16 +42,14 @@ var errNoLeader = errors.New("the stream has no leader")
 // an earlier attempt may be stored on one server before the others have agreed to it.
 var errUndecided = errors.New("not decided yet")
 
-// publishAfter appends msg to its subject and returns the pos of msg. The last message of the
-// subject must be at pos last; 0 means that the subject must be empty. publishAfter repeats the append
-// until it is certain whether the stream has msg, but no longer than within, and blocks until then. It returns
-// event.ErrFenced if another message is last, event.ErrGone if last is not 0 and the subject is empty, and
-// event.ErrUnavailable if the log did not accept msg in time: the stream may have it then.
+// publishAfter appends msg to its subject and returns the pos of msg. The last message of the subject must be at pos
+// last; 0 means that the subject must be empty. It repeats the append until it is certain whether the stream has msg,
+// but no longer than within. It returns event.ErrFenced if another message is last, event.ErrGone if last is not 0 and
+// the subject is empty, and event.ErrUnavailable if the log did not accept msg in time: the stream may have it then.
 //
-// The expectation of last fences writers: two processes that both believe to be the writer of a run
-// expect the same last message, and the server accepts only one of their appends. After an attempt without an
-// answer, the stream may already have msg. The next attempt then fails like a fenced append, and resolveConflict
-// distinguishes the two cases. A Nats-Msg-Id would not help, because the server checks the expectation first.
+// The expectation of last fences writers: of two processes that both append after the same message, the server accepts
+// one. A repeated append may fail because the earlier attempt was stored; resolveConflict finds that out. A Nats-Msg-Id
+// would not help, because the server checks the expectation first.
 func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration) (uint64, error) {
 	return c.publishConditional(ctx, conditionalAppend{stream: stream, msg: msg, last: last}, within)
 }

@@ -457,13 +457,9 @@ func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Cont
 // awaitAhead waits until all messages of sendAhead are stored. If one cannot be stored, a part of the run is missing,
 // so the writer loses the right to append, and awaitAhead returns the error.
 //
-// The id of a new thread reaches the caller with the first event, so the thread and that event can be stored in any
-// order. If the process dies before both are stored, the process that claims the run begins the turn.
-//
-// A log on disk has no other process that reads a run while it is being created. So the record, the job and the first
-// event can be stored in any order too: to wait for each of them took half of the time until the first event, at 16
-// callers. If the process dies before all are stored, repairRuns deletes or ends the run, whose id no caller has. If
-// only the event was stored, it stays until the stream drops its oldest messages.
+// The messages may be stored in any order, because no caller has the id of the run or thread before the first event,
+// and no other process reads a log on disk. If the process dies before all are stored, repairRuns deletes or ends the
+// run. Waiting for each message took half of the time until the first event, at 16 callers.
 func (w *writer) awaitAhead(ctx context.Context) error {
 	w.aheadMu.Lock() // an acknowledgement can be received only once
 	defer w.aheadMu.Unlock()

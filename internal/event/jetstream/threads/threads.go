@@ -73,12 +73,11 @@ func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title s
 }
 
 // updateHead changes the head of a thread and returns the thread after the change. edit gets a copy of the head, or a
-// new head if the thread does not exist, and reports whether it has changed the copy. updateHead publishes the copy in
-// place of the head. If another process has replaced the head since, updateHead calls edit again with the newest head.
+// new head if the thread does not exist, and reports whether it has changed the copy, which updateHead then publishes.
+// If another process has replaced the head since, updateHead calls edit again with the newest head.
 //
-// The first attempt takes the head from the index, without a request. A thread that the index does not have is nearly
-// always new. If edit makes no change or fails, updateHead repeats it with the newest head, because the index may be
-// out of date.
+// The first attempt takes the head from the index, without a request. The index may be out of date, so if edit makes no
+// change or fails, updateHead repeats it with the newest head.
 func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
 	before, _ := s.cachedHead(owner, id)
 	for cached := true; ; cached = false {
@@ -207,13 +206,11 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 }
 
 // deleteHead deletes the thread of h: it replaces the head by a tombstone and removes the turns. It reports false if h
-// is no longer the head of the thread. It reports true with an error if the head is deleted and the turns are left to
-// Expire.
+// is no longer the head of the thread, and true with an error if the turns are left to Expire.
 //
-// From the tombstone, other processes learn of the deletion, and complete it if this process is killed. If this process
-// is alone, the tombstone is only for a restart after a kill, so deleteHead removes it after the turns: a full disk has
-// no space to keep it. An account that is full refuses even a tombstone. Then deleteHead removes the head first, and
-// writes the tombstone for the other processes last.
+// From the tombstone, other processes learn of the deletion, and complete it if this process is killed. A process that
+// is alone removes it after the turns, because a full disk has no space to keep it. An account that is full refuses
+// even a tombstone. Then deleteHead removes the head first, and writes the tombstone last.
 func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) {
 	tombstone, err := s.newTombstone(h)
 	if err != nil {
