@@ -61,13 +61,11 @@ type InputPage struct {
 	More   <-chan struct{} // as in Page; nil when Inputs is not empty
 }
 
-// Inbox is the part of a log that carries answers and requests to a run's executor, from any
-// process to any process.
+// Inbox is the part of a log that carries answers and requests to a run's executor, from any process to any process.
 type Inbox interface {
-	// AddInput adds an input to a run, and wakes the run if it is parked. The first input with
-	// an id counts, whatever process it comes from; for a later one AddInput returns ErrDuplicateInput. It
-	// returns ErrEnded after the terminal event, ErrNotFound if id is not a ValidID, and ErrTooLarge if data exceeds
-	// MaxResult.
+	// AddInput adds an input to a run, and wakes the run if it is parked. The first input with an id counts, whatever
+	// process it comes from; for a later one AddInput returns ErrDuplicateInput. It returns ErrEnded after the terminal
+	// event, ErrNotFound if id is not a ValidID, and ErrTooLarge if data exceeds MaxResult.
 	AddInput(ctx context.Context, run, id string, data []byte) error
 	// Inputs returns the inputs of a run with positions after the given one; 0 is before the first.
 	Inputs(ctx context.Context, run string, after int64) (InputPage, error)

@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// OrderError says that an event may not come now, and was not appended. It is a mistake of
-// the code that appends.
+// OrderError says that an event may not come now, and was not appended. It is a mistake of the code that appends.
 type OrderError struct {
 	Type   Type
 	Reason string
@@ -21,10 +20,9 @@ func (e *OrderError) Error() string {
 // outcome.
 const OpenAtEnd = "The run ended before this call did."
 
-// Writer appends the events of one run and enforces the order of the package comment, in one
-// place for all logs. It refuses an event that would break the order, and closes whatever is
-// open before a terminal event. Its methods may be called concurrently, because the calls of a turn run at the
-// same time.
+// Writer appends the events of one run and enforces the order of the package comment, in one place for all logs. It
+// refuses an event that would break the order, and closes whatever is open before a terminal event. Its methods may be
+// called concurrently, because the calls of a turn run at the same time.
 type Writer struct {
 	log Log
 	run string
@@ -106,11 +104,10 @@ func (w *Writer) Suspended() bool {
 	return w.suspended
 }
 
-// Append adds body to the run. Before a terminal event it appends events that close everything that is open, and
-// before step_reset those that close what the step has opened. It waits until the event is stored only if mustBeStored;
-// an error of storing another event may be returned by a later Append. It returns an *OrderError if body may not come
-// now, ErrSuspended while the run is suspended, ErrEnded after the terminal event, ErrFenced after Seal, or the log's
-// error.
+// Append adds body to the run. Before a terminal event it appends events that close everything that is open, and before
+// step_reset those that close what the step has opened. It waits until the event is stored only if mustBeStored; an
+// error of storing another event may be returned by a later Append. It returns an *OrderError if body may not come now,
+// ErrSuspended while the run is suspended, ErrEnded after the terminal event, ErrFenced after Seal, or the log's error.
 func (w *Writer) Append(ctx context.Context, body Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,10 +6,9 @@ const (
 	MaxArgumentBytes = 1 << 20 // of one call
 )
 
-// ArgumentScanner finds where the JSON object in a call's arguments ends, while the text
-// arrives in pieces. It knows brackets, strings and escapes and nothing else: text that is
-// not JSON, such as {'a': 1}, ends too, so that the model can learn what is wrong with
-// it. Because of that it is not done with jsontext. The zero value is ready for the first
+// ArgumentScanner finds where the JSON object in a call's arguments ends, while the text arrives in pieces. It knows
+// brackets, strings and escapes and nothing else: text that is not JSON, such as {'a': 1}, ends too, so that the model
+// can learn what is wrong with it. Because of that it is not done with jsontext. The zero value is ready for the first
 // byte.
 type ArgumentScanner struct {
 	depth   int

@@ -36,9 +36,8 @@ type family struct {
 }
 
 // families lists the families that take text alone, and those within them that take images after all. Models of all
-// other families count as taking images. Sources: the modalities in
-// https://github.com/anomalyco/models.dev at f3fc6922 (July 2026), and the model cards of the open
-// models.
+// other families count as taking images. Sources: the modalities in https://github.com/anomalyco/models.dev at f3fc6922
+// (July 2026), and the model cards of the open models.
 var families = slices.Concat(
 	// OpenAI
 	textFamilies("gpt-3.5", "gpt-35", "gpt-4", "gpt-oss", "o1-mini", "o1-preview", "o3-mini"),

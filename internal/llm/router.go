@@ -10,12 +10,10 @@ import (
 	"sync/atomic"
 )
 
-// Router asks each model as its profile says: by the endpoint's own id, with its kind of
-// tool calling and its bound on an answer. Without profiles each model is asked as the
-// request has it.
+// Router asks each model as its profile says: by the endpoint's own id, with its kind of tool calling and its bound on
+// an answer. Without profiles each model is asked as the request has it.
 type Router struct {
-	// Logger gets a line for each fallback; nil discards them. It must be set before the first
-	// Stream.
+	// Logger gets a line for each fallback; nil discards them. It must be set before the first Stream.
 	Logger *slog.Logger
 
 	routes atomic.Pointer[routes]
@@ -29,10 +27,9 @@ type routes struct {
 	ownEndpoints   map[string]map[ToolCalling]Model // ask the endpoint of a profile with a BaseURL, by the id in requests
 }
 
-// NewRouter returns a Router over models, which ask the same endpoint and differ in how it is
-// offered tools; there must be one for each ToolCalling. calling applies to models whose
-// profile does not say which to use; "" is AutoCalling. The keys of profiles are the ids that
-// requests name; if there are any, no other model is asked.
+// NewRouter returns a Router over models, which ask the same endpoint and differ in how it is offered tools; there must
+// be one for each ToolCalling. calling applies to models whose profile does not say which to use; "" is AutoCalling.
+// The keys of profiles are the ids that requests name; if there are any, no other model is asked.
 func NewRouter(models map[ToolCalling]Model, calling ToolCalling, profiles map[string]Profile) *Router {
 	router := &Router{}
 	router.routes.Store(&routes{models: models, defaultCalling: calling, profiles: profiles, ownEndpoints: make(map[string]map[ToolCalling]Model)})

@@ -30,12 +30,10 @@ const (
 	// minQueue bounds the requests that wait if it is more than twice Limits.Max, which is the bound otherwise: more
 	// would not get a slot in time, even if runs took only a few seconds.
 	minQueue = 100
-	// maxFairWait is the longest estimated wait of a caller that has its share of the slots, while
-	// there are other callers. It is less than maxWait, because requests of other callers may join the queue and be
-	// served first.
+	// maxFairWait is the longest estimated wait of a caller that has its share of the slots, while there are other
+	// callers. It is less than maxWait, because requests of other callers may join the queue and be served first.
 	maxFairWait = maxWait / 3
-	// maxCallers bounds the callers in memory: those with runs, and those that used some of
-	// their rate.
+	// maxCallers bounds the callers in memory: those with runs, and those that used some of their rate.
 	maxCallers = 1 << 16
 	// memoryWait is the RetryAfter of a request that is refused for lack of memory.
 	memoryWait = 2 * time.Second

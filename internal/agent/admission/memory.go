@@ -3,8 +3,7 @@ package admission
 import "sync"
 
 const (
-	// baseMemory is what a run holds without any text: its goroutines, its buffers and its
-	// connections, in bytes.
+	// baseMemory is what a run holds without any text: its goroutines, its buffers and its connections, in bytes.
 	baseMemory = 128 << 10
 	// firstAverage is the average before the first runs have ended: that of a run with four results of 200 kB.
 	firstAverage = 2560 << 10
@@ -15,10 +14,9 @@ const (
 // Memory is the memory that all runs together may hold, in bytes. Each run has a part of the memory: what
 // the run reserved at its start, or what it holds if that is more.
 //
-// At the start of a run it is not known how much the run will hold. So the run reserves what runs held on average
-// when they ended, and is refused if less is left. After that, the run counts what it holds: its
-// request, its text and its results. If its part must grow and not enough is left, the run has to
-// end.
+// At the start of a run it is not known how much the run will hold. So the run reserves what runs held on average when
+// they ended, and is refused if less is left. After that, the run counts what it holds: its request, its text and its
+// results. If its part must grow and not enough is left, the run has to end.
 type Memory struct {
 	capacity int64
 

@@ -55,8 +55,7 @@ type Agent struct {
 	Approval config.Approval `json:"approval,omitempty"`
 	MaxTurns int             `json:"max_turns,omitempty"` // 0 means the service's limit
 	Budget   budget.Limits   `json:"budget"`
-	// Sampling and MaxOutputTokens are for questions that do not set them. A question can only lower
-	// MaxOutputTokens.
+	// Sampling and MaxOutputTokens are for questions that do not set them. A question can only lower MaxOutputTokens.
 	Sampling        llm.Sampling    `json:"sampling"`
 	MaxOutputTokens int64           `json:"max_output_tokens,omitempty"`
 	OutputSchema    json.RawMessage `json:"output_schema,omitempty"` // nil means that the answer is a text

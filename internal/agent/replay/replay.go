@@ -1,5 +1,4 @@
-// Package replay rebuilds the state of a run from its log, so that another process can continue
-// with it.
+// Package replay rebuilds the state of a run from its log, so that another process can continue with it.
 //
 //	s := replay.Read(events, notes, inputs)
 //	if step := s.Step(1); step != nil {

@@ -6,12 +6,10 @@
 //		fmt.Println(docs[i].Name)
 //	}
 //
-// The order is that of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
-// Framework", 2009) over the fields of a tool: rare words count more than common ones, a
-// word in a name more than one in the description of a parameter. Each field saturates
-// by itself, so that a server which repeats a word in a description gains at most the
-// weight of the description. No model and no network are used: the same query over the
-// same tools gives the same answer.
+// The order is that of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over the fields of
+// a tool: rare words count more than common ones, a word in a name more than one in the description of a parameter.
+// Each field saturates by itself, so that a server which repeats a word in a description gains at most the weight of
+// the description. No model and no network are used: the same query over the same tools gives the same answer.
 //
 // An Index does not change and may be used by any number of goroutines. The same is true of a Catalog, which has the
 // tools of runs and their Index. A Search belongs to one run: it is the tool by which the model finds tools, and has

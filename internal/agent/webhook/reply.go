@@ -170,8 +170,7 @@ func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	return nil
 }
 
-// blockMembers lists the types of content blocks (MCP 2025-11-25, ContentBlock) with the members that
-// must be strings.
+// blockMembers lists the types of content blocks (MCP 2025-11-25, ContentBlock) with the members that must be strings.
 var blockMembers = map[string][]string{
 	"text":          {"text"},
 	"image":         {"data", "mimeType"},

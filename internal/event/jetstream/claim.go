@@ -15,12 +15,11 @@ import (
 
 // How one instance takes a run over from another
 //
-// A delivery from the work queue does not entitle an instance to execute the run. A server that
-// restarts forgets leases, and delivers jobs again although their executors are alive. So the
-// instance that gets a delivery reads who wrote the run's last message, and asks that instance
-// whether it still executes the run (isClaimedBy). If it answers yes, the delivery is delayed. If it
-// answers no, or does not answer for half a lease, the asking instance appends a claim after the
-// run's last message.
+// A delivery from the work queue does not entitle an instance to execute the run. A server that restarts forgets
+// leases, and delivers jobs again although their executors are alive. So the instance that gets a delivery reads who
+// wrote the run's last message, and asks that instance whether it still executes the run (isClaimedBy). If it answers
+// yes, the delivery is delayed. If it answers no, or does not answer for half a lease, the asking instance appends a
+// claim after the run's last message.
 //
 // The append of the claim expects the last message that was read. If the old executor has
 // written since, the claim fails. If the claim succeeds, the old executor's next append fails

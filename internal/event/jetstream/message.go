@@ -28,16 +28,14 @@ const (
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
 )
 
-// Kinds of control messages. A control message is stored among the events of a run but is not an
-// event. It repeats the event before it, so that the last message of a run always contains the
-// run's last event.
+// Kinds of control messages. A control message is stored among the events of a run but is not an event. It repeats the
+// event before it, so that the last message of a run always contains the run's last event.
 const (
 	kindClaim    = "claim"    // another process became the writer
 	kindNote     = "note"     // one or more notes (event.Journal) without a new event
 	kindReleased = "released" // the writer released the run, so any process may claim it
 	kindParked   = "parked"   // the writer parked the run until an input arrives or a time has come
-	// kindAbandoned marks a run that was created, not started in time, and can no longer be
-	// started.
+	// kindAbandoned marks a run that was created, not started in time, and can no longer be started.
 	kindAbandoned = "abandoned"
 )
 

@@ -39,11 +39,9 @@ type Options struct {
 	URL string
 	// Credentials names a file to log in to a cluster with: .creds, or the seed of an NKey.
 	Credentials string
-	// Retention says how long a run is kept after its last event; 0 means
-	// event.DefaultRetention.
+	// Retention says how long a run is kept after its last event; 0 means event.DefaultRetention.
 	Retention time.Duration
-	// ThreadsRetention says how long a thread is kept after its last update; 0 means
-	// event.DefaultThreadsRetention.
+	// ThreadsRetention says how long a thread is kept after its last update; 0 means event.DefaultThreadsRetention.
 	ThreadsRetention time.Duration
 	// MaxBytes limits the events, inputs and results of all runs, and the threads, which may use a quarter of it. 0
 	// means event.DefaultMaxBytes. For file:, 0 means two thirds of Memory, or the space of the file system if that is
@@ -55,8 +53,7 @@ type Options struct {
 	// events of runs. The server of a file: log has in memory what it wrote in the last ten seconds, which is MaxBytes
 	// at most. So the default of MaxBytes is two thirds of Memory.
 	Memory int64
-	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
-	// or 1 s for file:.
+	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease, or 1 s for file:.
 	Lease time.Duration
 	// NoBatch stores each event, and each request of a job, in a message of its own, and makes the messages of a file:
 	// log arrive live. Older versions of answerd need both.

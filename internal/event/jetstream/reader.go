@@ -22,9 +22,8 @@ const (
 	afterSubscribe                   // the run needs its live subscription first; then After starts again
 )
 
-// After implements event.Log. New events come from the run's writer, if this instance is the
-// writer, or else from the one live subscription of the run that all readers share. Older events
-// are read from the stream.
+// After implements event.Log. New events come from the run's writer, if this instance is the writer, or else from the
+// one live subscription of the run that all readers share. Older events are read from the stream.
 func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, error) {
 	for {
 		r, err := l.getRun(id)

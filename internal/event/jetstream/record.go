@@ -99,9 +99,8 @@ type keyRecord struct {
 // removalTTL is how long the empty message that removes a value is kept.
 const removalTTL = time.Minute
 
-// Value implements values.Store. The revision is the pos of the key's message. Value asks the
-// leader, since a replica of the stream may have an older value, such as a refresh token that was
-// used already.
+// Value implements values.Store. The revision is the pos of the key's message. Value asks the leader, since a replica
+// of the stream may have an older value, such as a refresh token that was used already.
 func (c *client) Value(ctx context.Context, key values.Key) (value []byte, revision uint64, _ error) {
 	m, err := c.readLastFromLeader(ctx, valuesName, valuePrefix+key.String())
 	if err != nil || m == nil {

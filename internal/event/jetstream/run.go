@@ -42,8 +42,7 @@ const (
 // errReadFailedRecently is the cause of an error during failureShared.
 var errReadFailedRecently = errors.New("a read failed a moment ago")
 
-// run caches one run: its record, its newest events (the tail), and the writer if this instance
-// is the run's writer.
+// run caches one run: its record, its newest events (the tail), and the writer if this instance is the run's writer.
 //
 // Live messages and appends of the writer extend the tail, but only a message that directly follows the one at
 // head. Anything else (a gap, a message in parts, a reconnect) sets stale. The next caller then reads the

@@ -4,9 +4,8 @@
 //	span.SetAttributes(genai.Input(request.Messages)...)
 //	span.SetAttributes(genai.Output(text, calls, "stop"))
 //
-// Each attribute has at most MaxBytes bytes. It stays valid JSON: long texts are cut, and of a long
-// conversation the newest messages are there. Files are named and not included. All functions may be used
-// concurrently.
+// Each attribute has at most MaxBytes bytes. It stays valid JSON: long texts are cut, and of a long conversation the
+// newest messages are there. Files are named and not included. All functions may be used concurrently.
 package genai
 
 import (

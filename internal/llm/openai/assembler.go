@@ -17,11 +17,10 @@ const maxAnswer = 16 << 20
 // emitter passes one part to the consumer and reports whether the consumer wants more.
 type emitter func(llm.Part) bool
 
-// assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of
-// calls as they arrive. Complete calls, usage and finish are emitted by finishAnswer, because
-// endpoints send usage after finish_reason, and some of them also the rest of a call. An assembler belongs to one
-// attempt and one goroutine. An error may come after parts were emitted: partSent decides whether
-// another attempt is possible.
+// assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of calls as they arrive.
+// Complete calls, usage and finish are emitted by finishAnswer, because endpoints send usage after finish_reason, and
+// some of them also the rest of a call. An assembler belongs to one attempt and one goroutine. An error may come after
+// parts were emitted: partSent decides whether another attempt is possible.
 type assembler struct {
 	yield emitter
 	calls callSet
@@ -296,8 +295,7 @@ func (a *assembler) addReasoning(name, text string) {
 	}
 }
 
-// countMembers adds the size of members to extensionBytes, and reports whether the sum is within
-// maxExtensions.
+// countMembers adds the size of members to extensionBytes, and reports whether the sum is within maxExtensions.
 func (a *assembler) countMembers(members []rawMember) bool {
 	for _, m := range members {
 		a.extensionBytes += len(m.name) + len(m.value)
@@ -369,8 +367,7 @@ func (a *assembler) markCutCall() error {
 	return a.addCallPiece(a.calls.calls[n-1], callPiece{arguments: "{"})
 }
 
-// extensions returns the members to send back with this answer, or nil if it has none or more
-// than maxExtensions.
+// extensions returns the members to send back with this answer, or nil if it has none or more than maxExtensions.
 func (a *assembler) extensions() *llm.Extensions {
 	if a.extensionBytes > maxExtensions {
 		return nil

@@ -159,8 +159,7 @@ func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
 }
 
 // withoutRepetition returns arguments unchanged, unless they are the same JSON object several times: then it returns
-// the object once. Some gateways send the first arguments of a call so
-// (https://github.com/Soju06/codex-lb/issues/284).
+// the object once. Some gateways send the first arguments of a call so (https://github.com/Soju06/codex-lb/issues/284).
 func withoutRepetition(arguments string) string {
 	var scan llm.ArgumentScanner
 	for i := range len(arguments) {

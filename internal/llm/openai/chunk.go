@@ -45,12 +45,11 @@ type delta struct {
 	members             []rawMember // members that Chat Completions does not define
 }
 
-// decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is
-// worth more than its token counts. Any other member of a wrong type is an error, because text
-// or calls could be lost with it. Of a repeated member the last one counts; names are
-// case-sensitive. Byte slices of the chunk lie within data, so they are valid as long as data is; strings
-// are copies. For an input that ends too early the error is errCut, so that readStream can distinguish a connection
-// that broke from an endpoint that sends invalid JSON.
+// decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is worth more than its
+// token counts. Any other member of a wrong type is an error, because text or calls could be lost with it. Of a
+// repeated member the last one counts; names are case-sensitive. Byte slices of the chunk lie within data, so they are
+// valid as long as data is; strings are copies. For an input that ends too early the error is errCut, so that
+// readStream can distinguish a connection that broke from an endpoint that sends invalid JSON.
 func (c *chunk) decodeJSON(data []byte) error {
 	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
 	scanner := &c.scan

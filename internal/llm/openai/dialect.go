@@ -61,10 +61,9 @@ func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema 
 // withoutRefusedMember is the part of withoutRefused for members that the endpoint does not know, or misses. The words
 // about them are common, so it is called only for the statuses of an invalid request. message is in lower case.
 //
-// An endpoint misses members where a call was made in an earlier run, by another model, or by DeepSeek
-// without any reasoning. DeepSeek accepts an empty reasoning_content
-// (https://github.com/earendil-works/pi/pull/3659, https://github.com/QwenLM/qwen-code/pull/3729),
-// and Google defines a placeholder for calls without a signature
+// An endpoint misses members where a call was made in an earlier run, by another model, or by DeepSeek without any
+// reasoning. DeepSeek accepts an empty reasoning_content (https://github.com/earendil-works/pi/pull/3659,
+// https://github.com/QwenLM/qwen-code/pull/3729), and Google defines a placeholder for calls without a signature
 // (https://ai.google.dev/gemini-api/docs/thought-signatures).
 func (d dialect) withoutRefusedMember(message string, body []byte) dialect {
 	sends := func(member string) bool { return bytes.Contains(body, []byte(member)) }
@@ -100,9 +99,8 @@ var idWords = []string{"with a length of 9", "].id': string too long", "tool_cal
 // not allow.
 var strictRefusal = regexp.MustCompile(`\bstrict\b|invalid schema for function`)
 
-// refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those
-// with which they ask for a member, and valueWords those with which they refuse the number in a member
-// that they know.
+// refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those with which they
+// ask for a member, and valueWords those with which they refuse the number in a member that they know.
 var (
 	refusedWords = []string{
 		"unsupported", "not supported", "not permitted", "extra_forbidden", "not allowed",

@@ -206,8 +206,7 @@ func appendMembers(buf []byte, object json.RawMessage) []byte {
 	return append(append(buf, ','), object[1:len(object)-1]...)
 }
 
-// appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD; AppendQuote has no
-// other error.
+// appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD; AppendQuote has no other error.
 func appendQuoted(buf []byte, text string) []byte {
 	buf, _ = jsontext.AppendQuote(buf, text)
 	return buf

@@ -17,12 +17,11 @@
 // retried only while no part of its answer was emitted. An error returned to the caller contains
 // the codes of an endpoint's error and not its message. The log gets the message, without keys.
 //
-// Stream makes one attempt after the other (openai.go). An attempt sends the request, with an
-// idleTimer that cuts the connection (attempt.go, timeout.go), and reads the reply, be it a stream, one
-// completion or an error (response.go). Each chunk goes through a jsonScanner into a chunk
-// (scanner.go, chunk.go), and an assembler makes the llm.Parts of it (assembler.go, calls.go). In the
-// other direction, encodeRequest builds the body (request.go, message.go, tools.go, schema.go). The
-// dialect says what this endpoint refuses of it (dialect.go), which is learned from its errors
+// Stream makes one attempt after the other (openai.go). An attempt sends the request, with an idleTimer that cuts the
+// connection (attempt.go, timeout.go), and reads the reply, be it a stream, one completion or an error (response.go).
+// Each chunk goes through a jsonScanner into a chunk (scanner.go, chunk.go), and an assembler makes the llm.Parts of it
+// (assembler.go, calls.go). In the other direction, encodeRequest builds the body (request.go, message.go, tools.go,
+// schema.go). The dialect says what this endpoint refuses of it (dialect.go), which is learned from its errors
 // (errors.go).
 package openai
 
@@ -48,8 +47,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config says which endpoint to ask, and bounds how long to wait. Its zero value asks OpenAI
-// without a key.
+// Config says which endpoint to ask, and bounds how long to wait. Its zero value asks OpenAI without a key.
 type Config struct {
 	BaseURL string            // up to and including /v1; empty means OpenAI's
 	APIKey  string            // sent as a bearer token to BaseURL alone; empty sends no token
@@ -86,13 +84,11 @@ const (
 	defaultFirstByteTimeout = 60 * time.Second
 	defaultIdleTimeout      = 30 * time.Second
 	idleConnsPerHost        = 1024 // Go's default of 2 leaves sockets in TIME_WAIT under load
-	// Go's default of 4 KiB sends a request with ten tools in two writes and copies the second
-	// part once more.
+	// Go's default of 4 KiB sends a request with ten tools in two writes and copies the second part once more.
 	writeBuffer = 16 << 10
 )
 
-// Model asks an endpoint that speaks Chat Completions. Any number of streams may run at the same
-// time.
+// Model asks an endpoint that speaks Chat Completions. Any number of streams may run at the same time.
 type Model struct {
 	chat             sdk.ChatCompletionService
 	connections      roundTripper // sends the requests of chat; Close closes its idle connections

@@ -27,9 +27,8 @@ func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration,
 	return backoffDelay(try), true
 }
 
-// backoffDelay returns a random time between 0 and a limit, which is 200 ms and doubles with
-// every try up to 5 s. The range starts at 0 ("full jitter") so that callers that failed
-// together do not retry together.
+// backoffDelay returns a random time between 0 and a limit, which is 200 ms and doubles with every try up to 5 s. The
+// range starts at 0 ("full jitter") so that callers that failed together do not retry together.
 func backoffDelay(try int) time.Duration {
 	ceiling := backoffMax
 	if try < 5 { // 200 ms doubled five times is more than 5 s

@@ -9,10 +9,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Endpoints that speak Chat Completions accept less of JSON Schema than MCP servers use, and
-// refuse the whole request because of one keyword of one tool. So schemas are adapted here for
-// the request only. The stored schema stays complete, and arguments are checked against it. The
-// description in a schema says what was removed from it.
+// Endpoints that speak Chat Completions accept less of JSON Schema than MCP servers use, and refuse the whole request
+// because of one keyword of one tool. So schemas are adapted here for the request only. The stored schema stays
+// complete, and arguments are checked against it. The description in a schema says what was removed from it.
 
 // adaptParameters returns a tool's input schema in a form that endpoints accept, encoded without white space. If schema
 // is not a JSON object, it returns noParameters.

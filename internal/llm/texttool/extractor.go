@@ -19,10 +19,9 @@ const (
 // that may become a call: at most maxHeader bytes, or maxBuffered in another notation. The outcome does not depend on
 // how the text is divided into pieces. An extractor is used by one goroutine.
 //
-// Arguments extend from their opening bracket to the matching closing bracket. If that never
-// arrives, they end where the next call or a code fence begins, or with the text. The extractor
-// does not check that they are JSON. It passes on what the model wrote, so that an error can
-// tell the model what was wrong.
+// Arguments extend from their opening bracket to the matching closing bracket. If that never arrives, they end where
+// the next call or a code fence begins, or with the text. The extractor does not check that they are JSON. It passes on
+// what the model wrote, so that an error can tell the model what was wrong.
 //
 // The extractor is in one of three states. In each of them, one method reads as much of pending as can be decided:
 //   - prose: readProse, if neither call nor buffering is set

@@ -219,9 +219,8 @@ func (tools toolSet) parseMarkup(text string, truncated bool) []segment {
 	return out
 }
 
-// parseInvoke reads one call from body, the text between "<invoke name=" and "</invoke>": the name, ">", and
-// <parameter name=…> elements, if any. closed says that "</invoke>" was written. It returns nil if body does not have
-// this form.
+// parseInvoke reads one call from body, the text between "<invoke name=" and "</invoke>": the name, ">", and <parameter
+// name=…> elements, if any. closed says that "</invoke>" was written. It returns nil if body does not have this form.
 func (tools toolSet) parseInvoke(body string, closed bool) []writtenCall {
 	head := invokeHead.FindStringSubmatch(body)
 	if head == nil {

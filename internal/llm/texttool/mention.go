@@ -7,9 +7,8 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxMentionText bounds, in bytes, the answers that are searched for mentions of tools. The
-// search compares each of possibly very many tools, and a model that wrote a longer answer did
-// not stop because it lacked a tool.
+// maxMentionText bounds, in bytes, the answers that are searched for mentions of tools. The search compares each of
+// possibly very many tools, and a model that wrote a longer answer did not stop because it lacked a tool.
 const maxMentionText = 64 << 10
 
 // negations lists words that negate a sentence: "use the X tool" after one of them is not an intention.

@@ -61,8 +61,7 @@ func isNearMiss(call llm.ToolCall, text string) bool {
 	return headerLine.MatchString(call.Arguments) || strings.HasPrefix(call.Arguments, call.Name)
 }
 
-// countReminders returns the number of answers in the conversation that were reported to the model as near
-// misses.
+// countReminders returns the number of answers in the conversation that were reported to the model as near misses.
 func countReminders(messages []llm.Message) int {
 	n := 0
 	for _, m := range messages {

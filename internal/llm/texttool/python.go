@@ -55,8 +55,7 @@ func parseToolCode(text string) (calls []writtenCall) {
 	return calls
 }
 
-// pythonLiteral returns a list or dictionary in Python's notation as JSON; ok is false for
-// anything else.
+// pythonLiteral returns a list or dictionary in Python's notation as JSON; ok is false for anything else.
 func pythonLiteral(text string) (value string, ok bool) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
 	var b strings.Builder

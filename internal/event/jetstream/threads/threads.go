@@ -6,9 +6,8 @@
 // number. A turn is stored before its head counts it. If the process ends in between, the next process that ends a turn
 // finds a turn with that number and counts it first.
 //
-// Each process has an index of all heads in memory (index.go): it lists threads without asking the server,
-// and begins a turn with one request. It adds its own changes at once and reads those of other processes
-// twice a second.
+// Each process has an index of all heads in memory (index.go): it lists threads without asking the server, and begins a
+// turn with one request. It adds its own changes at once and reads those of other processes twice a second.
 //
 // Subjects contain digests of owners and ids, and a random incarnation for each thread that is created. So
 // a turn of a deleted thread cannot appear in a later thread of the same id.
