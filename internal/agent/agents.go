@@ -152,24 +152,16 @@ func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error
 	return agent, nil
 }
 
-// storedAgentID returns the id that runs of the agent store; "" if AGENTS_FILE is not set.
-func (a *Agent) storedAgentID(agent *namedAgent) string {
-	if agent.ID == definition.DefaultID && a.agents.Load().unnamed {
-		return ""
-	}
-	return agent.ID
-}
-
 // agentID returns the id of the run's agent for logs, metrics and deliveries: definition.DefaultID without AGENTS_FILE.
 func (r *run) agentID() string { return cmp.Or(r.Agent, definition.DefaultID) }
 
 // restoreAgent returns the agent of a run that another process started, from the definition in the run's checkpoint.
 // A nil definition means that the run's agent has no name: its settings are those of the environment.
-func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
-	if d == nil {
+func (a *Agent) restoreAgent(stored *definition.Agent) (*namedAgent, error) {
+	if stored == nil {
 		return &namedAgent{Agent: definition.Agent{ID: definition.DefaultID}, prompt: a.Prompt}, nil
 	}
-	return a.newNamedAgent(*d)
+	return a.newNamedAgent(*stored)
 }
 
 // applyAgent selects the agent of request. It completes request with the settings of the agent that request leaves
@@ -180,7 +172,10 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 		return err
 	}
 	request.namedAgent = agent
-	request.Agent = a.storedAgentID(agent)
+	request.Agent = agent.ID
+	if agent.ID == definition.DefaultID && a.agents.Load().unnamed {
+		request.Agent = "" // AGENTS_FILE is not set
+	}
 	request.Model = cmp.Or(request.Model, agent.Model)
 	request.Sampling = agent.ApplySampling(request.Sampling)
 	request.MaxTokens = budget.LowerTokens(request.MaxTokens, agent.MaxOutputTokens)

@@ -314,12 +314,9 @@ func (s *jsonScanner) skipEscape() bool {
 	}
 	for range 4 { // hexadecimal digits
 		s.pos++
-		if s.pos < len(s.data) && !isHex(s.data[s.pos]) {
+		if s.pos < len(s.data) && strings.IndexByte("0123456789abcdefABCDEF", s.data[s.pos]) < 0 {
 			return false
 		}
 	}
 	return true
 }
-
-// isHex reports whether char is a hexadecimal digit; char|0x20 is its lower case.
-func isHex(char byte) bool { return char >= '0' && char <= '9' || char|0x20 >= 'a' && char|0x20 <= 'f' }
