@@ -298,12 +298,13 @@ func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot
 const maxAbandoned = 64
 
 // runByKey returns the run of an earlier request with the idempotency key of request. If there is none, or request has
-// no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the earlier
-// request was a different one, it returns ErrKeyReused or ErrKeyElsewhere.
+// no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the
+// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere. After maxAbandoned abandoned runs,
+// it returns the last of these.
 //
-// An abandoned run has no answer for its caller, so the idempotency key starts a new run, up to maxAbandoned times. The
-// key of the new run is derived from the idempotency key and the id of the abandoned run, so that all processes that
-// share the log find the same new run.
+// An abandoned run has no answer for its caller, so the idempotency key starts a new run. The abandoned run keeps the
+// key, and the key of the new run is derived from the idempotency key and the id of the abandoned run. So all
+// processes that share the log find the same new run.
 func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Request) (run event.Run, key string, err error) {
 	if request.IdempotencyKey == "" {
 		return event.Run{}, "", event.ErrNotFound

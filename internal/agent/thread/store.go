@@ -75,12 +75,12 @@ func retryUnavailable(ctx context.Context, f func() error) error {
 // If *after is the id of a run, Read returns instead the turn of that run and the turns before it, from the page with
 // that turn and the previous page, without turns that it does not continue. Read then sets *after to "" if that turn is
 // the newest turn of the thread. It returns ErrNoTurn if the newest maxPages pages do not have the turn.
-func (s Store) Read(ctx context.Context, thread event.Thread, after *string) ([]Turn, error) {
+func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
 	var all []event.Turn
 	isBranch := *after != ""
 	found := !isBranch
-	for before, pages := int64(0), 0; thread.Turns > 0 && pages < maxPages; pages++ {
-		page, err := s.Log.Turns(ctx, thread.Owner, thread.ID, before, maxTurns, maxBytes)
+	for before, pages := int64(0), 0; t.Turns > 0 && pages < maxPages; pages++ {
+		page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read the turns of a thread: %w", err)
 		}
@@ -132,13 +132,14 @@ func (s Store) decode(ctx context.Context, stored []event.Turn, isBranch bool) (
 	return turns
 }
 
-// Release lets other runs of the thread begin if its active run, which has that id, has ended or is not in the log any
-// more. It adds the turn of that run if it is missing. It returns a *event.BusyError if the run has not ended.
-// beginsHere says that this process executes the run or is about to.
+// Release lets other runs of the thread begin if the run with that id, its active run, has ended or is not in the log
+// any more. It adds the turn of the run if the run has ended without adding it. It returns a *event.BusyError if the
+// run has not ended. beginsHere says that this process executes the run or is about to.
 //
 // Release repairs the thread after a process died while it began or ended a run. It waits for up to startWait for the
-// first event of a run without events, and then deletes the run. If the process that created the run is only slow, its
-// next append fails.
+// first event of a run without events, and then deletes the run: its process may have died before it created the job,
+// and then no process would ever begin the run. If that process is only slow, its next append fails, and it does not
+// begin the run either.
 func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string, beginsHere bool) error {
 	run, err := s.Log.Run(ctx, id)
 	if err == nil && run.Last.Seq == 0 && !beginsHere {
