@@ -33,6 +33,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/url"
 	"slices"
@@ -352,20 +353,21 @@ type mediaBudget struct {
 type jsonText = json.RawMessage
 
 // addUsage adds tokens to the metadata of the answer.
-func (l *loop) addUsage(u event.Usage) { l.metadata.Usage = l.metadata.Usage.Plus(u) }
+func (l *loop) addUsage(used event.Usage) { l.metadata.Usage = l.metadata.Usage.Plus(used) }
 
 // countChild adds what a child run has used to childSpent and to the metadata of the answer.
-func (l *loop) countChild(s event.Spent) {
-	sum := s
+func (l *loop) countChild(spent event.Spent) {
+	sum := spent
 	if l.childSpent != nil {
-		sum = l.childSpent.Plus(s)
+		sum = l.childSpent.Plus(spent)
 	}
 	l.childSpent = &sum
-	l.addUsage(s.Usage)
+	l.addUsage(spent.Usage)
 }
 
 // cost returns what the run and its children have cost, or nil if a price is unknown, or what a child has used. The
-// run's own tokens are priced here. The cost of the children is in childSpent, since their models may have other prices.
+// run's own tokens are priced here. The cost of the children is in childSpent, since their models may have other
+// prices.
 func (l *loop) cost() *float64 {
 	all, children := l.metadata.Usage, event.Spent{Cost: new(float64)}
 	if l.childSpent != nil {
@@ -441,4 +443,37 @@ func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string
 		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	return a.Tools.Prompts(ctx, caller, server)
+}
+
+// eventsSoFar yields the events that a run has now, in order. After an error of the log, which it yields, it stops.
+func (a *Agent) eventsSoFar(ctx context.Context, run string) iter.Seq2[event.Event, error] {
+	return func(yield func(event.Event, error) bool) {
+		for pos := int64(0); ; {
+			page, err := a.Log.After(ctx, run, pos)
+			if err != nil {
+				yield(event.Event{}, fmt.Errorf("read the events of a run: %w", err))
+				return
+			}
+			for _, e := range page.Events {
+				pos = e.Seq
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if page.Ended || len(page.Events) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// allEvents reads all events of a run so far.
+func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
+	for e, err := range a.eventsSoFar(ctx, id) {
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, nil
 }

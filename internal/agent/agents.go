@@ -152,24 +152,16 @@ func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error
 	return agent, nil
 }
 
-// storedAgentID returns the id that runs of the agent store; "" if AGENTS_FILE is not set.
-func (a *Agent) storedAgentID(n *namedAgent) string {
-	if n.ID == definition.DefaultID && a.agents.Load().unnamed {
-		return ""
-	}
-	return n.ID
-}
-
 // agentID returns the id of the run's agent for logs, metrics and deliveries: definition.DefaultID without AGENTS_FILE.
 func (r *run) agentID() string { return cmp.Or(r.Agent, definition.DefaultID) }
 
 // restoreAgent returns the agent of a run that another process started, from the definition in the run's checkpoint.
 // A nil definition means that the run's agent has no name: its settings are those of the environment.
-func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
-	if d == nil {
+func (a *Agent) restoreAgent(stored *definition.Agent) (*namedAgent, error) {
+	if stored == nil {
 		return &namedAgent{Agent: definition.Agent{ID: definition.DefaultID}, prompt: a.Prompt}, nil
 	}
-	return a.newNamedAgent(*d)
+	return a.newNamedAgent(*stored)
 }
 
 // applyAgent selects the agent of request. It completes request with the settings of the agent that request leaves
@@ -180,7 +172,10 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 		return err
 	}
 	request.namedAgent = agent
-	request.Agent = a.storedAgentID(agent)
+	request.Agent = agent.ID
+	if agent.ID == definition.DefaultID && a.agents.Load().unnamed {
+		request.Agent = "" // AGENTS_FILE is not set
+	}
 	request.Model = cmp.Or(request.Model, agent.Model)
 	request.Sampling = agent.ApplySampling(request.Sampling)
 	request.MaxTokens = budget.LowerTokens(request.MaxTokens, agent.MaxOutputTokens)
@@ -196,11 +191,11 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 
 // budgetLimits returns the limits that no question can raise: the lower of the service's and the agent's. A nil
 // agent has no limits of its own.
-func (a *Agent) budgetLimits(n *namedAgent) Budget {
-	if n == nil {
+func (a *Agent) budgetLimits(agent *namedAgent) Budget {
+	if agent == nil {
 		return a.Budget
 	}
-	return n.Budget.Within(a.Budget)
+	return agent.Budget.Within(a.Budget)
 }
 
 // ToolSearch sets when a model is offered a search tool and the tools that it has found, instead of all tools.
@@ -222,17 +217,17 @@ func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 // it costs more than the rest of a run's start.
 type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
 
-// catalogFor returns the catalog of those tools of all that r may use, from the cache if r does not restrict its
-// tools and all is the same slice as last time. The caller must not change the catalog.
-func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalog {
-	if len(all) == 0 || r.restrictsTools() {
-		return newToolCatalog(r.filterTools(all))
+// catalogFor returns the catalog of those tools of all that request may use, from the cache if request does not
+// restrict its tools and all is the same slice as last time. The caller must not change the catalog.
+func (c *toolCatalogCache) catalogFor(all []catalog.Tool, request Request) *toolCatalog {
+	if len(all) == 0 || request.restrictsTools() {
+		return newToolCatalog(request.filterTools(all))
 	}
 	// Package mcp returns the same slice until a tool changes.
 	if last := c.last.Load(); last != nil && len(all) == len(last.source) && &all[0] == &last.source[0] {
 		return last
 	}
-	created := newToolCatalog(r.filterTools(all))
+	created := newToolCatalog(request.filterTools(all))
 	created.source = all
 	c.last.Store(created)
 	return created
@@ -240,22 +235,22 @@ func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalo
 
 // UsableTools returns the tools that a request of the caller may use; nil if the caller may not use its agent. The
 // slice is shared: do not change it.
-func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []catalog.Tool {
+func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, request Request) []catalog.Tool {
 	var err error
-	if r.namedAgent, err = a.selectAgent(caller, r.Agent); err != nil {
+	if request.namedAgent, err = a.selectAgent(caller, request.Agent); err != nil {
 		return nil
 	}
-	return r.filterTools(a.ToolsFor(ctx, caller))
+	return request.filterTools(a.ToolsFor(ctx, caller))
 }
 
 // unavailableServers returns the names of the servers that the request would use and that cannot be used at present.
 // waited means that the caller has waited for the servers' tools (ToolsFor): then servers that have never been
 // connected count too.
-func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
+func (a *Agent) unavailableServers(caller auth.Identity, request Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
-		agentAllows := r.namedAgent == nil || r.namedAgent.AllowsServer(name)
-		return !agentAllows || !access.AllowsServer(name) || !matches(r.Servers, name)
+		agentAllows := request.namedAgent == nil || request.namedAgent.AllowsServer(name)
+		return !agentAllows || !access.AllowsServer(name) || !matches(request.Servers, name)
 	})
 }
 
@@ -299,15 +294,15 @@ func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []as
 // askTools returns the tools with which a run of the request asks other agents. There is one for each agent that the
 // request's agent lists, that exists at present, that the caller may use, and that Request.Tools allows. A run at
 // definition.MaxLevels cannot ask further agents.
-func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
-	if len(r.namedAgent.Agents) == 0 || r.ToolChoice == ToolNone || r.parent.Level >= definition.MaxLevels {
+func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool) {
+	if len(request.namedAgent.Agents) == 0 || request.ToolChoice == ToolNone || request.parent.Level >= definition.MaxLevels {
 		return nil
 	}
 	served, access := a.agents.Load(), a.Rules.Of(caller)
-	for _, id := range r.namedAgent.Agents {
+	for _, id := range request.namedAgent.Agents {
 		name := definition.AskPrefix + id
 		asked := served.find(id)
-		if asked == nil || !access.AllowsAgent(id) || !matches(r.Tools, name) {
+		if asked == nil || !access.AllowsAgent(id) || !matches(request.Tools, name) {
 			continue
 		}
 		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."

@@ -132,37 +132,36 @@ type notificationSink struct {
 }
 
 // appendProgress appends a progress notification as tool_progress.
-func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
-	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
+func (s *notificationSink) appendProgress(ctx context.Context, progress mcp.Progress) {
+	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: progress.Progress, Total: progress.Total, Message: progress.Message})
 }
 
-// appendLog appends a log message, if m has one. If package mcp dropped messages before it (m.Omitted), appendLog
-// first appends a warning with their number.
-func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
-	if m.Omitted > 0 {
-		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
+// appendLog appends a log message, if message has data. If package mcp dropped messages before it (message.Omitted),
+// appendLog first appends a warning with their number.
+func (s *notificationSink) appendLog(ctx context.Context, message mcp.LogMessage) {
+	if message.Omitted > 0 {
+		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", message.Omitted)) // strings always marshal
 		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: "warning", Logger: "answerd", Data: text})
 	}
-	if m.Data != nil {
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: m.Level, Logger: m.Logger, Data: m.Data})
+	if message.Data != nil {
+		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: message.Level, Logger: message.Logger, Data: message.Data})
 	}
 }
 
 // appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in
 // s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
 // ends the run.
-func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
-	err := func() (err error) {
-		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-		if err := s.run.awaitOrder(ctx, b); err != nil {
+func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
+	err := catchPanic(func() error { // a panic must not reach package mcp, whose goroutine this is
+		if err := s.run.awaitOrder(ctx, body); err != nil {
 			return err
 		}
-		if err := s.run.appendWhenResumed(ctx, b); err != nil {
+		if err := s.run.appendWhenResumed(ctx, body); err != nil {
 			return err
 		}
 		return s.run.suspension.recheck()
-	}()
-	if err != nil && s.err == nil {
+	})
+	if s.err == nil {
 		s.err = err
 	}
 }
@@ -356,8 +355,8 @@ func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *conte
 
 // encodeResult returns the JSON object that Agent.Result decodes. The content is already JSON, and large. It is copied
 // behind the members of the header and not parsed again.
-func encodeResult(c event.Call, res *content.Result) ([]byte, error) {
-	header, err := json.Marshal(storedResultHeader{CallID: c.CallID, Tool: c.Tool, Server: c.Server, IsError: res.IsError})
+func encodeResult(call event.Call, res *content.Result) ([]byte, error) {
+	header, err := json.Marshal(storedResultHeader{CallID: call.CallID, Tool: call.Tool, Server: call.Server, IsError: res.IsError})
 	if err != nil {
 		return nil, err
 	}
@@ -424,42 +423,36 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 // resultFromEvents returns the result of a call from the run's events, if its event is complete: such a result is
 // not stored separately. Errors: event.ErrNotFound, event.ErrGone if the event has only a part, or the log's.
 func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Result, error) {
-	for pos := int64(0); ; {
-		page, err := a.Log.After(ctx, run, pos)
+	for e, err := range a.eventsSoFar(ctx, run) {
 		if err != nil {
-			return Result{}, fmt.Errorf("find a result: %w", err)
+			return Result{}, err
 		}
-		for _, e := range page.Events {
-			pos = e.Seq
-			switch b := e.Body.(type) {
-			case event.ToolResult:
-				if b.CallID == callID {
-					return completeResult(b.Call, b.Truncated, Result{Payload: b.Payload, Content: b.Content, Structured: b.Structured})
-				}
-			case event.ToolError:
-				if b.CallID == callID {
-					quoted, _ := json.Marshal(b.Payload) // strings always marshal
-					text := jsonText(`{"type":"text","text":` + string(quoted) + `}`)
-					return completeResult(b.Call, b.Truncated, Result{IsError: true, Payload: quoted, Content: []jsonText{text}})
-				}
-			}
-		}
-		if len(page.Events) == 0 || page.Ended {
-			return Result{}, event.ErrNotFound
+		result, isComplete := resultOfEvent(e.Body)
+		switch {
+		case result.CallID == "" || result.CallID != callID:
+		case !isComplete: // the full result is not in the log, since Result looked for it first
+			return Result{}, event.ErrGone
+		default:
+			return result, nil
 		}
 	}
+	return Result{}, event.ErrNotFound
 }
 
-// completeResult returns r, which was read from the event of call c, with the members that identify the call. If the
-// event was truncated, it returns event.ErrGone: the full result is not in the log, since Result looked there first.
-func completeResult(c event.Call, truncated *event.Truncated, r Result) (Result, error) {
-	if truncated != nil {
-		return Result{}, event.ErrGone
+// resultOfEvent returns the result in the event that ended a call. isComplete is false if the event has only a part of
+// the result. For any other event, both results are zero.
+func resultOfEvent(body event.Body) (result Result, isComplete bool) {
+	switch b := body.(type) {
+	case event.ToolResult:
+		result = Result{CallID: b.CallID, Tool: b.Tool, Server: b.Server, Payload: b.Payload, Content: b.Content, Structured: b.Structured}
+		return result, b.Truncated == nil
+	case event.ToolError:
+		quoted, _ := json.Marshal(b.Payload) // strings always marshal
+		text := jsonText(`{"type":"text","text":` + string(quoted) + `}`)
+		result = Result{CallID: b.CallID, Tool: b.Tool, Server: b.Server, IsError: true, Payload: quoted, Content: []jsonText{text}}
+		return result, b.Truncated == nil
 	}
-	r.CallID = c.CallID
-	r.Tool = c.Tool
-	r.Server = c.Server
-	return r, nil
+	return Result{}, false
 }
 
 // resultPath returns the URL path at which a result can be read in full.

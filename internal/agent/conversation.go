@@ -28,14 +28,14 @@ type messageGroup []llm.Message
 func (g messageGroup) isUser() bool { return g[0].Role == llm.User }
 
 // groupHistory returns the earlier turns of the thread, followed by the history of the request, as groups for a
-// model with profile p. The first threadGroups of the groups are from the thread. It skips unknown roles, empty
+// model with that profile. The first threadGroups of the groups are from the thread. It skips unknown roles, empty
 // messages and results without a call. A call without a result gets a placeholder, because endpoints refuse a call
 // without a result and a result without a call.
-func (r Request) groupHistory(p llm.Profile) (groups []messageGroup, threadGroups int) {
+func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threadGroups int) {
 	var results []*llm.Message // the result of each call, in the order of the calls: pointers to elements of groups
 	for i, message := range slices.Concat(r.earlier, r.History) {
 		role := llm.Role(strings.ToLower(message.Role))
-		text, media := acceptedMedia(p, message.Content, message.Media)
+		text, media := acceptedMedia(profile, message.Content, message.Media)
 		if role == llm.ToolRole {
 			fillResult(results, message.CallID, text, media)
 			continue
@@ -102,15 +102,15 @@ func fillResult(results []*llm.Message, id, text string, media []Media) {
 	}
 }
 
-// acceptedMedia returns the media that a model with profile p accepts, and text completed by the rest of media: by
+// acceptedMedia returns the media that a model with that profile accepts, and text completed by the rest of media: by
 // the content of text files, and by a line that describes each file that the model does not accept.
-func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) {
+func acceptedMedia(profile llm.Profile, text string, media []Media) (string, []Media) {
 	var shown []Media
 	for _, m := range media {
 		switch {
 		case attachment.IsText(m):
 			text = strings.TrimPrefix(text+"\n\n"+attachment.Inline(m), "\n\n")
-		case attachment.Accepts(p, m):
+		case attachment.Accepts(profile, m):
 			shown = append(shown, m)
 		default:
 			text = strings.TrimPrefix(text+"\n"+attachment.Describe(m), "\n")
@@ -149,14 +149,14 @@ func (r Request) validateQuestion() error {
 // of the caller, the earlier turns of the thread, the last MaxHistory groups of the request's history, and the
 // question. If the request has no question, the messages from the user's last one on are the question and do not count
 // as history. openConversation also sets historyLen and the ids of calls that the run must not use again.
-func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm.Profile) error {
+func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profile llm.Profile) error {
 	r := l.run.req
 	system, err := l.systemPrompt(ctx, tools)
 	if err != nil {
 		return err
 	}
-	groups, threadGroups := r.groupHistory(p)
-	history, question := r.splitHistory(groups, p)
+	groups, threadGroups := r.groupHistory(profile)
+	history, question := r.splitHistory(groups, profile)
 	threadGroups = min(threadGroups, len(history)) // fewer if the question consists of groups of the thread
 	// MaxHistory limits only the groups of the request's own history.
 	firstOwn := max(threadGroups, len(history)-l.agent.MaxHistory)
@@ -241,14 +241,14 @@ func (e *promptError) Unwrap() error { return e.err }
 
 // insertServerPrompt returns messages with those of a server's prompt right before the question. It asks the server
 // for the prompt. The error is a *promptError.
-func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
+func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, prompt ServerPrompt) ([]llm.Message, error) {
 	// Check the current rules: a takeover may start the run long after it was requested.
-	if !l.agent.Rules.Of(l.run.caller).AllowsServer(p.Server) {
-		return nil, &promptError{p, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
+	if !l.agent.Rules.Of(l.run.caller).AllowsServer(prompt.Server) {
+		return nil, &promptError{prompt, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}
-	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, p.Server, p.Name, p.Arguments)
+	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, prompt.Server, prompt.Name, prompt.Arguments)
 	if err != nil {
-		return nil, &promptError{p, err}
+		return nil, &promptError{prompt, err}
 	}
 	var inserted []llm.Message
 	for _, m := range filled {
@@ -361,46 +361,49 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
 	}
-	agent := r.agent
 	if r.req.newThread && !r.req.ContinueThread {
 		// The id of the thread is new, so no other run can be active and there are no earlier turns.
-		err := agent.Log.BeginThread(ctx, r.Run, r.req.title())
+		err := r.agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil || ctx.Err() != nil, err
 	}
-
-	var t event.Thread
-	for {
-		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())
-		busy, isBusy := errors.AsType[*event.BusyError](err)
-		r.req.threadExists = r.req.threadExists || isBusy || t.Turns > 0
-		if !isBusy || !r.req.runsBeside() {
-			break
-		}
-		freeErr := agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse)
-		if _, isActive := errors.AsType[*event.BusyError](freeErr); isActive {
-			r.isBeside = true
-			return false, nil
-		}
-		if freeErr != nil {
-			return false, freeErr
-		}
-		// The other run has ended, and freeThread has released the thread: begin the turn again.
-	}
-	if err != nil {
-		// The thread may exist, and must then not be deleted with the run (beginRun).
-		r.req.threadExists = true
-		return ctx.Err() != nil, err
-	}
-	if !r.req.ContinueThread {
-		return true, nil
+	t, began, err := r.beginTurnIfFree(ctx)
+	if err != nil || !began || !r.req.ContinueThread {
+		return began, err
 	}
 	return true, r.readEarlierTurns(ctx, t)
 }
 
+// beginTurnIfFree makes the run the active one of its thread, and returns the thread. It returns a *event.BusyError if
+// the thread has an active run. If the run may be executed beside that one, it sets isBeside instead and returns no
+// error. began is as for beginTurn.
+func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, began bool, err error) {
+	for {
+		t, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
+		busy, isBusy := errors.AsType[*event.BusyError](err)
+		// After an error the thread may exist, and must then not be deleted with the run (beginRun).
+		r.req.threadExists = r.req.threadExists || err != nil || t.Turns > 0
+		if err == nil {
+			return t, true, nil
+		}
+		if !isBusy || !r.req.runsBeside() {
+			return t, ctx.Err() != nil, err
+		}
+		freeErr := r.agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse)
+		if _, isActive := errors.AsType[*event.BusyError](freeErr); isActive {
+			r.isBeside = true
+			return t, false, nil
+		}
+		if freeErr != nil {
+			return t, false, freeErr
+		}
+		// The other run has ended, and freeThread has released the thread: begin the turn again.
+	}
+}
+
 // readEarlierTurns sets the messages of the thread that precede the request, and counts their memory. It returns an
 // error if the history of a request without a question does not continue them.
-func (r *run) readEarlierTurns(ctx context.Context, t event.Thread) error {
-	turns, err := r.agent.threads().Read(ctx, t, &r.req.AfterRun)
+func (r *run) readEarlierTurns(ctx context.Context, thread event.Thread) error {
+	turns, err := r.agent.threads().Read(ctx, thread, &r.req.AfterRun)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (c *childRun) open(ctx context.Context) error {
 // awaitStart reports whether the child with that id has begun. It waits for the first event for at most
 // childStartWait, and then deletes the child and returns false. A child whose events cannot be read counts as begun,
 // unless the log does not answer (event.ErrUnavailable).
-func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
+func (c *childRun) awaitStart(ctx context.Context, id string) (hasBegun bool, _ error) {
 	log := c.loop.agent.Log
 	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
 		return false, nil // the other process died before it created the child
@@ -291,8 +291,8 @@ func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 
 // interruptIDs returns the ids of questions, in order.
 func interruptIDs(questions []event.Interrupt) (ids []string) {
-	for _, i := range questions {
-		ids = append(ids, i.ID)
+	for _, question := range questions {
+		ids = append(ids, question.ID)
 	}
 	return ids
 }
@@ -334,14 +334,14 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool)
 // them there. It does not wait for the answers.
 func (c *childRun) relayQuestions(ctx context.Context) {
 	var questions []event.Interrupt
-	for _, i := range c.waiting {
-		if c.askedIDs[i.ID] {
+	for _, question := range c.waiting {
+		if c.askedIDs[question.ID] {
 			continue
 		}
-		c.askedIDs[i.ID] = true
-		i.CallID = c.exec.CallID
-		i.ChildRunID = cmp.Or(i.ChildRunID, c.id) // a question of a grandchild keeps the grandchild's id
-		questions = append(questions, i)
+		c.askedIDs[question.ID] = true
+		question.CallID = c.exec.CallID
+		question.ChildRunID = cmp.Or(question.ChildRunID, c.id) // a question of a grandchild keeps the grandchild's id
+		questions = append(questions, question)
 	}
 	if c.loop.agent.Repeat != nil {
 		// Ask each question by itself, because the recording determines the order of their events.
@@ -357,18 +357,18 @@ func (c *childRun) relayQuestions(ctx context.Context) {
 // child. The first error goes to c.failed.
 func (c *childRun) askOwner(ctx context.Context, questions []event.Interrupt) {
 	c.asking.Go(func() {
-		err := func() (err error) {
-			defer recoverTo(&err)
-			_, err = c.loop.askOwnerAll(ctx, questions, func(n int, answer resolution) error {
+		err := catchPanic(func() error {
+			_, err := c.loop.askOwnerAll(ctx, questions, func(n int, answer resolution) error {
 				return c.forwardAnswer(ctx, questions[n].ID, answer)
 			})
 			return err
-		}()
-		if err != nil {
-			select {
-			case c.failed <- err:
-			default:
-			}
+		})
+		if err == nil {
+			return
+		}
+		select {
+		case c.failed <- err:
+		default: // an earlier error has not been received yet
 		}
 	})
 }
@@ -438,11 +438,10 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 	if err != nil || level > definition.MaxLevels {
 		return event.Spent{}
 	}
-
 	model := ""
 	children := event.Spent{Cost: new(float64)} // 0, since nil means an unknown cost
 	for _, e := range events {
-		child := ""
+		childID := ""
 		switch body := e.Body.(type) {
 		case event.Start:
 			model = body.Model
@@ -452,23 +451,21 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 			}
 		case event.ToolResult:
 			spent.Calls++
-			child = body.ChildRunID
+			childID = body.ChildRunID
 		case event.ToolError:
-			kind := mcp.ErrorKind(body.Kind)
-			wasMade := kind != mcp.Denied && kind != mcp.UnknownTool && kind != mcp.InvalidArguments
-			if wasMade {
+			isRefused := slices.Contains([]mcp.ErrorKind{mcp.Denied, mcp.UnknownTool, mcp.InvalidArguments}, mcp.ErrorKind(body.Kind))
+			if !isRefused {
 				spent.Calls++
 			}
-			child = body.ChildRunID
+			childID = body.ChildRunID
 		case event.FinalAnswer: // its sums include what servers and children have used, except for the number of calls
 			cost := costOfUsage(body.Metadata.Usage, body.Metadata.Cost)
 			return event.Spent{Usage: body.Metadata.Usage, Cost: cost, Calls: spent.Calls + children.Calls}
 		}
-		if child != "" {
-			children = children.Plus(a.spentBy(ctx, child, level+1))
+		if childID != "" {
+			children = children.Plus(a.spentBy(ctx, childID, level+1))
 		}
 	}
-
 	spent.Cost = costOfUsage(spent.Usage, a.priceOf(model).CostOf(spent.Usage.InputTokens, spent.Usage.OutputTokens))
 	return spent.Plus(children)
 }

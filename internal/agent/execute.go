@@ -57,10 +57,8 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 // concludeRun appends the terminal event, unless the run was relinquished, and removes the run from those of this
 // process. The terminal event is end or, if err is not nil, the event for err.
 //
-// A run whose last turn has ended keeps its end: a later cancellation changes nothing, because err is nil. A run that
-// is relinquished during concludeRun is safe too: relinquish seals the writer before it sets the cause, so the append
-// fails with ErrFenced, and the job is released. If the log refuses the event, the job is released too, and the
-// process that claims it ends the run.
+// If the run is relinquished during concludeRun, its sealed writer refuses the event with ErrFenced. The job is then
+// released, as after any refusal by the log, and the process that claims it ends the run.
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, restoreErr error) {
 	r := l.run
 	span := trace.SpanFromContext(ctx)
@@ -276,10 +274,7 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 		return nil
 	}
 	end := event.RunError{Code: "internal", Message: internalErrorMessage}
-	err = func() (err error) {
-		defer recoverTo(&err)
-		return a.appendTerminal(ctx, r, end, errors.New("its end panicked"))
-	}()
+	err = catchPanic(func() error { return a.appendTerminal(ctx, r, end, errors.New("its end panicked")) })
 	if err != nil { // the code that panicked may be that of the deliveries, the thread or the writer
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}

@@ -101,8 +101,8 @@ func (exec *toolExecution) replaceArgs(args json.RawMessage) {
 // the call. If ctx ends before the reply, the result is dropped, because the hook might have removed something from
 // it. Without a usable reply the result stays as it is (docs/hooks.md), whereas callPreHook refuses the call.
 func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
-	if d := exec.recordedDecision(); d.Ended {
-		exec.abort = &abortError{reason: d.Reason}
+	if inRecording := exec.recordedDecision(); inRecording.Ended {
+		exec.abort = &abortError{reason: inRecording.Reason}
 	}
 	if exec.hookResult != nil {
 		return exec.hookResult, err
@@ -114,43 +114,47 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	case a.Hooks == nil, isRefused, endsRun:
 		return exec.result, err
 	case ctx.Err() != nil:
-		return exec.unreviewedFailure(ctx, err)
+		return nil, exec.unreviewedFailure(ctx, err)
 	}
-
-	request := exec.hookCall(webhook.ToolResult)
-	if isFailure {
-		message, _ := content.TruncateText(failed.Message, maxForModel, "")
-		request.Hook = webhook.ToolError
-		request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: message}
-	} else {
-		request.Result = &webhook.Result{Content: contentList(exec.result), Structured: exec.result.Structured}
-	}
-
+	request := exec.postHookCall(failed)
 	reply, hookErr := a.Hooks.Ask(ctx, request)
 	var replacement *content.Result
 	if hookErr == nil {
 		replacement, hookErr = a.resultOfReply(exec, reply)
 	}
-
 	switch {
 	case ctx.Err() != nil:
-		return exec.unreviewedFailure(ctx, err)
+		return nil, exec.unreviewedFailure(ctx, err)
 	case hookErr != nil:
 		a.logHookFailure(ctx, exec, request.Hook, hookErr)
 		return exec.result, err
 	}
-
 	a.logHookReply(ctx, exec, request.Hook, reply)
-	switch {
-	case reply.Abort && isFailure:
+	if reply.Abort {
 		exec.abort = &abortError{reason: reply.Reason}
-	case reply.Abort:
-		exec.abort = &abortError{reason: reply.Reason}
-		return nil, exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
-	case replacement != nil:
+		if !isFailure {
+			err = exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
+		}
+		return nil, err
+	}
+	if replacement != nil {
 		return replacement, nil
 	}
 	return exec.result, err
+}
+
+// postHookCall returns the request to the hook tool_error about the failure of the call, or to the hook tool_result
+// about its result if failed is nil.
+func (exec *toolExecution) postHookCall(failed *mcp.CallError) webhook.Call {
+	if failed == nil {
+		request := exec.hookCall(webhook.ToolResult)
+		request.Result = &webhook.Result{Content: contentList(exec.result), Structured: exec.result.Structured}
+		return request
+	}
+	request := exec.hookCall(webhook.ToolError)
+	message, _ := content.TruncateText(failed.Message, maxForModel, "")
+	request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: message}
+	return request
 }
 
 // resultOfReply returns the result that a hook's reply contains; nil if the reply has neither text nor content. Content
@@ -187,12 +191,12 @@ func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*conten
 }
 
 // unreviewedFailure returns the failure of a call for which ctx ended before the hook replied: err, or a cancellation
-// in place of a result that the hook has not seen. The result that it returns is always nil.
-func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) (*content.Result, error) {
+// in place of a result that the hook has not seen.
+func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) error {
 	if err == nil {
-		err = exec.canceledFailure(ctx)
+		return exec.canceledFailure(ctx)
 	}
-	return nil, err
+	return err
 }
 
 // hookCall returns the request to a hook about the call, without a result or failure.
@@ -218,9 +222,9 @@ func (a *Agent) logHookFailure(ctx context.Context, exec *toolExecution, hook we
 }
 
 // logHookReply logs the reply of a hook, unless the reply decides nothing.
-func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, hook webhook.Event, r webhook.Reply) {
-	if r.String() != (webhook.Reply{}).String() {
-		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, hook, slog.String("reply", r.String()))
+func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, hook webhook.Event, reply webhook.Reply) {
+	if reply.String() != (webhook.Reply{}).String() {
+		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, hook, slog.String("reply", reply.String()))
 	}
 }
 
@@ -242,21 +246,21 @@ func (a *Agent) flush(ctx context.Context, run string) error {
 	return nil
 }
 
-// askAboutRun completes c with the run, asks the hook that c names, and returns its reply. If there is no usable reply,
-// it logs that and returns the zero Reply (docs/hooks.md). It returns an error in three cases: an *abortError if the
-// hook ends the run, which is then stored in notes; the cause of ctx if ctx has ended; or the error of the log if the
-// events before cannot be stored.
-func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, error) {
-	c.RunID = l.run.ID
-	c.ThreadID = l.run.ThreadID
-	c.Subject = l.run.caller.Subject
+// askAboutRun completes request with the run, asks the hook that request names, and returns its reply. If there is no
+// usable reply, it logs that and returns the zero Reply (docs/hooks.md). It returns an error in three cases: an
+// *abortError if the hook ends the run, which is then stored in notes; the cause of ctx if ctx has ended; or the error
+// of the log if the events before cannot be stored.
+func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.Reply, error) {
+	request.RunID = l.run.ID
+	request.ThreadID = l.run.ThreadID
+	request.Subject = l.run.caller.Subject
 	if err := l.agent.flush(ctx, l.run.ID); err != nil {
 		return webhook.Reply{}, err
 	}
-	reply, err := l.agent.Hooks.Ask(ctx, c)
-	attrs := []slog.Attr{slog.String("run_id", c.RunID), slog.String("hook", string(c.Hook))}
-	if c.Step > 0 {
-		attrs = append(attrs, slog.Int("step", c.Step))
+	reply, err := l.agent.Hooks.Ask(ctx, request)
+	attrs := []slog.Attr{slog.String("run_id", request.RunID), slog.String("hook", string(request.Hook))}
+	if request.Step > 0 {
+		attrs = append(attrs, slog.Int("step", request.Step))
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -268,7 +272,7 @@ func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, 
 		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "hook decided", append(attrs, slog.String("reply", reply.String()))...)
 	}
 	if reply.Abort {
-		abort := &abortError{reason: reply.Reason, withheld: c.Hook == webhook.ModelResult}
+		abort := &abortError{reason: reply.Reason, withheld: request.Hook == webhook.ModelResult}
 		l.run.writeAbort(ctx, abort)
 		return webhook.Reply{}, abort
 	}
@@ -346,14 +350,14 @@ func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) err
 
 // hookMessage returns a message of the conversation in the form of a webhook, with the size of media in place of their
 // data.
-func hookMessage(m *llm.Message) webhook.Message {
-	out := webhook.Message{Role: string(m.Role), Content: m.Text, CallID: m.CallID, Tool: m.Tool}
-	for _, c := range m.Calls {
+func hookMessage(message *llm.Message) webhook.Message {
+	out := webhook.Message{Role: string(message.Role), Content: message.Text, CallID: message.CallID, Tool: message.Tool}
+	for _, c := range message.Calls {
 		var parsed call
 		parsed.parseArgs(c.Arguments)
 		out.Calls = append(out.Calls, webhook.MessageCall{CallID: c.ID, Tool: c.Name, Args: parsed.args, ArgsText: parsed.argsText})
 	}
-	for _, media := range m.Media {
+	for _, media := range message.Media {
 		decodedSize := len(media.Data) / 4 * 3 // Data is base64
 		out.Media = append(out.Media, webhook.Media{MIME: media.MIME, Bytes: decodedSize, URL: media.URL})
 	}
@@ -411,25 +415,25 @@ func (s *modelStream) callModelResultHook(ctx context.Context) error {
 // mustCallInterruptHook reports whether the hook interrupt must be asked about a question that is about to be asked, or
 // that another process has asked. It is not asked if the question is answered already, if the hook has replied in
 // another process, or if the question is that of a child run, which asks the hook itself.
-func (l *loop) mustCallInterruptHook(i *interrupt) bool {
-	if i.ChildRunID != "" || !l.agent.Hooks.Asks(webhook.Interrupt) {
+func (l *loop) mustCallInterruptHook(question *interrupt) bool {
+	if question.ChildRunID != "" || !l.agent.Hooks.Asks(webhook.Interrupt) {
 		return false
 	}
-	hasReplied := l.replayed != nil && l.replayed.HookReplied[i.ID]
-	return len(i.answer) == 0 && !hasReplied
+	hasReplied := l.replayed != nil && l.replayed.HookReplied[question.ID]
+	return len(question.answer) == 0 && !hasReplied
 }
 
 // callInterruptHook asks the hook interrupt about a question to a person, in a new goroutine. If the hook ends the run,
 // it cancels the run's context with the *abortError. The run is not parked before the hook has replied, because only
 // the process that executes a run can ask the hook. The note NoteHookReplied is written after the reply, so that a
 // process that takes over asks again if the hook's decision is not in the log.
-func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
+func (l *loop) callInterruptHook(ctx context.Context, question *interrupt) {
 	r := l.run
 	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first
 	l.agent.runs.Go(func() {
 		r.runGuarded(func() {
-			defer r.suspension.endNotification(i)
-			waiting, err := json.Marshal(i.Interrupt)
+			defer r.suspension.endNotification(question)
+			waiting, err := json.Marshal(question.Interrupt)
 			if err == nil {
 				_, err = l.askAboutRun(ctx, webhook.Call{Hook: webhook.Interrupt, Waiting: waiting})
 			}
@@ -438,7 +442,7 @@ func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 				return
 			}
 			if err == nil {
-				err = r.writeNote(ctx, replay.NoteHookReplied, i.ID)
+				err = r.writeNote(ctx, replay.NoteHookReplied, question.ID)
 			}
 			if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
 				l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook interrupt may be asked about a question again",
@@ -461,25 +465,22 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
 		return
 	}
-	var e webhook.End
+	shown := webhook.End{Status: string(event.Run{Last: event.Event{Body: end}}.Status())}
 	var err error
 	switch b := end.(type) {
 	case event.FinalAnswer:
-		e.Status = "completed"
-		e.Result, err = json.Marshal(b)
+		shown.Result, err = json.Marshal(b)
 	case event.RunError:
-		e.Status = "failed"
-		e.Error, err = json.Marshal(b)
+		shown.Error, err = json.Marshal(b)
 	case event.Cancelled:
-		e.Status = "cancelled"
-		e.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
+		shown.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
 	}
 	if err != nil {
 		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed",
 			slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
 		return
 	}
-	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e})
+	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &shown})
 }
 
 // writeEnd stores a terminal event in notes, unless it is an answer or stored already, or no other process could

@@ -220,15 +220,16 @@ func newInbox(r *run) inbox {
 	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
 }
 
-// expectAnswer makes the inbox send the answer to i.answer, at once if it has arrived already. It starts listening.
-func (b *inbox) expectAnswer(i *interrupt) {
+// expectAnswer makes the inbox send the answer to question.answer, at once if it has arrived already. It starts
+// listening.
+func (b *inbox) expectAnswer(question *interrupt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if answer, arrived := b.undelivered[i.ID]; arrived {
-		i.answer <- answer
+	if answer, arrived := b.undelivered[question.ID]; arrived {
+		question.answer <- answer
 		return
 	}
-	b.waiting[i.ID] = i
+	b.waiting[question.ID] = question
 	b.startListeningLocked()
 }
 

@@ -50,65 +50,58 @@ func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resoluti
 
 // askOwnerAll asks several questions at the same time, blocks until all are resolved, and returns their resolutions in
 // order. The run is not suspended before all questions are in the log. If onResolved is not nil, askOwnerAll calls it
-// with each resolution as soon as the log has the resolution; the calls may be concurrent.
-//
-// Each question goes through these steps. It is found in the replayed state, or is new. The inbox expects its answer
-// before its event is appended, since a reader may answer as soon as it sees the event. It is resolved by the event
-// that resolveInterrupt appends. An error leaves questions open for the next process.
+// with each resolution as soon as the log has the resolution; the calls may be concurrent. A question that another
+// process has asked is not asked again. An error leaves questions open for the next process.
 func (l *loop) askOwnerAll(
 	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
 ) ([]resolution, error) {
 	if onResolved == nil {
 		onResolved = func(int, resolution) error { return nil }
 	}
-
-	resolved := make([]resolution, len(questions))
+	resolutions := make([]resolution, len(questions))
 	open := make([]*interrupt, len(questions)) // nil for a question that needs no answer any more
 	for n, question := range questions {
-		i, res, err := l.prepareQuestion(ctx, question)
-		if err != nil {
+		var resolved *resolution
+		var err error
+		if open[n], resolved, err = l.prepareQuestion(ctx, question); err != nil {
 			return nil, err
 		}
-		if res != nil {
-			resolved[n] = *res
-			if err := onResolved(n, *res); err != nil {
-				return nil, err
-			}
+		if resolved == nil {
 			continue
 		}
-		open[n] = i
+		resolutions[n] = *resolved
+		if err := onResolved(n, *resolved); err != nil {
+			return nil, err
+		}
 	}
-
 	if err := l.openQuestions(ctx, open); err != nil {
 		return nil, err
 	}
 
 	errs := make([]error, len(questions))
 	var wg sync.WaitGroup
-	for n, i := range open {
-		if i == nil {
-			continue
+	for n, question := range open {
+		switch {
+		case question == nil: // resolved above
+		case !question.isAsked: // openQuestions leaves out questions beyond maxElicitations
+			resolutions[n] = resolution{unanswered: errTooManyOpen}
+		default:
+			wg.Go(func() {
+				defer recoverTo(&errs[n])
+				resolutions[n], errs[n] = l.awaitResolution(ctx, question)
+				if errs[n] == nil {
+					errs[n] = onResolved(n, resolutions[n])
+				}
+			})
 		}
-		if !i.isAsked { // openQuestions leaves out questions beyond maxElicitations
-			resolved[n] = resolution{unanswered: errTooManyOpen}
-			continue
-		}
-		wg.Go(func() {
-			defer recoverTo(&errs[n])
-			resolved[n], errs[n] = l.awaitResolution(ctx, i)
-			if errs[n] == nil {
-				errs[n] = onResolved(n, resolved[n])
-			}
-		})
 	}
-
 	wg.Wait()
-	return resolved, errors.Join(errs...)
+	return resolutions, errors.Join(errs...)
 }
 
 // prepareQuestion finds the question rec in the replayed state, or makes a new question of it, and makes the inbox
 // expect its answer. If the question is resolved already, or no person can be asked, it returns the resolution instead.
-func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
+func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
 	i, res, err := l.replayedQuestion(ctx, rec)
 	if err == nil && i == nil && res == nil {
 		i, res, err = l.newQuestion(ctx, rec)
@@ -119,18 +112,18 @@ func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (*inter
 	if rec.Kind == event.KindBudget {
 		i.operatorLimit = l.operatorLimit(rec.Limit)
 	}
-	l.run.inbox.expectAnswer(i)
+	l.run.inbox.expectAnswer(i) // before its event is appended, since a reader may answer as soon as it sees the event
 	return i, nil, nil
 }
 
 // awaitResolution blocks until a question that is open was answered, expires, or is withdrawn because ctx has ended. It
 // returns the resolution once the log has it.
-func (l *loop) awaitResolution(ctx context.Context, i *interrupt) (resolution, error) {
-	res, err := i.awaitAnswer(ctx, l.run)
+func (l *loop) awaitResolution(ctx context.Context, question *interrupt) (resolution, error) {
+	res, err := question.awaitAnswer(ctx, l.run)
 	if err != nil {
 		return res, err
 	}
-	return res, l.run.suspension.resolveInterrupt(ctx, i, res)
+	return res, l.run.suspension.resolveInterrupt(ctx, question, res)
 }
 
 // openQuestions appends the events of the questions that are not asked yet. Then it asks the hook interrupt about each
@@ -138,18 +131,18 @@ func (l *loop) awaitResolution(ctx context.Context, i *interrupt) (resolution, e
 // The field notifying is set before the events are appended, since the run must not be parked before the hook replies.
 func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	var unreported []*interrupt
-	for _, i := range open {
-		if i != nil && l.mustCallInterruptHook(i) {
-			i.notifying = true
-			unreported = append(unreported, i)
+	for _, question := range open {
+		if question != nil && l.mustCallInterruptHook(question) {
+			question.notifying = true
+			unreported = append(unreported, question)
 		}
 	}
 	if err := l.run.suspension.openInterrupts(ctx, open); err != nil {
 		return err
 	}
-	for _, i := range unreported {
-		if i.isAsked {
-			l.callInterruptHook(ctx, i)
+	for _, question := range unreported {
+		if question.isAsked {
+			l.callInterruptHook(ctx, question)
 		}
 	}
 	return nil
@@ -158,7 +151,7 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 // newQuestion returns the question rec, completed with an id and its times. The question is not asked yet. It expires
 // after InputTimeout, or at rec.ExpiresAt if that is set and earlier. If no person can be asked, newQuestion appends
 // the question with its resolution, and returns the resolution, which is nil otherwise.
-func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
+func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
 	canAnswer := l.run.req.canAnswer(rec.Kind)
 	now := l.agent.Log.Now()
 	expires := now // a question that no person can answer expires at once
@@ -168,22 +161,18 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt
 	rec.ID = cmp.Or(rec.ID, newID("int"))
 	rec.CreatedAt = now.UnixMilli()
 	rec.ExpiresAt = min(expires.UnixMilli(), cmp.Or(rec.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
-	i := newInterrupt(rec)
+	question := newInterrupt(rec)
 	if !canAnswer {
 		res := resolution{unanswered: errNobodyToAsk}
-		return i, &res, l.run.suspension.recordUnanswered(ctx, i, res)
+		return question, &res, l.run.suspension.recordUnanswered(ctx, question, res)
 	}
-	return i, nil, nil
+	return question, nil, nil
 }
 
-// awaitAnswer waits until the question is answered or expires, or until ctx ends, and returns the resolution.
-//
-// The log decides whether an answer was in time. It accepts one input for each question, so storing closedInput fails
-// if an answer is stored already. That answer counts, although the time is over here, because the person has been
-// informed that it counts. awaitAnswer then waits until the inbox delivers it.
-//
-// If the run is relinquished, awaitAnswer returns the cause as an error and stores nothing, so that the question stays
-// open for the next process.
+// awaitAnswer waits until the question is answered or expires, or until ctx ends, and returns the resolution. The log
+// decides whether an answer was in time: it accepts one input for each question, so storing closedInput fails if an
+// answer is stored already. That answer counts, because the person has been informed that it counts. If the run is
+// relinquished, awaitAnswer returns the cause and stores nothing, so that the question stays open for the next process.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
@@ -209,12 +198,12 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 	return unanswered, nil // an error of the log is ignored here: the run ends when it cannot append its next event
 }
 
-// elicitInput asks the owner of the run a question that the server sent during call c, and returns the owner's reply.
+// elicitInput asks the owner of the run a question that the server sent during call, and returns the owner's reply.
 // The server waits for the reply of this process, so the run cannot be parked while the question is open (HeldOpen).
-func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
+func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (res mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // runs in a goroutine of package mcp
 	answer, err := l.askOwner(ctx, event.Interrupt{
-		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL, HeldOpen: true,
+		Kind: event.KindElicitation, Call: call, Message: asked.Message, Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL, HeldOpen: true,
 	})
 	if err != nil {
 		return mcp.ElicitationResult{}, err
@@ -227,7 +216,7 @@ func formatNumber(n float64) string { return strconv.FormatFloat(math.Round(n*1e
 
 // validateBudgetIncrease refuses an answer to a budget question that is malformed, that does not raise the limit above
 // what is used, or that raises it above the operator's limit. A refusal (approved false) is valid.
-func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in Input) error {
+func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in Input) error {
 	switch {
 	case in.Approved == nil:
 		return &InvalidError{"/approved", "required: this asks for a higher limit"}
@@ -250,7 +239,7 @@ func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in In
 
 	// This is the operator's limit of the agent's current definition. The run may have started with an older
 	// definition, whose limit the process that executes the run applies (raisedLimit).
-	operatorLimit := a.budgetLimits(a.agents.Load().find(r.Agent)).ByName()[asked.Limit]
+	operatorLimit := a.budgetLimits(a.agents.Load().find(run.Agent)).ByName()[asked.Limit]
 	isInteger := asked.Limit != "seconds" && asked.Limit != "cost"
 	switch {
 	case isInteger && limit != math.Trunc(limit):
@@ -299,15 +288,15 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 			return &InputError{answers[n].ID, err}
 		}
 	}
-	for n, i := range asked {
-		err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], caller))
+	for n, question := range asked {
+		err := a.Log.AddInput(ctx, run, question.ID, encodeInput(answers[n], caller))
 		switch {
 		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
 			return ErrAnswered
 		case err != nil:
 			return fmt.Errorf("give an answer: %w", err)
 		}
-		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", caller.Subject)
+		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", question.ID, "kind", question.Kind, "subject", caller.Subject)
 	}
 	return a.awaitResolutions(ctx, r, asked)
 }
@@ -332,16 +321,16 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 }
 
 // awaitResolutions returns nil when the log has the events that resolve all of asked, when the run has ended, or after
-// resolutionWait. r is the run as it was before the answers were stored.
-func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
+// resolutionWait. run is the run as it was before the answers were stored.
+func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []event.Interrupt) error {
 	open := make(map[string]bool, len(asked))
-	for _, i := range asked {
-		open[i.ID] = true
+	for _, question := range asked {
+		open[question.ID] = true
 	}
 	timeout := time.NewTimer(resolutionWait)
 	defer timeout.Stop()
-	for pos := r.Last.Seq; ; {
-		page, err := a.Log.After(ctx, r.ID, pos)
+	for pos := run.Last.Seq; ; {
+		page, err := a.Log.After(ctx, run.ID, pos)
 		if err != nil {
 			return err
 		}
@@ -369,54 +358,44 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 // findInterrupt returns the open interrupt of a run with that id. It reads the run's events, because the run may be
 // executed by another process, or is parked. Errors: ErrUnknownInterrupt, ErrAnswered or ErrExpired if the interrupt
 // cannot be answered, or those of the log.
-func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
-	if s, waits := r.Last.Body.(event.Suspended); waits {
-		for _, i := range s.Interrupts {
-			if i.ID == id {
-				return i, nil
+func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (event.Interrupt, error) {
+	if s, waits := run.Last.Body.(event.Suspended); waits {
+		for _, question := range s.Interrupts {
+			if question.ID == id {
+				return question, nil
 			}
 		}
 	}
 	var found event.Interrupt
-	for pos := int64(0); ; {
-		page, err := a.Log.After(ctx, r.ID, pos)
+	for e, err := range a.eventsSoFar(ctx, run.ID) {
 		if err != nil {
 			return found, err
 		}
-		for _, e := range page.Events {
-			pos = e.Seq
-			asked, resolved := replay.InterruptOf(e)
-			if id == "" {
-				continue // no interrupt has this id, but InterruptOf returns it for events about something else
-			}
-			if asked.ID == id {
-				found = asked
-			}
-			if resolved == id && e.Time >= found.ExpiresAt {
-				return found, ErrExpired
-			}
-			if resolved == id {
-				return found, ErrAnswered
-			}
-		}
-		isRead := page.Ended || len(page.Events) == 0
-		if isRead && found.ID == "" {
-			return found, ErrUnknownInterrupt
-		}
-		if isRead {
-			return found, nil
+		asked, resolvedID := replay.InterruptOf(e)
+		switch {
+		case id == "": // no interrupt has this id, but InterruptOf returns it for events about something else
+		case asked.ID == id:
+			found = asked
+		case resolvedID == id && e.Time >= found.ExpiresAt:
+			return found, ErrExpired
+		case resolvedID == id:
+			return found, ErrAnswered
 		}
 	}
+	if found.ID == "" {
+		return found, ErrUnknownInterrupt
+	}
+	return found, nil
 }
 
 // validateInput returns an *InvalidError or *ContentError for an answer that does not fit its interrupt. It may repair
 // the arguments in the answer to an approval.
-func (a *Agent) validateInput(r event.Run, asked event.Interrupt, in *Input) error {
+func (a *Agent) validateInput(run event.Run, asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
 		return a.validateApproval(asked, in)
 	case event.KindBudget:
-		return a.validateBudgetIncrease(r, asked, *in)
+		return a.validateBudgetIncrease(run, asked, *in)
 	}
 	switch {
 	case in.Approved != nil || in.Reason != "" || in.Args != nil:

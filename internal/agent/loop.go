@@ -16,13 +16,11 @@ import (
 )
 
 // runTurns runs the turns of a run and returns its terminal event. In each turn the model answers and may ask for
-// tools, whose results go back to the model. The run ends when the model answers without a call, when it calls a
-// tool of the caller, or one turn after a limit is reached. Turns that are already in the log are replayed: they call
-// no model and no tool, and append no events.
+// tools, whose results go back to the model. The run ends when the model answers without a call, when it calls a tool
+// of the caller, or one turn after a limit is reached. Turns that are already in the log are replayed.
 //
-// Limits are checked twice in a turn. The check before the calls is needed because the model's output alone may have
-// used up a limit: all calls would then be refused, although a person could raise the limit. The check after the
-// calls decides whether the next turn is the last one, which has no tools. A limit does not cut a turn short.
+// Limits are checked before the calls, which would all be refused if the model's output has used up a limit, and after
+// them, to decide whether the next turn is the last one, which has no tools.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
 	if err := l.prepareRun(ctx); err != nil {
@@ -76,17 +74,16 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 const summaryPrompt = "You have reached the limit of this run and cannot call any more tools. " +
 	"Answer the question now with what you have, and say what is missing."
 
-// prepareRun sets the tools, the conversation, the budget and the metadata of the run. Later changes to the servers'
-// tools do not affect the run. After a takeover, prepareRun uses the tools and servers of this process, which may
-// differ from those of the process before; what the model has answered since comes from the replayed steps. Only
-// the process that began the run stores what the export needs (recordBeginning).
+// prepareRun sets the tools, the conversation, the budget and the metadata of the run. After a takeover, it uses the
+// tools and servers of this process, which may differ from those of the process before; what the model has answered
+// since comes from the replayed steps. Only the process that began the run stores what the export needs
+// (recordBeginning).
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
-	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
-	l.tools = l.catalog.ByName
-	promptTools := l.catalog.Tools
 	profile := l.agent.profileOf(req.Model)
 	l.profile = profile
+	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
+	l.tools = l.catalog.ByName
 	// These are set before the first error, because logEnd and recordRunEnd read them.
 	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
 	l.media = mediaBudget{profile: profile, budget: l.budget}
@@ -97,32 +94,24 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 		Model:              req.Model,
 		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true),
 	}
+	if len(req.OutputSchema) > 0 {
+		if l.output, err = output.Compile(req.OutputSchema); err != nil {
+			return fmt.Errorf("the schema of the answer cannot be used: %w", err)
+		}
+	}
 
 	l.window = window.New(profile)
 	if req.MaxTokens > 0 {
 		l.window.LimitReserve(req.MaxTokens)
 	}
 	l.window.LearnSize(l.agent.windowSizes.Size(req.Model))
-	l.search = l.newToolSearch()
-	if l.search == nil && l.replayed.HasCallOf(l.catalog.SearchToolName()) {
-		// The model has called the search tool, so the process before this one had started a tool search: the endpoint
-		// had named a small window (fitTools), whose size this process does not know.
-		l.search = toolsearch.NewSearch(l.catalog.Catalog, 0)
-	}
+	l.offerTools()
+	l.callIDs = make(map[string]bool)
+	l.requestCallIDs = make(map[string]bool)
+	promptTools := l.catalog.Tools
 	if l.search != nil {
 		promptTools = []catalog.Tool{l.search.Tool}
 	}
-	if len(req.OutputSchema) > 0 {
-		if l.output, err = output.Compile(req.OutputSchema); err != nil {
-			return fmt.Errorf("the schema of the answer cannot be used: %w", err)
-		}
-	}
-	l.askTools = l.agent.askTools(l.run.caller, req)
-	l.clientTools = req.clientTools(l.catalog, l.search, l.askTools)
-	l.updateOffered()
-
-	l.callIDs = make(map[string]bool)
-	l.requestCallIDs = make(map[string]bool)
 	err = l.openConversation(ctx, promptTools, profile)
 	if err == nil && req.Prompt != nil {
 		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
@@ -132,6 +121,20 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 		l.recordBeginning(ctx)
 	}
 	return err
+}
+
+// offerTools decides which tools the model is offered: the tools of the catalog or a search among them, the tools that
+// ask other agents, and those of the caller. Later changes to the servers' tools do not affect the run.
+func (l *loop) offerTools() {
+	l.search = l.newToolSearch()
+	if l.search == nil && l.replayed.HasCallOf(l.catalog.SearchToolName()) {
+		// The model has called the search tool, so the process before this one had started a tool search: the endpoint
+		// had named a small window (fitTools), whose size this process does not know.
+		l.search = toolsearch.NewSearch(l.catalog.Catalog, 0)
+	}
+	l.askTools = l.agent.askTools(l.run.caller, l.run.req)
+	l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
+	l.updateOffered()
 }
 
 // spendTokens charges the tokens that a turn used, as the provider counted them, to the run's budget, and corrects the
@@ -242,17 +245,19 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 // last one, and the operator's limit is higher, checkBudget asks the owner of the run to raise the limit, and blocks
 // until the question is resolved. After an increase it checks again, because another limit may be reached too.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
+	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
 	for {
-		name := l.budget.Spent()
-		if l.replayed != nil && l.replayed.BudgetQuestion != nil {
-			name = l.replayed.BudgetQuestion.Limit // another process has asked this question, and it is still open
-		} else if name == "" {
+		limit := l.budget.Spent()
+		switch {
+		case l.replayed != nil && l.replayed.BudgetQuestion != nil:
+			limit = l.replayed.BudgetQuestion.Limit // another process has asked this question, and it is still open
+		case limit == "":
 			return nil
-		} else if turn == l.run.req.MaxTurns || !l.run.req.canAnswer(event.KindBudget) || !l.canIncrease(name) {
+		case !mayAsk || !l.canIncrease(limit):
 			l.budgetSpent = true
 			return nil
 		}
-		raised, err := l.askForIncrease(ctx, l.budget.Status(name))
+		raised, err := l.askForIncrease(ctx, l.budget.Status(limit))
 		l.budgetSpent = !raised
 		if err != nil || l.budgetSpent {
 			return err

@@ -56,11 +56,9 @@ const maxTrimTries = 4
 // conversation to the model's context window, and trims it again if the provider refuses it as too long. final means
 // that the model is offered no tools. If the log already has the step, modelTurn restores it instead.
 //
-// The event step_end decides whether the step has happened. A process that takes over a run without the event
-// resets the step and asks the model again. Once the log has the event, the model is not asked again. So whatever
-// later steps need is stored before it: the text and the calls as events, the addition of the hook pre_model_call,
-// the decision of the hook model_result, which model answered, and the members that the endpoint requires in later
-// requests (writeExtensions).
+// The event step_end decides whether the step has happened. A process that takes over a run without the event resets
+// the step and asks the model again. So whatever later steps need of this step is stored before step_end, in events or
+// in notes.
 func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply, error) {
 	tools := l.offeredTools(final)
 	if s := l.replayed.Step(l.step + 1); s != nil {
@@ -227,17 +225,17 @@ func cutAfter(cut bool, err error) error {
 
 // countUsage counts the usage that the provider reports: in the run's metadata, in metrics and towards the caller's
 // budgets. It does not charge the run's budget. spendTokens does that after the step, for replayed steps too.
-func (s *modelStream) countUsage(ctx context.Context, u llm.Usage) {
+func (s *modelStream) countUsage(ctx context.Context, used llm.Usage) {
 	s.usageSeen = true
-	s.usage = event.Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Total}
+	s.usage = event.Usage{InputTokens: used.Input, OutputTokens: used.Output, TotalTokens: used.Total}
 	s.countModelCall(ctx, s.usage)
 	s.addUsage(s.usage)
 }
 
 // appendPart appends the events for one part of the answer, or notes what the part says about the answer. It returns
 // errOutputCut if the answer must be cut after the part.
-func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
-	switch p := p.(type) {
+func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
+	switch p := part.(type) {
 	case llm.Text:
 		delta, cut := s.output.Add(p.Delta)
 		s.reservePiece(delta)
@@ -273,14 +271,14 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 }
 
 // appendArgs appends a piece of the arguments of a call that has started. It ignores arguments of unknown calls.
-func (s *modelStream) appendArgs(ctx context.Context, p llm.ToolCallArgs) error {
-	c := s.byIndex[p.Index]
+func (s *modelStream) appendArgs(ctx context.Context, piece llm.ToolCallArgs) error {
+	c := s.byIndex[piece.Index]
 	if c == nil {
 		return nil
 	}
-	delta, cut := s.output.Add(p.Delta)
+	delta, cut := s.output.Add(piece.Delta)
 	s.reservePiece(delta)
-	if unparsed := s.unparsed[p.Index]; unparsed != nil {
+	if unparsed := s.unparsed[piece.Index]; unparsed != nil {
 		unparsed.WriteString(delta)
 	}
 	return cutAfter(cut, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}))
@@ -360,15 +358,15 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 }
 
 // completeCall appends a call with all of its arguments. It starts the call first if the endpoint sends it as a whole.
-func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
-	if s.byIndex[p.Index] == nil {
-		if err := s.startCall(ctx, p.Index, p.ID, p.Name); err != nil {
+func (s *modelStream) completeCall(ctx context.Context, call llm.ToolCall) error {
+	if s.byIndex[call.Index] == nil {
+		if err := s.startCall(ctx, call.Index, call.ID, call.Name); err != nil {
 			return err
 		}
 	}
-	c := s.byIndex[p.Index]
-	delete(s.unparsed, p.Index)
-	c.parseArgs(p.Arguments)
+	c := s.byIndex[call.Index]
+	delete(s.unparsed, call.Index)
+	c.parseArgs(call.Arguments)
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
@@ -424,36 +422,25 @@ func (l *loop) trimSilently(tools []llm.Tool) window.Result {
 
 // reportTrimmed appends a budget event that informs readers that the model no longer sees the whole conversation. It
 // does so once per run.
-func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
+func (l *loop) reportTrimmed(ctx context.Context, trimmed window.Result) error {
 	if l.trimReported {
 		return nil
 	}
 	l.trimReported = true
-	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(r.Before), Max: float64(max(r.Limit, 1))})
+	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(trimmed.Before), Max: float64(max(trimmed.Limit, 1))})
 }
 
 // retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused the request as
 // too long. retry is true if the next request is shorter. It is false if nothing can be shortened, or if refused is
-// another error. If the provider named the size of the window, the agent remembers it for the model.
+// another error. final means that the model is offered no tools.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
-	var modelErr *llm.Error
-	if !errors.As(refused, &modelErr) || modelErr.Kind != llm.TooLarge {
+	modelErr, isModelErr := errors.AsType[*llm.Error](refused)
+	if !isModelErr || modelErr.Kind != llm.TooLarge {
 		return false, nil
-	}
-	model := cmp.Or(modelErr.Asked, l.run.req.Model)
-	if l.agent.windowSizes.Learn(model, modelErr.ContextTokens) {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
-			slog.String("run_id", l.run.ID), slog.String("model", model),
-			slog.Int64("tokens", modelErr.ContextTokens), slog.Int64("prompt_tokens", modelErr.PromptTokens))
 	}
 	answerBefore := l.answerTokens(final)
 	toolsBefore := len(l.offeredTools(final))
-	l.window.LearnSize(modelErr.ContextTokens)
-	if prompt := modelErr.PromptTokens; prompt > 0 && prompt < l.window.Size() {
-		// The prompt is smaller than the window: the provider refused prompt and answer together, so ask for a
-		// shorter answer.
-		l.answerRefused = true
-	}
+	l.learnSizes(ctx, modelErr)
 	if err := l.fitTools(ctx); err != nil {
 		return false, err
 	}
@@ -472,6 +459,21 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 	l.messages = conversation.Messages
 	l.historyLen = conversation.History
 	return true, l.reportTrimmed(ctx, trimmed)
+}
+
+// learnSizes remembers what the provider has said when it refused a prompt as too long: the size of the model's window,
+// also for other runs, and whether only prompt and answer together were too long (answerRefused).
+func (l *loop) learnSizes(ctx context.Context, refused *llm.Error) {
+	model := cmp.Or(refused.Asked, l.run.req.Model)
+	if l.agent.windowSizes.Learn(model, refused.ContextTokens) {
+		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
+			slog.String("run_id", l.run.ID), slog.String("model", model),
+			slog.Int64("tokens", refused.ContextTokens), slog.Int64("prompt_tokens", refused.PromptTokens))
+	}
+	l.window.LearnSize(refused.ContextTokens)
+	if prompt := refused.PromptTokens; prompt > 0 && prompt < l.window.Size() {
+		l.answerRefused = true
+	}
 }
 
 // windowConversation returns the conversation and tools of a request for package window.

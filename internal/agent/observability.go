@@ -159,14 +159,14 @@ func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Dura
 // countModelCall counts a model call of the run in the metrics of tokens and cost and towards the budgets of its
 // caller. If one of these budgets is then used up, it sets callerSpent. It must not be called for calls that are
 // replayed from the log, since the process that made them has counted them.
-func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
+func (l *loop) countModelCall(ctx context.Context, used event.Usage) {
 	model := l.run.req.Model
 	defaultModel, profiles := l.agent.Models()
 	_, isServed := profiles[model]
 	if model != defaultModel && !isServed { // a request named it, so it would create a new time series
 		model = usage.Other
 	}
-	if spent := l.agent.usage.Count(ctx, l.run.account, l.run.agentID(), model, u, l.budget.CostOf(u)); spent != nil {
+	if spent := l.agent.usage.Count(ctx, l.run.account, l.run.agentID(), model, used, l.budget.CostOf(used)); spent != nil {
 		l.callerSpent.Store(spent)
 	}
 }
@@ -199,14 +199,14 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 // recordToolTime records how long a call took, in the metric of tool calls. kind is the kind of its failure; "" if it
 // succeeded. A call without a server, whose name the model may have invented, is not recorded: each name would create a
 // time series.
-func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, took time.Duration) {
-	if c.Server == "" {
+func (m metrics) recordToolTime(ctx context.Context, call event.Call, kind string, took time.Duration) {
+	if call.Server == "" {
 		return
 	}
 	attrs := []attribute.KeyValue{
 		attribute.String("mcp.method.name", "tools/call"),
-		attribute.String("gen_ai.tool.name", m.toolNames.label(c.Server, c.Tool, kind)),
-		attribute.String("mcp.server.name", c.Server),
+		attribute.String("gen_ai.tool.name", m.toolNames.label(call.Server, call.Tool, kind)),
+		attribute.String("mcp.server.name", call.Server),
 	}
 	if kind != "" {
 		attrs = append(attrs, attribute.String("error.type", kind))
@@ -229,6 +229,21 @@ func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, exec *to
 	}
 }
 
+// auditOutcome returns the outcome of a call for its audit line, from err, the error of the call, and the cause of a
+// failure; nil if the line must not show one.
+func (a *Agent) auditOutcome(err error) (outcome string, cause error) {
+	failed, isFailure := errors.AsType[*mcp.CallError](err)
+	switch {
+	case err == nil:
+		return "ok", nil
+	case !isFailure:
+		return string(mcp.UnknownOutcome), err // the log failed; the call may have been executed
+	case failed.Kind == mcp.InvalidArguments && !a.AuditArguments:
+		return string(failed.Kind), nil // the cause may quote the arguments, since it can come from the server
+	}
+	return string(failed.Kind), failed.Err
+}
+
 // writeAuditLine logs one line for every call, however it ended: whether the model or a caller made it, on whose
 // behalf, who allowed it, and the outcome. It includes the values of arguments only with Options.AuditArguments. err
 // is the error of the call before the post-hook changed it; nil if it succeeded.
@@ -237,17 +252,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	if exec.loop == nil {
 		actor = "caller"
 	}
-
-	outcome, cause := "ok", err
-	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		outcome, cause = string(failed.Kind), failed.Err
-		if failed.Kind == mcp.InvalidArguments && !a.AuditArguments {
-			cause = nil // the cause may quote the arguments, since it can come from the server
-		}
-	} else if err != nil {
-		outcome = string(mcp.UnknownOutcome) // the log failed; the call may have been executed
-	}
-
+	outcome, cause := a.auditOutcome(err)
 	decided := exec.decision
 	switch {
 	case exec.hookResult != nil:
@@ -262,22 +267,20 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 		slog.String("tool_version", exec.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(exec.argsAsWritten()))),
 		slog.String("decision", decided.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", exec.duration.Milliseconds()),
 	}
-
-	add := func(name, value string) {
+	addIfSet := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
 		}
 	}
-
-	add("run_id", exec.runID)
-	add("decided_by", decided.by)
-	add("reason", decided.reason)
-	add("rule", exec.rule)
+	addIfSet("run_id", exec.runID)
+	addIfSet("decided_by", decided.by)
+	addIfSet("reason", decided.reason)
+	addIfSet("rule", exec.rule)
 	if decided.edited {
 		attrs = append(attrs, slog.Bool("args_edited", true))
 	}
 	if a.AuditArguments {
-		add("args", string(exec.args))
+		addIfSet("args", string(exec.args))
 	}
 	level := slog.LevelInfo
 	if cause != nil {
@@ -334,16 +337,16 @@ func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
 
 // recordCallContent records the arguments and the result of a tool call in its span, if Options.TraceContent is set.
 // The result is the one that readers of the run see, after the post-hook.
-func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, o callOutcome) {
+func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, outcome callOutcome) {
 	if !a.TraceContent || !span.IsRecording() {
 		return
 	}
 	span.SetAttributes(genai.Arguments(exec.argsAsWritten()))
 	switch {
-	case o.errorEvent != nil:
-		span.SetAttributes(genai.Result(o.errorEvent.Payload))
-	case o.resultEvent != nil:
-		span.SetAttributes(genai.Result(string(o.resultEvent.Payload)))
+	case outcome.errorEvent != nil:
+		span.SetAttributes(genai.Result(outcome.errorEvent.Payload))
+	case outcome.resultEvent != nil:
+		span.SetAttributes(genai.Result(string(outcome.resultEvent.Payload)))
 	}
 }
 

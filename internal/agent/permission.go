@@ -130,8 +130,8 @@ func (a *Agent) repeatDenial(_ context.Context, exec *toolExecution) error {
 }
 
 // mayUse reports whether the rules let a caller use a tool now.
-func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
-	_, ok := a.Rules.Of(caller).AllowsTool(t.Server, t.Name)
+func (a *Agent) mayUse(caller auth.Identity, tool catalog.Tool) bool {
+	_, ok := a.Rules.Of(caller).AllowsTool(tool.Server, tool.Name)
 	return ok
 }
 

@@ -224,20 +224,20 @@ const MaxClientTools = 128
 // AddClientTool adds a tool that the caller executes. A missing or null schema means no arguments. It refuses an
 // invalid or repeated name, and a schema that is not an object. The pointer of the error is /name or /parameters,
 // relative to the tool, because each API format has its own layout for tools.
-func (r *Request) AddClientTool(t ClientTool) *InvalidError {
-	if !IsToolName(t.Name) {
+func (r *Request) AddClientTool(tool ClientTool) *InvalidError {
+	if !IsToolName(tool.Name) {
 		return &InvalidError{"/name", "must be 1 to 64 letters, digits, _ or -"}
 	}
-	if slices.ContainsFunc(r.ClientTools, func(c ClientTool) bool { return c.Name == t.Name }) {
+	if slices.ContainsFunc(r.ClientTools, func(c ClientTool) bool { return c.Name == tool.Name }) {
 		return &InvalidError{"/name", "given twice"}
 	}
-	if len(t.Schema) == 0 || string(t.Schema) == "null" {
-		t.Schema = json.RawMessage(`{"type":"object","properties":{}}`)
+	if len(tool.Schema) == 0 || string(tool.Schema) == "null" {
+		tool.Schema = json.RawMessage(`{"type":"object","properties":{}}`)
 	}
-	if t.Schema[0] != '{' { // a json.RawMessage that was decoded has no leading white space
+	if tool.Schema[0] != '{' { // a json.RawMessage that was decoded has no leading white space
 		return &InvalidError{"/parameters", "must be a JSON Schema object"}
 	}
-	r.ClientTools = append(r.ClientTools, t)
+	r.ClientTools = append(r.ClientTools, tool)
 	return nil
 }
 
@@ -263,12 +263,12 @@ func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
 	return nil
 }
 
-// IsToolName reports whether model endpoints accept s as the name of a function: 1 to 64 ASCII letters, digits, _ or -.
-func IsToolName(s string) bool {
-	if s == "" || len(s) > 64 {
+// IsToolName reports whether model endpoints accept name for a function: 1 to 64 ASCII letters, digits, _ or -.
+func IsToolName(name string) bool {
+	if name == "" || len(name) > 64 {
 		return false
 	}
-	for _, r := range s {
+	for _, r := range name {
 		isLetter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 		isDigit := '0' <= r && r <= '9'
 		if !isLetter && !isDigit && r != '_' && r != '-' {

@@ -106,13 +106,13 @@ func (l *loop) writeModel(ctx context.Context, modelBefore, upstreamBefore strin
 }
 
 // writeExtensions stores in notes the members that an endpoint requires in later requests, for a process that takes
-// over the run; readers do not see notes. It does nothing if x is nil. It is called before step_end is appended, so
-// that a step with step_end has the notes.
-func (l *loop) writeExtensions(ctx context.Context, x *llm.Extensions) error {
-	if x == nil {
+// over the run; readers do not see notes. It does nothing if extensions is nil. It is called before step_end is
+// appended, so that a step with step_end has the notes.
+func (l *loop) writeExtensions(ctx context.Context, extensions *llm.Extensions) error {
+	if extensions == nil {
 		return nil
 	}
-	data, err := json.Marshal(x)
+	data, err := json.Marshal(extensions)
 	if err != nil {
 		return fmt.Errorf("encode the extensions of an answer: %w", err)
 	}
@@ -149,10 +149,10 @@ func (l *loop) restoreExtensions(text string) *llm.Extensions {
 
 // restoreCall returns a call of a replayed step as the model wrote it. If the log does not have its complete arguments,
 // the call has none.
-func restoreCall(c *replay.Call) *call {
-	restored := &call{Call: c.Call, byClient: c.ByClient}
-	if c.Args != "" {
-		restored.parseArgs(c.Args)
+func restoreCall(replayedCall *replay.Call) *call {
+	restored := &call{Call: replayedCall.Call, byClient: replayedCall.ByClient}
+	if replayedCall.Args != "" {
+		restored.parseArgs(replayedCall.Args)
 	}
 	return restored
 }
@@ -172,14 +172,9 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 }
 
 // restoreCalls sets the outcomes of the turn's calls that have ended in other processes, and charges the budget for the
-// turn's calls as it was charged there. It returns the calls that remain to be made or refused. For each call, the log
-// says how far it came:
-//
-//   - It has ended: its outcome is set, and it is not executed. It is charged if it was sent.
-//   - It was sent, or its child was started: it is charged here, and executeToolCall decides what follows. The
-//     call is refused, since its outcome is unknown, or it continues with its pending input or its child.
-//   - Neither: it is not charged, and takes all the steps of a new call, except that questions which were asked
-//     about it are not asked again.
+// calls that were sent there. It returns the calls that remain to be made or refused. A call that was sent without an
+// outcome is among them: executeToolCall refuses it, since its outcome is unknown, or continues it with its pending
+// input or its child.
 func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
@@ -246,34 +241,34 @@ func (l *loop) restoreArgs(c *call, earlier *replay.Call) {
 // restoreOutcome returns how a call ended in another process, as far as the log still has it. A full log drops stored
 // results before events. The model then gets only the part of the result in the event, although the answers that
 // follow may be based on the whole result. resultURL is "" if the event is truncated and has no URL.
-func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
-	outcome := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID), spent: c.Spent}
-	if failed, ok := c.End.(event.ToolError); ok {
+func (l *loop) restoreOutcome(ctx context.Context, replayedCall *replay.Call) callOutcome {
+	outcome := callOutcome{resultURL: l.agent.resultPath(l.run.ID, replayedCall.CallID), spent: replayedCall.Spent}
+	if failed, ok := replayedCall.End.(event.ToolError); ok {
 		outcome.errorEvent = &failed
 		if failed.Truncated != nil && failed.Truncated.URL == "" {
 			outcome.resultURL = ""
 		}
 		return outcome
 	}
-	result := c.End.(event.ToolResult)
+	result := replayedCall.End.(event.ToolResult)
 	outcome.resultEvent = &result
 	outcome.fullResult = &content.Result{Content: result.Content, Structured: result.Structured}
 	if result.Truncated == nil {
 		return outcome
 	}
 	outcome.resultURL = result.Truncated.URL
-	if stored, err := l.agent.Result(ctx, l.run.ID, c.CallID); err == nil {
+	if stored, err := l.agent.Result(ctx, l.run.ID, replayedCall.CallID); err == nil {
 		outcome.fullResult = &content.Result{Content: stored.Content, Structured: stored.Structured}
 	} else if outcome.resultURL != "" {
-		l.agent.Logger.WarnContext(ctx, "stored tool result is no longer available", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
+		l.agent.Logger.WarnContext(ctx, "stored tool result is no longer available", "run_id", l.run.ID, "call_id", replayedCall.CallID, "error", err)
 	}
 	return outcome
 }
 
 // approvalResolution returns the resolution of a call's approval; nil if none was asked for or it is still open. The
 // arguments that the person wrote come from the stored input, the rest from the event.
-func (l *loop) approvalResolution(c *replay.Call) *resolution {
-	resolved := c.Resolution
+func (l *loop) approvalResolution(replayedCall *replay.Call) *resolution {
+	resolved := replayedCall.Resolution
 	if resolved == nil {
 		return nil
 	}
@@ -304,12 +299,12 @@ func unansweredReason(resolved event.ApprovalResolved) error {
 
 // approvedArgs returns the arguments that a person wrote for an approved call; edited is whether they differ from those
 // that the person was shown. It returns nil if the person wrote none or did not approve the call.
-func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
-	res := l.approvalResolution(c)
+func (l *loop) approvedArgs(replayedCall *replay.Call) (args jsonText, edited bool) {
+	res := l.approvalResolution(replayedCall)
 	if res == nil || !res.isApproved() || res.Args == nil {
 		return nil, false
 	}
-	return res.Args, string(res.Args) != string(c.Approval.Args)
+	return res.Args, string(res.Args) != string(replayedCall.Approval.Args)
 }
 
 // replayedQuestion looks for the question rec among those that other processes have asked. It returns i if the question
@@ -349,23 +344,23 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 
 // reopenedInterrupt returns a question that another process has asked, marked as asked.
 func reopenedInterrupt(rec event.Interrupt) *interrupt {
-	i := newInterrupt(rec)
-	i.isAsked = true
-	return i
+	question := newInterrupt(rec)
+	question.isAsked = true
+	return question
 }
 
 // replayedElicitation looks for a question of the server of a call that another process has asked, and returns the same
 // as replayedQuestion. The resolution has the action of its event, and the content of the stored input.
-func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *resolution) {
-	if elicited, resolved := c.Elicited[id]; resolved {
+func (l *loop) replayedElicitation(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
+	if elicited, resolved := replayedCall.Elicited[id]; resolved {
 		answer := decodeInput(id, l.replayed.Inputs[id])
 		answer.Action = elicited.Action
 		answer.unanswered = nil
 		return nil, &answer
 	}
-	for n, open := range c.Elicitations {
+	for n, open := range replayedCall.Elicitations {
 		if open.ID == id {
-			c.Elicitations = slices.Delete(c.Elicitations, n, n+1)
+			replayedCall.Elicitations = slices.Delete(replayedCall.Elicitations, n, n+1)
 			return reopenedInterrupt(open), nil
 		}
 	}
@@ -391,53 +386,56 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 // withdrawQuestions withdraws the questions of a replayed call that are still open and that no goroutine waits for:
 // those that its server sent on a connection that has ended, those of a child run that are not open there any more, and
 // an approval of arguments that the call no longer has. keep lists the ids of questions that the call still waits for.
-// c may be nil. It stores and appends even if ctx has ended.
-func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...string) error {
-	if c == nil {
+// replayedCall may be nil. It stores and appends even if ctx has ended.
+func (l *loop) withdrawQuestions(ctx context.Context, replayedCall *replay.Call, keep ...string) error {
+	if replayedCall == nil {
 		return nil
 	}
-
-	var withdrawn, stillOpen []event.Interrupt
-	for _, i := range c.Elicitations {
-		if slices.Contains(keep, i.ID) {
-			stillOpen = append(stillOpen, i)
-		} else {
-			withdrawn = append(withdrawn, i)
-		}
-	}
-	c.Elicitations = stillOpen
-
-	for _, q := range c.Relayed {
-		if !q.Resolved && !q.Reopened && !slices.Contains(keep, q.ID) {
-			withdrawn = append(withdrawn, q.Interrupt)
-			q.Resolved = true
-		}
-	}
-
-	if c.Approval != nil && c.Resolution == nil {
-		withdrawn = append(withdrawn, *c.Approval)
-		c.Approval = nil
-	}
-
 	ctx = context.WithoutCancel(ctx)
-	for _, rec := range withdrawn {
+	for _, question := range takeOpenQuestions(replayedCall, keep) {
 		// Close the input first: otherwise an answer could be stored, and the person informed that it counts, after
 		// the event has withdrawn the question.
-		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
+		err := l.agent.Log.AddInput(ctx, l.run.ID, question.ID, closedInput)
+		if err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
 		}
-		if err := l.run.suspension.withdrawRestored(ctx, rec); err != nil {
+		if err := l.run.suspension.withdrawRestored(ctx, question); err != nil {
 			return err
 		}
-		l.agent.wakeParent(l.run, rec.ID) // the parent may ask the same question, and would wait until it expires
+		l.agent.wakeParent(l.run, question.ID) // the parent may ask the same question, and would wait until it expires
 	}
 	return nil
 }
 
+// takeOpenQuestions removes the open questions from replayedCall, or marks them as resolved there, and returns
+// them. It leaves the elicitations and the child's questions whose ids keep lists.
+func takeOpenQuestions(replayedCall *replay.Call, keep []string) (taken []event.Interrupt) {
+	var kept []event.Interrupt
+	for _, question := range replayedCall.Elicitations {
+		if slices.Contains(keep, question.ID) {
+			kept = append(kept, question)
+		} else {
+			taken = append(taken, question)
+		}
+	}
+	replayedCall.Elicitations = kept
+	for _, relayed := range replayedCall.Relayed {
+		if !relayed.Resolved && !relayed.Reopened && !slices.Contains(keep, relayed.ID) {
+			taken = append(taken, relayed.Interrupt)
+			relayed.Resolved = true
+		}
+	}
+	if replayedCall.Approval != nil && replayedCall.Resolution == nil {
+		taken = append(taken, *replayedCall.Approval)
+		replayedCall.Approval = nil
+	}
+	return taken
+}
+
 // replayedRelay looks for a question of a child run that another process has relayed, and returns the same as
 // replayedQuestion. A resolved question without a stored input counts as expired.
-func (l *loop) replayedRelay(c *replay.Call, id string) (*interrupt, *resolution) {
-	q := c.RelayedQuestion(id)
+func (l *loop) replayedRelay(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
+	q := replayedCall.RelayedQuestion(id)
 	switch {
 	case q == nil:
 		return nil, nil

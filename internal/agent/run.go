@@ -72,9 +72,9 @@ func (r *run) relinquished() error {
 
 // appendWhenResumed appends an event. It blocks while the run is suspended, because no event may follow the event
 // suspended before a question is resolved or another question is asked.
-func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
+func (r *run) appendWhenResumed(ctx context.Context, body event.Body) error {
 	for {
-		err := r.out.Append(ctx, b)
+		err := r.out.Append(ctx, body)
 		if !errors.Is(err, event.ErrSuspended) {
 			return err
 		}
@@ -86,19 +86,19 @@ func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 	}
 }
 
-// memoryOf returns how many bytes of memory a run needs for n bytes of text.
-func memoryOf(n int) int64 { return textCopies * int64(n) }
+// memoryOf returns how many bytes of memory a run needs for a text of that many bytes.
+func memoryOf(bytes int) int64 { return textCopies * int64(bytes) }
 
 // textCopies is how many copies of a text a run holds at most, besides those of the log. An answer or a result is in
 // the conversation, in the request to the model, and in the response. During its turn, a result exists as it was
 // received, decoded, and in its event.
 const textCopies = 3
 
-// reserveMemory counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
+// reserveMemory counts that many more bytes of text that the run holds, or fewer if bytes is negative. If not enough
 // memory is left, it cancels the run with errNoMemory.
-func (r *run) reserveMemory(n int) {
-	r.textBytes.Add(int64(n))
-	if !r.memory.Hold(memoryOf(n)) {
+func (r *run) reserveMemory(bytes int) {
+	r.textBytes.Add(int64(bytes))
+	if !r.memory.Hold(memoryOf(bytes)) {
 		r.cancel(errNoMemory)
 	}
 }
@@ -182,15 +182,15 @@ func (r *run) contextUntilRelinquished() (ctx context.Context, stop func()) {
 	return ctx, func() { stopAfterFunc(); cancel() }
 }
 
-// awaitOrder blocks in a rerun until the recording has event b next (recorded.Inputs.Order). For other runs it returns
-// nil at once.
-func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
+// awaitOrder blocks in a rerun until the recording has the event body next (recorded.Inputs.Order). For other runs it
+// returns nil at once.
+func (r *run) awaitOrder(ctx context.Context, body event.Body) error {
 	if r.agent.Repeat == nil {
 		return nil
 	}
 	untilRelinquished, stop := r.contextUntilRelinquished()
 	defer stop()
-	return r.agent.Repeat.Order(ctx, untilRelinquished, r.ID, b)
+	return r.agent.Repeat.Order(ctx, untilRelinquished, r.ID, body)
 }
 
 // AdvanceClock sets the time that a run has used, for a rerun whose clock is manual (recorded.Inputs.ManualClock). It
@@ -312,16 +312,17 @@ func errorAttrs(err error) []slog.Attr {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
+// catchPanic calls f and returns its error. A panic in f becomes an error too.
+func catchPanic(f func() error) (err error) {
+	defer recoverTo(&err)
+	return f()
+}
+
 // runGuarded calls f, which works for the run in another goroutine than the run's own. A panic in f cancels this run
-// with a *panicError. Every goroutine, timer and callback of a run must use runGuarded or recoverTo, since a panic
-// that is not recovered ends the process with all its runs.
+// with a *panicError. Every goroutine, timer and callback of a run must use runGuarded, catchPanic or recoverTo, since a
+// panic that is not recovered ends the process with all its runs.
 func (r *run) runGuarded(f func()) {
-	var err error
-	func() {
-		defer recoverTo(&err)
-		f()
-	}()
-	if err != nil {
+	if err := catchPanic(func() error { f(); return nil }); err != nil {
 		r.cancel(err)
 	}
 }

@@ -174,18 +174,18 @@ func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 
 // replayedPending decodes what writePending stored for a call in another process. It returns nil if nothing was stored
 // or, with a warning, if that cannot be decoded: it is then unknown whether the server has executed the call
-// (refuseRepetition). c may be nil.
-func (l *loop) replayedPending(c *replay.Call) *pendingInput {
-	if c == nil || c.Input == nil {
+// (refuseRepetition). replayedCall may be nil.
+func (l *loop) replayedPending(replayedCall *replay.Call) *pendingInput {
+	if replayedCall == nil || replayedCall.Input == nil {
 		return nil
 	}
 	var pending pendingInput
-	err := json.Unmarshal(c.Input, &pending)
+	err := json.Unmarshal(replayedCall.Input, &pending)
 	if err == nil && pending.Required == nil && pending.SignIn == nil {
 		err = errors.New("it has no request")
 	}
 	if err != nil {
-		l.agent.Logger.Warn("stored input requests of a call cannot be used", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
+		l.agent.Logger.Warn("stored input requests of a call cannot be used", "run_id", l.run.ID, "call_id", replayedCall.CallID, "error", err)
 		return nil
 	}
 	if pending.SignIn != nil && pending.SignIn.InMemory {

@@ -202,26 +202,23 @@ func (a *Agent) runInBackground(r *run) {
 	}()
 }
 
-// beginRun creates the run, its turn, its job and its first event in the log, in this order:
+// beginRun creates the run, its turn in the thread, its job and its first event in the log, in this order. The turn
+// comes before the job, because the checkpoint contains the earlier turns that beginTurn reads. The event comes last,
+// because a run with events and without a job would never end if its process died. On success, beginRun starts the
+// run's grace period.
 //
-//   - The run, with its idempotency key. If two requests have the same key, Create fails for one of them.
-//   - Its turn in the thread. This fails if the thread has an active run beside which this run must not run. The
-//     turn comes before the job, because the checkpoint contains the earlier turns that beginTurn reads. The turn of
-//     a new thread may be stored together with the start event (event.Log.BeginThread).
-//   - The job with the checkpoint. If this process dies from here on, another process continues the run.
-//   - The start event. It comes after the job, because a run with events and without a job would never end if its
-//     process died.
-//
-// If a step fails, beginRun undoes the steps before it as far as the log answers. What it cannot undo is repaired
-// later: by the next question of the thread (thread.Store.Release), or by the process that claims the job. With a
-// *event.BusyError another run of the thread is active. On success, beginRun starts the run's grace period.
+// If a step fails, beginRun undoes the steps before it as far as the log answers. The next question of the thread, or
+// the process that claims the job, repairs the rest. A *event.BusyError means that another run of the thread is active.
 func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	if err := a.Log.Create(ctx, r.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
 	began, err := r.beginTurn(ctx)
 	if err == nil {
-		err = r.appendStartWithJob(ctx)
+		err = r.saveCheckpoint(ctx)
+	}
+	if err == nil {
+		err = r.appendStart(ctx)
 	}
 	if err != nil {
 		a.undoBegin(context.WithoutCancel(ctx), r, began)
@@ -251,15 +248,6 @@ func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
 	if r.job != nil {
 		_ = r.job.Done(ctx)
 	}
-}
-
-// appendStartWithJob creates the job of the run, if the log is durable, and then appends the run's first event. So
-// every run with events in a durable log has a job.
-func (r *run) appendStartWithJob(ctx context.Context) error {
-	if err := r.saveCheckpoint(ctx); err != nil {
-		return err
-	}
-	return r.appendStart(ctx)
 }
 
 // admitRun waits for a slot for at most ten seconds and registers the run in a.active. It precedes all requests to the
@@ -460,14 +448,14 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 
 // validateAttachments refuses attachments that the model does not accept, if the request asks for that
 // (OnlyAcceptedMedia).
-func (a *Agent) validateAttachments(r Request) error {
-	if !r.OnlyAcceptedMedia || len(r.Media) == 0 {
+func (a *Agent) validateAttachments(request Request) error {
+	if !request.OnlyAcceptedMedia || len(request.Media) == 0 {
 		return nil
 	}
-	profile := a.profileOf(r.Model)
-	for i, m := range r.Media {
+	profile := a.profileOf(request.Model)
+	for i, m := range request.Media {
 		if !attachment.Accepts(profile, m) {
-			detail := fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))
+			detail := fmt.Sprintf("the model %s does not take %s; it takes %s", request.Model, m.MIME, attachment.Accepted(profile))
 			return &InvalidError{fmt.Sprintf("/attachments/%d", i), detail}
 		}
 	}
@@ -476,13 +464,13 @@ func (a *Agent) validateAttachments(r Request) error {
 
 // validateCostLimit refuses a model without a price if the request, the service, its agent or the callers' budgets
 // limit the cost, because the limit would never be reached.
-func (a *Agent) validateCostLimit(r Request) error {
+func (a *Agent) validateCostLimit(request Request) error {
 	switch {
-	case a.priceOf(r.Model) != nil:
+	case a.priceOf(request.Model) != nil:
 		return nil
-	case r.Budget.Cost > 0:
+	case request.Budget.Cost > 0:
 		return &InvalidError{"/budget/cost", "no price is configured for this model"}
-	case a.budgetLimits(r.namedAgent).Cost > 0:
+	case a.budgetLimits(request.namedAgent).Cost > 0:
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
 	case a.usage.LimitsCost():
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every caller is limited"}

@@ -137,16 +137,16 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 		return s.openTogether(ctx, all)
 	}
 	// In a rerun, each question waits for its place in the recording, which also says when the run is suspended.
-	for _, i := range all {
-		if i == nil {
+	for _, question := range all {
+		if question == nil {
 			continue
 		}
-		if !i.isAsked {
-			if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
+		if !question.isAsked {
+			if err := s.run.awaitOrder(ctx, question.Body()); err != nil {
 				return err
 			}
 		}
-		if err := s.openTogether(ctx, []*interrupt{i}); err != nil {
+		if err := s.openTogether(ctx, []*interrupt{question}); err != nil {
 			return err
 		}
 	}
@@ -165,26 +165,26 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 			elicitations++
 		}
 	}
-	for _, i := range all {
-		if i == nil {
+	for _, question := range all {
+		if question == nil {
 			continue
 		}
-		if i.Kind == event.KindElicitation {
+		if question.Kind == event.KindElicitation {
 			if elicitations == maxElicitations {
 				continue
 			}
 			elicitations++
 		}
-		s.addOpenLocked(i)
-		if i.isAsked {
+		s.addOpenLocked(question)
+		if question.isAsked {
 			continue
 		}
 		// Append even if ctx has ended: awaitAnswer then withdraws the question at once.
-		if err := s.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
-			s.removeOpenLocked(i)
+		if err := s.run.out.Append(context.WithoutCancel(ctx), question.Body()); err != nil {
+			s.removeOpenLocked(question)
 			return err
 		}
-		i.isAsked = true
+		question.isAsked = true
 		s.resumeLocked()
 	}
 	return s.suspendIfBlockedLocked()
@@ -193,12 +193,12 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 // recordUnanswered appends a question that no person can answer, and its resolution res, so that readers learn why a
 // call was refused. Events of parallel calls may come between the two events, but not the event suspended, because the
 // call that asks does not wait.
-func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, res resolution) error {
-	resolved := i.resolvedEvent(res)
-	if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
+func (s *suspension) recordUnanswered(ctx context.Context, question *interrupt, res resolution) error {
+	resolved := question.resolvedEvent(res)
+	if err := s.run.awaitOrder(ctx, question.Body()); err != nil {
 		return err
 	}
-	if err := s.appendAndResume(context.WithoutCancel(ctx), i.Body()); err != nil {
+	if err := s.appendAndResume(context.WithoutCancel(ctx), question.Body()); err != nil {
 		return err
 	}
 	if err := s.run.awaitOrder(ctx, resolved); err != nil {
@@ -222,35 +222,35 @@ func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error
 // every question must be closed. In a child run it also closes the same question in the parent. If the log refuses the
 // event, the question stays open and the error is returned: the run may have been parked at this moment, and must get
 // the answer when it continues.
-func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, res resolution) error {
-	if err := s.run.awaitOrder(ctx, i.resolvedEvent(res)); err != nil {
+func (s *suspension) resolveInterrupt(ctx context.Context, question *interrupt, res resolution) error {
+	if err := s.run.awaitOrder(ctx, question.resolvedEvent(res)); err != nil {
 		return err
 	}
-	if err := s.appendResolution(ctx, i, res); err != nil {
+	if err := s.appendResolution(ctx, question, res); err != nil {
 		return err
 	}
-	s.run.agent.wakeParent(s.run, i.ID)
+	s.run.agent.wakeParent(s.run, question.ID)
 	return nil
 }
 
 // appendResolution appends the resolution of a question, counts the question as closed and ends the suspension, all
 // while it holds mu. If the questions that are still open block all calls, the run is suspended again at once; the new
 // event suspended has only these questions.
-func (s *suspension) appendResolution(ctx context.Context, i *interrupt, res resolution) error {
+func (s *suspension) appendResolution(ctx context.Context, question *interrupt, res resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.run.out.Append(context.WithoutCancel(ctx), i.resolvedEvent(res)); err != nil {
+	if err := s.run.out.Append(context.WithoutCancel(ctx), question.resolvedEvent(res)); err != nil {
 		return err
 	}
-	s.removeOpenLocked(i)
+	s.removeOpenLocked(question)
 	s.resumeLocked()
 	return s.suspendIfBlockedLocked()
 }
 
 // addOpenLocked counts a question as open. The first open question ends the disconnect grace period. The caller holds
 // mu.
-func (s *suspension) addOpenLocked(i *interrupt) {
-	s.open = append(s.open, i)
+func (s *suspension) addOpenLocked(question *interrupt) {
+	s.open = append(s.open, question)
 	if s.openCount.Add(1) == 1 {
 		s.run.agent.holdGrace(s.run)
 	}
@@ -258,8 +258,8 @@ func (s *suspension) addOpenLocked(i *interrupt) {
 
 // removeOpenLocked counts a question as closed. If no other question is open, it starts the disconnect grace period.
 // The caller holds mu.
-func (s *suspension) removeOpenLocked(i *interrupt) {
-	if n := slices.Index(s.open, i); n >= 0 {
+func (s *suspension) removeOpenLocked(question *interrupt) {
+	if n := slices.Index(s.open, question); n >= 0 {
 		s.open = slices.Delete(s.open, n, n+1)
 	}
 	if s.openCount.Add(-1) == 0 {
@@ -282,11 +282,11 @@ func (s *suspension) suspendIfBlockedLocked() error {
 			}
 		}
 		all := make([]event.Interrupt, len(s.open))
-		for n, i := range s.open {
-			all[n] = i.Interrupt
+		for n, question := range s.open {
+			all[n] = question.Interrupt
 		}
-		// Pause the clock first. The time that the log takes does not count for the run, and a budget event of the clock
-		// could not be appended after the event suspended.
+		// Pause the clock first. The time that the log takes does not count for the run, and a budget event of the
+		// clock could not be appended after the event suspended.
 		s.pauseLocked()
 		if err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all}); err != nil {
 			s.resumeLocked()
@@ -308,8 +308,8 @@ func (s *suspension) isBlockedLocked() bool {
 		return false
 	}
 	asking := make(map[string]bool, len(s.open)) // by id, the calls that wait for the answer to an open question
-	for _, i := range s.open {
-		asking[i.CallID] = true
+	for _, question := range s.open {
+		asking[question.CallID] = true
 	}
 	for id, blocked := range s.inFlight {
 		if !blocked && !asking[id] && !s.awaitingCharge[id] {
@@ -326,8 +326,8 @@ func (s *suspension) canParkLocked() bool {
 	if s.run.job == nil || !s.run.agent.Durable {
 		return false
 	}
-	for _, i := range s.open {
-		if i.HeldOpen || i.notifying || len(i.answer) > 0 || i.timeLeft(s.run.agent.Log.Now()) <= 0 {
+	for _, question := range s.open {
+		if question.HeldOpen || question.notifying || len(question.answer) > 0 || question.timeLeft(s.run.agent.Log.Now()) <= 0 {
 			return false
 		}
 	}
@@ -336,10 +336,10 @@ func (s *suspension) canParkLocked() bool {
 
 // endNotification records that the hook interrupt has replied about a question, or will not reply. If the run is
 // suspended and only waited for this reply, it is parked.
-func (s *suspension) endNotification(i *interrupt) {
+func (s *suspension) endNotification(question *interrupt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i.notifying = false
+	question.notifying = false
 	if s.resumed != nil {
 		_ = s.suspendIfBlockedLocked() // no error: it appends nothing, since the run is suspended
 	}
@@ -349,8 +349,8 @@ func (s *suspension) endNotification(i *interrupt) {
 func (s *suspension) earliestExpiry() (first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, i := range s.open {
-		if t := time.UnixMilli(i.ExpiresAt); first.IsZero() || t.Before(first) {
+	for _, question := range s.open {
+		if t := time.UnixMilli(question.ExpiresAt); first.IsZero() || t.Before(first) {
 			first = t
 		}
 	}
@@ -379,8 +379,8 @@ func (s *suspension) awaitedInputs() map[string]bool {
 	if ids == nil {
 		ids = make(map[string]bool, len(s.open))
 	}
-	for _, i := range s.open {
-		ids[i.ID] = true
+	for _, question := range s.open {
+		ids[question.ID] = true
 	}
 	return ids
 }

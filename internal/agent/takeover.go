@@ -244,11 +244,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 func (a *Agent) releaseClaim(job event.Job) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	err := func() (err error) {
-		defer recoverTo(&err)
-		return job.Release(ctx)
-	}()
-	if err != nil {
+	if err := catchPanic(func() error { return job.Release(ctx) }); err != nil {
 		a.Logger.Warn("failed to release a run", "run_id", job.Run(), "error", err)
 	}
 }
@@ -263,8 +259,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
 	defer cancel()
-	agent := r.agent
-	events, readErr := agent.allEvents(ctx, r.ID)
+	events, readErr := r.agent.allEvents(ctx, r.ID)
 	if readErr == nil && len(events) == 0 && badCheckpoint == nil {
 		return r.startClaimed(ctx)
 	}
@@ -279,14 +274,30 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 			return err
 		}
 	}
+	if err := r.restoreState(ctx, events); err != nil {
+		return err
+	}
+	if r.req.Awaited && r.replayed.Suspended {
+		// At the first suspension, the caller was asked to fetch the answer later. Since then the run needs no reader.
+		r.agent.mu.Lock()
+		r.Background = true
+		r.agent.mu.Unlock()
+	}
+	r.agent.Logger.InfoContext(ctx, "run taken over",
+		"run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
+	return nil
+}
 
+// restoreState stores that this process takes the run over, sets r.replayed from events, all events of the run so far,
+// and from its notes and inputs, and starts to receive inputs. It returns an *unrecoverableError for a run that its
+// process was ending for a reason that the log does not have.
+func (r *run) restoreState(ctx context.Context, events []event.Event) error {
 	notes, err := r.beginAttempt(ctx, events)
 	if err != nil {
 		return err
 	}
-
-	// The inputs so far are part of the state that is replayed. They are read before the inbox starts to listen, because
-	// its goroutine calls receiveAvailable too, and only one goroutine may call it at a time.
+	// The inputs are read before the inbox starts to listen, because its goroutine calls receiveAvailable too, and only
+	// one goroutine may call it at a time.
 	inputs, _, err := r.inbox.receiveAvailable(ctx)
 	if err != nil {
 		return fmt.Errorf("read the inputs of a run: %w", err)
@@ -297,14 +308,6 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if r.replayed.Ending && !hasCause {
 		return &unrecoverableError{"The process that executed the run died while it ended it.", errors.New("its end has no cause")}
 	}
-	if r.req.Awaited && r.replayed.Suspended {
-		// At the first suspension, the caller was asked to fetch the answer later. Since then the run needs no reader.
-		agent.mu.Lock()
-		r.Background = true
-		agent.mu.Unlock()
-	}
-
-	agent.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
 	return nil
 }
 
@@ -366,20 +369,6 @@ func whyUnrecoverable(err, badCheckpoint error) error {
 	return nil
 }
 
-// allEvents reads all events of a run so far, in several requests if they are many.
-func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
-	for {
-		page, err := a.Log.After(ctx, id, int64(len(events)))
-		if err != nil {
-			return nil, fmt.Errorf("read the events of a run: %w", err)
-		}
-		events = append(events, page.Events...)
-		if page.Ended || len(page.Events) == 0 {
-			return events, nil
-		}
-	}
-}
-
 // repairTurn begins the turn of a run if its thread does not exist: the process that began the run died before the log
 // had stored the thread. If the thread exists, the turn was begun, and may have ended by now. It does nothing for a
 // child run, which has no turn. It returns an error only if the log does not answer.
@@ -398,12 +387,10 @@ func (r *run) repairTurn(ctx context.Context) error {
 }
 
 // releaseJob gives the job of a run that did not end here back to the log. A run that waits for a person is parked
-// until a person answers or a question expires, unless an answer has arrived already. Errors are only logged.
+// until a person answers or a question expires, unless an answer has arrived already. An answer that comes after
+// pendingInput has looked has a position after pos, so the log makes the job available again. Errors are only logged.
 //
-// No answer is lost between the decision to park and Park. pendingInput finds an answer that came before, and the job
-// is released instead. An answer that comes later has a position after pos, which Park is given, so the log makes the
-// job available again. NoteLeft comes before both: without the note, the next process counts this process as having
-// died (replay.Crashes), and ends the run after maxCrashes.
+// NoteLeft comes first: without it, the next process counts this process as having died (replay.Crashes).
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()

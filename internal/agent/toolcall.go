@@ -26,13 +26,9 @@ import (
 //
 //	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
 //
-// The rules come before the hook and the person, because neither must see a call that the caller may not make. The
-// arguments are validated before a person approves them. The budget is charged right before the call is sent,
-// because a call that is refused must not use it.
-//
-// The first step that fails ends the call. A pre-hook that answers in place of the tool also ends it, because no tool
-// is called then. A failure of the call is not an error but an outcome, which the model reads. An error means that
-// the event log failed or that another process continues the run, and ends the run here.
+// The first step that fails ends the call, and so does a pre-hook that answers in place of the tool. A failure of the
+// call is not an error but an outcome, which the model reads. An error means that the event log failed or that another
+// process continues the run, and ends the run here.
 func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOutcome, error) {
 	ctx, span := a.startCallSpan(ctx, &exec)
 	defer span.End()
@@ -41,11 +37,11 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 		a.resolveTool,
 		a.authorizeCall, // before a hook or a person sees the call
 		a.callPreHook,
-		a.validateArgs,
+		a.validateArgs, // before a person approves the arguments
 		a.requireApproval,
 		a.repeatDenial,
 		a.authorizeCall, // again, because the rules may have changed while a person was asked
-		a.chargeBudget,
+		a.chargeBudget,  // last, because a call that is refused must not use the budget
 		a.execute,
 	}
 	if exec.pending != nil || exec.replayed.HasChild() {

@@ -78,7 +78,7 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	l.media.startTurn()
 	for _, c := range reply.calls {
 		if c.byClient {
-			l.addClientCallMetadata(c)
+			l.appendMetadata(c, l.boundedParams(c), jsonText("null")) // the caller sends the result with the next request
 			continue
 		}
 		outcome := outcomes[0] // outcomes has only the calls that the agent executes
@@ -100,14 +100,12 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 }
 
 // runCalls executes the calls of a turn at the same time, except for calls that have ended in another process. It
-// returns one outcome for each call, in the order of calls. One call's failure does not affect the other calls. When
-// a hook ends the run, or the time for tools is used up, the calls in flight are cancelled. An error ends the run.
-// If the run's context has ended, the error is the cause of the context, and the errors of the calls are dropped.
+// returns one outcome for each call, in the order of calls. One call's failure does not affect the others. When a hook
+// ends the run, or the time for tools is used up, the calls in flight are cancelled. An error ends the run; if the
+// run's context has ended, it is the cause of the context.
 //
-// It returns when the goroutines of all calls have ended, so that no event of a call follows step_start of the
-// next step. Each goroutine writes only its own elements of outcomes and errs. When a goroutine ends, it first gives
-// up its place in the order of charges (SkipCall), for which later calls of the turn may wait. Then it removes its
-// call from those in flight (endCall), which suspends the run if all remaining calls wait for a person.
+// It returns when the goroutines of all calls have ended, so that no event of a call follows step_start of the next
+// step. Each goroutine writes only its own elements of outcomes and errs.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
@@ -279,12 +277,6 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	l.appendMetadata(c, params, result)
 }
 
-// addClientCallMetadata adds a call that the caller executes to the metadata. Its result is null, since the caller
-// sends it only with the next request.
-func (l *loop) addClientCallMetadata(c *call) {
-	l.appendMetadata(c, l.boundedParams(c), jsonText("null"))
-}
-
 // boundedParams returns the arguments of a call for the metadata. If they exceed what is left of maxMetadata, it
 // returns only their first minMetadata bytes, as a text. It adds the bytes of its result to l.metadataSize.
 func (l *loop) boundedParams(c *call) jsonText {
@@ -318,14 +310,14 @@ const (
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
 // admitMedia counts an image or sound towards the limits, and returns it in a form that the model accepts. It returns
-// nil and the reason if the media is omitted. The reason is "" if m is nil or the model accepts no media of its kind:
-// the text of the result then has a placeholder.
-func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
+// nil and the reason if the media is omitted. The reason is "" if media is nil or the model accepts no media of its
+// kind: the text of the result then has a placeholder.
+func (g *mediaBudget) admitMedia(media *content.Media) (_ *content.Media, refusal string) {
 	takesMedia := g.profile.Images || g.profile.Audio
-	if m == nil || !takesMedia {
+	if media == nil || !takesMedia {
 		return nil, ""
 	}
-	checked, err := m.Normalize()
+	checked, err := media.Normalize()
 	switch {
 	case err != nil:
 		return nil, err.Error()

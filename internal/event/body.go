@@ -273,17 +273,15 @@ type (
 		By          string  `json:"by,omitempty"`
 	}
 
-	// FinalAnswer ends a run that completed. Output is the answer as a value, if it must be JSON of
-	// a schema.
+	// FinalAnswer ends a run that completed. Output is the answer as a value, if it must be JSON of a schema.
 	FinalAnswer struct {
 		Answer       string          `json:"answer"`
 		Output       json.RawMessage `json:"output,omitempty"`
 		Metadata     Metadata        `json:"metadata"`
 		FinishReason string          `json:"finish_reason"`
 	}
-	// RunError ends a run that failed. PartialAnswer is the text of the step that
-	// failed. Reason is ModelNotFound, or "" if Code says everything. With the code invalid_output,
-	// Errors lists where the answer violates its schema.
+	// RunError ends a run that failed. PartialAnswer is the text of the step that failed. Reason is ModelNotFound, or
+	// "" if Code says everything. With the code invalid_output, Errors lists where the answer violates its schema.
 	RunError struct {
 		Code          string `json:"code"`
 		Reason        string `json:"reason,omitempty"`

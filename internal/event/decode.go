@@ -9,12 +9,12 @@ import (
 
 // Encode returns the event with the number seq of a run, including its JSON. ms is the time in milliseconds since the
 // Unix epoch. It fails as AppendEncode does.
-func Encode(run string, seq, ms int64, b Body) (Event, error) {
-	line, err := AppendEncode(nil, run, seq, ms, b)
+func Encode(run string, seq, ms int64, body Body) (Event, error) {
+	line, err := AppendEncode(nil, run, seq, ms, body)
 	if err != nil {
 		return Event{}, err
 	}
-	return Event{RunID: run, Seq: seq, Time: ms, Body: b, JSON: line}, nil
+	return Event{RunID: run, Seq: seq, Time: ms, Body: body, JSON: line}, nil
 }
 
 // AppendEncode appends the JSON of an event to line, without a line feed at its end, and returns the extended slice.
@@ -26,7 +26,8 @@ func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, er
 	}
 	e := Event{RunID: run, Seq: seq, Time: ms, Body: body}
 	if a, ok := body.(appender); ok {
-		return e.appendBody(slices.Grow(line, a.size()+envelopeSize), a), nil
+		line = e.appendEnvelope(slices.Grow(line, a.size()+envelopeSize))
+		return append(a.appendFields(line), '}'), nil
 	}
 	fields, err := marshalJSON(body)
 	if err != nil {
@@ -47,11 +48,6 @@ func (e Event) appendEnvelope(line []byte) []byte {
 	line = strconv.AppendInt(append(line, `","seq":`...), e.Seq, 10)
 	line = strconv.AppendInt(append(line, `,"ts":`...), e.Time, 10)
 	return append(line, ',')
-}
-
-// appendBody appends the JSON of the whole event e. a is e.Body.
-func (e Event) appendBody(line []byte, a appender) []byte {
-	return append(a.appendFields(e.appendEnvelope(line)), '}')
 }
 
 // Decode returns the event of a line of JSON that Encode made, possibly in another version of answerd. The
@@ -123,5 +119,5 @@ func decoderOf[B Body]() decoder {
 	}}
 }
 
-// AppendJSON appends the whole event to b as one line of JSON, without a line feed at its end.
-func (e Event) AppendJSON(b []byte) []byte { return append(b, e.JSON...) }
+// AppendJSON appends the whole event to buf as one line of JSON, without a line feed at its end.
+func (e Event) AppendJSON(buf []byte) []byte { return append(buf, e.JSON...) }

@@ -62,8 +62,8 @@ func isSamePart(a, b Body) bool {
 }
 
 // deltaText returns the text of a delta; "" for any other body.
-func deltaText(b Body) string {
-	switch b := b.(type) {
+func deltaText(body Body) string {
+	switch b := body.(type) {
 	case TextDelta:
 		return b.Delta
 	case ReasoningDelta:
@@ -75,8 +75,8 @@ func deltaText(b Body) string {
 }
 
 // DeltaSize estimates the length of a delta's own fields as JSON, in bytes. It returns 0 for any other body.
-func DeltaSize(b Body) int {
-	switch b := b.(type) {
+func DeltaSize(body Body) int {
+	switch b := body.(type) {
 	case TextDelta:
 		return b.size()
 	case ReasoningDelta:
@@ -96,12 +96,12 @@ func (d ToolCallArgs) size() int {
 	return len(d.CallID) + len(d.Tool) + len(d.Server) + len(d.Delta) + 64
 }
 
-func (d TextDelta) appendFields(b []byte) []byte {
-	return appendMember(append(appendMember(b, "part_id", d.PartID), ','), "delta", d.Delta)
+func (d TextDelta) appendFields(buf []byte) []byte {
+	return appendMember(append(appendMember(buf, "part_id", d.PartID), ','), "delta", d.Delta)
 }
 
-func (d ReasoningDelta) appendFields(b []byte) []byte { return TextDelta(d).appendFields(b) }
+func (d ReasoningDelta) appendFields(buf []byte) []byte { return TextDelta(d).appendFields(buf) }
 
-func (d ToolCallArgs) appendFields(b []byte) []byte {
-	return appendMember(append(appendCall(b, d.Call), ','), "delta", d.Delta)
+func (d ToolCallArgs) appendFields(buf []byte) []byte {
+	return appendMember(append(appendCall(buf, d.Call), ','), "delta", d.Delta)
 }

@@ -61,13 +61,11 @@ type RunPage struct {
 
 // Directory is the part of a log that finds runs by owner, thread, status and key.
 type Directory interface {
-	// Runs lists an owner's runs that are kept. It returns ErrInvalidPosition if Before is not the Next
-	// of a page.
+	// Runs lists an owner's runs that are kept. It returns ErrInvalidPosition if Before is not the Next of a page.
 	Runs(ctx context.Context, f Filter) (RunPage, error)
-	// RunByKey returns the run that an owner's idempotency key refers to, with its
-	// Fingerprint, or ErrNotFound. A log that processes share returns a run only once the run has
-	// an event. It waits some seconds for the first event, and then returns ErrStarting, or
-	// ErrNotFound if the process that created the run has died.
+	// RunByKey returns the run that an owner's idempotency key refers to, with its Fingerprint, or ErrNotFound. A log
+	// that processes share returns a run only once the run has an event. It waits some seconds for the first event, and
+	// then returns ErrStarting, or ErrNotFound if the process that created the run has died.
 	RunByKey(ctx context.Context, owner Owner, key string) (Run, error)
 	// Delete removes a run: its events, results, inputs, job and key. Reading it and
 	// appending to it returns ErrGone from then on.

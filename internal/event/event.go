@@ -1,9 +1,8 @@
 // Package event has the types of events, the rules of their order, and the Log interface. The
 // logs themselves are in event/memory and event/jetstream.
 //
-// A run is a sequence of events, numbered 1, 2, 3 … without a gap. One writer appends to it
-// through a Writer, which enforces the order below. The state of a reader is a position: it
-// asks the Log for the events after it.
+// A run is a sequence of events, numbered 1, 2, 3 … without a gap. One writer appends to it through a Writer, which
+// enforces the order below. The state of a reader is a position: it asks the Log for the events after it.
 //
 //	w := event.NewWriter(log, run.ID)
 //	err := w.Append(ctx, event.Start{Question: q})
@@ -78,9 +77,9 @@ func (e Event) EndsCall() (childRunID string, ok bool) {
 	return "", false
 }
 
-// isTerminal reports whether an event with the body b ends its run.
-func isTerminal(b Body) bool {
-	switch b.(type) {
+// isTerminal reports whether an event with that body ends its run.
+func isTerminal(body Body) bool {
+	switch body.(type) {
 	case FinalAnswer, RunError, Cancelled:
 		return true
 	}

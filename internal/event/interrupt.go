@@ -86,14 +86,14 @@ func (i Interrupt) Body() Body {
 // that mayFollowSuspended allows may come.
 var ErrSuspended = errors.New("the run is suspended")
 
-// mayFollowSuspended reports whether an event with the body b may come while the run is suspended: an interrupt, the
+// mayFollowSuspended reports whether an event with that body may come while the run is suspended: an interrupt, the
 // resolution of one, or a terminal event.
-func mayFollowSuspended(b Body) bool {
-	switch b.(type) {
+func mayFollowSuspended(body Body) bool {
+	switch body.(type) {
 	case Elicitation, ElicitationResolved, ApprovalRequired, ApprovalResolved, BudgetRequired, BudgetResolved:
 		return true
 	}
-	return isTerminal(b)
+	return isTerminal(body)
 }
 
 // openInterrupt is an interrupt of a run that has no answer yet.
@@ -103,10 +103,10 @@ type openInterrupt struct {
 }
 
 // applyInterruptLocked is the part of applyLocked for suspended, for interrupts and for their resolutions. For these it
-// returns ok, and a reason if the event may not come now. An interrupt of a call needs a running call, an interrupt
+// returns true, and a reason if the event may not come now. An interrupt of a call needs a running call, an interrupt
 // about a budget must come between two steps, and a resolution needs an open interrupt. The caller holds w.mu.
-func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
-	switch body := b.(type) {
+func (w *Writer) applyInterruptLocked(body Body) (reason string, handled bool) {
+	switch body := body.(type) {
 	case Suspended:
 		switch {
 		case w.suspended || len(w.interrupts) == 0:

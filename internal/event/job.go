@@ -61,25 +61,23 @@ type InputPage struct {
 	More   <-chan struct{} // as in Page; nil when Inputs is not empty
 }
 
-// Inbox is the part of a log that carries answers and requests to a run's executor, from any
-// process to any process.
+// Inbox is the part of a log that carries answers and requests to a run's executor, from any process to any process.
 type Inbox interface {
-	// AddInput adds an input to a run, and wakes the run if it is parked. The first input with
-	// an id counts, whatever process it comes from; for a later one AddInput returns ErrDuplicateInput. It
-	// returns ErrEnded after the terminal event, ErrNotFound if id is not a ValidID, and ErrTooLarge if data exceeds
-	// MaxResult.
+	// AddInput adds an input to a run, and wakes the run if it is parked. The first input with an id counts, whatever
+	// process it comes from; for a later one AddInput returns ErrDuplicateInput. It returns ErrEnded after the terminal
+	// event, ErrNotFound if id is not a ValidID, and ErrTooLarge if data exceeds MaxResult.
 	AddInput(ctx context.Context, run, id string, data []byte) error
 	// Inputs returns the inputs of a run with positions after the given one; 0 is before the first.
 	Inputs(ctx context.Context, run string, after int64) (InputPage, error)
 }
 
-// ValidID reports whether s can be an id in a log: 1 to 64 characters of A–Z, a–z, 0–9, _ and -. All ids
+// ValidID reports whether id can be an id in a log: 1 to 64 characters of A–Z, a–z, 0–9, _ and -. All ids
 // that answerd makes are valid.
-func ValidID(s string) bool {
-	if s == "" || len(s) > 64 {
+func ValidID(id string) bool {
+	if id == "" || len(id) > 64 {
 		return false
 	}
-	for _, c := range []byte(s) {
+	for _, c := range []byte(id) {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
 		default:

@@ -2,12 +2,10 @@ package event
 
 import "context"
 
-// MaxNote bounds a note, in bytes. In base64 it fits the headers of a NATS message, which are
-// 64 KiB at most.
+// MaxNote bounds a note, in bytes. In base64 it fits the headers of a NATS message, which are 64 KiB at most.
 const MaxNote = 32 << 10
 
-// Note is a message of a run's executor to the process that may take the run over. Readers of
-// the run do not see it.
+// Note is a message of a run's executor to the process that may take the run over. Readers of the run do not see it.
 type Note struct {
 	After int64 // the number of the newest event when the note was added
 	Data  []byte

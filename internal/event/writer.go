@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// OrderError says that an event may not come now, and was not appended. It is a mistake of
-// the code that appends.
+// OrderError says that an event may not come now, and was not appended. It is a mistake of the code that appends.
 type OrderError struct {
 	Type   Type
 	Reason string
@@ -21,10 +20,9 @@ func (e *OrderError) Error() string {
 // outcome.
 const OpenAtEnd = "The run ended before this call did."
 
-// Writer appends the events of one run and enforces the order of the package comment, in one
-// place for all logs. It refuses an event that would break the order, and closes whatever is
-// open before a terminal event. Its methods may be called concurrently, because the calls of a turn run at the
-// same time.
+// Writer appends the events of one run and enforces the order of the package comment, in one place for all logs. It
+// refuses an event that would break the order, and closes whatever is open before a terminal event. Its methods may be
+// called concurrently, because the calls of a turn run at the same time.
 type Writer struct {
 	log Log
 	run string
@@ -106,11 +104,10 @@ func (w *Writer) Suspended() bool {
 	return w.suspended
 }
 
-// Append adds body to the run. Before a terminal event it appends events that close everything that is open, and
-// before step_reset those that close what the step has opened. It waits until the event is stored only if mustBeStored;
-// an error of storing another event may be returned by a later Append. It returns an *OrderError if body may not come
-// now, ErrSuspended while the run is suspended, ErrEnded after the terminal event, ErrFenced after Seal, or the log's
-// error.
+// Append adds body to the run. Before a terminal event it appends events that close everything that is open, and before
+// step_reset those that close what the step has opened. It waits until the event is stored only if mustBeStored; an
+// error of storing another event may be returned by a later Append. It returns an *OrderError if body may not come now,
+// ErrSuspended while the run is suspended, ErrEnded after the terminal event, ErrFenced after Seal, or the log's error.
 func (w *Writer) Append(ctx context.Context, body Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,15 +171,15 @@ func (w *Writer) reloadLocked(ctx context.Context) {
 	w.uncertain = false
 }
 
-// mustBeStored reports whether an event with the body b must be stored before Append returns, because someone outside
+// mustBeStored reports whether an event with that body must be stored before Append returns, because someone outside
 // of the process learns of it then: a caller, whose run it begins, ends or suspends, or a person, who is asked or has
 // answered.
-func mustBeStored(b Body) bool {
-	switch b.(type) {
+func mustBeStored(body Body) bool {
+	switch body.(type) {
 	case Start, Suspended, ApprovalRequired, ApprovalResolved, Elicitation, ElicitationResolved, BudgetRequired, BudgetResolved:
 		return true
 	}
-	return isTerminal(b)
+	return isTerminal(body)
 }
 
 // closersLocked returns the events that must close what is open before body, if it is a terminal event or the reset of
@@ -231,16 +228,16 @@ func closingReason(terminal Body) string {
 	return "error"
 }
 
-// applyLocked updates the state for an event with the body b. If the event may not come now, it returns the reason, and
+// applyLocked updates the state for an event with that body. If the event may not come now, it returns the reason, and
 // the state stays as it is. The caller holds w.mu.
-func (w *Writer) applyLocked(b Body) (reason string) {
-	if _, isStart := b.(Start); isStart == w.started { // a second start, or no start yet
+func (w *Writer) applyLocked(body Body) (reason string) {
+	if _, isStart := body.(Start); isStart == w.started { // a second start, or no start yet
 		return "start comes first, and once"
 	}
-	if reason, ok := w.applyInterruptLocked(b); ok {
+	if reason, ok := w.applyInterruptLocked(body); ok {
 		return reason
 	}
-	switch body := b.(type) {
+	switch body := body.(type) {
 	case Start:
 		w.started = true
 	case StepStart:
@@ -279,8 +276,8 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 
 // applyCallLocked is the part of applyLocked for the events of a call. Events that belong to no call have no order. The
 // caller holds w.mu.
-func (w *Writer) applyCallLocked(b Body) (reason string) {
-	switch body := b.(type) {
+func (w *Writer) applyCallLocked(body Body) (reason string) {
+	switch body := body.(type) {
 	case ToolCallStart:
 		if w.callLocked(body.CallID) != nil {
 			return "the call was started"

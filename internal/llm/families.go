@@ -6,14 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// AcceptsImages guesses from the id of a model whether the model takes images. It is for models without a Profile. It
-// returns true for an unknown model: if that is wrong, the endpoint refuses the image and the caller learns why,
-// whereas images that are left out would be missed silently.
+// AcceptsImages guesses from the id of a model without a Profile whether the model takes images. It returns true for an
+// unknown model: if that is wrong, the endpoint refuses the image and the caller learns why.
 //
-// An id is divided into words and numbers, so that llama3.1:8b, meta.llama3-1-8b-instruct-v1:0 and
-// meta-llama/Llama-3.1-8B have the same words. If one of them means images, as in qwen2.5vl and
-// phi-4-multimodal-instruct, the model takes images. Otherwise the longest name in families that the
-// id contains decides, so that gpt-4.1 differs from gpt-4.
+// The id is divided into words and numbers, so that llama3.1:8b and meta-llama/Llama-3.1-8B have the same words. If one
+// of them means images, as in qwen2.5vl, the model takes images. Otherwise the longest name in families that the id
+// contains decides, so that gpt-4.1 differs from gpt-4.
 func AcceptsImages(model string) bool {
 	id := idWords(model)
 	if slices.ContainsFunc(id, func(w string) bool { return slices.Contains(imageWords, w) }) {
@@ -38,9 +36,8 @@ type family struct {
 }
 
 // families lists the families that take text alone, and those within them that take images after all. Models of all
-// other families count as taking images. Sources: the modalities in
-// https://github.com/anomalyco/models.dev at f3fc6922 (July 2026), and the model cards of the open
-// models.
+// other families count as taking images. Sources: the modalities in https://github.com/anomalyco/models.dev at f3fc6922
+// (July 2026), and the model cards of the open models.
 var families = slices.Concat(
 	// OpenAI
 	textFamilies("gpt-3.5", "gpt-35", "gpt-4", "gpt-oss", "o1-mini", "o1-preview", "o3-mini"),
@@ -106,7 +103,7 @@ func isWordByte(id string, i int) bool {
 	return false
 }
 
-func isDigit(b byte) bool { return b >= '0' && b <= '9' }
+func isDigit(char byte) bool { return char >= '0' && char <= '9' }
 
 // containsWords reports whether the words of name occur in id, in their order and without others between them.
 func containsWords(id, name []string) bool {

@@ -12,16 +12,14 @@
 //		}
 //	}
 //
-// Package openai has a Model that speaks Chat Completions to any compatible endpoint and
-// uses its native tool calling. Package texttool has one for models without it: it writes
-// the tools into the prompt and reads the calls out of the text. A Router chooses between
-// the two by the model's Profile. Either way callers see the same parts and never parse
+// Package openai has a Model that speaks Chat Completions to any compatible endpoint and uses its native tool calling.
+// Package texttool has one for models without it: it writes the tools into the prompt and reads the calls out of the
+// text. A Router chooses between the two by the model's Profile. Either way callers see the same parts and never parse
 // text.
 //
-// A stream yields parts in the order in which the model produced them, ends with
-// exactly one Finish or exactly one error, and releases its connection when the
-// loop ends, however it ends. One Stream call is one model answer; retries happen
-// inside it, before the first part only. Streams may run concurrently.
+// A stream yields parts in the order in which the model produced them, ends with exactly one Finish or exactly one
+// error, and releases its connection when the loop ends, however it ends. One Stream call is one model answer; retries
+// happen inside it, before the first part only. Streams may run concurrently.
 package llm
 
 import (
@@ -107,8 +105,7 @@ type Media struct {
 	Name  string `json:",omitempty"` // of the file; "" if it has none
 	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg or application/pdf
 	Data  string // base64, padded, without line breaks
-	// URL replaces MIME and Data: an https address of an image, which the
-	// endpoint fetches itself.
+	// URL replaces MIME and Data: an https address of an image, which the endpoint fetches itself.
 	URL string
 	// Detail is how closely the model looks at an image, such as low; "" leaves it to the endpoint.
 	Detail string `json:",omitempty"`
@@ -168,17 +165,15 @@ type ToolCall struct {
 	Arguments string
 }
 
-// Extensions holds members of an answer that Chat Completions does not define, unchanged, such
-// as Gemini's extra_content of calls and DeepSeek's reasoning_content. The answer's Message
-// must carry them when it is sent back: some endpoints refuse it otherwise. They are for the
-// endpoint alone, and nothing of them is for the caller.
+// Extensions holds members of an answer that Chat Completions does not define, unchanged, such as Gemini's
+// extra_content of calls and DeepSeek's reasoning_content. The answer's Message must carry them when it is sent back:
+// some endpoints refuse it otherwise. They are for the endpoint alone, and nothing of them is for the caller.
 type Extensions struct {
 	Model    string          `json:"model,omitempty"`   // the model that a Router asked
 	Endpoint string          `json:"endpoint"`          // names the endpoint, without its keys
 	Message  json.RawMessage `json:"message,omitempty"` // of the message, as a JSON object; nil for none
-	// Content is the message's content as a JSON array, where it came in parts of which some are
-	// not text, such as Mistral's thinking; nil if it is text alone. It goes back in place of the
-	// text.
+	// Content is the message's content as a JSON array, where it came in parts of which some are not text, such as
+	// Mistral's thinking; nil if it is text alone. It goes back in place of the text.
 	Content json.RawMessage `json:"content,omitempty"`
 	// Calls has those of the calls, in their order; nil or null for a call without any, and
 	// not longer than the last call with some.

@@ -111,7 +111,6 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	case !utf8.Valid(data):
 		return nil, errors.New("not UTF-8")
 	}
-
 	var profiles []Profile
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
 	if err := json.UnmarshalDecode(dec, &profiles, json.RejectUnknownMembers(true), refuseNull); err != nil {
@@ -123,27 +122,34 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	if len(profiles) == 0 || len(profiles) > maxProfiles {
 		return nil, fmt.Errorf("%d models listed; the limit is 1 to %d", len(profiles), maxProfiles)
 	}
+	if err := checkProfiles(profiles); err != nil {
+		return nil, err
+	}
+	return profiles, nil
+}
 
+// checkProfiles returns an error for a profile with an invalid field, for an id that occurs twice, and for a fallback
+// that is not another model of the list.
+func checkProfiles(profiles []Profile) error {
 	indexes := make(map[string]int, len(profiles)) // by id
 	for i := range profiles {
 		pointer := fmt.Sprintf("/%d", i)
 		if err := profiles[i].check(pointer); err != nil {
-			return nil, err
+			return err
 		}
 		if first, twice := indexes[profiles[i].ID]; twice {
-			return nil, fmt.Errorf("%s/id: the same as /%d/id", pointer, first)
+			return fmt.Errorf("%s/id: the same as /%d/id", pointer, first)
 		}
 		indexes[profiles[i].ID] = i
 	}
-
 	for i, p := range profiles {
 		for n, id := range p.Fallback {
 			if _, known := indexes[id]; !known || id == p.ID {
-				return nil, fmt.Errorf("/%d/fallback/%d: not another model of the list", i, n)
+				return fmt.Errorf("/%d/fallback/%d: not another model of the list", i, n)
 			}
 		}
 	}
-	return profiles, nil
+	return nil
 }
 
 // refuseNull makes null an error. Without it, json/v2 decodes null as the zero value of any type.

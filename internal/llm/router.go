@@ -10,12 +10,10 @@ import (
 	"sync/atomic"
 )
 
-// Router asks each model as its profile says: by the endpoint's own id, with its kind of
-// tool calling and its bound on an answer. Without profiles each model is asked as the
-// request has it.
+// Router asks each model as its profile says: by the endpoint's own id, with its kind of tool calling and its bound on
+// an answer. Without profiles each model is asked as the request has it.
 type Router struct {
-	// Logger gets a line for each fallback; nil discards them. It must be set before the first
-	// Stream.
+	// Logger gets a line for each fallback; nil discards them. It must be set before the first Stream.
 	Logger *slog.Logger
 
 	routes atomic.Pointer[routes]
@@ -29,10 +27,9 @@ type routes struct {
 	ownEndpoints   map[string]map[ToolCalling]Model // ask the endpoint of a profile with a BaseURL, by the id in requests
 }
 
-// NewRouter returns a Router over models, which ask the same endpoint and differ in how it is
-// offered tools; there must be one for each ToolCalling. calling applies to models whose
-// profile does not say which to use; "" is AutoCalling. The keys of profiles are the ids that
-// requests name; if there are any, no other model is asked.
+// NewRouter returns a Router over models, which ask the same endpoint and differ in how it is offered tools; there must
+// be one for each ToolCalling. calling applies to models whose profile does not say which to use; "" is AutoCalling.
+// The keys of profiles are the ids that requests name; if there are any, no other model is asked.
 func NewRouter(models map[ToolCalling]Model, calling ToolCalling, profiles map[string]Profile) *Router {
 	router := &Router{}
 	router.routes.Store(&routes{models: models, defaultCalling: calling, profiles: profiles, ownEndpoints: make(map[string]map[ToolCalling]Model)})
@@ -48,13 +45,13 @@ func (router *Router) SetEndpoint(id string, models map[ToolCalling]Model) {
 // Replace makes router ask models as other does, from the next Stream on.
 func (router *Router) Replace(other *Router) { router.routes.Store(other.routes.Load()) }
 
-// Stream asks the model that the request names, or r.Preferred if that is one of its fallbacks. If a model is
+// Stream asks the model that the request names, or request.Preferred if that is one of its fallbacks. If a model is
 // unavailable before the first part of its answer, Stream logs that and asks the next one of candidates. If there are
 // profiles, a model without one is an error.
-func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
+func (router *Router) Stream(ctx context.Context, request Request) iter.Seq2[Part, error] {
 	routes := router.routes.Load()
 	return func(yield func(Part, error) bool) {
-		if _, served := routes.profiles[r.Model]; !served && len(routes.profiles) > 0 {
+		if _, served := routes.profiles[request.Model]; !served && len(routes.profiles) > 0 {
 			yield(nil, &Error{
 				Kind:         ModelError,
 				UnknownModel: true,
@@ -63,10 +60,10 @@ func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 			})
 			return
 		}
-		candidates := routes.candidates(r)
+		candidates := routes.candidates(request)
 		for i, id := range candidates {
 			hasFallback := i+1 < len(candidates)
-			unavailable := routes.tryModel(ctx, r, id, yield, hasFallback)
+			unavailable := routes.tryModel(ctx, request, id, yield, hasFallback)
 			if unavailable == nil {
 				return
 			}
@@ -77,13 +74,13 @@ func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, err
 	}
 }
 
-// candidates returns the ids of the models to ask, in order: the requested one and its fallbacks. If r.Preferred, which
-// answered earlier in this run, is one of them, it comes first: the conversation may have Extensions of its answers,
-// which only its own endpoint gets (Message.Extensions).
-func (routes *routes) candidates(r Request) []string {
-	ids := append([]string{r.Model}, routes.profiles[r.Model].Fallback...)
-	if i := slices.Index(ids, r.Preferred); i > 0 {
-		ids = append([]string{r.Preferred}, slices.Delete(ids, i, i+1)...)
+// candidates returns the ids of the models to ask, in order: the requested one and its fallbacks. If request.Preferred,
+// which answered earlier in this run, is one of them, it comes first: the conversation may have Extensions of its
+// answers, which only its own endpoint gets (Message.Extensions).
+func (routes *routes) candidates(request Request) []string {
+	ids := append([]string{request.Model}, routes.profiles[request.Model].Fallback...)
+	if i := slices.Index(ids, request.Preferred); i > 0 {
+		ids = append([]string{request.Preferred}, slices.Delete(ids, i, i+1)...)
 	}
 	return ids
 }
@@ -91,10 +88,10 @@ func (routes *routes) candidates(r Request) []string {
 // tryModel asks the model id and yields the parts of its answer, or its error. There is one exception: if hasFallback
 // is set, and the model is unavailable before its first part, tryModel yields nothing and returns the error as
 // unavailable. Otherwise unavailable is nil, and the stream has ended.
-func (routes *routes) tryModel(ctx context.Context, r Request, id string, yield func(Part, error) bool, hasFallback bool) (unavailable error) {
-	r.Model = id
+func (routes *routes) tryModel(ctx context.Context, request Request, id string, yield func(Part, error) bool, hasFallback bool) (unavailable error) {
+	request.Model = id
 	hasYielded := false
-	for part, err := range routes.ask(ctx, r) {
+	for part, err := range routes.ask(ctx, request) {
 		if err != nil {
 			modelErr, isModelErr := errors.AsType[*Error](err)
 			if isModelErr {

@@ -30,12 +30,10 @@ const (
 	// minQueue bounds the requests that wait if it is more than twice Limits.Max, which is the bound otherwise: more
 	// would not get a slot in time, even if runs took only a few seconds.
 	minQueue = 100
-	// maxFairWait is the longest estimated wait of a caller that has its share of the slots, while
-	// there are other callers. It is less than maxWait, because requests of other callers may join the queue and be
-	// served first.
+	// maxFairWait is the longest estimated wait of a caller that has its share of the slots, while there are other
+	// callers. It is less than maxWait, because requests of other callers may join the queue and be served first.
 	maxFairWait = maxWait / 3
-	// maxCallers bounds the callers in memory: those with runs, and those that used some of
-	// their rate.
+	// maxCallers bounds the callers in memory: those with runs, and those that used some of their rate.
 	maxCallers = 1 << 16
 	// memoryWait is the RetryAfter of a request that is refused for lack of memory.
 	memoryWait = 2 * time.Second
@@ -103,8 +101,8 @@ type Gate struct {
 }
 
 // New returns a Gate whose slots are all free.
-func New(l Limits) *Gate {
-	return &Gate{Limits: l, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
+func New(limits Limits) *Gate {
+	return &Gate{Limits: limits, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
 // Slot is the right to execute one run or call. The holder must call Release or Discard; further calls do nothing.
@@ -164,13 +162,11 @@ func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
 }
 
 // admitOrQueueLocked counts a slot for the caller and returns nil, or puts the request into the queue and returns its
-// waiter. Both spend a token. It returns an error if the request is refused. A full queue refuses the newest request of
-// the caller with the most waiters: either this request, or one in the queue, whose waiter gets the refusal.
+// waiter. Both spend a token. It returns an error if the request is refused.
 func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time) (*waiter, error) {
 	if g.closed {
 		return nil, ErrClosed
 	}
-
 	caller := g.callerLocked(name, now)
 	switch {
 	case caller == nil:
@@ -190,29 +186,39 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 		return nil, nil
 	}
 
+	if err := g.makeQueueSpaceLocked(name, caller, now); err != nil {
+		return nil, err
+	}
+	w := &waiter{name: name, done: make(chan error, 1)}
+	g.queue.pushWaiter(w)
+	caller.waiting++
+	g.spendTokenLocked(caller)
+	return w, nil
+}
+
+// makeQueueSpaceLocked returns nil if the queue can take one more request of the caller, and otherwise the refusal of
+// that request. It refuses a request that would wait too long. A full queue refuses the newest request of the caller
+// with the most waiters: either the new request, or one in the queue, whose waiter then gets the refusal.
+func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.Time) error {
 	position := g.queue.positionOf(name, caller.waiting+1)
 	longestWait := maxWait
 	if len(g.callers) > 1 && (caller.active+caller.waiting)*len(g.callers) >= g.Max {
 		longestWait = maxFairWait // the caller has its share of the slots
 	}
 	if time.Duration(position)*g.pace.meanInterval(now) >= longestWait {
-		return nil, g.fullRefusalLocked(now, position)
+		return g.fullRefusalLocked(now, position)
 	}
-	if g.queue.count >= max(minQueue, 2*g.Max) {
-		longestQueue := g.queue.longestQueue()
-		if longestQueue == nil || len(longestQueue.waiters) <= caller.waiting+1 {
-			return nil, g.fullRefusalLocked(now, position)
-		}
-		last := longestQueue.waiters[len(longestQueue.waiters)-1]
-		g.removeWaiterLocked(last)
-		last.done <- g.fullRefusalLocked(now, position)
+	if g.queue.count < max(minQueue, 2*g.Max) {
+		return nil
 	}
-
-	w := &waiter{name: name, done: make(chan error, 1)}
-	g.queue.pushWaiter(w)
-	caller.waiting++
-	g.spendTokenLocked(caller)
-	return w, nil
+	longestQueue := g.queue.longestQueue()
+	if longestQueue == nil || len(longestQueue.waiters) <= caller.waiting+1 {
+		return g.fullRefusalLocked(now, position)
+	}
+	newest := longestQueue.waiters[len(longestQueue.waiters)-1]
+	g.removeWaiterLocked(newest)
+	newest.done <- g.fullRefusalLocked(now, position)
+	return nil
 }
 
 // AcquireOverLimit takes a slot regardless of the limits and even after Close, for a run that was admitted by another

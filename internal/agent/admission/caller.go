@@ -34,43 +34,43 @@ func (g *Gate) addCallerLocked(name string, now time.Time) *callerState {
 	return c
 }
 
-// refillTokensLocked adds the tokens that became due since c.refilled, up to a full bucket.
-func (g *Gate) refillTokensLocked(c *callerState, now time.Time) {
+// refillTokensLocked adds the tokens that became due since caller.refilled, up to a full bucket.
+func (g *Gate) refillTokensLocked(caller *callerState, now time.Time) {
 	if g.Rate.N > 0 {
 		full := float64(g.Rate.N)
-		c.tokens = min(full, c.tokens+full*now.Sub(c.refilled).Seconds()/g.Rate.Per.Seconds())
+		caller.tokens = min(full, caller.tokens+full*now.Sub(caller.refilled).Seconds()/g.Rate.Per.Seconds())
 	}
-	c.refilled = now
+	caller.refilled = now
 }
 
-// spendTokenLocked takes the token for one start from c, if starts are limited.
-func (g *Gate) spendTokenLocked(c *callerState) {
+// spendTokenLocked takes the token for one start from caller, if starts are limited.
+func (g *Gate) spendTokenLocked(caller *callerState) {
 	if g.Rate.N > 0 {
-		c.tokens--
+		caller.tokens--
 	}
 }
 
-// returnTokenLocked gives c back the token for a start that did not happen.
-func (g *Gate) returnTokenLocked(c *callerState) {
+// returnTokenLocked gives caller back the token for a start that did not happen.
+func (g *Gate) returnTokenLocked(caller *callerState) {
 	if g.Rate.N > 0 {
-		c.tokens++
+		caller.tokens++
 	}
 }
 
-// countActiveLocked counts one more slot as taken by the caller c.
-func (g *Gate) countActiveLocked(c *callerState, now time.Time) {
-	c.active++
+// countActiveLocked counts one more slot as taken by caller.
+func (g *Gate) countActiveLocked(caller *callerState, now time.Time) {
+	caller.active++
 	g.active++
 	if g.active == g.Max {
 		g.pace.markFull(now)
 	}
 }
 
-// forgetIdleLocked removes the caller c from memory if it has no run, no waiter and a full token bucket: then it does
+// forgetIdleLocked removes caller from memory if it has no run, no waiter and a full token bucket: then it does
 // not differ from a new caller.
-func (g *Gate) forgetIdleLocked(name string, c *callerState, now time.Time) {
-	g.refillTokensLocked(c, now)
-	if c.active == 0 && c.waiting == 0 && c.tokens >= float64(g.Rate.N) {
+func (g *Gate) forgetIdleLocked(name string, caller *callerState, now time.Time) {
+	g.refillTokensLocked(caller, now)
+	if caller.active == 0 && caller.waiting == 0 && caller.tokens >= float64(g.Rate.N) {
 		delete(g.callers, name)
 	}
 }

@@ -21,8 +21,7 @@ const (
 	memoryStale = 2 * time.Second
 )
 
-// MemoryGauge reports whether the process is near its GOMEMLIMIT. The zero value is ready for
-// use.
+// MemoryGauge reports whether the process is near its GOMEMLIMIT. The zero value is ready for use.
 type MemoryGauge struct {
 	short atomic.Bool // the result of the last measurement
 

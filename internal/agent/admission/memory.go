@@ -3,8 +3,7 @@ package admission
 import "sync"
 
 const (
-	// baseMemory is what a run holds without any text: its goroutines, its buffers and its
-	// connections, in bytes.
+	// baseMemory is what a run holds without any text: its goroutines, its buffers and its connections, in bytes.
 	baseMemory = 128 << 10
 	// firstAverage is the average before the first runs have ended: that of a run with four results of 200 kB.
 	firstAverage = 2560 << 10
@@ -15,10 +14,9 @@ const (
 // Memory is the memory that all runs together may hold, in bytes. Each run has a part of the memory: what
 // the run reserved at its start, or what it holds if that is more.
 //
-// At the start of a run it is not known how much the run will hold. So the run reserves what runs held on average
-// when they ended, and is refused if less is left. After that, the run counts what it holds: its
-// request, its text and its results. If its part must grow and not enough is left, the run has to
-// end.
+// At the start of a run it is not known how much the run will hold. So the run reserves what runs held on average when
+// they ended, and is refused if less is left. After that, the run counts what it holds: its request, its text and its
+// results. If its part must grow and not enough is left, the run has to end.
 type Memory struct {
 	capacity int64
 
@@ -83,7 +81,7 @@ func (m *Memory) hasRoom(request int64) bool {
 
 // reserve takes memory for a run whose request holds that many bytes. If not enough is left, it returns nil and false;
 // with force it takes the memory all the same. A nil Memory returns nil and true.
-func (m *Memory) reserve(request int64, force bool) (*Reservation, bool) {
+func (m *Memory) reserve(request int64, force bool) (reservation *Reservation, enough bool) {
 	if m == nil {
 		return nil, true
 	}
@@ -97,9 +95,9 @@ func (m *Memory) reserve(request int64, force bool) (*Reservation, bool) {
 	return r, true
 }
 
-// Hold counts n more bytes as held, or fewer if n is negative. It returns false if not enough memory is left. Then the
-// reservation is released, and its run must end. After Release, Hold counts nothing and returns true.
-func (r *Reservation) Hold(n int64) bool {
+// Hold counts that many more bytes as held, or fewer if bytes is negative. It returns false if not enough memory is
+// left. Then the reservation is released, and its run must end. After Release, Hold counts nothing and returns true.
+func (r *Reservation) Hold(bytes int64) bool {
 	if r == nil {
 		return true
 	}
@@ -110,7 +108,7 @@ func (r *Reservation) Hold(n int64) bool {
 		return true // the run is ending already
 	}
 	before := r.countedBytes()
-	r.held += n
+	r.held += bytes
 	m.taken += r.countedBytes() - before
 	if r.countedBytes() <= before || m.taken <= m.capacity {
 		return true

@@ -3,10 +3,9 @@ package admission
 import "time"
 
 const (
-	// paceWindow is the time in which departures are counted together. It is longer than most
-	// runs: runs that began and end together would otherwise look like a fast rate. It is not shorter
-	// than maxWait, so that a request of a caller who has just waited without
-	// getting a slot is refused at once.
+	// paceWindow is the time in which departures are counted together. It is longer than most runs: runs that began and
+	// end together would otherwise look like a fast rate. It is not shorter than maxWait, so that a request of a caller
+	// who has just waited without getting a slot is refused at once.
 	paceWindow = maxWait
 	// paceStart is how long all slots must have been taken until a rate is known. Of runs that began together, the
 	// first ones that end say nothing about the rest.

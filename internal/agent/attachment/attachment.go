@@ -53,39 +53,49 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		return llm.Media{}, errType
 	}
 	data = strings.NewReplacer("\r", "", "\n", "").Replace(data) // as in MIME; a data: URL must have none
-
 	media := llm.Media{Name: cleanName(name), MIME: kind, Data: data}
+	topLevel, _, _ := strings.Cut(kind, "/")
 	switch {
 	case kind == PDF:
-		// Readers of PDF accept other bytes before the header, within the first 1,024 bytes.
-		if file, err := decode(data); err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
-			return llm.Media{}, errors.New("its data is not application/pdf in base64")
-		}
-		return media, nil
+		err = checkPDF(data)
 	case IsText(media):
-		text, err := decode(data)
-		switch {
-		case err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0):
-			return llm.Media{}, errors.New("its data is not text in UTF-8, in base64")
-		case len(text) > maxText:
-			return llm.Media{}, fmt.Errorf("its text is longer than %d bytes", maxText)
+		err = checkText(data)
+	case topLevel == "image" || topLevel == "audio":
+		var checked *content.Media
+		if checked, err = (&content.Media{MIME: mediaType, Data: data}).Normalize(); err == nil {
+			media.MIME, media.Data = checked.MIME, checked.Data
+		} else if errors.Is(err, content.ErrMediaType) {
+			err = errType
 		}
-		return media, nil
+	default:
+		err = errType
 	}
-
-	if top, _, _ := strings.Cut(kind, "/"); top != "image" && top != "audio" {
-		return llm.Media{}, errType
-	}
-	checked, err := (&content.Media{MIME: mediaType, Data: data}).Normalize()
 	if err != nil {
-		if errors.Is(err, content.ErrMediaType) {
-			return llm.Media{}, errType
-		}
 		return llm.Media{}, err
 	}
-
-	media.MIME, media.Data = checked.MIME, checked.Data
 	return media, nil
+}
+
+// checkPDF returns an error if data is not a PDF document in base64.
+func checkPDF(data string) error {
+	file, err := decode(data)
+	// Readers of PDF accept other bytes before the header, within the first 1,024 bytes.
+	if err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
+		return errors.New("its data is not application/pdf in base64")
+	}
+	return nil
+}
+
+// checkText returns an error if data is not a text in base64, or if the text is longer than maxText bytes.
+func checkText(data string) error {
+	text, err := decode(data)
+	switch {
+	case err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0):
+		return errors.New("its data is not text in UTF-8, in base64")
+	case len(text) > maxText:
+		return fmt.Errorf("its text is longer than %d bytes", maxText)
+	}
+	return nil
 }
 
 // FromURL returns an attachment from a data: URL (RFC 2397) in base64, or an image from an https: URL. answerd does not
@@ -116,36 +126,36 @@ var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image
 
 // IsText reports whether the media type of a file is that of a text. Inline then writes the text into the message. An
 // SVG image does not count as text.
-func IsText(m llm.Media) bool {
+func IsText(media llm.Media) bool {
 	switch {
-	case m.MIME == "image/svg+xml":
+	case media.MIME == "image/svg+xml":
 		return false
-	case strings.HasPrefix(m.MIME, "text/"), strings.HasSuffix(m.MIME, "+json"), strings.HasSuffix(m.MIME, "+xml"):
+	case strings.HasPrefix(media.MIME, "text/"), strings.HasSuffix(media.MIME, "+json"), strings.HasSuffix(media.MIME, "+xml"):
 		return true
 	}
-	return slices.Contains(textTypes, m.MIME)
+	return slices.Contains(textTypes, media.MIME)
 }
 
-// Accepts reports whether a model with that profile accepts m. Every model accepts text.
-func Accepts(profile llm.Profile, m llm.Media) bool {
+// Accepts reports whether a model with that profile accepts media. Every model accepts text.
+func Accepts(profile llm.Profile, media llm.Media) bool {
 	switch {
-	case IsText(m):
+	case IsText(media):
 		return true
-	case m.MIME == PDF:
+	case media.MIME == PDF:
 		return profile.PDF
-	case strings.HasPrefix(m.MIME, "audio/"):
+	case strings.HasPrefix(media.MIME, "audio/"):
 		return profile.Audio
 	}
 	return profile.Images
 }
 
 // Accepted returns what a model accepts, in words: "images, PDF and text".
-func Accepted(p llm.Profile) string {
+func Accepted(profile llm.Profile) string {
 	var kinds []string
 	for _, k := range []struct {
 		name       string
 		isAccepted bool
-	}{{"images", p.Images}, {"audio", p.Audio}, {"PDF", p.PDF}} {
+	}{{"images", profile.Images}, {"audio", profile.Audio}, {"PDF", profile.PDF}} {
 		if k.isAccepted {
 			kinds = append(kinds, k.name)
 		}
@@ -221,12 +231,5 @@ func cleanName(name string) string {
 	if name == "." || name == "/" || name == ".." {
 		return ""
 	}
-	if len(name) <= maxName {
-		return name
-	}
-	end := maxName
-	for !utf8.RuneStart(name[end]) {
-		end--
-	}
-	return name[:end]
+	return strings.ToValidUTF8(name[:min(len(name), maxName)], "") // without a character that is cut in two
 }

@@ -162,26 +162,26 @@ func (b *Budget) spentLocked() string {
 }
 
 // SpendTokens counts the tokens and the cost of a model call, and appends budget events as reportLimits does.
-func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, u event.Usage) error {
+func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countTokensLocked(u)
+	b.countTokensLocked(used, b.CostOf(used))
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost)
 }
 
-// countTokensLocked counts the tokens of a model call, and their cost if the model has a price.
-func (b *Budget) countTokensLocked(u event.Usage) {
-	b.input.used += float64(u.InputTokens)
-	b.output.used += float64(u.OutputTokens)
-	b.total.used += float64(u.TotalTokens)
-	if cost := b.CostOf(u); cost != nil {
+// countTokensLocked counts tokens and their cost; nil if the cost is unknown.
+func (b *Budget) countTokensLocked(used event.Usage, cost *float64) {
+	b.input.used += float64(used.InputTokens)
+	b.output.used += float64(used.OutputTokens)
+	b.total.used += float64(used.TotalTokens)
+	if cost != nil {
 		b.cost.used += *cost
 	}
 }
 
 // CostOf returns what tokens cost, rounded to 1e-12; nil if the price is unknown.
-func (b *Budget) CostOf(u event.Usage) *float64 {
-	return b.price.CostOf(u.InputTokens, u.OutputTokens)
+func (b *Budget) CostOf(used event.Usage) *float64 {
+	return b.price.CostOf(used.InputTokens, used.OutputTokens)
 }
 
 // ChargeResult counts a result that goes into the conversation, and returns the text that the limit of result_bytes
@@ -211,11 +211,11 @@ func (b *Budget) ChargeMedia(size int) bool {
 	return true
 }
 
-// BeginTurn begins a turn with n calls, of which TryCall or SkipCall has to decide each.
-func (b *Budget) BeginTurn(n int) {
+// BeginTurn begins a turn with that many calls, of which TryCall or SkipCall has to decide each.
+func (b *Budget) BeginTurn(calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.decided = make([]bool, n)
+	b.decided = make([]bool, calls)
 }
 
 // EndTurn counts a turn with calls, and appends budget events about calls, result bytes and turns as reportLimits does.
@@ -226,19 +226,17 @@ func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 	return reportLimits(ctx, out, &b.calls, &b.bytes, &b.turns)
 }
 
-// TryCall decides whether call i of the turn may be made. It charges the call and returns charged, or returns the name
-// of the limit that refuses the call. If it does neither, earlier calls of the turn may still take what is left: call
-// TryCall again when changed is closed. The caller must not call it for a call that was charged.
+// TryCall decides whether the call of the turn with that index may be made. It charges the call and returns charged, or
+// returns the name of the limit that refuses the call. If it does neither, earlier calls of the turn may still take
+// what is left: call TryCall again when changed is closed. It must not be called for a call that was charged.
 //
-// The calls of a turn run at the same time, and each may wait for hooks and people before it is
-// charged. Which calls the limit refuses must not depend on which call is faster. So the calls are
-// charged as if they were made one after the other, in call order. A call waits for undecided calls before it only if
-// the limit does not allow them all.
-func (b *Budget) TryCall(i int) (limit string, charged bool, changed <-chan struct{}) {
+// The calls of a turn run at the same time, and which of them a limit refuses must not depend on which is faster. So
+// they are charged in call order. A call waits for the calls before it only if the limit does not allow them all.
+func (b *Budget) TryCall(index int) (limit string, charged bool, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	undecidedBefore := 0
-	for _, decided := range b.decided[:i] {
+	for _, decided := range b.decided[:index] {
 		if !decided {
 			undecidedBefore++
 		}
@@ -247,24 +245,24 @@ func (b *Budget) TryCall(i int) (limit string, charged bool, changed <-chan stru
 	if limit == "" && b.calls.remaining() > float64(undecidedBefore) {
 		b.calls.used++
 		charged = true
-		b.decideLocked(i)
+		b.decideLocked(index)
 	}
 	return limit, charged, b.changed
 }
 
-// SkipCall decides that call i of the turn will not be charged, so that later calls do not wait for it. It does nothing
-// if the call was charged.
-func (b *Budget) SkipCall(i int) {
+// SkipCall decides that the call of the turn with that index will not be charged, so that later calls do not wait for
+// it. It does nothing if the call was charged.
+func (b *Budget) SkipCall(index int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.decideLocked(i)
+	b.decideLocked(index)
 }
 
-// decideLocked marks call i of the turn as decided, and wakes the calls that wait for its decision. It does nothing if
-// the call was decided before.
-func (b *Budget) decideLocked(i int) {
-	if !b.decided[i] {
-		b.decided[i] = true
+// decideLocked marks the call of the turn with that index as decided, and wakes the calls that wait for its decision.
+// It does nothing if the call was decided before.
+func (b *Budget) decideLocked(index int) {
+	if !b.decided[index] {
+		b.decided[index] = true
 		b.notify(b.changed)
 		b.changed = make(chan struct{})
 	}
@@ -284,13 +282,13 @@ func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 }
 
 // SpendSampled counts a model call on behalf of a server as SpendTokens does, and also for TakeSampled.
-func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, u event.Usage) error {
+func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
-	b.sampled.InputTokens += u.InputTokens
-	b.sampled.OutputTokens += u.OutputTokens
-	b.sampled.TotalTokens += u.TotalTokens
+	b.sampled.InputTokens += used.InputTokens
+	b.sampled.OutputTokens += used.OutputTokens
+	b.sampled.TotalTokens += used.TotalTokens
 	b.mu.Unlock()
-	return b.SpendTokens(ctx, out, u)
+	return b.SpendTokens(ctx, out, used)
 }
 
 // TakeSampled returns the tokens of model calls on behalf of servers since the last TakeSampled.
@@ -302,10 +300,10 @@ func (b *Budget) TakeSampled() event.Usage {
 	return u
 }
 
-// Remaining returns the limits of a child run: what remains of this budget, divided by share, the number of children that
-// run at the same time. Seconds are not divided. In place of a limit that is used up it returns the smallest limit, since
-// 0 means no limit. For calls there is no such limit: hasCalls is false if fewer calls remain than there are children,
-// and then the child must not make calls.
+// Remaining returns the limits of a child run: what remains of this budget, divided by share, the number of children
+// that run at the same time. Seconds are not divided. In place of a limit that is used up it returns the smallest
+// limit, since 0 means no limit. For calls there is no such limit: hasCalls is false if fewer calls remain than there
+// are children, and then the child must not make calls.
 func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -330,29 +328,24 @@ func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
 }
 
 // SpendChild counts what a child run has used, and appends budget events as reportLimits does.
-func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, s event.Spent) error {
+func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.Spent) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countChildLocked(s)
+	b.countChildLocked(spent)
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost, &b.calls)
 }
 
 // RestoreChild counts what a child run has used in another process. It appends no events, because the log has them.
-func (b *Budget) RestoreChild(s event.Spent) {
+func (b *Budget) RestoreChild(spent event.Spent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countChildLocked(s)
+	b.countChildLocked(spent)
 }
 
 // countChildLocked counts what a child run has used.
-func (b *Budget) countChildLocked(s event.Spent) {
-	b.input.used += float64(s.Usage.InputTokens)
-	b.output.used += float64(s.Usage.OutputTokens)
-	b.total.used += float64(s.Usage.TotalTokens)
-	b.calls.used += float64(s.Calls)
-	if s.Cost != nil {
-		b.cost.used += *s.Cost
-	}
+func (b *Budget) countChildLocked(spent event.Spent) {
+	b.countTokensLocked(spent.Usage, spent.Cost)
+	b.calls.used += float64(spent.Calls)
 }
 
 // Status returns how much is used of the limit with that name.
@@ -391,23 +384,23 @@ func (b *Budget) Restore(reported map[string]int, raised map[string]float64) {
 	}
 }
 
-// RestoreCall decides call i of a replayed turn: charged is what the log says.
-func (b *Budget) RestoreCall(i int, charged bool) {
+// RestoreCall decides the call with that index of a replayed turn: charged is what the log says.
+func (b *Budget) RestoreCall(index int, charged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if charged {
 		b.calls.used++
 	}
-	b.decideLocked(i)
+	b.decideLocked(index)
 }
 
 // RestoreSampled counts the tokens of model calls on behalf of servers in a replayed step, and stores them for
 // TakeSampled in place of what was there.
-func (b *Budget) RestoreSampled(u event.Usage) {
+func (b *Budget) RestoreSampled(used event.Usage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.countTokensLocked(u)
-	b.sampled = u
+	b.countTokensLocked(used, b.CostOf(used))
+	b.sampled = used
 }
 
 // isReached reports whether the limit is used up; false without a limit.

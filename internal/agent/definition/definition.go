@@ -55,8 +55,7 @@ type Agent struct {
 	Approval config.Approval `json:"approval,omitempty"`
 	MaxTurns int             `json:"max_turns,omitempty"` // 0 means the service's limit
 	Budget   budget.Limits   `json:"budget"`
-	// Sampling and MaxOutputTokens are for questions that do not set them. A question can only lower
-	// MaxOutputTokens.
+	// Sampling and MaxOutputTokens are for questions that do not set them. A question can only lower MaxOutputTokens.
 	Sampling        llm.Sampling    `json:"sampling"`
 	MaxOutputTokens int64           `json:"max_output_tokens,omitempty"`
 	OutputSchema    json.RawMessage `json:"output_schema,omitempty"` // nil means that the answer is a text
@@ -109,25 +108,25 @@ func (a *Agent) AllowsTool(server, tool string) bool {
 	})
 }
 
-// NeedsApproval reports whether a person must approve each call of t, because of the configuration of its server or
-// because of a.Approval.
-func (a *Agent) NeedsApproval(t catalog.Tool) bool {
-	return t.NeedsApproval || t.IsSelectedBy(a.Approval)
+// NeedsApproval reports whether a person must approve each call of a tool, because of the configuration of its server
+// or because of a.Approval.
+func (a *Agent) NeedsApproval(tool catalog.Tool) bool {
+	return tool.NeedsApproval || tool.IsSelectedBy(a.Approval)
 }
 
-// ApplySampling returns s, the sampling parameters of a question, with those that the question leaves out replaced by
+// ApplySampling returns the sampling parameters of a question with those that the question leaves out replaced by
 // the agent's. An agent has a temperature, a seed and a reasoning effort only.
-func (a *Agent) ApplySampling(s llm.Sampling) llm.Sampling {
-	if s.Temperature == nil {
-		s.Temperature = a.Sampling.Temperature
+func (a *Agent) ApplySampling(sampling llm.Sampling) llm.Sampling {
+	if sampling.Temperature == nil {
+		sampling.Temperature = a.Sampling.Temperature
 	}
-	if s.Seed == nil {
-		s.Seed = a.Sampling.Seed
+	if sampling.Seed == nil {
+		sampling.Seed = a.Sampling.Seed
 	}
-	if s.ReasoningEffort == "" {
-		s.ReasoningEffort = a.Sampling.ReasoningEffort
+	if sampling.ReasoningEffort == "" {
+		sampling.ReasoningEffort = a.Sampling.ReasoningEffort
 	}
-	return s
+	return sampling
 }
 
 // Find returns the agent with that id among agents, or nil.

@@ -24,8 +24,8 @@ const reservedID = "answer"
 // Parse reads a file of agents, and the files of their prompts. The error is an *Error about the first mistake. Parse
 // checks each agent by itself first, and then which agents ask each other, since an agent may ask one that comes
 // later in the file.
-func Parse(data []byte, o Options) (File, error) {
-	p := parser{Options: o, askedNodes: make(map[string]*yaml.Node)}
+func Parse(data []byte, opts Options) (File, error) {
+	p := parser{Options: opts, askedNodes: make(map[string]*yaml.Node)}
 	root, err := parseYAML(data)
 	if err == nil {
 		err = p.readFile(root)
@@ -138,32 +138,31 @@ var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // readAgent reads one agent and checks it, except for the agents that it asks. It reads the id first, so that errors
 // about the other members can name the agent.
-func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
-	var agent Agent
+func (p *parser) readAgent(node *yaml.Node) (agent Agent, err error) {
 	if node.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(node.Content); i += 2 {
-			if node.Content[i].Value == "id" {
-				if err := p.readID(node.Content[i+1], &agent); err != nil {
-					return agent, err
-				}
+		for i := 0; i+1 < len(node.Content) && err == nil; i += 2 {
+			if name, value := node.Content[i], node.Content[i+1]; name.Value == "id" {
+				err = p.readID(value, &agent)
 			}
 		}
 	}
+	if err != nil {
+		return agent, err
+	}
 
 	var promptNode, budgetNode *yaml.Node
-	err := p.readMembers(node, "", func(name string, value *yaml.Node) (err error) {
-		if name == "prompt" || name == "prompt_file" {
+	err = p.readMembers(node, "", func(name string, value *yaml.Node) error {
+		switch name {
+		case "prompt", "prompt_file":
 			if promptNode != nil {
 				return p.errorAt(value, "prompt and prompt_file are both given")
 			}
 			promptNode = value
-		}
-		if name == "budget" {
+		case "budget":
 			budgetNode = value
 		}
 		return p.readMember(&agent, name, value)
 	})
-
 	switch {
 	case err != nil:
 		return agent, err
@@ -171,12 +170,11 @@ func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 		return agent, p.errorAt(node, "id is missing")
 	case agent.Budget.Cost > 0 && p.HasPrice != nil && !p.HasPrice(agent.Model):
 		return agent, p.errorAt(budgetNode, "budget.cost needs a price of the agent's model, in MODELS_FILE")
+	case promptNode == nil:
+		return agent, nil
 	}
-
-	if promptNode != nil {
-		if _, err := prompt.New(prompt.Options{Template: agent.Prompt}); err != nil {
-			return agent, p.errorAt(promptNode, "prompt: %v", err)
-		}
+	if _, err := prompt.New(prompt.Options{Template: agent.Prompt}); err != nil {
+		return agent, p.errorAt(promptNode, "prompt: %v", err)
 	}
 	return agent, nil
 }
@@ -236,13 +234,7 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 		agent.Agents, err = p.readList(node, name, maxList, maxItem)
 		p.askedNodes[agent.ID] = node
 	case "approval":
-		var text string
-		if text, err = p.readText(node, name, 1, maxItem); err == nil {
-			agent.Approval = config.Approval(text)
-			if !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, agent.Approval) {
-				err = p.errorAt(node, "approval must be never, destructive or always")
-			}
-		}
+		agent.Approval, err = p.readApproval(node)
 	case "max_turns":
 		var turns int64
 		turns, err = p.readWhole(node, name)
@@ -259,6 +251,16 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 		return errUnknown
 	}
 	return err
+}
+
+// readApproval reads the member approval, which says for which tools each call needs a person's consent.
+func (p *parser) readApproval(node *yaml.Node) (config.Approval, error) {
+	text, err := p.readText(node, "approval", 1, maxItem)
+	approval := config.Approval(text)
+	if err == nil && !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, approval) {
+		err = p.errorAt(node, "approval must be never, destructive or always")
+	}
+	return approval, err
 }
 
 // checkDelegation returns an error if an agent lists an agent that it cannot ask, or if an agent could ask itself

@@ -75,24 +75,24 @@ type parser struct {
 }
 
 // errorAt returns an *Error about a node of the current agent.
-func (p *parser) errorAt(n *yaml.Node, format string, args ...any) error {
-	return &Error{Agent: p.agent, Line: n.Line, Detail: fmt.Sprintf(format, args...)}
+func (p *parser) errorAt(node *yaml.Node, format string, args ...any) error {
+	return &Error{Agent: p.agent, Line: node.Line, Detail: fmt.Sprintf(format, args...)}
 }
 
 // errUnknown is what a callback of readMembers returns for a member that it does not know.
 var errUnknown = errors.New("unknown member")
 
-// readMembers calls read for each member of the mapping n, in order, until read fails. It returns an *Error if n is not
-// a mapping, if a member is given twice, has an alias as its value or a name that is not a text, and if read returns
-// errUnknown. Any other error of read is returned unchanged. parent precedes the names of members in errors, for
-// example "budget."; it is "" for an agent and for the file.
-func (p *parser) readMembers(n *yaml.Node, parent string, read func(name string, value *yaml.Node) error) error {
-	if n.Kind != yaml.MappingNode {
-		return p.errorAt(n, "%s must be an object", cmp.Or(strings.TrimRight(parent, ".: "), "an agent"))
+// readMembers calls read for each member of the mapping node, in order, until read fails. It returns an *Error if node
+// is not a mapping, if a member is given twice, has an alias as its value or a name that is not a text, and if read
+// returns errUnknown. Any other error of read is returned unchanged. parent precedes the names of members in errors,
+// for example "budget."; it is "" for an agent and for the file.
+func (p *parser) readMembers(node *yaml.Node, parent string, read func(name string, value *yaml.Node) error) error {
+	if node.Kind != yaml.MappingNode {
+		return p.errorAt(node, "%s must be an object", cmp.Or(strings.TrimRight(parent, ".: "), "an agent"))
 	}
 	seen := make(map[string]bool)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
 		switch {
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
 			return p.errorAt(key, "the name of a member must be a text")
@@ -114,8 +114,8 @@ func (p *parser) readMembers(n *yaml.Node, parent string, read func(name string,
 }
 
 // printable returns the first 64 bytes of a text of the file for an error message, with control characters escaped.
-func printable(s string) string {
-	return strings.Trim(strconv.QuoteToGraphic(s[:min(len(s), 64)]), `"`)
+func printable(text string) string {
+	return strings.Trim(strconv.QuoteToGraphic(text[:min(len(text), 64)]), `"`)
 }
 
 // File is the content of a file of agents.

@@ -15,15 +15,15 @@ import (
 	"answerd/internal/mcp/schema"
 )
 
-// readText reads a text of minBytes to maxBytes. name is the member that n is the value of, for errors.
-func (p *parser) readText(n *yaml.Node, name string, minBytes, maxBytes int) (string, error) {
+// readText reads a text of minBytes to maxBytes. name is the member that node is the value of, for errors.
+func (p *parser) readText(node *yaml.Node, name string, minBytes, maxBytes int) (string, error) {
 	switch {
-	case n.Kind != yaml.ScalarNode || n.Tag != "!!str":
-		return "", p.errorAt(n, "%s must be a text", name)
-	case len(n.Value) < minBytes || len(n.Value) > maxBytes:
-		return "", p.errorAt(n, "%s must have %d to %d bytes", name, minBytes, maxBytes)
+	case node.Kind != yaml.ScalarNode || node.Tag != "!!str":
+		return "", p.errorAt(node, "%s must be a text", name)
+	case len(node.Value) < minBytes || len(node.Value) > maxBytes:
+		return "", p.errorAt(node, "%s must have %d to %d bytes", name, minBytes, maxBytes)
 	}
-	return n.Value, nil
+	return node.Value, nil
 }
 
 // readPromptFile returns the content of the file that node names, and adds the name to p.file.PromptFiles even if the
@@ -53,12 +53,12 @@ func (p *parser) readPromptFile(node *yaml.Node) (string, error) {
 }
 
 // readList reads a list of at most maxItems texts of 1 to maxBytes bytes each. An empty list is not nil.
-func (p *parser) readList(n *yaml.Node, name string, maxItems, maxBytes int) ([]string, error) {
-	if n.Kind != yaml.SequenceNode || len(n.Content) > maxItems {
-		return nil, p.errorAt(n, "%s must be a list of at most %d texts", name, maxItems)
+func (p *parser) readList(node *yaml.Node, name string, maxItems, maxBytes int) ([]string, error) {
+	if node.Kind != yaml.SequenceNode || len(node.Content) > maxItems {
+		return nil, p.errorAt(node, "%s must be a list of at most %d texts", name, maxItems)
 	}
-	out := make([]string, len(n.Content))
-	for i, item := range n.Content {
+	out := make([]string, len(node.Content))
+	for i, item := range node.Content {
 		text, err := p.readText(item, fmt.Sprintf("each of %s", name), 1, maxBytes)
 		if err != nil {
 			return nil, err
@@ -68,55 +68,55 @@ func (p *parser) readList(n *yaml.Node, name string, maxItems, maxBytes int) ([]
 	return out, nil
 }
 
-// checkServers returns an error if one of names, the items of n, is not in Options.Servers.
-func (p *parser) checkServers(n *yaml.Node, names []string) error {
+// checkServers returns an error if one of names, the items of node, is not in Options.Servers.
+func (p *parser) checkServers(node *yaml.Node, names []string) error {
 	for i, name := range names {
 		if p.Servers != nil && !slices.Contains(p.Servers, name) {
-			return p.errorAt(n.Content[i], "servers: no MCP server is named %s", printable(name))
+			return p.errorAt(node.Content[i], "servers: no MCP server is named %s", printable(name))
 		}
 	}
 	return nil
 }
 
-// checkGlobs returns an error if one of globs, the items of n, is not a valid pattern of path.Match. A glob may match
-// no tool: a server may get the tool later.
-func (p *parser) checkGlobs(n *yaml.Node, globs []string) error {
+// checkGlobs returns an error if one of globs, the items of node, is not a valid pattern of path.Match. A glob may
+// match no tool: a server may get the tool later.
+func (p *parser) checkGlobs(node *yaml.Node, globs []string) error {
 	for i, glob := range globs {
 		if _, err := path.Match(glob, ""); err != nil {
-			return p.errorAt(n.Content[i], "tools: %s is not a valid pattern", printable(glob))
+			return p.errorAt(node.Content[i], "tools: %s is not a valid pattern", printable(glob))
 		}
 	}
 	return nil
 }
 
 // readWhole reads a whole number from 1 to 2^53, which JSON can represent exactly.
-func (p *parser) readWhole(n *yaml.Node, name string) (int64, error) {
+func (p *parser) readWhole(node *yaml.Node, name string) (int64, error) {
 	var v int64
-	isInteger := n.Kind == yaml.ScalarNode && n.Tag == "!!int" && n.Decode(&v) == nil
+	isInteger := node.Kind == yaml.ScalarNode && node.Tag == "!!int" && node.Decode(&v) == nil
 	if !isInteger || v < 1 || v > 1<<53 {
-		return 0, p.errorAt(n, "%s must be a whole number above 0", name)
+		return 0, p.errorAt(node, "%s must be a whole number above 0", name)
 	}
 	return v, nil
 }
 
 // readNumber reads a number from low to high. With excludeLow, low itself is not allowed.
-func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, excludeLow bool) (float64, error) {
+func (p *parser) readNumber(node *yaml.Node, name string, low, high float64, excludeLow bool) (float64, error) {
 	var v float64
-	hasType := n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float")
-	isNumber := hasType && n.Decode(&v) == nil
+	hasType := node.Kind == yaml.ScalarNode && (node.Tag == "!!int" || node.Tag == "!!float")
+	isNumber := hasType && node.Decode(&v) == nil
 	isInRange := v >= low && v <= high // false for NaN
 	switch {
 	case excludeLow && (!isNumber || !isInRange || v == low):
-		return 0, p.errorAt(n, "%s must be a number above %g, at most %g", name, low, high)
+		return 0, p.errorAt(node, "%s must be a number above %g, at most %g", name, low, high)
 	case !isNumber || !isInRange:
-		return 0, p.errorAt(n, "%s must be a number from %g to %g", name, low, high)
+		return 0, p.errorAt(node, "%s must be a number from %g to %g", name, low, high)
 	}
 	return v, nil
 }
 
 // readBudget reads the limits of a run. Its members have the names that they have in questions.
-func (p *parser) readBudget(n *yaml.Node) (limits budget.Limits, _ error) {
-	return limits, p.readMembers(n, "budget.", func(name string, value *yaml.Node) (err error) {
+func (p *parser) readBudget(node *yaml.Node) (limits budget.Limits, _ error) {
+	return limits, p.readMembers(node, "budget.", func(name string, value *yaml.Node) (err error) {
 		memberPath := "budget." + name
 		switch name {
 		case "tool_calls":
@@ -143,8 +143,8 @@ func (p *parser) readBudget(n *yaml.Node) (limits budget.Limits, _ error) {
 }
 
 // readSampling reads the sampling parameters into agent.Sampling and agent.MaxOutputTokens.
-func (p *parser) readSampling(n *yaml.Node, agent *Agent) error {
-	return p.readMembers(n, "sampling.", func(name string, value *yaml.Node) (err error) {
+func (p *parser) readSampling(node *yaml.Node, agent *Agent) error {
+	return p.readMembers(node, "sampling.", func(name string, value *yaml.Node) (err error) {
 		memberPath := "sampling." + name
 		switch name {
 		case "temperature":

@@ -23,38 +23,51 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 		d.remove(job, rec)
 		return
 	}
-
 	origin, _ := originOf(target)
-	d.mu.Lock()
-	inFlight := 0
-	for _, n := range d.attempts {
-		inFlight += n
-	}
-	isAdmitted := inFlight < maxAttempts && d.attempts[origin] < maxAttemptsPerReceiver
-	isLeftToOtherProcesses := !d.Local && d.draining.Err() != nil
-	isStopped := d.closed || isLeftToOtherProcesses
-	if isAdmitted && !isStopped {
-		d.attempts[origin]++
-		d.work.Add(1)
-	}
-	d.mu.Unlock()
-
+	isCounted, isStopped := d.countAttempt(origin)
 	switch {
 	case isStopped:
 		d.release(job)
-	case !isAdmitted:
+	case !isCounted:
 		d.park(job, time.Second+rand.N(3*time.Second))
 	default:
 		go func() {
 			defer d.work.Done()
+			defer d.uncountAttempt(origin)
 			d.attempt(job, rec)
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.attempts[origin]--
-			if d.attempts[origin] == 0 {
-				delete(d.attempts, origin)
-			}
 		}()
+	}
+}
+
+// countAttempt counts an attempt at the receiver with that origin as in flight, and reports true, if the limits allow
+// the attempt. isStopped means that this process makes no attempts any more. The caller of a counted attempt must call
+// uncountAttempt and d.work.Done.
+func (d *Deliverer) countAttempt(origin string) (isCounted, isStopped bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	isLeftToOtherProcesses := !d.Local && d.draining.Err() != nil
+	if d.closed || isLeftToOtherProcesses {
+		return false, true
+	}
+	inFlight := 0
+	for _, n := range d.attempts {
+		inFlight += n
+	}
+	if inFlight >= maxAttempts || d.attempts[origin] >= maxAttemptsPerReceiver {
+		return false, false
+	}
+	d.attempts[origin]++
+	d.work.Add(1)
+	return true, false
+}
+
+// uncountAttempt no longer counts an attempt at the receiver with that origin, because it has ended.
+func (d *Deliverer) uncountAttempt(origin string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.attempts[origin]--
+	if d.attempts[origin] == 0 {
+		delete(d.attempts, origin)
 	}
 }
 

@@ -10,19 +10,17 @@
 //	}
 //	d.Drain(ctx)
 //
-// A delivery is stored as a run of its own in the event log, with one event and a job, before the
-// terminal event of the run that it is about. So it is as durable as that event. Between attempts the
-// job is parked, and whatever process claims it makes the next attempt. A process that dies between the
-// two appends leaves a delivery about an end that may never come, so a claimed delivery is compared with
-// the end that the log has.
+// A delivery is stored as a run of its own in the event log, with one event and a job, before the terminal event of the
+// run that it is about. So it is as durable as that event. Between attempts the job is parked, and whatever process
+// claims it makes the next attempt. A process that dies between the two appends leaves a delivery about an end that may
+// never come, so a claimed delivery is compared with the end that the log has.
 //
 // An attempt succeeds with a 2xx. Others follow for a day: the first within 5 s, then after about the
 // time that has passed so far, 10 minutes at most. All attempts of one run at one receiver have the same
 // webhook-id. A receiver may get a delivery twice: if an answer is lost, or a process dies.
 //
-// Everything is bounded: the deliveries that wait and their bytes, the attempts at a time in all and of
-// one receiver, the time of an attempt, and what is read of an answer. A receiver that is slow delays no
-// other one.
+// Everything is bounded: the deliveries that wait and their bytes, the attempts at a time in all and of one receiver,
+// the time of an attempt, and what is read of an answer. A receiver that is slow delays no other one.
 package delivery
 
 import (
@@ -59,8 +57,7 @@ const (
 	// maxAttempts bounds the attempts at a time, and maxAttemptsPerReceiver those of one origin.
 	maxAttempts            = 64
 	maxAttemptsPerReceiver = 8
-	// maxWaiting bounds the deliveries that wait, and countInterval is how often they are counted in
-	// the log.
+	// maxWaiting bounds the deliveries that wait, and countInterval is how often they are counted in the log.
 	maxWaiting    = 10_000
 	countInterval = 30 * time.Second
 	// logTimeout bounds a request to the log.
@@ -80,8 +77,7 @@ func IsDelivery(run string) bool { return strings.HasPrefix(run, idPrefix) }
 // Options configure a Deliverer. Log and Secret are required, and URL or CallbackOrigins.
 type Options struct {
 	URL string // receives every run; https, or http on the loopback address; "" means none
-	// CallbackOrigins are the origins that a question's callback may have, in lower case and without
-	// the default port.
+	// CallbackOrigins are the origins that a question's callback may have, in lower case and without the default port.
 	CallbackOrigins []string
 	// PrivateCallbacks lets callbacks go to private addresses, also where DNS names them.
 	PrivateCallbacks bool

@@ -35,8 +35,7 @@ const (
 	timestampHeader = "Webhook-Timestamp"
 )
 
-// sender sends attempts. It follows no redirects, which would carry an answer to whatever host a
-// receiver names.
+// sender sends attempts. It follows no redirects, which would carry an answer to whatever host a receiver names.
 type sender struct {
 	secret func() auth.Secret
 	// configured is for Options.URL, which may be at any address; proxies from the environment are used.
@@ -51,9 +50,9 @@ type sender struct {
 }
 
 // newSender returns a sender. Its transports use idle connections again until close.
-func newSender(o Options) *sender {
+func newSender(opts Options) *sender {
 	return &sender{
-		secret: o.CurrentSecret, allowPrivate: o.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
+		secret: opts.CurrentSecret, allowPrivate: opts.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
 		configured: newClient(http.DefaultTransport.(*http.Transport).Clone()),
 	}
 }

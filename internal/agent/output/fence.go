@@ -2,9 +2,8 @@ package output
 
 import "strings"
 
-// Fence removes a Markdown code fence around a text that arrives in pieces. It keeps back only bytes that
-// may belong to a fence. It does not change a text without a fence at its beginning. The zero value is ready for a
-// text.
+// Fence removes a Markdown code fence around a text that arrives in pieces. It keeps back only bytes that may belong to
+// a fence. It does not change a text without a fence at its beginning. The zero value is ready for a text.
 type Fence struct {
 	state   fenceState
 	pending string // what was added and not returned yet, at most maxPending bytes between calls

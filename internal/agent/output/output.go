@@ -36,8 +36,7 @@ type InvalidError struct{ Pointer, Detail string }
 // Error implements error.
 func (e *InvalidError) Error() string { return strings.TrimPrefix(e.Pointer+": "+e.Detail, ": ") }
 
-// Compile compiles a JSON Schema (draft 2020-12, or draft-07 if $schema names it). The error is an
-// *InvalidError.
+// Compile compiles a JSON Schema (draft 2020-12, or draft-07 if $schema names it). The error is an *InvalidError.
 func Compile(raw json.RawMessage) (*Schema, error) {
 	s, err := compile(raw)
 	if err != nil && !errors.As(err, new(*InvalidError)) {

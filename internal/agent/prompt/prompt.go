@@ -4,8 +4,7 @@
 //	text, err := p.Render(tools, run.Created)
 //	other, err := p.WithTemplate(textOfAnAgent) // for the same user and time zone
 //
-// New executes the template once, so that a mistake is found at the start. A Prompt may be used
-// concurrently.
+// New executes the template once, so that a mistake is found at the start. A Prompt may be used concurrently.
 package prompt
 
 import (
@@ -33,8 +32,7 @@ Answer in the language of the question, briefly and completely.
 
 // Options configure a Prompt. The zero value means the built-in template in UTC.
 type Options struct {
-	// Template is a text/template with username, today_long, today_iso and tools; "" means the
-	// built-in template.
+	// Template is a text/template with username, today_long, today_iso and tools; "" means the built-in template.
 	Template string
 	Username string         // "" means "user"
 	Location *time.Location // nil means UTC

@@ -1,5 +1,4 @@
-// Package replay rebuilds the state of a run from its log, so that another process can continue
-// with it.
+// Package replay rebuilds the state of a run from its log, so that another process can continue with it.
 //
 //	s := replay.Read(events, notes, inputs)
 //	if step := s.Step(1); step != nil {
@@ -226,62 +225,84 @@ type noteReader struct {
 	hookAddition, upstream, abort, end partJoiner
 }
 
-// applyNote adds the note that consists of words to the state. It reports whether a process stopped executing the run
-// at this note, or another process took over. It ignores notes of an unknown call, notes of a step before the first
-// step, and notes that are not part of a State.
+// applyNote adds one note, given as its words, to the state. It reports whether a process stopped executing the run at
+// this note, or another process took over. It ignores notes of an unknown call, notes of a step before the first step,
+// and notes that are not part of a State.
 func (n *noteReader) applyNote(words []string) (processChanged bool) {
 	if len(words) == 0 {
 		return false
 	}
-
-	step := n.lastStep()
-	kind, rest := words[0], strings.Join(words[1:], " ")
-	switch {
-	case kind == NoteTaken || kind == NoteLeft:
+	kind, values := words[0], words[1:]
+	switch kind {
+	case NoteTaken, NoteLeft:
 		return true
-	case kind == NoteSent && n.byKey[rest] != nil:
-		n.byKey[rest].Sent, n.byKey[rest].InFlight = true, true
-	case kind == NoteInput && len(words) > 1 && n.byKey[words[1]] != nil:
-		n.byKey[words[1]].applyInput(words[2:])
-	case kind == NoteChild && len(words) == 3 && n.byKey[words[1]] != nil:
-		n.byKey[words[1]].Child = words[2]
-	case kind == NoteSpent && len(words) == 3 && n.byKey[words[1]] != nil:
-		var spent event.Spent
-		if json.Unmarshal([]byte(words[2]), &spent) == nil {
-			n.byKey[words[1]].Spent = &spent
+	case NoteHookReplied:
+		n.HookReplied[strings.Join(values, " ")] = true
+	case NoteAborted:
+		var abort Abort
+		if n.abort.addPart(values) && json.Unmarshal(n.abort.data, &abort) == nil {
+			n.Abort = &abort
 		}
-	case kind == NoteHookReplied:
-		n.HookReplied[rest] = true
-	case kind == NoteHookAddition && step != nil:
-		if n.hookAddition.addPart(words[1:]) {
-			step.HookAddition = n.hookAddition.data
+	case NoteEnd:
+		if !n.end.addPart(values) {
+			return false
 		}
-	case kind == NoteAborted:
-		var a Abort
-		if n.abort.addPart(words[1:]) && json.Unmarshal(n.abort.data, &a) == nil {
-			n.Abort = &a
+		if end, err := event.Decode(n.end.data); err == nil && end.Terminal() {
+			n.End = end.Body
 		}
-	case kind == NoteEnd && n.end.addPart(words[1:]):
-		if e, err := event.Decode(n.end.data); err == nil && e.Terminal() {
-			n.End = e.Body
+	case NoteSent, NoteInput, NoteChild, NoteSpent:
+		if len(values) > 0 && n.byKey[values[0]] != nil {
+			n.byKey[values[0]].applyNote(kind, values[1:])
 		}
-	case kind == NoteExtensions && step != nil:
-		step.Extensions += rest
-	case kind == NoteModel && step != nil:
-		step.Model = rest
-	case kind == NoteUpstream && step != nil && n.upstream.addPart(words[1:]):
-		step.Upstream = string(n.upstream.data)
-	case kind == NoteStopReason && step != nil:
-		step.StopReason = rest
-	case kind == NoteSampled && step != nil:
-		var u event.Usage
-		if _, err := fmt.Sscan(rest, &u.InputTokens, &u.OutputTokens, &u.TotalTokens); err == nil {
-			step.Sampled.InputTokens += u.InputTokens
-			step.Sampled.OutputTokens += u.OutputTokens
-			step.Sampled.TotalTokens += u.TotalTokens
+	default:
+		if step := n.lastStep(); step != nil {
+			n.applyStepNote(step, kind, values)
 		}
 	}
 	return false
+}
+
+// applyNote adds a note about the call. values are the words of the note after its kind and the key of the call.
+func (c *Call) applyNote(kind string, values []string) {
+	switch {
+	case kind == NoteSent:
+		c.Sent, c.InFlight = true, true
+	case kind == NoteInput:
+		c.applyInput(values)
+	case kind == NoteChild && len(values) == 1:
+		c.Child = values[0]
+	case kind == NoteSpent && len(values) == 1:
+		var spent event.Spent
+		if json.Unmarshal([]byte(values[0]), &spent) == nil {
+			c.Spent = &spent
+		}
+	}
+}
+
+// applyStepNote adds a note about step, the newest step. values are the words of the note after its kind.
+func (n *noteReader) applyStepNote(step *Step, kind string, values []string) {
+	text := strings.Join(values, " ")
+	switch kind {
+	case NoteHookAddition:
+		if n.hookAddition.addPart(values) {
+			step.HookAddition = n.hookAddition.data
+		}
+	case NoteUpstream:
+		if n.upstream.addPart(values) {
+			step.Upstream = string(n.upstream.data)
+		}
+	case NoteExtensions:
+		step.Extensions += text
+	case NoteModel:
+		step.Model = text
+	case NoteStopReason:
+		step.StopReason = text
+	case NoteSampled:
+		var used event.Usage
+		if _, err := fmt.Sscan(text, &used.InputTokens, &used.OutputTokens, &used.TotalTokens); err == nil {
+			step.Sampled = step.Sampled.Plus(used)
+		}
+	}
 }
 
 // applyInput adds one part of NoteInput. The call counts as in flight until the last part: a process that died before
@@ -329,17 +350,17 @@ func (s *State) applyEvent(e event.Event) {
 }
 
 // applyBudgetResolved adds the answer to the open question about a limit. step is the newest step.
-func (s *State) applyBudgetResolved(b event.BudgetResolved, step *Step) {
+func (s *State) applyBudgetResolved(resolved event.BudgetResolved, step *Step) {
 	s.BudgetQuestion = nil
-	if !b.Approved {
-		step.RefusedLimit = b.Limit
+	if !resolved.Approved {
+		step.RefusedLimit = resolved.Limit
 		return
 	}
-	s.Reported[b.Limit], s.Raised[b.Limit] = 0, b.Max
+	s.Reported[resolved.Limit], s.Raised[resolved.Limit] = 0, resolved.Max
 	if step.HasEndedCall() {
-		step.RaisedAfter = append(step.RaisedAfter, b)
+		step.RaisedAfter = append(step.RaisedAfter, resolved)
 	} else {
-		step.RaisedBefore = append(step.RaisedBefore, b)
+		step.RaisedBefore = append(step.RaisedBefore, resolved)
 	}
 }
 

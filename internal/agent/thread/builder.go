@@ -112,7 +112,7 @@ func (b *Builder) Turn(end event.Body) Turn {
 	if end != nil {
 		turn.setLastText(textOf(end))
 	}
-	turn.dropEmptySteps()
+	turn.Steps = slices.DeleteFunc(turn.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
 	turn.dropUnfinishedCalls()
 	turn.dropReplacedSteps()
 	return turn
@@ -138,11 +138,6 @@ func (t *Turn) setLastText(text string) {
 	} else if text != "" {
 		t.Steps = []Step{{Text: text}}
 	}
-}
-
-// dropEmptySteps removes the steps that have neither a text nor a call.
-func (t *Turn) dropEmptySteps() {
-	t.Steps = slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
 }
 
 // dropUnfinishedCalls removes the calls that have no result, except the calls of a completed run that the caller

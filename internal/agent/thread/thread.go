@@ -198,9 +198,9 @@ func describeMedia(text string, media []llm.Media) (described string, kept []llm
 }
 
 // omittedFileLine returns the line that remains of a file that is too large for the thread.
-func omittedFileLine(m llm.Media) string {
+func omittedFileLine(media llm.Media) string {
 	return fmt.Sprintf("[The file %q of type %s and %d bytes was here. It is too large to be kept with the conversation.]",
-		m.Name, m.MIME, base64.StdEncoding.DecodedLen(len(m.Data)))
+		media.Name, media.MIME, base64.StdEncoding.DecodedLen(len(media.Data)))
 }
 
 // shorten returns the turn with texts, arguments and results of at most limit bytes each, plus a note in each that was

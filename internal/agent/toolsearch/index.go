@@ -6,12 +6,10 @@
 //		fmt.Println(docs[i].Name)
 //	}
 //
-// The order is that of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance
-// Framework", 2009) over the fields of a tool: rare words count more than common ones, a
-// word in a name more than one in the description of a parameter. Each field saturates
-// by itself, so that a server which repeats a word in a description gains at most the
-// weight of the description. No model and no network are used: the same query over the
-// same tools gives the same answer.
+// The order is that of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over the fields of
+// a tool: rare words count more than common ones, a word in a name more than one in the description of a parameter.
+// Each field saturates by itself, so that a server which repeats a word in a description gains at most the weight of
+// the description. No model and no network are used: the same query over the same tools gives the same answer.
 //
 // An Index does not change and may be used by any number of goroutines. The same is true of a Catalog, which has the
 // tools of runs and their Index. A Search belongs to one run: it is the tool by which the model finds tools, and has
@@ -76,43 +74,50 @@ type posting struct {
 
 // New returns an index of docs.
 func New(docs []Doc) *Index {
-	counts := make([]map[string]*perField, len(docs)) // by doc and word: the occurrences of the word in each field
+	counts := make([]map[string]*perField, len(docs)) // by doc: the result of countWords
 	lengths := make([]perField, len(docs))            // by doc: the words in each field
-	var totalLengths perField                         // of all docs together
+	var meanLengths perField
 	docsWithWord := make(map[string]int)
-	for i, d := range docs {
-		counts[i] = make(map[string]*perField)
-		for field, words := range d.fieldWords() {
-			lengths[i][field] = float64(len(words))
-			totalLengths[field] += float64(len(words))
-			for _, w := range words {
-				count := counts[i][w]
-				if count == nil {
-					count = new(perField)
-					counts[i][w] = count
-					docsWithWord[w]++
-				}
-				count[field]++
-			}
+	for i := range docs {
+		counts[i], lengths[i] = docs[i].countWords()
+		for word := range counts[i] {
+			docsWithWord[word]++
+		}
+		for field, length := range lengths[i] {
+			meanLengths[field] += length
 		}
 	}
-
 	total := float64(len(docs))
-	meanLengths := totalLengths
 	for field := range meanLengths {
 		meanLengths[field] /= total
 	}
+
 	index := &Index{docs: len(docs), postings: make(map[string][]posting, len(docsWithWord))}
 	for i := range docs {
-		for w, count := range counts[i] {
-			n := float64(docsWithWord[w])
-			idf := math.Log(1 + (total-n+0.5)/(n+0.5)) // inverse document frequency
-			score := idf * weightOf(count, &lengths[i], &meanLengths)
-			index.postings[w] = append(index.postings[w], posting{doc: int32(i), score: float32(score)})
+		for word, count := range counts[i] {
+			n := float64(docsWithWord[word])
+			inverseFrequency := math.Log(1 + (total-n+0.5)/(n+0.5))
+			score := inverseFrequency * weightOf(count, &lengths[i], &meanLengths)
+			index.postings[word] = append(index.postings[word], posting{doc: int32(i), score: float32(score)})
 		}
 	}
 	index.words = slices.Sorted(maps.Keys(index.postings))
 	return index
+}
+
+// countWords returns how often each word occurs in each field of d, by word, and how many words each field has.
+func (d *Doc) countWords() (counts map[string]*perField, lengths perField) {
+	counts = make(map[string]*perField)
+	for field, words := range d.fieldWords() {
+		lengths[field] = float64(len(words))
+		for _, word := range words {
+			if counts[word] == nil {
+				counts[word] = new(perField)
+			}
+			counts[word][field]++
+		}
+	}
+	return counts, lengths
 }
 
 // weightOf returns the weight of a word in a tool, which is the sum of its saturated frequency in each field by the
@@ -182,7 +187,9 @@ func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
 // indices are those of the argument of New.
 func (x *Index) Find(query string, limit int) []int {
 	scores := make([]float32, x.docs)
-	for _, w := range sortUnique(splitWords(query)) {
+	words := splitWords(query)
+	slices.Sort(words)
+	for _, w := range slices.Compact(words) {
 		best := make(map[int32]float32) // by tool: the score of its best form of w
 		for form, weight := range x.matchingForms(w) {
 			for _, p := range x.postings[form] {
@@ -211,29 +218,23 @@ const (
 	minToolPrefix  = 4 // of a word of a tool that begins a word of the query
 )
 
-// matchingForms returns the words that match the word w of a query, each with its weight: w itself, the words of the
-// index that begin with w (repository for repo), and the words of the index that w begins with.
-func (x *Index) matchingForms(w string) map[string]float32 {
-	out := map[string]float32{w: 1}
-	if len(w) < minQueryPrefix {
+// matchingForms returns the words that match a word of a query, each with its weight: word itself, the words of the
+// index that begin with word (repository for repo), and the words of the index that word begins with.
+func (x *Index) matchingForms(word string) map[string]float32 {
+	out := map[string]float32{word: 1}
+	if len(word) < minQueryPrefix {
 		return out
 	}
-	at, _ := slices.BinarySearch(x.words, w)
-	for ; at < len(x.words) && strings.HasPrefix(x.words[at], w); at++ {
-		if x.words[at] != w {
+	at, _ := slices.BinarySearch(x.words, word)
+	for ; at < len(x.words) && strings.HasPrefix(x.words[at], word); at++ {
+		if x.words[at] != word {
 			out[x.words[at]] = prefixWeight
 		}
 	}
-	for n := len(w) - 1; n >= minToolPrefix; n-- {
-		if _, ok := x.postings[w[:n]]; ok {
-			out[w[:n]] = prefixWeight
+	for n := len(word) - 1; n >= minToolPrefix; n-- {
+		if _, ok := x.postings[word[:n]]; ok {
+			out[word[:n]] = prefixWeight
 		}
 	}
 	return out
-}
-
-// sortUnique sorts words and removes repeated ones. It changes words.
-func sortUnique(words []string) []string {
-	slices.Sort(words)
-	return slices.Compact(words)
 }

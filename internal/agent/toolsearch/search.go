@@ -52,22 +52,22 @@ type Search struct {
 
 // Search returns a new Search, or nil if the model can be offered all tools of the catalog, because they are within the
 // limits of o. windowTokens is the size of the model's context window; 0 if it is unknown.
-func (o Options) Search(c *Catalog, windowTokens int64) *Search {
-	many := o.MinTools > 0 && len(c.Tools) > o.MinTools
-	large := o.MinBytes > 0 && c.bytes > o.MinBytes
-	if windowTokens > 0 && o != (Options{}) && len(c.Tools) > 1 {
-		large = large || window.ToolTokens(c.Offered) > windowTokens/maxToolShare
+func (o Options) Search(catalog *Catalog, windowTokens int64) *Search {
+	many := o.MinTools > 0 && len(catalog.Tools) > o.MinTools
+	large := o.MinBytes > 0 && catalog.bytes > o.MinBytes
+	if windowTokens > 0 && o != (Options{}) && len(catalog.Tools) > 1 {
+		large = large || window.ToolTokens(catalog.Offered) > windowTokens/maxToolShare
 	}
 	if !many && !large {
 		return nil
 	}
-	return NewSearch(c, windowTokens)
+	return NewSearch(catalog, windowTokens)
 }
 
 // NewSearch returns a Search that has found nothing, even if the catalog has few tools. windowTokens is the size of the
 // model's context window; 0 if it is unknown.
-func NewSearch(c *Catalog, windowTokens int64) *Search {
-	return &Search{Tool: c.searchTool(), catalog: c, maxTokens: windowTokens / maxToolShare}
+func NewSearch(catalog *Catalog, windowTokens int64) *Search {
+	return &Search{Tool: catalog.searchTool(), catalog: catalog, maxTokens: windowTokens / maxToolShare}
 }
 
 // Fit adapts s to a context window whose size has become known, and drops found tools that exceed their share of it.

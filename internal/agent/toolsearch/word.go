@@ -102,30 +102,30 @@ func appendWord(out []string, word string) []string {
 // stemWord returns the stem of an English word, so that files, filed and filing all become fil. It removes a plural s,
 // then ing or ed, then a doubled consonant before them, then a final e. The stem need not be a word; it only has to be
 // the same for the forms of a word. A word with other letters than a to z is returned unchanged.
-func stemWord(w string) string {
-	for i := range len(w) {
-		if w[i] < 'a' || w[i] > 'z' {
-			return w
+func stemWord(word string) string {
+	for i := range len(word) {
+		if word[i] < 'a' || word[i] > 'z' {
+			return word
 		}
 	}
 	switch {
-	case len(w) > 4 && strings.HasSuffix(w, "ies"):
-		w = w[:len(w)-3] + "y"
-	case strings.HasSuffix(w, "ss"), strings.HasSuffix(w, "us"): // The s belongs to the word, as in class and status.
-	case len(w) > 2 && strings.HasSuffix(w, "s"):
-		w = w[:len(w)-1]
+	case len(word) > 4 && strings.HasSuffix(word, "ies"):
+		word = word[:len(word)-3] + "y"
+	case strings.HasSuffix(word, "ss"), strings.HasSuffix(word, "us"): // The s belongs to the word, as in class and status.
+	case len(word) > 2 && strings.HasSuffix(word, "s"):
+		word = word[:len(word)-1]
 	}
 	for _, ending := range []string{"ing", "ed"} {
-		if base, ok := strings.CutSuffix(w, ending); ok && len(base) >= 3 && strings.ContainsAny(base, "aeiouy") {
-			w = base
-			if n := len(w); w[n-1] == w[n-2] && !strings.ContainsRune("lsz", rune(w[n-1])) {
-				w = w[:n-1]
+		if base, ok := strings.CutSuffix(word, ending); ok && len(base) >= 3 && strings.ContainsAny(base, "aeiouy") {
+			word = base
+			if n := len(word); word[n-1] == word[n-2] && !strings.ContainsRune("lsz", rune(word[n-1])) {
+				word = word[:n-1]
 			}
 			break
 		}
 	}
-	if len(w) > 3 {
-		w = strings.TrimSuffix(w, "e")
+	if len(word) > 3 {
+		word = strings.TrimSuffix(word, "e")
 	}
-	return w
+	return word
 }

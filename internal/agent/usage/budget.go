@@ -39,37 +39,46 @@ type Limit struct {
 }
 
 // ParseLimits parses limits such as "cost=5/24h,total_tokens=2000000/7d". One name may have several limits, of
-// different periods. There may be at most maxLimits, each above 0 and with a period from minPeriod to maxPeriod.
-func ParseLimits(text string) (out []Limit, _ error) {
+// different periods. There may be at most maxLimits.
+func ParseLimits(text string) (limits []Limit, _ error) {
 	for part := range strings.SplitSeq(text, ",") {
-		name, bound, hasBound := strings.Cut(strings.TrimSpace(part), "=")
-		number, length, hasPeriod := strings.Cut(bound, "/")
-		if !hasBound || !hasPeriod {
-			return nil, errors.New("want name=number/period, such as cost=5/24h, comma separated")
+		limit, err := parseLimit(strings.TrimSpace(part))
+		if err != nil {
+			return nil, err
 		}
-		limit := Limit{Name: name}
-		if _, known := (amounts{}).byName(name); !known {
-			return nil, errors.New("the names are cost, input_tokens, output_tokens and total_tokens")
+		if slices.ContainsFunc(limits, func(other Limit) bool { return other.key() == limit.key() }) {
+			return nil, fmt.Errorf("%s is given twice for this period", limit.Name)
 		}
-		var err error
-		limit.Max, err = strconv.ParseFloat(number, 64)
-		isInRange := limit.Max > 0 && limit.Max <= 1e15 // false for NaN
-		if err != nil || !isInRange {
-			return nil, fmt.Errorf("%s: want a number above 0", name)
-		}
-		limit.Period, err = parsePeriod(length)
-		if err != nil || limit.Period < minPeriod || limit.Period > maxPeriod {
-			return nil, fmt.Errorf("%s: want a period of 1m to 366d, such as 30m, 24h or 7d", name)
-		}
-		if slices.ContainsFunc(out, func(o Limit) bool { return o.key() == limit.key() }) {
-			return nil, fmt.Errorf("%s is given twice for this period", name)
-		}
-		out = append(out, limit)
+		limits = append(limits, limit)
 	}
-	if len(out) > maxLimits {
+	if len(limits) > maxLimits {
 		return nil, fmt.Errorf("at most %d budgets", maxLimits)
 	}
-	return out, nil
+	return limits, nil
+}
+
+// parseLimit parses one limit, such as cost=5/24h. The number must be above 0, and the period from minPeriod to
+// maxPeriod.
+func parseLimit(text string) (limit Limit, err error) {
+	name, bound, hasBound := strings.Cut(text, "=")
+	number, period, hasPeriod := strings.Cut(bound, "/")
+	if !hasBound || !hasPeriod {
+		return limit, errors.New("want name=number/period, such as cost=5/24h, comma separated")
+	}
+	if _, known := (amounts{}).byName(name); !known {
+		return limit, errors.New("the names are cost, input_tokens, output_tokens and total_tokens")
+	}
+	limit.Name = name
+	limit.Max, err = strconv.ParseFloat(number, 64)
+	isInRange := limit.Max > 0 && limit.Max <= 1e15 // false for NaN
+	if err != nil || !isInRange {
+		return limit, fmt.Errorf("%s: want a number above 0", name)
+	}
+	limit.Period, err = parsePeriod(period)
+	if err != nil || limit.Period < minPeriod || limit.Period > maxPeriod {
+		return limit, fmt.Errorf("%s: want a period of 1m to 366d, such as 30m, 24h or 7d", name)
+	}
+	return limit, nil
 }
 
 // parsePeriod parses a duration, which may be a whole number of days.

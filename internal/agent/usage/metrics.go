@@ -69,17 +69,17 @@ type Meter struct {
 }
 
 // New returns a Meter that has counted nothing.
-func New(o Options) (*Meter, error) {
-	m := &Meter{claim: o.Claim, claims: make(map[string]bool), sets: make(map[[3]string]metric.AddOption)}
-	if len(o.Limits) > 0 {
-		m.budgets = &budgets{limits: o.Limits, store: o.Store, logger: o.Logger, pending: make(map[string]*pendingUse)}
+func New(opts Options) (*Meter, error) {
+	m := &Meter{claim: opts.Claim, claims: make(map[string]bool), sets: make(map[[3]string]metric.AddOption)}
+	if len(opts.Limits) > 0 {
+		m.budgets = &budgets{limits: opts.Limits, store: opts.Store, logger: opts.Logger, pending: make(map[string]*pendingUse)}
 	}
 	var tokensErr, costErr error
-	m.tokens, tokensErr = o.Meter.Int64Counter("answerd.tokens",
+	m.tokens, tokensErr = opts.Meter.Int64Counter("answerd.tokens",
 		metric.WithUnit("{token}"),
 		metric.WithDescription("Tokens of prompts and answers, by agent and model, and by the claim of COST_CLAIM. "+
 			"Each model call is counted once, by the run that made it: those of a child run under the child's agent, and not again for its parent."))
-	m.cost, costErr = o.Meter.Float64Counter("answerd.cost",
+	m.cost, costErr = opts.Meter.Float64Counter("answerd.cost",
 		metric.WithDescription("Cost of model calls in the currency of MODELS_FILE, by agent and model, and by the claim of COST_CLAIM. "+
 			"A model without a price has no cost. Each model call is counted once, by the run that made it, and not again for the run's parent."))
 	return m, errors.Join(tokensErr, costErr)
@@ -107,27 +107,27 @@ func (m *Meter) LimitsCost() bool {
 
 // Check returns a *SpentError if the caller has used up a limit, and an error that wraps event.ErrUnavailable if the
 // store does not answer, or the use of too many callers waits to be stored.
-func (m *Meter) Check(ctx context.Context, a Account) error {
+func (m *Meter) Check(ctx context.Context, account Account) error {
 	if m.budgets == nil {
 		return nil
 	}
-	return m.budgets.check(ctx, a.Caller)
+	return m.budgets.check(ctx, account.Caller)
 }
 
 // Count counts a model call, in the metrics and towards the limits. cost is nil if the model has no price. If the
 // caller has reached a limit with it, Count returns that limit. Count waits until the use is stored, also after ctx has
 // ended, but not longer than storeTimeout; what could not be stored is stored with the caller's next use or by Flush.
-func (m *Meter) Count(ctx context.Context, a Account, agent, model string, u event.Usage, cost *float64) *SpentError {
-	labels, use := m.labels(agent, model, a.Claim), amounts{Input: u.InputTokens, Output: u.OutputTokens, Total: u.TotalTokens}
-	m.tokens.Add(ctx, u.TotalTokens, labels)
+func (m *Meter) Count(ctx context.Context, account Account, agent, model string, used event.Usage, cost *float64) *SpentError {
+	labels, use := m.labels(agent, model, account.Claim), amounts{Input: used.InputTokens, Output: used.OutputTokens, Total: used.TotalTokens}
+	m.tokens.Add(ctx, used.TotalTokens, labels)
 	if cost != nil {
 		use.Cost = *cost
 		m.cost.Add(ctx, *cost, labels)
 	}
-	if m.budgets == nil || a.Caller == "" { // A run that began before limits were configured has no Caller.
+	if m.budgets == nil || account.Caller == "" { // A run that began before limits were configured has no Caller.
 		return nil
 	}
-	return m.budgets.charge(ctx, a.Caller, use)
+	return m.budgets.charge(ctx, account.Caller, use)
 }
 
 // Flush tries to store the use that could not be stored before, until ctx ends.

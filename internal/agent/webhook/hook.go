@@ -110,9 +110,9 @@ func New(opts Options) (*Client, error) {
 // Close closes the idle connections. Questions in flight are not affected.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Asks reports whether the service is asked about e. A nil Client asks about nothing.
-func (c *Client) Asks(e Event) bool {
-	return c != nil && (e.isToolEvent() || slices.Contains(c.events, e))
+// Asks reports whether the service is asked about hook. A nil Client asks about nothing.
+func (c *Client) Asks(hook Event) bool {
+	return c != nil && (hook.isToolEvent() || slices.Contains(c.events, hook))
 }
 
 // Ask sends one question and returns the reply. An error means that there is no reply, or no valid one; the service may

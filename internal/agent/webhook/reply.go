@@ -170,8 +170,7 @@ func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	return nil
 }
 
-// blockMembers lists the types of content blocks (MCP 2025-11-25, ContentBlock) with the members that
-// must be strings.
+// blockMembers lists the types of content blocks (MCP 2025-11-25, ContentBlock) with the members that must be strings.
 var blockMembers = map[string][]string{
 	"text":          {"text"},
 	"image":         {"data", "mimeType"},
@@ -310,17 +309,17 @@ func (r Reply) validateReply() error {
 	return nil
 }
 
-// cleanReason returns at most maxReason bytes of s, with spaces in place of control characters and without white space
-// at its ends.
-func cleanReason(s string) string {
-	s = strings.Map(func(r rune) rune {
+// cleanReason returns at most maxReason bytes of text, with spaces in place of control characters and without white
+// space at its ends.
+func cleanReason(text string) string {
+	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
-	}, s)
-	if len(s) > maxReason {
-		s = strings.ToValidUTF8(s[:maxReason], "")
+	}, text)
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "")
 	}
-	return strings.TrimSpace(s)
+	return strings.TrimSpace(text)
 }

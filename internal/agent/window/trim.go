@@ -85,10 +85,10 @@ func (w *Window) learnRefused(tokens int64) {
 	w.factor = min(max(w.factor, w.factor*float64(w.size)/float64(max(tokens, 1))), maxFactor)
 }
 
-// estimatePlain estimates the tokens of c from bytes alone, without w.factor.
-func (w *Window) estimatePlain(c *Conversation) int64 {
+// estimatePlain estimates the tokens of conv from bytes alone, without w.factor.
+func (w *Window) estimatePlain(conv *Conversation) int64 {
 	byBytes := Window{factor: 1}
-	return byBytes.conversationTokens(c)
+	return byBytes.conversationTokens(conv)
 }
 
 // Conversation is the prompt of a request: its messages and the tools that it offers. The first
@@ -112,11 +112,11 @@ func (c *Conversation) lastTurn() int {
 	return c.History + 1
 }
 
-// conversationTokens estimates the tokens of all messages and tools of c.
-func (w *Window) conversationTokens(c *Conversation) int64 {
-	sum := w.toolTokens(c.Tools)
-	for i := range c.Messages {
-		sum += w.messageTokens(&c.Messages[i])
+// conversationTokens estimates the tokens of all messages and tools of conv.
+func (w *Window) conversationTokens(conv *Conversation) int64 {
+	sum := w.toolTokens(conv.Tools)
+	for i := range conv.Messages {
+		sum += w.messageTokens(&conv.Messages[i])
 	}
 	return sum
 }
@@ -167,13 +167,13 @@ func (w *Window) fit(conv *Conversation, limit int64) int64 {
 
 // replaceEarlierResults replaces the results before the last turn with placeholders, the oldest first, until it has
 // saved excess tokens. It returns the tokens that it saved. It keeps a result that is shorter than its placeholder.
-func (w *Window) replaceEarlierResults(c *Conversation, excess int64) (saved int64) {
-	for i, turn := c.History+1, c.lastTurn(); i < turn && saved < excess; i++ {
-		m := &c.Messages[i]
+func (w *Window) replaceEarlierResults(conv *Conversation, excess int64) (saved int64) {
+	for i, turn := conv.History+1, conv.lastTurn(); i < turn && saved < excess; i++ {
+		m := &conv.Messages[i]
 		if m.Role != llm.ToolRole {
 			continue
 		}
-		short := c.placeholder(m)
+		short := conv.placeholder(m)
 		if difference := w.messageTokens(m) - w.messageTokens(&short); difference > 0 {
 			*m = short
 			saved += difference
@@ -202,9 +202,9 @@ func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
 
 // shortenEarlierArguments leaves out long arguments of calls before the last turn, the oldest
 // first, until it has saved excess tokens. It returns the tokens that it saved.
-func (w *Window) shortenEarlierArguments(c *Conversation, excess int64) (saved int64) {
-	for i, turn := c.History+1, c.lastTurn(); i < turn && saved < excess; i++ {
-		m := &c.Messages[i]
+func (w *Window) shortenEarlierArguments(conv *Conversation, excess int64) (saved int64) {
+	for i, turn := conv.History+1, conv.lastTurn(); i < turn && saved < excess; i++ {
+		m := &conv.Messages[i]
 		before := w.messageTokens(m)
 		*m = shortenArguments(m)
 		saved += before - w.messageTokens(m)
@@ -223,8 +223,8 @@ func (c *Conversation) lastResults() (out []*llm.Message) {
 }
 
 // resultTokens estimates the tokens of the results of the last turn.
-func (w *Window) resultTokens(c *Conversation) (sum int64) {
-	for _, m := range c.lastResults() {
+func (w *Window) resultTokens(conv *Conversation) (sum int64) {
+	for _, m := range conv.lastResults() {
 		sum += w.messageTokens(m)
 	}
 	return sum
@@ -259,8 +259,8 @@ func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
 
 // cutResult cuts a result to about that many tokens, and appends a note that says so and where the whole result is
 // stored. It leaves out images and audio first, and cuts the text only if that is not enough.
-func (w *Window) cutResult(c *Conversation, message *llm.Message, tokens int64) {
-	stored := c.storedAt(message, "; the whole is kept at ")
+func (w *Window) cutResult(conv *Conversation, message *llm.Message, tokens int64) {
+	stored := conv.storedAt(message, "; the whole is kept at ")
 	if len(message.Media) > 0 {
 		message.Media = nil
 		message.Text += fmt.Sprintf("\n[not shown, to make room%s]", stored)
@@ -280,15 +280,15 @@ func (w *Window) cutResult(c *Conversation, message *llm.Message, tokens int64) 
 
 // placeholder returns the message that replaces a result that is left out. The message is needed because endpoints
 // refuse a call without a result.
-func (c *Conversation) placeholder(m *llm.Message) llm.Message {
-	return llm.Message{Role: m.Role, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed, Text: fmt.Sprintf(
-		"[The result of %s (call %s) was left out to make room%s.]", m.Tool, m.CallID, c.storedAt(m, ". It is kept at "))}
+func (c *Conversation) placeholder(message *llm.Message) llm.Message {
+	return llm.Message{Role: message.Role, CallID: message.CallID, Tool: message.Tool, Failed: message.Failed, Text: fmt.Sprintf(
+		"[The result of %s (call %s) was left out to make room%s.]", message.Tool, message.CallID, c.storedAt(message, ". It is kept at "))}
 }
 
 // storedAt returns prefix and the path at which the log stores a result. It returns "" if the log does not store the
 // result, because the result came with the request.
-func (c *Conversation) storedAt(m *llm.Message, prefix string) string {
-	path := c.StoredAt(m.CallID)
+func (c *Conversation) storedAt(message *llm.Message, prefix string) string {
+	path := c.StoredAt(message.CallID)
 	if path == "" {
 		return ""
 	}
@@ -300,9 +300,9 @@ const longArguments = 256
 
 // shortenArguments returns a copy of the message in which a placeholder replaces the long arguments of its calls. The
 // calls themselves are kept, because a model that does not see a call would make it again.
-func shortenArguments(m *llm.Message) llm.Message {
-	short := *m
-	short.Calls = slices.Clone(m.Calls)
+func shortenArguments(message *llm.Message) llm.Message {
+	short := *message
+	short.Calls = slices.Clone(message.Calls)
 	for i, c := range short.Calls {
 		if len(c.Arguments) > longArguments {
 			short.Calls[i].Arguments = fmt.Sprintf(`{"left_out":"%d bytes of arguments, to make room"}`, len(c.Arguments))

@@ -58,8 +58,8 @@ type Window struct {
 
 // New returns a Window of the size that the model's profile gives. Without a size nothing is
 // trimmed until a provider refuses a request.
-func New(p llm.Profile) *Window {
-	w := &Window{size: p.ContextTokens, reserve: p.MaxOutputTokens, factor: 1}
+func New(profile llm.Profile) *Window {
+	w := &Window{size: profile.ContextTokens, reserve: profile.MaxOutputTokens, factor: 1}
 	if w.reserve == 0 {
 		w.reserve = defaultReserve(w.size)
 	}
@@ -115,9 +115,9 @@ func (w *Window) promptLimit() int64 { return w.size - min(w.reserve, w.size) }
 
 // Observe corrects the estimates by the input tokens that the provider counted for the conversation that was trimmed
 // last. It ignores a count of 0.
-func (w *Window) Observe(u event.Usage) {
-	if u.InputTokens > 0 && w.sent > 0 {
-		w.factor = min(max(float64(u.InputTokens)/float64(w.sent), minFactor), maxFactor)
+func (w *Window) Observe(used event.Usage) {
+	if used.InputTokens > 0 && w.sent > 0 {
+		w.factor = min(max(float64(used.InputTokens)/float64(w.sent), minFactor), maxFactor)
 		w.counted = true
 	}
 }
@@ -125,8 +125,8 @@ func (w *Window) Observe(u event.Usage) {
 // PromptTokens estimates the tokens of the conversation that was trimmed last, which is the prompt of the last request.
 func (w *Window) PromptTokens() int64 { return int64(math.Ceil(float64(w.sent) * w.factor)) }
 
-// textTokens estimates the tokens of a text of n bytes.
-func (w *Window) textTokens(n int) int64 { return int64(float64(n) / bytesPerToken * w.factor) }
+// textTokens estimates the tokens of a text of that many bytes.
+func (w *Window) textTokens(bytes int) int64 { return int64(float64(bytes) / bytesPerToken * w.factor) }
 
 // messageTokens estimates the tokens of one message.
 func (w *Window) messageTokens(message *llm.Message) int64 {
@@ -157,8 +157,8 @@ func MessageTokens(messages []llm.Message) (sum int64) {
 
 // mediaTokens estimates the tokens of the images, audio and PDF of a message. It does not use Window.factor, which is a
 // correction for text.
-func mediaTokens(m *llm.Message) (sum int64) {
-	for _, p := range m.Media {
+func mediaTokens(message *llm.Message) (sum int64) {
+	for _, p := range message.Media {
 		switch {
 		case p.IsImage() || p.URL != "":
 			sum += tokensPerImage

@@ -15,12 +15,11 @@ import (
 
 // How one instance takes a run over from another
 //
-// A delivery from the work queue does not entitle an instance to execute the run. A server that
-// restarts forgets leases, and delivers jobs again although their executors are alive. So the
-// instance that gets a delivery reads who wrote the run's last message, and asks that instance
-// whether it still executes the run (isClaimedBy). If it answers yes, the delivery is delayed. If it
-// answers no, or does not answer for half a lease, the asking instance appends a claim after the
-// run's last message.
+// A delivery from the work queue does not entitle an instance to execute the run. A server that restarts forgets
+// leases, and delivers jobs again although their executors are alive. So the instance that gets a delivery reads who
+// wrote the run's last message, and asks that instance whether it still executes the run (isClaimedBy). If it answers
+// yes, the delivery is delayed. If it answers no, or does not answer for half a lease, the asking instance appends a
+// claim after the run's last message.
 //
 // The append of the claim expects the last message that was read. If the old executor has
 // written since, the claim fails. If the claim succeeds, the old executor's next append fails
@@ -182,7 +181,7 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 
 // deferToExecutor reports whether the run must not be claimed, because it stays parked or another instance executes it.
 // It has then delayed or removed the delivery. It blocks while it asks the other instance (isClaimedBy).
-func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (bool, error) {
+func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (hasExecutor bool, _ error) {
 	switch {
 	case state.by.kind == kindReleased:
 		return false, nil
@@ -195,7 +194,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 	// the message that it then adds to the queue takes precedence. If this process dies, the job
 	// is delivered again sooner than after a lease.
 	delay := l.lease/2 + rand.N(l.lease/2)
-	if err := msg.returnAfterConfirmed(ctx, delay); err != nil {
+	if err := msg.requestReply(ctx, nakPayload(delay)); err != nil {
 		return false, err
 	}
 	if l.isClaimedBy(ctx, state.by.instance, id) {
@@ -206,7 +205,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 
 // keepParked reports whether a parked run stays parked: its wake time has not come, and it has no input that its
 // executor had not read. It has then delayed the delivery, or removed it if it is a wake message.
-func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg *delivery) (bool, error) {
+func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg *delivery) (staysParked bool, _ error) {
 	if !parked.until.IsZero() && !l.Now().Before(parked.until) {
 		return false, nil
 	}
@@ -226,18 +225,10 @@ func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg 
 // appendClaim appends a claim after the run's last message, makes this instance the writer of the run, and returns the
 // job, to which it adds the delivery. It returns event.ErrFenced if the run has a message that is newer than state.
 func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *delivery) (event.Job, error) {
-	request, err := l.readRequest(ctx, id)
+	j, err := l.newClaimedJob(ctx, id, d)
 	if err != nil {
 		return nil, err
 	}
-
-	j := &job{log: l, id: id, deliveries: map[string]*delivery{d.subject: d}}
-	if request != nil {
-		if j.request, err = l.readPayload(ctx, *request); err != nil {
-			return nil, err
-		}
-	}
-
 	by := writerID{instance: l.instanceID, attempt: state.by.attempt + 1, seq: state.last.Seq, kind: kindClaim}
 	m := nats.NewMsg(runSubject(id, eventToken))
 	m.Header.Set(writerHeader, by.String())
@@ -272,6 +263,18 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 		r.wakeReadersLocked()
 	})
 	return j, nil
+}
+
+// newClaimedJob returns the job of a run that this instance is about to claim, with its request, if the log has one,
+// and the delivery. The job has no writer yet.
+func (l *Log) newClaimedJob(ctx context.Context, id string, d *delivery) (*job, error) {
+	j := &job{log: l, id: id, deliveries: map[string]*delivery{d.subject: d}}
+	request, err := l.readRequest(ctx, id)
+	if err != nil || request == nil {
+		return j, err
+	}
+	j.request, err = l.readPayload(ctx, *request)
+	return j, err
 }
 
 // isClaimedBy asks an instance whether it executes a run. An instance that does not answer may be dead or reconnecting.

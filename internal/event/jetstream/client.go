@@ -96,8 +96,8 @@ func credentialsOption(file string) (nats.Option, error) {
 
 // connectUntilDone tries to connect until one of the servers answers, and returns event.ErrUnavailable with the reason
 // when ctx ends. It logs the first failure, since the service does not listen before the log is open. If a server
-// refuses the login or TLS does not match, it returns at once. It wraps no other error of the client library, because an
-// error may quote the URL and its password.
+// refuses the login or TLS does not match, it returns at once. It wraps no other error of the client library, because
+// an error may quote the URL and its password.
 func connectUntilDone(ctx context.Context, servers string, options []nats.Option, logger *slog.Logger) (*nats.Conn, error) {
 	for attempt := 1; ; attempt++ {
 		c, err := nats.Connect(servers, options...)
@@ -226,15 +226,15 @@ func isLeaderless(info *js.StreamInfo) bool {
 
 // CheckURL returns an error if the URL of a log is malformed. The error does not quote the URL,
 // which may contain a password.
-func CheckURL(s string) error {
-	if dir, ok := strings.CutPrefix(s, "file:"); ok {
+func CheckURL(address string) error {
+	if dir, ok := strings.CutPrefix(address, "file:"); ok {
 		if strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" || filepath.Clean(dir) == string(filepath.Separator) {
 			return errors.New("must be file: and a directory, such as file:/var/lib/answerd")
 		}
 		return nil
 	}
 	scheme := ""
-	for _, server := range strings.Split(s, ",") {
+	for _, server := range strings.Split(address, ",") {
 		u, err := url.Parse(strings.TrimSpace(server))
 		if err != nil || !isServerURL(u) {
 			return errors.New("must be file:DIR, or servers like nats://host:4222, comma separated")
@@ -319,8 +319,8 @@ func (c *client) Now() time.Time { return c.clock.now() }
 
 // streamInfo returns the state of a stream from its leader, and sets the log's clock by it. It returns errNoLeader if
 // the stream has no leader.
-func (c *client) streamInfo(ctx context.Context, s js.Stream) (*js.StreamInfo, error) {
-	info, err := s.Info(ctx)
+func (c *client) streamInfo(ctx context.Context, stream js.Stream) (*js.StreamInfo, error) {
+	info, err := stream.Info(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -347,10 +347,10 @@ func (c *client) pause(ctx context.Context, d time.Duration) bool {
 
 // deleteMessage removes the message at pos from a stream. It returns event.ErrFenced if the stream does not have it any
 // more.
-func deleteMessage(ctx context.Context, s js.Stream, pos uint64) error {
+func deleteMessage(ctx context.Context, stream js.Stream, pos uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	err := s.DeleteMsg(ctx, pos)
+	err := stream.DeleteMsg(ctx, pos)
 	var api *js.APIError
 	switch {
 	case errors.As(err, &api) && api.Code < 500, errors.Is(err, js.ErrMsgDeleteUnsuccessful):
@@ -362,10 +362,10 @@ func deleteMessage(ctx context.Context, s js.Stream, pos uint64) error {
 }
 
 // purgeSubject removes all messages of a subject, which may have wildcards, from a stream.
-func purgeSubject(ctx context.Context, s js.Stream, subject string) error {
+func purgeSubject(ctx context.Context, stream js.Stream, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := s.Purge(ctx, js.WithPurgeSubject(subject)); err != nil {
+	if err := stream.Purge(ctx, js.WithPurgeSubject(subject)); err != nil {
 		return unavailableError("remove from the log", err)
 	}
 	return nil

@@ -34,15 +34,14 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if err != nil {
 		return fmt.Errorf("encode a run's record: %w", err)
 	}
-	owner := ownerSubject(run)
-	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
 	r.mu.Lock()
 	exists := r.record != nil
 	r.mu.Unlock()
 	if exists {
 		return event.ErrExists
 	}
-	err = l.createEntry(ctx, w, owner, nil)
+	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
+	err = l.createEntry(ctx, w, ownerSubject(run), nil)
 	if err == nil {
 		err = l.createEntry(ctx, w, recordPrefix+run.ID, body)
 	}
@@ -51,15 +50,10 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	}
 	if err != nil {
 		if !errors.Is(err, event.ErrExists) { // otherwise the messages belong to the run that exists
-			// No caller knows the run's id yet. If this fails, retention removes the run.
-			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
-			defer cancel()
-			_ = purgeSubject(cleanup, l.indexStream, recordPrefix+run.ID)
-			_ = purgeSubject(cleanup, l.indexStream, owner)
+			l.removeEntries(ctx, run)
 		}
 		return err
 	}
-
 	l.updateRun(r, func() {
 		r.record = &rec
 		r.loaded = true
@@ -67,6 +61,15 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		r.writer = w
 	})
 	return nil
+}
+
+// removeEntries removes what Create has written of a run that could not be created. No caller knows the id of the run
+// yet. If removeEntries fails, retention removes the run.
+func (l *Log) removeEntries(ctx context.Context, run event.Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	defer cancel()
+	_ = purgeSubject(ctx, l.indexStream, recordPrefix+run.ID)
+	_ = purgeSubject(ctx, l.indexStream, ownerSubject(run))
 }
 
 // createEntry writes a message about a new run to a subject of the index. If no other process uses the log (l.alone),
@@ -114,10 +117,10 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 	return nil
 }
 
-// claimKey stores k as the record of the key on subject, so that the key refers to the run k.Run. It returns a
+// claimKey stores key as the record of the key on subject, so that the key refers to the run key.Run. It returns a
 // *event.KeyError if the key refers to another run that is still kept.
-func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
-	body, err := json.Marshal(k)
+func (l *Log) claimKey(ctx context.Context, subject string, key keyRecord) error {
+	body, err := json.Marshal(key)
 	if err != nil {
 		return fmt.Errorf("encode a key: %w", err)
 	}
@@ -137,7 +140,7 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 			last = 0
 			continue
 		}
-		if err := l.checkKeyUnused(ctx, *found, k); err != nil {
+		if err := l.checkKeyUnused(ctx, *found, key); err != nil {
 			return err
 		}
 		last = found.pos
@@ -145,8 +148,8 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 }
 
 // checkKeyUnused returns nil if the run to which a stored key refers is no longer kept, and a *event.KeyError if it is.
-// found is the record of the key, and k the record that is to replace it.
-func (l *Log) checkKeyUnused(ctx context.Context, found message, k keyRecord) error {
+// found is the record of the key, and key the record that is to replace it.
+func (l *Log) checkKeyUnused(ctx context.Context, found message, key keyRecord) error {
 	var other keyRecord
 	if err := json.Unmarshal(found.data, &other); err != nil {
 		return fmt.Errorf("decode a key: %w", err)
@@ -154,7 +157,7 @@ func (l *Log) checkKeyUnused(ctx context.Context, found message, k keyRecord) er
 	_, err := l.Run(ctx, other.Run)
 	switch {
 	case err == nil:
-		return &event.KeyError{Run: other.Run, Same: other.Fingerprint == k.Fingerprint}
+		return &event.KeyError{Run: other.Run, Same: other.Fingerprint == key.Fingerprint}
 	case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
 		return nil
 	}

@@ -28,7 +28,6 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 	if err != nil {
 		return page, unavailableError("list runs", err)
 	}
-
 	high, first := info.State.LastSeq+1, info.State.FirstSeq
 	if filter.Before != "" {
 		before, err := strconv.ParseUint(filter.Before, 36, 64)
@@ -37,41 +36,48 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 		}
 		high = min(high, before)
 	}
-
 	thread := "*"
 	if filter.ThreadID != "" {
 		thread = subjectDigest(filter.ThreadID)
 	}
 
 	subject := ownerPrefix + ownerToken(filter.Owner) + "." + thread + ".*"
-	last := uint64(0) // the pos of the entry of the last run in page
 	for window := uint64(maxBatch); high > first; window = min(2*window, maxIndexWindow) {
 		low := max(first, high-min(high, window))
 		entries, err := l.readEntries(ctx, subject, low, high)
 		if err != nil {
 			return page, err
 		}
-		for chunk := range slices.Chunk(entries, maxBatch) {
-			runs, err := l.readRuns(ctx, chunk)
-			if err != nil {
+		for batch := range slices.Chunk(entries, maxBatch) {
+			if isComplete, err := l.addRuns(ctx, &page, filter, batch); isComplete || err != nil {
 				return page, err
-			}
-			for i, run := range runs {
-				hasStatus := filter.Status == "" || run.Status() == filter.Status
-				if run.ID == "" || filter.HidesChild(run.ParentID) || !hasStatus {
-					continue
-				}
-				if len(page.Runs) == filter.PageSize() { // this run is the first of the next page
-					page.Next = strconv.FormatUint(last, 36)
-					return page, nil
-				}
-				page.Runs = append(page.Runs, run)
-				last = chunk[i].pos
 			}
 		}
 		high = low
 	}
+	page.Next = "" // all runs were read
 	return page, nil
+}
+
+// addRuns adds the runs of entries that filter chooses to page, and sets page.Next to the pos of the last one in base
+// 36. It reports true if the page is complete, and there is another run for the next page.
+func (l *Log) addRuns(ctx context.Context, page *event.RunPage, filter event.Filter, entries []message) (isComplete bool, err error) {
+	runs, err := l.readRuns(ctx, entries)
+	if err != nil {
+		return false, err
+	}
+	for i, run := range runs {
+		hasStatus := filter.Status == "" || run.Status() == filter.Status
+		if run.ID == "" || filter.HidesChild(run.ParentID) || !hasStatus {
+			continue
+		}
+		if len(page.Runs) == filter.PageSize() {
+			return true, nil
+		}
+		page.Runs = append(page.Runs, run)
+		page.Next = strconv.FormatUint(entries[i].pos, 36)
+	}
+	return false, nil
 }
 
 // readEntries returns the entries of a subject in the index from pos low to below high, the newest first.

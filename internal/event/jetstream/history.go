@@ -55,31 +55,27 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 // readPage reads the page of readHistory once. The page has at least one event. readPage returns event.ErrGone if the
 // event after seq, or one between the events that it finds, is missing.
 func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
-	from, err := r.findPos(ctx, seq)
+	pos, err := r.findPos(ctx, seq)
 	if err != nil {
 		return event.Page{}, err
 	}
-
 	var page event.Page
 	for len(page.Events) == 0 {
-		found, more, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), from+1, maxBatch)
+		found, more, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), pos+1, maxBatch)
 		if err != nil {
 			return page, err
 		}
 		for _, m := range found {
-			from = m.pos
+			pos = m.pos
 			events, by, err := r.log.readEvents(ctx, m)
 			if err != nil {
 				return page, err
 			}
-			for _, e := range events {
-				if by.isControl() || e.Seq <= seq { // findPos returns a pos that may be before seq
-					continue
-				}
-				if e.Seq != seq+int64(len(page.Events))+1 {
-					return event.Page{}, event.ErrGone
-				}
-				page.Events = append(page.Events, e)
+			if by.isControl() {
+				continue
+			}
+			if page.Events, err = appendAfter(page.Events, seq, events); err != nil {
+				return event.Page{}, err
 			}
 		}
 		if !more && len(page.Events) == 0 {
@@ -90,9 +86,24 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	last := page.Events[len(page.Events)-1]
 	page.Ended = last.Terminal()
 	r.mu.Lock()
-	r.addPositionLocked(last.Seq, from)
+	r.addPositionLocked(last.Seq, pos)
 	r.mu.Unlock()
 	return page, nil
+}
+
+// appendAfter appends those of more that come after the event with number seq to events, which begin after seq. It
+// returns event.ErrGone if an event is missing before one of more.
+func appendAfter(events []event.Event, seq int64, more []event.Event) ([]event.Event, error) {
+	for _, e := range more {
+		if e.Seq <= seq { // findPos returns a pos that may be before seq
+			continue
+		}
+		if e.Seq != seq+int64(len(events))+1 {
+			return nil, event.ErrGone
+		}
+		events = append(events, e)
+	}
+	return events, nil
 }
 
 // findPos returns the pos of the event with number seq or of one shortly before it, usually less than maxBatch/2

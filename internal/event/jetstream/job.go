@@ -253,9 +253,9 @@ func (p parkRecord) toHeader() nats.Header {
 
 // parseParkRecord parses the headers of toHeader. Without the headers it returns a zero parkRecord. A malformed time
 // counts as past.
-func parseParkRecord(h nats.Header) (p parkRecord) {
-	p.seen, _ = strconv.ParseInt(h.Get(seenHeader), 10, 64)
-	if until := h.Get(untilHeader); until != "" {
+func parseParkRecord(header nats.Header) (p parkRecord) {
+	p.seen, _ = strconv.ParseInt(header.Get(seenHeader), 10, 64)
+	if until := header.Get(untilHeader); until != "" {
 		ms, _ := strconv.ParseInt(until, 10, 64)
 		p.until = time.UnixMilli(ms)
 	}

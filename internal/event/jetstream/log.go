@@ -15,27 +15,24 @@
 // of the code is the same in both cases. An acknowledged event survives kill -9 of every
 // process, and the loss of as many machines as the replicas of the streams allow.
 //
-// One writer. The events of a run are on one subject. Every append states the number that the
-// run's last message has in the stream, and the server refuses it if that is wrong (compare and append). So a run has
-// one writer at a time: a writer that was replaced gets ErrFenced at its next append. If the
-// acknowledgement of an append is lost, the append is repeated with the same bytes and the same
-// expectation, for up to 30 s, until it is certain whether the stream has the event
-// (publish.go).
+// One writer. The events of a run are on one subject. Every append states the number that the run's last message has in
+// the stream, and the server refuses it if that is wrong (compare and append). So a run has one writer at a time: a
+// writer that was replaced gets ErrFenced at its next append. If the acknowledgement of an append is lost, the append
+// is repeated with the same bytes and the same expectation, for up to 30 s, until it is certain whether the stream has
+// the event (publish.go).
 //
 // Batches. Events and notes of a run that are added close together are one message (package batch): those within
 // batchDelay, and those that are added while the message before is being stored. The server stores a message as a
 // whole, so a batch is atomic. Readers see an event when its message is acknowledged, in this process too.
 // Append and Flush wait for that; AppendAsync and AddNote do not.
 //
-// Order. The readers of a run share one live subscription, which delivers new events only. A
-// live event is used only if it directly follows the last known event. Otherwise the missing
-// events are read from the stream (run.go). A lost live message therefore delays an event, but
-// cannot lose or reorder one. With file: the writer of a run is in the same process as its readers, so nothing
-// needs to arrive live.
+// Order. The readers of a run share one live subscription, which delivers new events only. A live event is used only if
+// it directly follows the last known event. Otherwise the missing events are read from the stream (run.go). A lost live
+// message therefore delays an event, but cannot lose or reorder one. With file: the writer of a run is in the same
+// process as its readers, so nothing needs to arrive live.
 //
-// Leases. The job of a run is a message in a work queue. It stays unacknowledged while a process
-// executes the run. When its lease ends it is delivered again, which lets another process take
-// the run over (claim.go).
+// Leases. The job of a run is a message in a work queue. It stays unacknowledged while a process executes the run. When
+// its lease ends it is delivered again, which lets another process take the run over (claim.go).
 //
 // Threads are on streams of their own (package threads), with a quarter of the log's space.
 //

@@ -28,16 +28,14 @@ const (
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
 )
 
-// Kinds of control messages. A control message is stored among the events of a run but is not an
-// event. It repeats the event before it, so that the last message of a run always contains the
-// run's last event.
+// Kinds of control messages. A control message is stored among the events of a run but is not an event. It repeats the
+// event before it, so that the last message of a run always contains the run's last event.
 const (
 	kindClaim    = "claim"    // another process became the writer
 	kindNote     = "note"     // one or more notes (event.Journal) without a new event
 	kindReleased = "released" // the writer released the run, so any process may claim it
 	kindParked   = "parked"   // the writer parked the run until an input arrives or a time has come
-	// kindAbandoned marks a run that was created, not started in time, and can no longer be
-	// started.
+	// kindAbandoned marks a run that was created, not started in time, and can no longer be started.
 	kindAbandoned = "abandoned"
 )
 
@@ -65,12 +63,12 @@ type message struct {
 
 // newMessage returns the message in an answer of the direct get API, or in a republished message. The server describes
 // both with headers.
-func newMessage(m *nats.Msg) message {
-	pos, _ := strconv.ParseUint(m.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
-	previous, _ := strconv.ParseUint(m.Header.Get(js.LastSequenceHeader), 10, 64)
-	when, _ := time.Parse(time.RFC3339Nano, m.Header.Get(js.TimeStampHeaer))
-	subject := m.Header.Get(js.SubjectHeader)
-	return message{subject: subject, pos: pos, previous: previous, time: when, header: m.Header, data: m.Data}
+func newMessage(msg *nats.Msg) message {
+	pos, _ := strconv.ParseUint(msg.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
+	previous, _ := strconv.ParseUint(msg.Header.Get(js.LastSequenceHeader), 10, 64)
+	when, _ := time.Parse(time.RFC3339Nano, msg.Header.Get(js.TimeStampHeaer))
+	subject := msg.Header.Get(js.SubjectHeader)
+	return message{subject: subject, pos: pos, previous: previous, time: when, header: msg.Header, data: msg.Data}
 }
 
 // toThreads returns m as the message type of package threads.
@@ -131,12 +129,12 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 
 // readEvents returns the events in a message and its writerID. From a control message it returns the one event that the
 // message repeats, or none if the run has no event yet. If the payload is in parts, it reads them from the stream.
-func (c *client) readEvents(ctx context.Context, m message) ([]event.Event, writerID, error) {
-	by, err := parseWriterID(m.header)
+func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, by writerID, _ error) {
+	by, err := parseWriterID(msg.header)
 	if err != nil || by.seq == 0 { // 0: a control message before the first event
 		return nil, by, err
 	}
-	payload, err := c.readPayload(ctx, m)
+	payload, err := c.readPayload(ctx, msg)
 	if err != nil {
 		return nil, by, err
 	}
@@ -174,8 +172,8 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 
 // readEvent returns the last event in a message and the writerID of the message. The event is zero if the message has
 // none: a control message before the first event.
-func (c *client) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
-	events, by, err := c.readEvents(ctx, m)
+func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, by writerID, _ error) {
+	events, by, err := c.readEvents(ctx, msg)
 	if len(events) == 0 {
 		return event.Event{}, by, err
 	}
@@ -366,7 +364,15 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	if err := c.confirmLeader(ctx, stream); err != nil {
 		return nil, err
 	}
+	found, err := decodeStoredMessage(msg.Data)
+	if err != nil {
+		return nil, unavailableError("read the log", err)
+	}
+	return found, nil
+}
 
+// decodeStoredMessage decodes an answer of the API STREAM.MSG.GET. It returns nil if the stream has no such message.
+func decodeStoredMessage(data []byte) (*message, error) {
 	var answer struct {
 		Error   *js.APIError
 		Message struct {
@@ -377,25 +383,24 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 			Time    time.Time
 		}
 	}
-	if err := json.Unmarshal(msg.Data, &answer); err != nil {
-		return nil, unavailableError("read the log", err)
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return nil, err
 	}
-
-	found := answer.Message
 	switch {
 	case answer.Error != nil && answer.Error.ErrorCode == js.JSErrCodeMessageNotFound:
 		return nil, nil
 	case answer.Error != nil:
-		return nil, unavailableError("read the log", answer.Error)
-	default:
-		header := make(nats.Header)
-		if len(found.Hdrs) > 0 {
-			if header, err = nats.DecodeHeadersMsg(found.Hdrs); err != nil {
-				return nil, unavailableError("read the log", err)
-			}
-		}
-		return &message{subject: found.Subject, pos: found.Seq, time: found.Time, header: header, data: found.Data}, nil
+		return nil, answer.Error
 	}
+	stored := answer.Message
+	header := make(nats.Header)
+	if len(stored.Hdrs) > 0 {
+		var err error
+		if header, err = nats.DecodeHeadersMsg(stored.Hdrs); err != nil {
+			return nil, err
+		}
+	}
+	return &message{subject: stored.Subject, pos: stored.Seq, time: stored.Time, header: header, data: stored.Data}, nil
 }
 
 // readLastOfEach returns the last message of each subject, by subject. Subjects without a message are missing from the

@@ -39,11 +39,9 @@ type Options struct {
 	URL string
 	// Credentials names a file to log in to a cluster with: .creds, or the seed of an NKey.
 	Credentials string
-	// Retention says how long a run is kept after its last event; 0 means
-	// event.DefaultRetention.
+	// Retention says how long a run is kept after its last event; 0 means event.DefaultRetention.
 	Retention time.Duration
-	// ThreadsRetention says how long a thread is kept after its last update; 0 means
-	// event.DefaultThreadsRetention.
+	// ThreadsRetention says how long a thread is kept after its last update; 0 means event.DefaultThreadsRetention.
 	ThreadsRetention time.Duration
 	// MaxBytes limits the events, inputs and results of all runs, and the threads, which may use a quarter of it. 0
 	// means event.DefaultMaxBytes. For file:, 0 means two thirds of Memory, or the space of the file system if that is
@@ -55,8 +53,7 @@ type Options struct {
 	// events of runs. The server of a file: log has in memory what it wrote in the last ten seconds, which is MaxBytes
 	// at most. So the default of MaxBytes is two thirds of Memory.
 	Memory int64
-	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
-	// or 1 s for file:.
+	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease, or 1 s for file:.
 	Lease time.Duration
 	// NoBatch stores each event, and each request of a job, in a message of its own, and makes the messages of a file:
 	// log arrive live. Older versions of answerd need both.
@@ -83,20 +80,11 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	if err != nil {
 		return log, err
 	}
-
 	servers, connect := opts.URL, append(log.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(opts.URL, "file:"); ok {
-		log.embedded, err = embedded.Start(embedded.Options{
-			Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
-			Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: log.logger,
-		})
-		if err != nil {
+		if err = log.startEmbedded(dir, opts); err != nil {
 			return log, err
 		}
-		log.maxBytes = log.embedded.MaxBytes
-		log.alone = log.batches // NoBatch asks for live messages
-		log.unrepaired = log.embedded.DiskFull
-		log.diskFull.Store(log.unrepaired)
 		servers, connect = "", append(connect, nats.InProcessServer(log.embedded))
 	} else if err = CheckURL(opts.URL); err != nil {
 		return log, err
@@ -122,6 +110,22 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 		Conn: log.read, JetStream: log.js, Stream: runsName, Run: runOf, Entries: log.readOwners,
 	})
 	return log, log.startLoops()
+}
+
+// startEmbedded starts the NATS server of a log on disk, whose files are in dir.
+func (l *Log) startEmbedded(dir string, opts Options) (err error) {
+	l.embedded, err = embedded.Start(embedded.Options{
+		Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
+		Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: l.logger,
+	})
+	if err != nil {
+		return err
+	}
+	l.maxBytes = l.embedded.MaxBytes
+	l.alone = l.batches // NoBatch asks for live messages
+	l.unrepaired = l.embedded.DiskFull
+	l.diskFull.Store(l.unrepaired)
+	return nil
 }
 
 // memory returns Options.Memory or its default.
@@ -257,17 +261,17 @@ func (l *Log) flushAllRuns() {
 	all.Wait()
 }
 
-// Check connects to the cluster of o.URL and returns nil if the cluster can be reached, accepts the credentials and has
-// JetStream. It changes nothing there. It tries to connect until ctx ends.
-func Check(ctx context.Context, o Options) error {
-	if err := CheckURL(o.URL); err != nil {
+// Check connects to the cluster of opts.URL and returns nil if the cluster can be reached, accepts the credentials and
+// has JetStream. It changes nothing there. It tries to connect until ctx ends.
+func Check(ctx context.Context, opts Options) error {
+	if err := CheckURL(opts.URL); err != nil {
 		return err
 	}
-	login, err := credentialsOption(o.Credentials)
+	login, err := credentialsOption(opts.Credentials)
 	if err != nil {
 		return err
 	}
-	c, err := connectUntilDone(ctx, o.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}, slog.New(slog.DiscardHandler))
+	c, err := connectUntilDone(ctx, opts.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

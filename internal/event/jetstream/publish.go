@@ -42,16 +42,14 @@ var errNoLeader = errors.New("the stream has no leader")
 // an earlier attempt may be stored on one server before the others have agreed to it.
 var errUndecided = errors.New("not decided yet")
 
-// publishAfter appends msg to its subject and returns the pos of msg. The last message of the
-// subject must be at pos last; 0 means that the subject must be empty. publishAfter repeats the append
-// until it is certain whether the stream has msg, but no longer than within, and blocks until then. It returns
-// event.ErrFenced if another message is last, event.ErrGone if last is not 0 and the subject is empty, and
-// event.ErrUnavailable if the log did not accept msg in time: the stream may have it then.
+// publishAfter appends msg to its subject and returns the pos of msg. The last message of the subject must be at pos
+// last; 0 means that the subject must be empty. It repeats the append until it is certain whether the stream has msg,
+// but no longer than within. It returns event.ErrFenced if another message is last, event.ErrGone if last is not 0 and
+// the subject is empty, and event.ErrUnavailable if the log did not accept msg in time: the stream may have it then.
 //
-// The expectation of last fences writers: two processes that both believe to be the writer of a run
-// expect the same last message, and the server accepts only one of their appends. After an attempt without an
-// answer, the stream may already have msg. The next attempt then fails like a fenced append, and resolveConflict
-// distinguishes the two cases. A Nats-Msg-Id would not help, because the server checks the expectation first.
+// The expectation of last fences writers: of two processes that both append after the same message, the server accepts
+// one. A repeated append may fail because the earlier attempt was stored; resolveConflict finds that out. A Nats-Msg-Id
+// would not help, because the server checks the expectation first.
 func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration) (uint64, error) {
 	return c.publishConditional(ctx, conditionalAppend{stream: stream, msg: msg, last: last}, within)
 }
@@ -217,12 +215,12 @@ func (c *client) publishUnordered(ctx context.Context, attempted string, msg *na
 	}
 }
 
-// publishRemoval makes one attempt to append m, which replaces its subject's last message by a smaller one, and returns
-// the pos of m. It returns event.ErrFenced if the last message is not at last. Unlike publishAfter, it does not check
-// diskFull: while a log recovers from a full disk, there is space for removals.
-func (c *client) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last uint64) (uint64, error) {
-	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
-	ack, err := c.publishOnce(ctx, m)
+// publishRemoval makes one attempt to append msg, which replaces its subject's last message by a smaller one, and
+// returns the pos of msg. It returns event.ErrFenced if the last message is not at last. Unlike publishAfter, it does
+// not check diskFull: while a log recovers from a full disk, there is space for removals.
+func (c *client) publishRemoval(ctx context.Context, _ string, msg *nats.Msg, last uint64) (uint64, error) {
+	msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	ack, err := c.publishOnce(ctx, msg)
 	switch {
 	case isWrongLastSequence(err):
 		return 0, event.ErrFenced
@@ -232,13 +230,13 @@ func (c *client) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last
 	return ack.Sequence, nil
 }
 
-// publishOnce makes one attempt to append m, of up to attemptTimeout. It returns a *js.APIError if the server refused
-// m; after other errors m may be stored. It is a plain request, because PublishMsg of the client library repeats
+// publishOnce makes one attempt to append msg, of up to attemptTimeout. It returns a *js.APIError if the server refused
+// msg; after other errors msg may be stored. It is a plain request, because PublishMsg of the client library repeats
 // attempts.
-func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
+func (c *client) publishOnce(ctx context.Context, msg *nats.Msg) (*js.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	answer, err := c.write.RequestMsgWithContext(ctx, m)
+	answer, err := c.write.RequestMsgWithContext(ctx, msg)
 	if err != nil {
 		return nil, err
 	}

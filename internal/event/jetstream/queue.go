@@ -120,12 +120,6 @@ func (d *delivery) returnAfter(delay time.Duration) error {
 	return d.client.write.Publish(d.reply, nakPayload(delay))
 }
 
-// returnAfterConfirmed returns the message to the queue like returnAfter, and waits until the server has done so. A
-// later acknowledgement or delay of the message, by any instance, replaces this delay.
-func (d *delivery) returnAfterConfirmed(ctx context.Context, delay time.Duration) error {
-	return d.requestReply(ctx, nakPayload(delay))
-}
-
 // nakPayload returns the negative acknowledgement that makes the server deliver a message again after a delay.
 func nakPayload(delay time.Duration) []byte {
 	if delay <= 0 {

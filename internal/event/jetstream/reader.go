@@ -22,9 +22,8 @@ const (
 	afterSubscribe                   // the run needs its live subscription first; then After starts again
 )
 
-// After implements event.Log. New events come from the run's writer, if this instance is the
-// writer, or else from the one live subscription of the run that all readers share. Older events
-// are read from the stream.
+// After implements event.Log. New events come from the run's writer, if this instance is the writer, or else from the
+// one live subscription of the run that all readers share. Older events are read from the stream.
 func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, error) {
 	for {
 		r, err := l.getRun(id)
@@ -148,7 +147,7 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 // tailPage returns the page for a reader at seq, if the tail has its events or the reader is at the end of the run.
 // Otherwise the page is empty, and the source says what After must do. It returns event.ErrGone, or
 // event.ErrInvalidPosition if seq is negative or beyond the last event.
-func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
+func (r *run) tailPage(seq int64) (_ event.Page, source pageSource, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lastUsed = time.Now()

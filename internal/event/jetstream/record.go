@@ -34,21 +34,21 @@ type record struct {
 }
 
 // newRecord returns the record of a run.
-func newRecord(r event.Run) record {
+func newRecord(run event.Run) record {
 	rec := record{
-		ThreadID:   r.ThreadID,
-		TraceID:    r.TraceID,
-		Issuer:     r.Owner.Issuer,
-		Subject:    r.Owner.Subject,
-		Created:    r.Created,
-		Background: r.Background,
-		Metadata:   r.Metadata,
-		Request:    r.Request,
-		Agent:      r.Agent,
-		ParentID:   r.ParentID,
+		ThreadID:   run.ThreadID,
+		TraceID:    run.TraceID,
+		Issuer:     run.Owner.Issuer,
+		Subject:    run.Owner.Subject,
+		Created:    run.Created,
+		Background: run.Background,
+		Metadata:   run.Metadata,
+		Request:    run.Request,
+		Agent:      run.Agent,
+		ParentID:   run.ParentID,
 	}
-	if r.Key != "" {
-		rec.Key = keySubject(r.Owner, r.Key)
+	if run.Key != "" {
+		rec.Key = keySubject(run.Owner, run.Key)
 	}
 	return rec
 }
@@ -82,9 +82,9 @@ func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 }
 
 // decodeRecord decodes the message of a record in the index.
-func decodeRecord(m *message) (*record, error) {
+func decodeRecord(msg *message) (*record, error) {
 	var rec record
-	if err := json.Unmarshal(m.data, &rec); err != nil {
+	if err := json.Unmarshal(msg.data, &rec); err != nil {
 		return nil, fmt.Errorf("decode a run's record: %w", err)
 	}
 	return &rec, nil
@@ -99,10 +99,9 @@ type keyRecord struct {
 // removalTTL is how long the empty message that removes a value is kept.
 const removalTTL = time.Minute
 
-// Value implements values.Store. The revision is the pos of the key's message. Value asks the
-// leader, since a replica of the stream may have an older value, such as a refresh token that was
-// used already.
-func (c *client) Value(ctx context.Context, key values.Key) ([]byte, uint64, error) {
+// Value implements values.Store. The revision is the pos of the key's message. Value asks the leader, since a replica
+// of the stream may have an older value, such as a refresh token that was used already.
+func (c *client) Value(ctx context.Context, key values.Key) (value []byte, revision uint64, _ error) {
 	m, err := c.readLastFromLeader(ctx, valuesName, valuePrefix+key.String())
 	if err != nil || m == nil {
 		return nil, 0, err

@@ -13,14 +13,12 @@ import (
 // repairTimeout bounds repairRuns.
 const repairTimeout = time.Minute
 
-// repairRuns makes an embedded log consistent after a loss of messages, before the log accepts
-// new runs. A power failure may lose the end of each file, and a damaged block loses its
-// messages. So a run may lack its terminal event and its job, and no process would ever execute it.
+// repairRuns makes an embedded log consistent after a loss of messages, before the log accepts new runs. A power
+// failure may lose the end of each file, and a damaged block loses its messages. So a run may lack its terminal event
+// and its job, and no process would ever execute it.
 //
-// repairRuns deletes a run without events, unless it has a job with a request, from which it can start. It gives a run
-// that has events, no terminal event and no job a job without a request. The executor of that job ends the run, because
-// events about calls that were made may be missing. Other runs with a job are continued as after any end of the
-// process.
+// repairRuns deletes a run without events, unless its job has a request, from which it can start. A run that has
+// events, but neither a terminal event nor a job, gets a job without a request, whose executor ends the run.
 func (l *Log) repairRuns(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()

@@ -271,25 +271,26 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 // of the runs then get event.ErrNotFound in place of event.ErrGone.
 func (l *Log) dropTombstones(ctx context.Context) error {
 	for enough := int64(shortAbove); ; enough = enoughBelow {
-		s, err := l.spaceOf(ctx, l.indexStream)
-		if err != nil || !s.exceeds(enough) {
+		index, err := l.spaceOf(ctx, l.indexStream)
+		if err != nil || !index.exceeds(enough) {
 			return err
 		}
 		// A new tombstone is the newest message of the index, so records before tombstonePos need not be read again.
-		found, more, err := l.readBatch(ctx, indexName, directGet{Next: recordPrefix + ">", From: l.tombstonePos.Load()})
+		records, more, err := l.readBatch(ctx, indexName, directGet{Next: recordPrefix + ">", From: l.tombstonePos.Load()})
 		if err != nil {
 			return err
 		}
-		for _, m := range found {
-			if m.header.Get(js.MsgTTLHeader) != "" { // a tombstone
-				// ErrFenced: another process has removed it.
-				if err := deleteMessage(ctx, l.indexStream, m.pos); err != nil && !errors.Is(err, event.ErrFenced) {
-					return err
-				}
+		for _, m := range records {
+			var err error
+			if isTombstone := m.header.Get(js.MsgTTLHeader) != ""; isTombstone {
+				err = deleteMessage(ctx, l.indexStream, m.pos)
+			}
+			if err != nil && !errors.Is(err, event.ErrFenced) { // ErrFenced: another process has removed it
+				return err
 			}
 			l.tombstonePos.Store(m.pos + 1)
 		}
-		if !more || len(found) == 0 {
+		if !more || len(records) == 0 {
 			return nil
 		}
 	}
@@ -355,7 +356,7 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 		}
 		return ended, 0, err
 	}
-	hasEnded, err := l.isExpired(ctx, message{}, *last, true, true)
+	hasEnded, err := l.isExpired(ctx, message{}, last, true)
 	if err != nil || !hasEnded {
 		return ended, last.pos, err
 	}
@@ -375,16 +376,20 @@ func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry
 
 // expireEntries deletes the expired runs among some index entries and, while space is short,
 // those that have ended. It reports whether space is still short. Without spaceShort it does not examine the space.
-func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (bool, error) {
+func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (stillShort bool, _ error) {
 	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
 		return spaceShort, err
 	}
-	for _, msg := range entries {
-		last, hasEvents := lastEvents[runSubject(lastToken(msg.subject), eventToken)]
-		expired, err := l.isExpired(ctx, msg, last, hasEvents, spaceShort)
+	for _, entry := range entries {
+		id := lastToken(entry.subject)
+		var last *message
+		if found, hasEvents := lastEvents[runSubject(id, eventToken)]; hasEvents {
+			last = &found
+		}
+		expired, err := l.isExpired(ctx, entry, last, spaceShort)
 		if err == nil && expired && l.clustered {
-			expired, err = l.confirmExpired(ctx, msg, spaceShort)
+			expired, err = l.confirmExpired(ctx, entry, spaceShort)
 		}
 		if err != nil {
 			return spaceShort, err
@@ -392,37 +397,39 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort b
 		if !expired {
 			continue
 		}
-		if err := l.deleteRun(ctx, lastToken(msg.subject), msg.subject); err != nil {
+		if err := l.deleteRun(ctx, id, entry.subject); err != nil {
 			return spaceShort, err
 		}
-		l.sizes.Forget(lastToken(msg.subject))
+		l.sizes.Forget(id)
 		l.expired.Add(1)
-		if spaceShort {
-			if spaceShort, err = l.isSpaceShort(ctx); err != nil {
-				return spaceShort, err
-			}
+		if !spaceShort {
+			continue
+		}
+		if spaceShort, err = l.isSpaceShort(ctx); err != nil {
+			return spaceShort, err
 		}
 	}
 	return spaceShort, nil
 }
 
-// isExpired reports whether the run of an index entry is to be deleted. last is the run's last message if hasEvents is
-// set; otherwise entry gives the run's age. If spaceShort is set, any run that has ended is to be deleted.
-func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spaceShort bool) (bool, error) {
-	if !hasEvents { // the run was never started, or the stream has dropped its events
+// isExpired reports whether the run of an index entry is to be deleted. last is the run's last message. If it is nil,
+// the run was never started or the stream has dropped its events, and entry gives the run's age. If spaceShort is set,
+// any run that has ended is to be deleted.
+func (l *Log) isExpired(ctx context.Context, entry message, last *message, spaceShort bool) (bool, error) {
+	if last == nil {
 		age := l.Now().Sub(entry.time)
 		return age >= l.retention || age >= abandonedAfter, nil
 	}
-	e, _, err := l.readEvent(ctx, last)
+	e, _, err := l.readEvent(ctx, *last)
 	if errors.Is(err, event.ErrUnavailable) {
 		return false, err
 	}
 	ended := err != nil || e.Terminal() // a run whose last event cannot be decoded counts as ended
 	age := l.Now().Sub(last.time)
-	if isAbandoned(last) {
+	switch {
+	case isAbandoned(*last):
 		return age >= startTimeout, nil
-	}
-	if ended && (spaceShort || age >= l.retention) {
+	case ended && (spaceShort || age >= l.retention):
 		return true, nil
 	}
 	return age >= abandonedAfter, nil
@@ -432,11 +439,8 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spa
 // the newest messages, or all of them if it has just joined.
 func (l *Log) confirmExpired(ctx context.Context, entry message, spaceShort bool) (bool, error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, err
-	case last == nil:
-		return l.isExpired(ctx, entry, message{}, false, spaceShort)
 	}
-	return l.isExpired(ctx, entry, *last, true, spaceShort)
+	return l.isExpired(ctx, entry, last, spaceShort)
 }

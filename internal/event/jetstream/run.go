@@ -42,8 +42,7 @@ const (
 // errReadFailedRecently is the cause of an error during failureShared.
 var errReadFailedRecently = errors.New("a read failed a moment ago")
 
-// run caches one run: its record, its newest events (the tail), and the writer if this instance
-// is the run's writer.
+// run caches one run: its record, its newest events (the tail), and the writer if this instance is the run's writer.
 //
 // Live messages and appends of the writer extend the tail, but only a message that directly follows the one at
 // head. Anything else (a gap, a message in parts, a reconnect) sets stale. The next caller then reads the
@@ -469,7 +468,7 @@ func (l *Log) neverHasEvents(ctx context.Context, rec *record) (bool, error) {
 
 // mayHaveDropped reports whether the stream may have dropped events of a run because of its size limit: its oldest
 // message is younger than the run, and it is at least half full.
-func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (bool, error) {
+func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (dropped bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	info, err := l.streamInfo(ctx, l.runsStream)

@@ -269,14 +269,7 @@ func (l *Log) restoreConsumer(ctx context.Context) {
 // the stream has replicas, and the clock.
 func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.Stream, err error) {
 	err = l.retrySetup(ctx, func(ctx context.Context) (err error) {
-		stream, err = l.js.Stream(ctx, cfg.Name)
-		if errors.Is(err, js.ErrStreamNotFound) {
-			stream, err = l.js.CreateStream(ctx, cfg)
-			if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process has made the stream since
-				stream, err = l.js.Stream(ctx, cfg.Name)
-			}
-		}
-		if err != nil {
+		if stream, err = l.findOrCreateStream(ctx, cfg); err != nil {
 			return err
 		}
 		existing := stream.CachedInfo().Config
@@ -297,6 +290,19 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 	}
 	l.clock.set(stream.CachedInfo().TimeStamp)
 	return stream, nil
+}
+
+// findOrCreateStream returns the stream with the name in cfg. If the server has none, it makes the stream with cfg.
+func (l *Log) findOrCreateStream(ctx context.Context, cfg js.StreamConfig) (js.Stream, error) {
+	stream, err := l.js.Stream(ctx, cfg.Name)
+	if !errors.Is(err, js.ErrStreamNotFound) {
+		return stream, err
+	}
+	stream, err = l.js.CreateStream(ctx, cfg)
+	if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process has made the stream since
+		return l.js.Stream(ctx, cfg.Name)
+	}
+	return stream, err
 }
 
 // isSetupRefusal reports whether a server has refused a request and would refuse it again. A cluster that is starting

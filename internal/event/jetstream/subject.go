@@ -87,16 +87,16 @@ func subjectDigest(parts ...string) string {
 }
 
 // ownerToken returns the token that stands for an owner in subjects.
-func ownerToken(o event.Owner) string { return subjectDigest(o.Issuer, o.Subject) }
+func ownerToken(owner event.Owner) string { return subjectDigest(owner.Issuer, owner.Subject) }
 
 // ownerSubject returns the subject of a run's index entry.
-func ownerSubject(r event.Run) string {
-	return ownerPrefix + ownerToken(r.Owner) + "." + subjectDigest(r.ThreadID) + "." + r.ID
+func ownerSubject(run event.Run) string {
+	return ownerPrefix + ownerToken(run.Owner) + "." + subjectDigest(run.ThreadID) + "." + run.ID
 }
 
 // keySubject returns the subject of the record of an owner's idempotency key.
-func keySubject(o event.Owner, key string) string {
-	return keyPrefix + subjectDigest(o.Issuer, o.Subject, key)
+func keySubject(owner event.Owner, key string) string {
+	return keyPrefix + subjectDigest(owner.Issuer, owner.Subject, key)
 }
 
 // lastToken returns the part of a subject after its last dot.

@@ -90,12 +90,12 @@ func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 }
 
 // Append implements event.Log.
-func (l *Log) Append(ctx context.Context, id string, b event.Body) (int64, error) {
+func (l *Log) Append(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	seq, delayed, err := w.add(ctx, b)
+	seq, delayed, err := w.add(ctx, body)
 	if err == nil && !delayed {
 		err = w.queue.Flush(ctx)
 	}
@@ -106,12 +106,12 @@ func (l *Log) Append(ctx context.Context, id string, b event.Body) (int64, error
 }
 
 // AppendAsync implements event.Log.
-func (l *Log) AppendAsync(ctx context.Context, id string, b event.Body) (int64, error) {
+func (l *Log) AppendAsync(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	seq, _, err := w.add(ctx, b)
+	seq, _, err := w.add(ctx, body)
 	return seq, err
 }
 
@@ -221,12 +221,12 @@ func (w *writer) addPendingLocked() error {
 	return nil
 }
 
-// addEventLocked makes b the run's next event and adds it to the queue, where it waits up to delay. It fails only if b
-// cannot be encoded.
-func (w *writer) addEventLocked(b event.Body, delay time.Duration) error {
+// addEventLocked makes body the run's next event and adds it to the queue, where it waits up to delay. It fails only if
+// body cannot be encoded.
+func (w *writer) addEventLocked(body event.Body, delay time.Duration) error {
 	// The times of a run's events do not decrease, although the clocks of two servers may differ.
 	now := max(w.run.log.Now().UnixMilli(), w.lastAdded.Time)
-	e, err := event.Encode(w.run.id, w.lastAdded.Seq+1, now, b)
+	e, err := event.Encode(w.run.id, w.lastAdded.Seq+1, now, body)
 	if err != nil {
 		return err
 	}
@@ -331,16 +331,16 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	return nil
 }
 
-// publish appends m, with payload and the header for by, after the run's message at w.head, and returns the pos of m.
-// If another writer's message is last, or the run was deleted, this writer loses the right to append. After another
-// error, the next call must be for the same message: the stream may have it.
-func (w *writer) publish(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
+// publish appends msg, with payload and the header for by, after the run's message at w.head, and returns the pos of
+// msg. If another writer's message is last, or the run was deleted, this writer loses the right to append. After
+// another error, the next call must be for the same message: the stream may have it.
+func (w *writer) publish(ctx context.Context, msg *nats.Msg, by writerID, payload []byte) (uint64, error) {
 	r := w.run
-	m.Header.Set(writerHeader, by.String())
-	if err := r.log.setPayload(ctx, r.id, m, payload); err != nil {
+	msg.Header.Set(writerHeader, by.String())
+	if err := r.log.setPayload(ctx, r.id, msg, payload); err != nil {
 		return 0, err
 	}
-	a := conditionalAppend{stream: runsName, msg: m, last: w.head, maybeStored: w.maybeStored}
+	a := conditionalAppend{stream: runsName, msg: msg, last: w.head, maybeStored: w.maybeStored}
 	pos, err := r.log.publishConditional(ctx, a, appendTimeout)
 	w.maybeStored = err != nil
 	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
@@ -438,16 +438,16 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 	return nil
 }
 
-// sendAhead sends m, which must be stored before readers get the first event of the run, and does not wait until it is
-// stored: awaitAhead does so, by calling await. sendAhead reports false, and sends nothing, if the run has an event
-// already. It reports true with an error if m could not be sent.
-func (w *writer) sendAhead(stream string, m *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
+// sendAhead sends msg, which must be stored before readers get the first event of the run, and does not wait until it
+// is stored: awaitAhead does so, by calling await. sendAhead reports false, and sends nothing, if the run has an event
+// already. It reports true with an error if msg could not be sent.
+func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.lastAdded.Seq > 0 {
 		return false, nil
 	}
-	s, err := w.run.log.send(stream, m)
+	s, err := w.run.log.send(stream, msg)
 	if err == nil {
 		w.aheadWaits = append(w.aheadWaits, func(ctx context.Context) error { return await(ctx, s) })
 	}
@@ -457,13 +457,9 @@ func (w *writer) sendAhead(stream string, m *nats.Msg, await func(context.Contex
 // awaitAhead waits until all messages of sendAhead are stored. If one cannot be stored, a part of the run is missing,
 // so the writer loses the right to append, and awaitAhead returns the error.
 //
-// The id of a new thread reaches the caller with the first event, so the thread and that event can be stored in any
-// order. If the process dies before both are stored, the process that claims the run begins the turn.
-//
-// A log on disk has no other process that reads a run while it is being created. So the record, the job and the first
-// event can be stored in any order too: to wait for each of them took half of the time until the first event, at 16
-// callers. If the process dies before all are stored, repairRuns deletes or ends the run, whose id no caller has. If
-// only the event was stored, it stays until the stream drops its oldest messages.
+// The messages may be stored in any order, because no caller has the id of the run or thread before the first event,
+// and no other process reads a log on disk. If the process dies before all are stored, repairRuns deletes or ends the
+// run. Waiting for each message took half of the time until the first event, at 16 callers.
 func (w *writer) awaitAhead(ctx context.Context) error {
 	w.aheadMu.Lock() // an acknowledgement can be received only once
 	defer w.aheadMu.Unlock()

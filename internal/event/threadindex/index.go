@@ -43,7 +43,7 @@ type threads struct {
 func (x *Index) Len() int { return x.count }
 
 // Get returns a copy of the entry of a thread, or false if there is none.
-func (x *Index) Get(owner event.Owner, id string) (Entry, bool) {
+func (x *Index) Get(owner event.Owner, id string) (entry Entry, found bool) {
 	if o := x.owners[owner]; o != nil {
 		if e := o.byID[id]; e != nil {
 			return *e, true
@@ -146,7 +146,7 @@ func (x *Index) Oldest(owner event.Owner) iter.Seq[Entry] {
 
 // search returns the position in o.sorted of the first entry whose Order is at least order, and whether the Order is
 // equal.
-func (o *threads) search(order uint64) (int, bool) {
+func (o *threads) search(order uint64) (position int, found bool) {
 	return slices.BinarySearchFunc(o.sorted, order, func(e *Entry, order uint64) int { return cmp.Compare(e.Order, order) })
 }
 

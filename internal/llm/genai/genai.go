@@ -4,9 +4,8 @@
 //	span.SetAttributes(genai.Input(request.Messages)...)
 //	span.SetAttributes(genai.Output(text, calls, "stop"))
 //
-// Each attribute has at most MaxBytes bytes. It stays valid JSON: long texts are cut, and of a long
-// conversation the newest messages are there. Files are named and not included. All functions may be used
-// concurrently.
+// Each attribute has at most MaxBytes bytes. It stays valid JSON: long texts are cut, and of a long conversation the
+// newest messages are there. Files are named and not included. All functions may be used concurrently.
 package genai
 
 import (
@@ -135,11 +134,11 @@ func encodeBounded(n int, build func(from, limit int) any) string {
 	}
 }
 
-// truncateText returns at most n bytes of a text, with a mark if some are missing.
-func truncateText(s string, n int) string {
+// truncateText returns at most limit bytes of a text, with a mark if some are missing.
+func truncateText(text string, limit int) string {
 	const mark = "…"
-	if len(s) <= n {
-		return s
+	if len(text) <= limit {
+		return text
 	}
-	return strings.ToValidUTF8(s[:n-len(mark)], "") + mark
+	return strings.ToValidUTF8(text[:limit-len(mark)], "") + mark
 }

@@ -17,16 +17,15 @@ const maxAnswer = 16 << 20
 // emitter passes one part to the consumer and reports whether the consumer wants more.
 type emitter func(llm.Part) bool
 
-// assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of
-// calls as they arrive. Complete calls, usage and finish are emitted by finishAnswer, because
-// endpoints send usage after finish_reason, and some of them also the rest of a call. An assembler belongs to one
-// attempt and one goroutine. An error may come after parts were emitted: partSent decides whether
-// another attempt is possible.
+// assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of calls as they arrive.
+// Complete calls, usage and finish are emitted by finishAnswer, because endpoints send usage after finish_reason, and
+// some of them also the rest of a call. An assembler belongs to one attempt and one goroutine. An error may come after
+// parts were emitted: partSent decides whether another attempt is possible.
 type assembler struct {
 	yield emitter
 	calls callSet
-	// emptyCall is a call whose only arguments so far are {}, which were not emitted; nil if the latest piece belongs to
-	// another call. Some gateways to Anthropic send {} before the real arguments
+	// emptyCall is a call whose only arguments so far are {}, which were not emitted; nil if the latest piece belongs
+	// to another call. Some gateways to Anthropic send {} before the real arguments
 	// (https://github.com/openai/openai-agents-js/pull/712).
 	emptyCall   *partialCall
 	usage       *llm.Usage // the latest one: some endpoints send a growing usage with every chunk
@@ -44,9 +43,9 @@ type assembler struct {
 }
 
 // sendPart passes one part to the consumer. It returns errStopped if the consumer wants no more.
-func (a *assembler) sendPart(p llm.Part) error {
+func (a *assembler) sendPart(part llm.Part) error {
 	a.partSent = true
-	if !a.yield(p) {
+	if !a.yield(part) {
 		return errStopped
 	}
 	return nil
@@ -296,8 +295,7 @@ func (a *assembler) addReasoning(name, text string) {
 	}
 }
 
-// countMembers adds the size of members to extensionBytes, and reports whether the sum is within
-// maxExtensions.
+// countMembers adds the size of members to extensionBytes, and reports whether the sum is within maxExtensions.
 func (a *assembler) countMembers(members []rawMember) bool {
 	for _, m := range members {
 		a.extensionBytes += len(m.name) + len(m.value)
@@ -305,9 +303,9 @@ func (a *assembler) countMembers(members []rawMember) bool {
 	return a.extensionBytes <= maxExtensions
 }
 
-// countBytes adds n to the size of the answer, and returns an error beyond maxAnswer.
-func (a *assembler) countBytes(n int) error {
-	a.answerBytes += n
+// countBytes adds bytes to the size of the answer, and returns an error beyond maxAnswer.
+func (a *assembler) countBytes(bytes int) error {
+	a.answerBytes += bytes
 	if a.answerBytes > maxAnswer {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
 	}
@@ -369,8 +367,7 @@ func (a *assembler) markCutCall() error {
 	return a.addCallPiece(a.calls.calls[n-1], callPiece{arguments: "{"})
 }
 
-// extensions returns the members to send back with this answer, or nil if it has none or more
-// than maxExtensions.
+// extensions returns the members to send back with this answer, or nil if it has none or more than maxExtensions.
 func (a *assembler) extensions() *llm.Extensions {
 	if a.extensionBytes > maxExtensions {
 		return nil

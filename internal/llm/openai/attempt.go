@@ -19,9 +19,8 @@ import (
 // answer, ctx's error if ctx ended, errStopped if the consumer wants no more, and otherwise an *llm.Error, wrapped in a
 // *retryableError if the retry loop may make another attempt. The reply's body is closed when makeAttempt returns.
 func (m *Model) makeAttempt(ctx context.Context, key string, body []byte, emit emitter) error {
-	// The request gets its own context, so that the idle timer can cut the connection and store
-	// the reason as the context's cause. Cancelling the context also closes the connection when
-	// the consumer stops early.
+	// The request gets its own context, so that the idle timer can cut the connection and store the reason as the
+	// context's cause. Cancelling the context also closes the connection when the consumer stops early.
 	reqCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	idle := newIdleTimer(cancel, m.firstByteTimeout, m.idleTimeout)
@@ -68,8 +67,7 @@ func (m *Model) classifyError(ctx context.Context, cause error, idle *idleTimer,
 		}
 		return err
 	}
-	// The connection broke or timed out. After finish_reason the answer is complete; only the usage
-	// may be missing.
+	// The connection broke or timed out. After finish_reason the answer is complete; only the usage may be missing.
 	if answer.hasFinished() {
 		return answer.finishAnswer(nil)
 	}

@@ -45,12 +45,12 @@ type partialCall struct {
 // addNameAndID adds a piece's id and name. The first id counts. Endpoints send a name whole, in pieces, or whole
 // again with every piece, so a piece that equals the name so far is not appended. After the announcement the name
 // does not change.
-func (c *partialCall) addNameAndID(p callPiece) {
+func (c *partialCall) addNameAndID(piece callPiece) {
 	if c.upstreamID == "" {
-		c.upstreamID = p.id
+		c.upstreamID = piece.id
 	}
-	if !c.announced && p.name != c.name {
-		c.name += p.name
+	if !c.announced && piece.name != c.name {
+		c.name += piece.name
 	}
 }
 
@@ -75,17 +75,17 @@ func (c *partialCall) startsAnotherCall(piece callPiece) bool {
 	return len(c.arguments) > 0 && piece.name != c.name && piece.arguments != ""
 }
 
-// hasIndexOrID reports whether p has c's index or, where p or c has no index, c's id. A piece with c's index but with
-// a name and a different id does not count.
-func (c *partialCall) hasIndexOrID(p callPiece) bool {
-	if !p.hasIndex || !c.hasIndex {
-		return p.id != "" && p.id == c.upstreamID
+// hasIndexOrID reports whether piece has c's index or, where piece or c has no index, c's id. A piece with c's index
+// but with a name and a different id does not count.
+func (c *partialCall) hasIndexOrID(piece callPiece) bool {
+	if !piece.hasIndex || !c.hasIndex {
+		return piece.id != "" && piece.id == c.upstreamID
 	}
 	// If several calls share one index, a different id with a name begins another call. A
 	// different id without a name does not: some endpoints make up a new id for every piece.
-	hasOtherID := p.id != "" && c.upstreamID != "" && p.id != c.upstreamID
-	isAnotherCall := hasOtherID && p.name != ""
-	return p.index == c.upstreamIndex && !isAnotherCall
+	hasOtherID := piece.id != "" && c.upstreamID != "" && piece.id != c.upstreamID
+	isAnotherCall := hasOtherID && piece.name != ""
+	return piece.index == c.upstreamIndex && !isAnotherCall
 }
 
 // callSet holds the calls of one answer in order of appearance.
@@ -159,8 +159,7 @@ func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
 }
 
 // withoutRepetition returns arguments unchanged, unless they are the same JSON object several times: then it returns
-// the object once. Some gateways send the first arguments of a call so
-// (https://github.com/Soju06/codex-lb/issues/284).
+// the object once. Some gateways send the first arguments of a call so (https://github.com/Soju06/codex-lb/issues/284).
 func withoutRepetition(arguments string) string {
 	var scan llm.ArgumentScanner
 	for i := range len(arguments) {

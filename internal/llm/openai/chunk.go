@@ -45,12 +45,11 @@ type delta struct {
 	members             []rawMember // members that Chat Completions does not define
 }
 
-// decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is
-// worth more than its token counts. Any other member of a wrong type is an error, because text
-// or calls could be lost with it. Of a repeated member the last one counts; names are
-// case-sensitive. Byte slices of the chunk lie within data, so they are valid as long as data is; strings
-// are copies. For an input that ends too early the error is errCut, so that readStream can distinguish a connection
-// that broke from an endpoint that sends invalid JSON.
+// decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is worth more than its
+// token counts. Any other member of a wrong type is an error, because text or calls could be lost with it. Of a
+// repeated member the last one counts; names are case-sensitive. Byte slices of the chunk lie within data, so they are
+// valid as long as data is; strings are copies. For an input that ends too early the error is errCut, so that
+// readStream can distinguish a connection that broke from an endpoint that sends invalid JSON.
 func (c *chunk) decodeJSON(data []byte) error {
 	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
 	scanner := &c.scan
@@ -234,8 +233,7 @@ func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 }
 
 // readCallPiece reads a piece of a call, or a whole call. The index may be missing or null. The
-// id and the name come once or with every piece. The arguments are a string or, at some endpoints, the
-// object itself.
+// id and the name come once or with every piece.
 func (s *jsonScanner) readCallPiece() (piece callPiece) {
 	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
@@ -246,21 +244,27 @@ func (s *jsonScanner) readCallPiece() (piece callPiece) {
 		case "id":
 			piece.id = s.readString("id")
 		case "function":
-			for more := s.enter('{', "function"); more; more = s.hasNext('}') {
-				switch string(s.readName()) {
-				case "name":
-					piece.name = s.readString("name")
-				case "arguments":
-					piece.arguments = s.readArguments()
-				default:
-					s.skipValue()
-				}
-			}
+			s.readFunction(&piece)
 		default:
 			piece.members = s.readMember(piece.members, name)
 		}
 	}
 	return piece
+}
+
+// readFunction reads the member function of a call into piece. The arguments are a string or, at some endpoints, the
+// object itself.
+func (s *jsonScanner) readFunction(piece *callPiece) {
+	for more := s.enter('{', "function"); more; more = s.hasNext('}') {
+		switch string(s.readName()) {
+		case "name":
+			piece.name = s.readString("name")
+		case "arguments":
+			piece.arguments = s.readArguments()
+		default:
+			s.skipValue()
+		}
+	}
 }
 
 // readMember reads the value of a member that this package does not interpret, and returns list with the member

@@ -27,9 +27,9 @@ type contentParts struct {
 	size  int            // bytes of all content, at most maxExtensions unless it is dropped
 }
 
-// count adds n bytes to the size, and reports whether the size is within maxExtensions. Beyond that it frees the text.
-func (c *contentParts) count(n int) bool {
-	c.size += n
+// count adds bytes to the size, and reports whether the size is within maxExtensions. Beyond that it frees the text.
+func (c *contentParts) count(bytes int) bool {
+	c.size += bytes
 	if c.size > maxExtensions {
 		c.text = nil
 	}

@@ -14,9 +14,8 @@ const (
 	maxContextTokens = 1 << 31
 )
 
-// These patterns find the sizes in what endpoints say about a prompt that is too long, in lower
-// case and without separators of thousands. testdata/contexterrors.txt has the texts and their
-// sources.
+// These patterns find the sizes in what endpoints say about a prompt that is too long, in lower case and without
+// separators of thousands. testdata/contexterrors.txt has the texts and their sources.
 //
 // Some endpoints (xAI, Gemini, Anthropic) name the limit of the prompt alone; it counts as the window, although a
 // window is for prompt and answer together. A size of the prompt that includes the answer, or that is a lower bound

@@ -40,53 +40,49 @@ type dialect struct {
 // withoutRefused returns a dialect that also leaves out, or fills in, the one thing that refusal, the endpoint's error
 // about the request body, is about. It returns d unchanged if the error names nothing that can be adapted, or nothing
 // that body contains. hasSchema says that the request has an output schema, which can also be written into the prompt.
-//
-// An endpoint misses members where a call was made in an earlier run, by another model, or by DeepSeek
-// without any reasoning. DeepSeek accepts an empty reasoning_content
-// (https://github.com/earendil-works/pi/pull/3659, https://github.com/QwenLM/qwen-code/pull/3729),
-// and Google defines a placeholder for calls without a signature
-// (https://ai.google.dev/gemini-api/docs/thought-signatures).
 func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema bool) dialect {
-	sends := func(member string) bool { return bytes.Contains(body, []byte(member)) }
-	if !d.noImages && refusal.refusesImages && sends(`"type":"image_url"`) {
+	message := strings.ToLower(refusal.err.Message)
+	status := refusal.err.Status
+	isRefusal := slices.Contains(refusalStatuses, status)
+	switch {
+	case !d.noImages && refusal.refusesImages && bytes.Contains(body, []byte(`"type":"image_url"`)):
 		d.noImages = true
-		return d
-	}
-	modelErr := refusal.err
-	message := strings.ToLower(modelErr.Message)
-	isRefusal := slices.Contains(refusalStatuses, modelErr.Status)
-	if isRefusal && !d.shortIDs && containsAny(message, idWords) && sends(`"tool_calls":`) {
+	case isRefusal && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
 		d.shortIDs = true
-		return d
-	}
-	if isRefusal && !d.noFormat && hasSchema && containsAny(message, formatWords) {
+	case isRefusal && !d.noFormat && hasSchema && containsAny(message, formatWords):
 		d.noFormat = true
 		d.schemaRefused = containsAny(message, schemaWords)
-		return d
+	case status == http.StatusBadRequest || status == http.StatusUnprocessableEntity:
+		return d.withoutRefusedMember(message, body)
 	}
-	// The remaining adaptations are for members that the endpoint does not know, or misses. The words about them are
-	// common, so only the statuses of an invalid request count.
-	if modelErr.Status != http.StatusBadRequest && modelErr.Status != http.StatusUnprocessableEntity {
-		return d
-	}
-	if !d.noStrict && strictRefusal.MatchString(message) && sends(`"strict":true`) {
+	return d
+}
+
+// withoutRefusedMember is the part of withoutRefused for members that the endpoint does not know, or misses. The words
+// about them are common, so it is called only for the statuses of an invalid request. message is in lower case.
+//
+// An endpoint misses members where a call was made in an earlier run, by another model, or by DeepSeek without any
+// reasoning. DeepSeek accepts an empty reasoning_content (https://github.com/earendil-works/pi/pull/3659,
+// https://github.com/QwenLM/qwen-code/pull/3729), and Google defines a placeholder for calls without a signature
+// (https://ai.google.dev/gemini-api/docs/thought-signatures).
+func (d dialect) withoutRefusedMember(message string, body []byte) dialect {
+	sends := func(member string) bool { return bytes.Contains(body, []byte(member)) }
+	misses := containsAny(message, missingWords)
+	refusesValue := containsAny(message, valueWords)
+	refusesMember := !misses && containsAny(message, refusedWords)
+	switch {
+	case !d.noStrict && strictRefusal.MatchString(message) && sends(`"strict":true`):
 		d.noStrict = true
 		d.toolRefused = strings.Contains(message, "invalid schema")
-		return d
-	}
-	missing := containsAny(message, missingWords)
-	isRefusedValue := containsAny(message, valueWords)
-	isRefusedMember := !missing && containsAny(message, refusedWords)
-	switch {
-	case missing && strings.Contains(message, "reasoning_content"):
+	case misses && strings.Contains(message, "reasoning_content"):
 		d.fillReasoning = true
-	case missing && strings.Contains(strings.ReplaceAll(message, " ", "_"), "thought_signature"):
+	case misses && strings.Contains(strings.ReplaceAll(message, " ", "_"), "thought_signature"):
 		d.fillSignature = true
-	case strings.Contains(message, "max_completion_tokens") && !isRefusedValue && sends(`"max_completion_tokens":`):
+	case strings.Contains(message, "max_completion_tokens") && !refusesValue && sends(`"max_completion_tokens":`):
 		d.oldMaxTokens = true
 	case strings.Contains(message, "stream_options") && sends(`"stream_options":`):
 		d.noStreamOptions = true
-	case isRefusedMember && !d.noExtensions && namesExtension(message, body):
+	case refusesMember && !d.noExtensions && namesExtension(message, body):
 		d.noExtensions = true
 	}
 	return d
@@ -103,9 +99,8 @@ var idWords = []string{"with a length of 9", "].id': string too long", "tool_cal
 // not allow.
 var strictRefusal = regexp.MustCompile(`\bstrict\b|invalid schema for function`)
 
-// refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those
-// with which they ask for a member, and valueWords those with which they refuse the number in a member
-// that they know.
+// refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those with which they
+// ask for a member, and valueWords those with which they refuse the number in a member that they know.
 var (
 	refusedWords = []string{
 		"unsupported", "not supported", "not permitted", "extra_forbidden", "not allowed",

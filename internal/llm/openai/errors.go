@@ -224,8 +224,7 @@ var modelWords = []string{"model", "deployment"}
 // texts of both may match contextWords.
 var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
 
-// exceedsContext reports whether the body of an endpoint's error says that the conversation is too long
-// for the model.
+// exceedsContext reports whether the body of an endpoint's error says that the conversation is too long for the model.
 func exceedsContext(body []byte) bool {
 	text := strings.ToLower(string(body))
 	return containsAny(text, contextWords) && !containsAny(text, limitWords)

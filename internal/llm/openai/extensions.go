@@ -211,8 +211,7 @@ func (v *extensionValue) appendJSON(buf []byte) []byte {
 	return append(buf, '}')
 }
 
-// extensionSet holds the members of one message or call that this package does not interpret.
-// The zero value is empty.
+// extensionSet holds the members of one message or call that this package does not interpret. The zero value is empty.
 type extensionSet struct{ object extensionValue }
 
 // addMembers adds the members of one chunk. Members that are null are ignored.

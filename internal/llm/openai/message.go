@@ -64,10 +64,10 @@ func newWireMessages(messages []llm.Message, endpoint string) []wireMessage {
 	return out
 }
 
-// isEmptyAnswer reports whether m is an answer without text, calls and parts, which Mistral and Anthropic refuse.
-func isEmptyAnswer(m llm.Message) bool {
-	hasParts := m.Extensions != nil && m.Extensions.Content != nil
-	return m.Role == llm.Assistant && strings.TrimSpace(m.Text) == "" && len(m.Calls) == 0 && !hasParts
+// isEmptyAnswer reports whether message is an answer without text, calls and parts, which Mistral and Anthropic refuse.
+func isEmptyAnswer(message llm.Message) bool {
+	hasParts := message.Extensions != nil && message.Extensions.Content != nil
+	return message.Role == llm.Assistant && strings.TrimSpace(message.Text) == "" && len(message.Calls) == 0 && !hasParts
 }
 
 // withoutImages returns a copy of messages in which each image is a line of text, after the text of its message. The
@@ -98,17 +98,17 @@ func withoutImages(messages []llm.Message) []llm.Message {
 	return out
 }
 
-// isImage reports whether p is an image, given by its content or by its URL. Media with a URL are always images, and
-// have no MIME type.
-func isImage(p llm.Media) bool { return p.URL != "" || p.IsImage() }
+// isImage reports whether media is an image, given by its content or by its URL. Media with a URL are always images,
+// and have no MIME type.
+func isImage(media llm.Media) bool { return media.URL != "" || media.IsImage() }
 
 // newWireParts returns the parts of a user's message with media: the text, and then each medium after its label.
-func newWireParts(m llm.Message) []wirePart {
-	parts := make([]wirePart, 0, 1+2*len(m.Media))
-	if m.Text != "" {
-		parts = append(parts, wirePart{Type: "text", Text: m.Text})
+func newWireParts(message llm.Message) []wirePart {
+	parts := make([]wirePart, 0, 1+2*len(message.Media))
+	if message.Text != "" {
+		parts = append(parts, wirePart{Type: "text", Text: message.Text})
 	}
-	for _, media := range m.Media {
+	for _, media := range message.Media {
 		if media.Label != "" {
 			parts = append(parts, wirePart{Type: "text", Text: media.Label})
 		}
@@ -197,20 +197,19 @@ func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 	return append(appendMembers(buf, w.Extensions), '}'), nil
 }
 
-// appendMembers appends the members of object to b, which ends within a JSON object that already has members. It
+// appendMembers appends the members of object to buf, which ends within a JSON object that already has members. It
 // appends nothing if object is empty or not an object.
-func appendMembers(b []byte, object json.RawMessage) []byte {
+func appendMembers(buf []byte, object json.RawMessage) []byte {
 	if len(object) <= len("{}") || object[0] != '{' {
-		return b
+		return buf
 	}
-	return append(append(b, ','), object[1:len(object)-1]...)
+	return append(append(buf, ','), object[1:len(object)-1]...)
 }
 
-// appendQuoted appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; AppendQuote has no
-// other error.
-func appendQuoted(b []byte, s string) []byte {
-	b, _ = jsontext.AppendQuote(b, s)
-	return b
+// appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD; AppendQuote has no other error.
+func appendQuoted(buf []byte, text string) []byte {
+	buf, _ = jsontext.AppendQuote(buf, text)
+	return buf
 }
 
 // laxJSON are options that accept everything that fits the JSON grammar. Duplicate names and invalid UTF-8 in
@@ -220,8 +219,8 @@ var laxJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.Al
 // wireMessage holds one message of a request.
 type wireMessage struct {
 	Role llm.Role
-	// Content is a string, a []wirePart, or the parts of an answer as a json.RawMessage. It is nil, which is sent as null,
-	// if an assistant only calls tools: several endpoints refuse an empty text there.
+	// Content is a string, a []wirePart, or the parts of an answer as a json.RawMessage. It is nil, which is sent as
+	// null, if an assistant only calls tools: several endpoints refuse an empty text there.
 	Content    any
 	ToolCalls  []wireCall
 	ToolCallID string          // the call that a message of the role tool has the result of

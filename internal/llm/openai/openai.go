@@ -17,12 +17,11 @@
 // retried only while no part of its answer was emitted. An error returned to the caller contains
 // the codes of an endpoint's error and not its message. The log gets the message, without keys.
 //
-// Stream makes one attempt after the other (openai.go). An attempt sends the request, with an
-// idleTimer that cuts the connection (attempt.go, timeout.go), and reads the reply, be it a stream, one
-// completion or an error (response.go). Each chunk goes through a jsonScanner into a chunk
-// (scanner.go, chunk.go), and an assembler makes the llm.Parts of it (assembler.go, calls.go). In the
-// other direction, encodeRequest builds the body (request.go, message.go, tools.go, schema.go). The
-// dialect says what this endpoint refuses of it (dialect.go), which is learned from its errors
+// Stream makes one attempt after the other (openai.go). An attempt sends the request, with an idleTimer that cuts the
+// connection (attempt.go, timeout.go), and reads the reply, be it a stream, one completion or an error (response.go).
+// Each chunk goes through a jsonScanner into a chunk (scanner.go, chunk.go), and an assembler makes the llm.Parts of it
+// (assembler.go, calls.go). In the other direction, encodeRequest builds the body (request.go, message.go, tools.go,
+// schema.go). The dialect says what this endpoint refuses of it (dialect.go), which is learned from its errors
 // (errors.go).
 package openai
 
@@ -48,8 +47,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config says which endpoint to ask, and bounds how long to wait. Its zero value asks OpenAI
-// without a key.
+// Config says which endpoint to ask, and bounds how long to wait. Its zero value asks OpenAI without a key.
 type Config struct {
 	BaseURL string            // up to and including /v1; empty means OpenAI's
 	APIKey  string            // sent as a bearer token to BaseURL alone; empty sends no token
@@ -71,8 +69,8 @@ type Config struct {
 	// MetricModels lists the ids that metrics name, as requests and replies have them. Metrics call any other model
 	// "_other": callers and endpoints make names up, and each name would be a series of its own.
 	MetricModels []string
-	// Price returns the price of a model by the id that is sent to the endpoint, or nil if it is unknown. Spans of calls
-	// with a known price have the cost.
+	// Price returns the price of a model by the id that is sent to the endpoint, or nil if it is unknown. Spans of
+	// calls with a known price have the cost.
 	Price func(model string) *llm.Price
 	// TraceContent adds prompts and answers to spans.
 	TraceContent bool
@@ -86,13 +84,11 @@ const (
 	defaultFirstByteTimeout = 60 * time.Second
 	defaultIdleTimeout      = 30 * time.Second
 	idleConnsPerHost        = 1024 // Go's default of 2 leaves sockets in TIME_WAIT under load
-	// Go's default of 4 KiB sends a request with ten tools in two writes and copies the second
-	// part once more.
+	// Go's default of 4 KiB sends a request with ten tools in two writes and copies the second part once more.
 	writeBuffer = 16 << 10
 )
 
-// Model asks an endpoint that speaks Chat Completions. Any number of streams may run at the same
-// time.
+// Model asks an endpoint that speaks Chat Completions. Any number of streams may run at the same time.
 type Model struct {
 	chat             sdk.ChatCompletionService
 	connections      roundTripper // sends the requests of chat; Close closes its idle connections
@@ -219,12 +215,12 @@ func (m *Model) Close() { m.connections.CloseIdleConnections() }
 
 // Stream asks the endpoint and yields the parts of the answer as they arrive. The request is sent when the iteration
 // begins. An error is the last element: ctx's error if ctx ended, and an *llm.Error otherwise.
-func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		// The span's context is used for the requests, so that a tracing transport makes child
 		// spans of it and sends it as the parent.
-		ctx, call := m.telemetry.startCall(ctx, &r)
-		err := m.streamWithRetries(ctx, &r, func(p llm.Part) bool {
+		ctx, call := m.telemetry.startCall(ctx, &request)
+		err := m.streamWithRetries(ctx, &request, func(p llm.Part) bool {
 			call.recordPart(ctx, p)
 			return yield(p, nil)
 		})
@@ -303,8 +299,8 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 }
 
 // encodeWithDialect returns the body of the request in dialect d. Its error is an *llm.Error.
-func (m *Model) encodeWithDialect(r *llm.Request, d dialect) ([]byte, error) {
-	body, err := encodeRequest(r, &m.tools, m.endpoint, d)
+func (m *Model) encodeWithDialect(request *llm.Request, d dialect) ([]byte, error) {
+	body, err := encodeRequest(request, &m.tools, m.endpoint, d)
 	if err != nil {
 		return nil, newError(llm.ModelError, publicRefused, err)
 	}

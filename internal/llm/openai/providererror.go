@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // maxMessage bounds an endpoint's error message in the log, in bytes.
@@ -65,11 +64,7 @@ func redactMessage(text string, secrets []string) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }), " ")
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) > maxMessage {
-		end := maxMessage - len("…")
-		for !utf8.RuneStart(text[end]) {
-			end--
-		}
-		text = text[:end] + "…"
+		text = strings.ToValidUTF8(text[:maxMessage-len("…")], "") + "…"
 	}
 	return text
 }

@@ -36,13 +36,13 @@ func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Respo
 	}
 }
 
-// readFirstText reads from r until something other than white space has arrived. It copies what arrived, without the
-// white space before it, to the beginning of b, and returns the number of bytes. It returns 0 only with an error.
-func readFirstText(r io.Reader, b []byte) (int, error) {
+// readFirstText reads from body until something other than white space has arrived. It copies what arrived, without the
+// white space before it, to the beginning of buf, and returns the number of bytes. It returns 0 only with an error.
+func readFirstText(body io.Reader, buf []byte) (int, error) {
 	for {
-		n, err := r.Read(b)
-		if text := bytes.TrimLeft(b[:n], " \t\r\n"); len(text) > 0 {
-			return copy(b, text), nil
+		n, err := body.Read(buf)
+		if text := bytes.TrimLeft(buf[:n], " \t\r\n"); len(text) > 0 {
+			return copy(buf, text), nil
 		}
 		if err != nil {
 			return 0, err
@@ -79,8 +79,8 @@ func (m *Model) readCompletion(answer *assembler, r io.Reader) error {
 
 // readStream reads a completion that arrives in chunks, and emits its parts. It returns nil if the answer is complete
 // at [DONE] or at the end of the stream. After finish_reason it waits at most afterFinish for each read.
-func (m *Model) readStream(answer *assembler, idle *idleTimer, r io.Reader) error {
-	frames := sse.NewReader(r, maxEvent)
+func (m *Model) readStream(answer *assembler, idle *idleTimer, body io.Reader) error {
+	frames := sse.NewReader(body, maxEvent)
 	for {
 		frame, err := frames.Next()
 		if err != nil {

@@ -27,9 +27,8 @@ func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration,
 	return backoffDelay(try), true
 }
 
-// backoffDelay returns a random time between 0 and a limit, which is 200 ms and doubles with
-// every try up to 5 s. The range starts at 0 ("full jitter") so that callers that failed
-// together do not retry together.
+// backoffDelay returns a random time between 0 and a limit, which is 200 ms and doubles with every try up to 5 s. The
+// range starts at 0 ("full jitter") so that callers that failed together do not retry together.
 func backoffDelay(try int) time.Duration {
 	ceiling := backoffMax
 	if try < 5 { // 200 ms doubled five times is more than 5 s
@@ -41,7 +40,7 @@ func backoffDelay(try int) time.Duration {
 // parseRetryAfter returns the delay that a Retry-After header asks for: seconds or an HTTP date (RFC 9110, section
 // 10.2.3). It accepts fractions of seconds, which some gateways send. A date in the past is a delay of 0, and the
 // longest delay is maxParsedRetryAfter. It returns false if value is empty, negative or malformed.
-func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
+func parseRetryAfter(value string, now time.Time) (delay time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
 	if value == "" {
 		return 0, false

@@ -9,10 +9,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Endpoints that speak Chat Completions accept less of JSON Schema than MCP servers use, and
-// refuse the whole request because of one keyword of one tool. So schemas are adapted here for
-// the request only. The stored schema stays complete, and arguments are checked against it. The
-// description in a schema says what was removed from it.
+// Endpoints that speak Chat Completions accept less of JSON Schema than MCP servers use, and refuse the whole request
+// because of one keyword of one tool. So schemas are adapted here for the request only. The stored schema stays
+// complete, and arguments are checked against it. The description in a schema says what was removed from it.
 
 // adaptParameters returns a tool's input schema in a form that endpoints accept, encoded without white space. If schema
 // is not a JSON object, it returns noParameters.
@@ -90,7 +89,7 @@ func (root orderedObject) decodeParts(list []json.RawMessage) (parts []orderedOb
 
 // resolveRef returns the schema that ref, the JSON of a reference such as "#/$defs/point", points to within root. It
 // returns false if ref is nil, points outside of root, or does not point to an object.
-func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) {
+func (root orderedObject) resolveRef(ref json.RawMessage) (target orderedObject, ok bool) {
 	var pointer string
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
 		return nil, false
@@ -290,7 +289,7 @@ func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value)
 
 // decodeObject returns the members of the JSON object raw. It returns nil and false if raw is not an object or not
 // JSON.
-func decodeObject(raw json.RawMessage) (orderedObject, bool) {
+func decodeObject(raw json.RawMessage) (members orderedObject, ok bool) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw), laxJSON...)
 	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
 		return nil, false

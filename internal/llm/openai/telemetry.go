@@ -126,14 +126,14 @@ func (t *instruments) startCall(ctx context.Context, request *llm.Request) (cont
 
 // recordPart collects from a part of the answer what recordEnd adds to the span and the metrics. The first part is
 // also measured as the time to the first chunk.
-func (r *callRecorder) recordPart(ctx context.Context, p llm.Part) {
+func (r *callRecorder) recordPart(ctx context.Context, part llm.Part) {
 	if !r.gotPart {
 		r.gotPart = true
 		if r.telemetry.firstChunk.Enabled(ctx) {
 			r.telemetry.firstChunk.Record(ctx, time.Since(r.start).Seconds(), r.measurementAttributes())
 		}
 	}
-	switch p := p.(type) {
+	switch p := part.(type) {
 	case llm.Usage:
 		r.usage = p
 	case llm.Finish:

@@ -11,9 +11,8 @@ import (
 // limit is far above maxAnswer; it stops an endless reply of heartbeats.
 const maxStream = 256 << 20
 
-// afterFinish limits the wait for usage and [DONE] after finish_reason. Endpoints that send them
-// do so at once. Without this limit, an endpoint that keeps the connection open would delay a
-// complete answer by the whole idle time.
+// afterFinish limits the wait for usage and [DONE] after finish_reason. Endpoints that send them do so at once. Without
+// this limit, an endpoint that keeps the connection open would delay a complete answer by the whole idle time.
 const afterFinish = 2 * time.Second
 
 // afterDone limits the wait for the end of a reply after [DONE]. Only a reply that is read to

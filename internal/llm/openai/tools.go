@@ -79,10 +79,9 @@ func encodeTool(tool llm.Tool) (json.RawMessage, error) {
 	return append(b, "}}"...), nil
 }
 
-// toolCache stores the tool lists that were rendered last. Almost every request offers the same
-// tools, and rendering 1,000 tools costs more than the rest of the request. The cache holds several
-// lists, because a run with tool search offers a list of its own. The lists are read without a lock; a new one
-// replaces the oldest.
+// toolCache stores the tool lists that were rendered last. Almost every request offers the same tools, and rendering
+// 1,000 tools costs more than the rest of the request. The cache holds several lists, because a run with tool search
+// offers a list of its own. The lists are read without a lock; a new one replaces the oldest.
 type toolCache struct {
 	blocks [8]atomic.Pointer[toolBlock] // in any order; nil where there is no list yet
 	stores atomic.Uint32                // number of lists stored so far; modulo 8 the index of the last one

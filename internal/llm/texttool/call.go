@@ -31,8 +31,7 @@ func (tools toolSet) hasPrefix(prefix string) bool {
 	return false
 }
 
-// isObject reports whether arguments are a JSON object. Duplicate names and invalid UTF-8 are
-// allowed here.
+// isObject reports whether arguments are a JSON object. Duplicate names and invalid UTF-8 are allowed here.
 func isObject(arguments string) bool {
 	v := jsontext.Value(arguments)
 	return v.Kind() == '{' && v.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))

@@ -19,10 +19,9 @@ const (
 // that may become a call: at most maxHeader bytes, or maxBuffered in another notation. The outcome does not depend on
 // how the text is divided into pieces. An extractor is used by one goroutine.
 //
-// Arguments extend from their opening bracket to the matching closing bracket. If that never
-// arrives, they end where the next call or a code fence begins, or with the text. The extractor
-// does not check that they are JSON. It passes on what the model wrote, so that an error can
-// tell the model what was wrong.
+// Arguments extend from their opening bracket to the matching closing bracket. If that never arrives, they end where
+// the next call or a code fence begins, or with the text. The extractor does not check that they are JSON. It passes on
+// what the model wrote, so that an error can tell the model what was wrong.
 //
 // The extractor is in one of three states. In each of them, one method reads as much of pending as can be decided:
 //   - prose: readProse, if neither call nor buffering is set
@@ -62,8 +61,8 @@ type extractor struct {
 }
 
 // sendPart emits one part. It returns errStopped if the consumer wants no more.
-func (e *extractor) sendPart(p llm.Part) error {
-	if !e.emit(p) {
+func (e *extractor) sendPart(part llm.Part) error {
+	if !e.emit(part) {
 		return errStopped
 	}
 	return nil
@@ -92,7 +91,7 @@ func (e *extractor) readText(delta string) error {
 // passNativeCall emits a part of a native call. At the first such part it disables e, so that the pending text and all
 // further text is emitted as text. If a call was already read out of the text, it drops the native call, because
 // both would have the same index.
-func (e *extractor) passNativeCall(p llm.Part) error {
+func (e *extractor) passNativeCall(part llm.Part) error {
 	if len(e.calls) > 0 || e.call != nil {
 		return nil
 	}
@@ -102,7 +101,7 @@ func (e *extractor) passNativeCall(p llm.Part) error {
 			return err
 		}
 	}
-	return e.sendPart(p)
+	return e.sendPart(part)
 }
 
 // finishAnswer decides the pending text, and emits the complete calls that were read out of the text, and then last.
@@ -174,30 +173,39 @@ func (e *extractor) readProse(final bool) (again bool, err error) {
 		if !e.noBuffering {
 			notation = matchNotation(text, at, final, e.tools)
 		}
-		header, call := matchHeader(text, final, e.tools.isKnown)
-		isCertain := header.raw == "" && e.tools.isKnown(header.name)
-		if e.auto && call == matched && !isCertain {
-			call = noMatch
+		header, call := e.matchCallHeader(text, final)
+		if isProse := invented == noMatch && notation == noMatch && call == noMatch; isProse {
+			continue
+		}
+		if err := e.emitText(i); err != nil {
+			return false, err
 		}
 		switch {
 		case invented == matched:
-			err := e.emitText(i)
 			e.discarding = true
 			e.pending = ""
-			return false, err
+			return false, nil
 		case notation == matched:
 			e.buffering = true
-			return true, e.emitText(i)
+			return true, nil
 		case call == matched:
-			if err := e.emitText(i); err != nil {
-				return false, err
-			}
 			return true, e.beginCall(header)
-		case invented == needMore, notation == needMore, call == needMore:
-			return false, e.emitText(i)
+		default: // the decision needs more text
+			return false, nil
 		}
 	}
 	return false, e.emitText(len(e.pending))
+}
+
+// matchCallHeader matches the beginning of text with the header of a call. With auto, only a header without raw
+// arguments that names a known tool counts as a call.
+func (e *extractor) matchCallHeader(text string, final bool) (toolHeader, matchResult) {
+	header, result := matchHeader(text, final, e.tools.isKnown)
+	isCertain := header.raw == "" && e.tools.isKnown(header.name)
+	if e.auto && result == matched && !isCertain {
+		result = noMatch
+	}
+	return header, result
 }
 
 // positionOf returns the position of the pending byte at offset i relative to lines, inline code
@@ -248,29 +256,33 @@ func (e *extractor) readBuffered(final bool) (again bool, err error) {
 	return false, nil
 }
 
-// nextCandidate returns the first offset in pending, from i on, at which a call or an invented result may start, judged
-// by its first bytes. It returns the length of pending if there is no such offset.
+// nextCandidate returns the first offset in pending, from i on, at which a call or an invented result may start. It
+// returns the length of pending if there is no such offset.
 func (e *extractor) nextCandidate(i int) int {
-	for ; i < len(e.pending); i++ {
-		switch e.pending[i] {
-		case '*', '`', '<':
-			return i
-		case '[', '{', 'A':
-			if at := e.positionOf(i); e.pending[i] == '[' || at.answerStart || at.lineStart {
-				return i
-			}
-		case 't', 'T': // of TOOL in any case, at the start of a word
-			mayBeTool := i+1 == len(e.pending) || e.pending[i+1] == 'o' || e.pending[i+1] == 'O'
-			if mayBeTool && !isWordByte(e.byteBefore(i)) {
-				return i
-			}
-		}
-		// An answer may begin with the name of a tool (matchWholeAnswer).
-		if !e.started && e.tools.hasPrefix(e.pending[i:i+1]) && e.positionOf(i).answerStart {
-			return i
-		}
+	for i < len(e.pending) && !e.isCandidate(i) {
+		i++
 	}
 	return i
+}
+
+// isCandidate reports whether a call or an invented result may start at the offset i in pending, judged by its first
+// bytes.
+func (e *extractor) isCandidate(i int) bool {
+	switch e.pending[i] {
+	case '*', '`', '<', '[':
+		return true
+	case '{', 'A':
+		if at := e.positionOf(i); at.answerStart || at.lineStart {
+			return true
+		}
+	case 't', 'T': // of TOOL in any case, at the start of a word
+		mayBeTool := i+1 == len(e.pending) || e.pending[i+1] == 'o' || e.pending[i+1] == 'O'
+		if mayBeTool && !isWordByte(e.byteBefore(i)) {
+			return true
+		}
+	}
+	// An answer may begin with the name of a tool (matchWholeAnswer).
+	return !e.started && e.tools.hasPrefix(e.pending[i:i+1]) && e.positionOf(i).answerStart
 }
 
 // byteBefore returns the byte of the answer before the offset i in pending, or 0 at the start of the answer.
@@ -412,34 +424,34 @@ func (e *extractor) finishCall() {
 // end it finishes the call. again means that the call is finished, and more of the pending text can be decided.
 func (e *extractor) readArguments(final bool) (again bool, err error) {
 	for i := 0; i < len(e.pending); i++ {
-		c := e.pending[i]
 		// Only a new line can end arguments that were never closed: JSON contains no bare words,
 		// and its strings contain no line endings.
-		if c == '\n' {
-			switch matchNextCall(e.pending[i+1:], final) {
-			case matched:
-				if err := e.takeArguments(i); err != nil {
-					return false, err
-				}
-				e.finishCall()
-				return true, nil
-			case needMore:
-				return false, e.takeArguments(i)
-			}
+		next := noMatch
+		if e.pending[i] == '\n' {
+			next = matchNextCall(e.pending[i+1:], final)
 		}
-		if e.scan.Next(c) {
-			if err := e.takeArguments(i + 1); err != nil {
-				return false, err
-			}
-			e.finishCall()
-			return true, nil
+		switch {
+		case next == matched:
+			return true, e.finishArguments(i)
+		case next == needMore:
+			return false, e.takeArguments(i)
+		case e.scan.Next(e.pending[i]):
+			return true, e.finishArguments(i + 1)
 		}
 	}
-	if err := e.takeArguments(len(e.pending)); err != nil || !final {
-		return false, err
+	if final {
+		return false, e.finishArguments(len(e.pending))
+	}
+	return false, e.takeArguments(len(e.pending))
+}
+
+// finishArguments emits the first n bytes of pending as the end of the arguments of e.call, and finishes the call.
+func (e *extractor) finishArguments(n int) error {
+	if err := e.takeArguments(n); err != nil {
+		return err
 	}
 	e.finishCall()
-	return false, nil
+	return nil
 }
 
 // takeArguments removes the first n bytes from pending and emits them as arguments.

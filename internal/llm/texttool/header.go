@@ -116,8 +116,7 @@ func (m *headerMatcher) readName() string {
 // matched.
 func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader, matchResult) {
 	if len(text) >= maxHeader {
-		// Decide from maxHeader bytes, even if more have arrived, because the outcome
-		// must not depend on the pieces.
+		// Decide from maxHeader bytes, even if more have arrived, because the outcome must not depend on the pieces.
 		text, final = text[:maxHeader], true
 	}
 	m := &headerMatcher{text: text}

@@ -59,7 +59,6 @@ func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 	if list, ok := object["tool_calls"]; ok && len(object) == 1 {
 		return parseJSONList(string(list), wrappers-1)
 	}
-
 	for _, wrapper := range []string{"function", "function_call", "tool_call"} {
 		inner := object[wrapper]
 		holdsObject := len(inner) > 0 && inner[0] == '{'
@@ -68,33 +67,37 @@ func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 			return parseJSONCall(inner, wrappers-1)
 		}
 	}
+	if call, ok := callOfMembers(object); ok {
+		return []writtenCall{call}
+	}
+	return nil
+}
 
-	var call writtenCall
-	for member, v := range object {
+// callOfMembers returns the call whose name and arguments are members of object. ok is false if object has no name, has
+// a name or arguments twice, or has another member: it is then data that happens to have a name.
+func callOfMembers(object map[string]json.RawMessage) (call writtenCall, ok bool) {
+	for member, value := range object {
 		switch member {
 		case "name", "function", "tool", "tool_name", "action":
-			if call.name != "" || json.Unmarshal(v, &call.name) != nil {
-				return nil
+			if call.name != "" || json.Unmarshal(value, &call.name) != nil {
+				return call, false
 			}
 		case "arguments", "parameters", "args", "input", "action_input", "tool_input":
 			if call.arguments != "" {
-				return nil
+				return call, false
 			}
-			call.arguments = string(v)
+			call.arguments = string(value)
 			var decoded string // in Chat Completions, the arguments are a string that contains JSON
-			if json.Unmarshal(v, &decoded) == nil {
+			if json.Unmarshal(value, &decoded) == nil {
 				call.arguments = decoded
 			}
 		case "id", "type", "index":
 		default:
-			return nil // the object is data that happens to have a name, and not a call
+			return call, false
 		}
-	}
-	if call.name == "" {
-		return nil
 	}
 	if call.arguments == "" || call.arguments == "null" {
 		call.arguments = "{}"
 	}
-	return []writtenCall{call}
+	return call, call.name != ""
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // find returns the tool called name, with upper and lower case distinguished, and whether it was offered.
-func (tools toolSet) find(name string) (llm.Tool, bool) {
+func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
 	for _, t := range tools {
 		if t.Name == name {
 			return t, true
@@ -115,24 +115,11 @@ type parameterForm struct {
 
 // parseParameters reads the parameters of one call from body, and returns the call. closed says that the end of the
 // call was written. Some models leave out what closes a value (https://github.com/vllm-project/vllm/pull/23099,
-// https://github.com/vllm-project/vllm/issues/57699). The value then ends where another parameter of the tool begins,
-// or with the call. parseParameters returns nil if body has no parameter, or if the answer was cut off within it: then
-// a value may be incomplete.
+// https://github.com/vllm-project/vllm/issues/57699). The value then ends at its limit (valueLimits). parseParameters
+// returns nil if body has no parameter, or if the answer was cut off within it: then a value may be incomplete.
 func (tools toolSet) parseParameters(name, body string, form parameterForm, closed bool) []writtenCall {
 	heads := form.head.FindAllStringSubmatchIndex(body, -1)
-	nameOf := func(head []int) string { return strings.TrimSpace(body[head[2]:head[3]]) }
-	// limits has, for each head, where the next parameter of the tool begins, or the end of body. A head whose name is
-	// not a parameter of the tool may be text within a value.
-	limits := make([]int, len(heads))
-	properties := tools.properties(name)
-	limit := len(body)
-	for i, head := range slices.Backward(heads) {
-		limits[i] = limit
-		if _, known := properties[nameOf(head)]; known {
-			limit = head[0]
-		}
-	}
-
+	limits := tools.valueLimits(name, body, heads)
 	arguments := make(map[string]json.RawMessage)
 	end := 0 // of the previous parameter
 	for i, head := range heads {
@@ -149,7 +136,8 @@ func (tools toolSet) parseParameters(name, body string, form parameterForm, clos
 				return nil
 			}
 		}
-		arguments[nameOf(head)] = tools.decodeValue(name, nameOf(head), strings.TrimSuffix(value, space))
+		parameter := parameterName(body, head)
+		arguments[parameter] = tools.decodeValue(name, parameter, strings.TrimSuffix(value, space))
 	}
 	isCutOff := !closed && strings.Contains(body[end:], "<") // within the head of a further parameter
 	if len(arguments) == 0 || isCutOff {
@@ -157,6 +145,25 @@ func (tools toolSet) parseParameters(name, body string, form parameterForm, clos
 	}
 	return []writtenCall{{name: name, arguments: encodeArguments(arguments)}}
 }
+
+// valueLimits returns, for each head of a parameter in body, where its value must end: where the next parameter of the
+// tool begins, or at the end of body. A head whose name is not a parameter of the tool may be text within a value.
+// heads has the indexes of parameterForm.head.
+func (tools toolSet) valueLimits(tool, body string, heads [][]int) []int {
+	limits := make([]int, len(heads))
+	properties := tools.properties(tool)
+	limit := len(body)
+	for i, head := range slices.Backward(heads) {
+		limits[i] = limit
+		if _, known := properties[parameterName(body, head)]; known {
+			limit = head[0]
+		}
+	}
+	return limits
+}
+
+// parameterName returns the name in a head of a parameter, given as the indexes of parameterForm.head in body.
+func parameterName(body string, head []int) string { return strings.TrimSpace(body[head[2]:head[3]]) }
 
 var (
 	keyValueHead = regexp.MustCompile(`^([\pL\pM\pN_./-]+)\s*(<arg_key>|$)`)
@@ -212,9 +219,8 @@ func (tools toolSet) parseMarkup(text string, truncated bool) []segment {
 	return out
 }
 
-// parseInvoke reads one call from body, the text between "<invoke name=" and "</invoke>": the name, ">", and
-// <parameter name=…> elements, if any. closed says that "</invoke>" was written. It returns nil if body does not have
-// this form.
+// parseInvoke reads one call from body, the text between "<invoke name=" and "</invoke>": the name, ">", and <parameter
+// name=…> elements, if any. closed says that "</invoke>" was written. It returns nil if body does not have this form.
 func (tools toolSet) parseInvoke(body string, closed bool) []writtenCall {
 	head := invokeHead.FindStringSubmatch(body)
 	if head == nil {

@@ -7,9 +7,8 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxMentionText bounds, in bytes, the answers that are searched for mentions of tools. The
-// search compares each of possibly very many tools, and a model that wrote a longer answer did
-// not stop because it lacked a tool.
+// maxMentionText bounds, in bytes, the answers that are searched for mentions of tools. The search compares each of
+// possibly very many tools, and a model that wrote a longer answer did not stop because it lacked a tool.
 const maxMentionText = 64 << 10
 
 // negations lists words that negate a sentence: "use the X tool" after one of them is not an intention.
@@ -17,16 +16,13 @@ var negations = []string{
 	" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable ",
 }
 
-// callMentioned emits calls for tools that an answer mentions as if it called them. It does nothing if the answer has a
-// call, or is longer than maxMentionText, or with auto. The first of these that applies counts:
-//   - the last line is "TOOL: x", and x needs no arguments,
-//   - a near miss (findNearMiss),
-//   - the words "use the X tool" (callUsed).
+// callMentioned emits calls for tools that an answer without a call mentions as if it called them: a last line "TOOL:
+// x", a near miss (findNearMiss), or else the words "use the X tool" (callUsed). It does nothing with auto, or if the
+// answer is longer than maxMentionText.
 //
-// Only a tool that needs no arguments is really called: guessed arguments would be
-// worse than no call. In other calls, the arguments are the model's own words. They are not
-// JSON, so the call fails and its error shows the model the form of a call. After maxReminders of these
-// errors in a conversation, no further failing call is made.
+// Only a tool that needs no arguments is really called, because guessed arguments would be worse than no call. Other
+// calls get the model's own words as arguments. These are not JSON, so the call fails, and its error shows the model
+// the form of a call. There are at most maxReminders such calls in a conversation.
 func (e *extractor) callMentioned() error {
 	if e.auto || len(e.calls) > 0 {
 		return nil

@@ -25,7 +25,7 @@ var headerLine = regexp.MustCompile("(?m)^[ \t>*#`-]*TOOL[ \t*`]*:[ \t*`\"']*([\
 // such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or nothing but a tool's
 // name. The call's arguments are the model's words, of which it takes maxNearMiss bytes. They are not JSON, so the call
 // fails and its error shows the model the form of a call.
-func (e *extractor) findNearMiss(answer string) (writtenCall, bool) {
+func (e *extractor) findNearMiss(answer string) (call writtenCall, found bool) {
 	if m := headerLine.FindStringSubmatchIndex(answer); m != nil {
 		name := strings.TrimRight(answer[m[2]:m[3]], "./")
 		excerpt := strings.TrimSpace(answer[m[0]:])
@@ -41,28 +41,27 @@ func (e *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	return writtenCall{}, false
 }
 
-// cutText returns the first n bytes of text, or fewer, so that no rune is cut.
-func cutText(text string, n int) string {
-	if len(text) <= n {
+// cutText returns the first limit bytes of text, or fewer, so that no rune is cut.
+func cutText(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:n], "")
+	return strings.ToValidUTF8(text[:limit], "")
 }
 
-// isNearMiss reports whether findNearMiss or callUsed made the call c of a message with the given text. The arguments
-// of a call that findNearMiss made are a part of that text.
-func isNearMiss(c llm.ToolCall, text string) bool {
+// isNearMiss reports whether findNearMiss or callUsed made call, which is of a message with the given text. The
+// arguments of a call that findNearMiss made are a part of that text.
+func isNearMiss(call llm.ToolCall, text string) bool {
 	switch {
-	case c.Arguments == usePhrase(c.Name):
+	case call.Arguments == usePhrase(call.Name):
 		return true
-	case c.Arguments == "" || isObject(c.Arguments) || !strings.Contains(text, c.Arguments):
+	case call.Arguments == "" || isObject(call.Arguments) || !strings.Contains(text, call.Arguments):
 		return false
 	}
-	return headerLine.MatchString(c.Arguments) || strings.HasPrefix(c.Arguments, c.Name)
+	return headerLine.MatchString(call.Arguments) || strings.HasPrefix(call.Arguments, call.Name)
 }
 
-// countReminders returns the number of answers in the conversation that were reported to the model as near
-// misses.
+// countReminders returns the number of answers in the conversation that were reported to the model as near misses.
 func countReminders(messages []llm.Message) int {
 	n := 0
 	for _, m := range messages {
@@ -73,17 +72,17 @@ func countReminders(messages []llm.Message) int {
 	return n
 }
 
-// explainNearMiss returns an explanation for the model of what is wrong with the near miss c in its answer, and on
+// explainNearMiss returns an explanation for the model of what is wrong with the near miss call in its answer, and on
 // which line.
-func explainNearMiss(c llm.ToolCall, answer string) string {
-	if c.Arguments == usePhrase(c.Name) {
-		return "You wrote that you use the tool " + c.Name + ", but that does not call it."
+func explainNearMiss(call llm.ToolCall, answer string) string {
+	if call.Arguments == usePhrase(call.Name) {
+		return "You wrote that you use the tool " + call.Name + ", but that does not call it."
 	}
-	where := "Line " + lineNumber(answer, c.Arguments) + " of your answer is not a call: "
-	first, rest, _ := strings.Cut(c.Arguments, "\n")
+	where := "Line " + lineNumber(answer, call.Arguments) + " of your answer is not a call: "
+	first, rest, _ := strings.Cut(call.Arguments, "\n")
 	second := strings.TrimSpace(strings.SplitN(rest+"\n", "\n", 2)[0])
 	switch {
-	case !headerLine.MatchString(c.Arguments):
+	case !headerLine.MatchString(call.Arguments):
 		return where + "a tool's name alone does not call it."
 	case strings.Contains(first, "("):
 		return where + "only the tool's name may follow \"TOOL:\", and its arguments belong on the next line."

@@ -158,25 +158,23 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	if !final && strings.HasPrefix("```", text) {
 		return needMore
 	}
-	if m := nameStart.FindStringSubmatch(text); m != nil && tools.isKnown(m[1]) {
+	if name := nameStart.FindStringSubmatch(text); name != nil && tools.isKnown(name[1]) {
 		return matched
 	}
-	if m := namePart.FindStringSubmatch(text); m != nil && !final && tools.hasPrefix(m[1]) {
+	if name := namePart.FindStringSubmatch(text); name != nil && !final && tools.hasPrefix(name[1]) {
 		return needMore
 	}
-	if fence := fenceStart.FindString(text); fence != "" {
-		text = text[len(fence):]
-		if text == "" && !final {
-			return needMore
-		}
+	text = text[len(fenceStart.FindString(text)):]
+	if text == "" && !final { // a fence that nothing follows yet
+		return needMore
 	}
-	if match := jsonStart.FindStringSubmatch(text); match != nil {
-		if callMembers[match[1]+match[2]] {
+	if member := jsonStart.FindStringSubmatch(text); member != nil {
+		if callMembers[member[1]+member[2]] { // one of the two groups is empty
 			return matched
 		}
 		return noMatch
 	}
-	if m := pythonStart.FindStringSubmatch(text); m != nil && tools.isKnown(m[1]) {
+	if name := pythonStart.FindStringSubmatch(text); name != nil && tools.isKnown(name[1]) {
 		return matched
 	}
 	if !final && (jsonPartial.MatchString(text) || pythonPart.MatchString(text)) {
@@ -346,33 +344,45 @@ const maxUnclosed = 3
 // parseUnclosed reads JSON calls that lack up to maxUnclosed brackets at their end. It returns nil if the text is not
 // such JSON, or if a missing bracket closes the arguments of a call: then arguments may be missing, too.
 func parseUnclosed(text string) []writtenCall {
-	var missing []byte // the closing brackets of the objects and lists that are open, the outermost first
-	inString := false
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{', c == '[':
-			missing = append(missing, c+2) // in ASCII, the closing bracket is 2 after the opening one
-		case c == '}', c == ']':
-			missing = missing[:max(len(missing)-1, 0)]
-		}
-	}
-	if inString || len(missing) == 0 || len(missing) > maxUnclosed {
+	missing := missingBrackets(text)
+	if missing == "" || len(missing) > maxUnclosed {
 		return nil
 	}
-	slices.Reverse(missing)
-	calls := parseJSONCalls(text + string(missing))
-	for _, c := range calls {
-		if !strings.Contains(text, c.arguments) {
+	calls := parseJSONCalls(text + missing)
+	for _, call := range calls {
+		if !strings.Contains(text, call.arguments) {
 			return nil
 		}
 	}
 	return calls
+}
+
+// missingBrackets returns the brackets that close the objects and lists that are open at the end of a JSON text, the
+// innermost first. It returns "" if the text ends within a string.
+func missingBrackets(text string) string {
+	var missing []byte // the outermost first
+	inString := false
+	for i := 0; i < len(text); i++ {
+		char := text[i]
+		switch {
+		case inString && char == '\\':
+			i++
+		case char == '"':
+			inString = !inString
+		case inString:
+		case char == '{':
+			missing = append(missing, '}')
+		case char == '[':
+			missing = append(missing, ']')
+		case char == '}', char == ']':
+			missing = missing[:max(len(missing)-1, 0)]
+		}
+	}
+	if inString {
+		return ""
+	}
+	slices.Reverse(missing)
+	return string(missing)
 }
 
 // trimFence returns text without white space around it, and without the code fence if text begins with one.
@@ -400,21 +410,29 @@ func parseMistral(text string) (calls []writtenCall) {
 		if part == "" {
 			continue
 		}
-		if part[0] == '[' || part[0] == '{' {
-			found := parseJSONCalls(part)
-			if found == nil {
-				return nil
-			}
-			calls = append(calls, found...)
-			continue
-		}
-		m := mistralName.FindStringSubmatch(part)
-		if m == nil || !strings.HasPrefix(part[len(m[0]):], "{") {
+		found := parseMistralPart(part)
+		if found == nil {
 			return nil
 		}
-		calls = append(calls, writtenCall{name: m[1], arguments: part[len(m[0]):]})
+		calls = append(calls, found...)
 	}
 	return calls
+}
+
+// parseMistralPart reads the text between two marks of Mistral's notation. It returns nil if the text is not a call.
+func parseMistralPart(part string) []writtenCall {
+	if part[0] == '[' || part[0] == '{' {
+		return parseJSONCalls(part)
+	}
+	match := mistralName.FindStringSubmatch(part)
+	if match == nil {
+		return nil
+	}
+	arguments := part[len(match[0]):]
+	if !strings.HasPrefix(arguments, "{") {
+		return nil
+	}
+	return []writtenCall{{name: match[1], arguments: arguments}}
 }
 
 var (

@@ -61,10 +61,9 @@ func addInstructions(messages []llm.Message, request llm.Request) []llm.Message 
 }
 
 // historyAsText returns messages with calls and results as text, because a model without tool calling, and its chat
-// template, understand only text. Results become messages of the user. Consecutive messages of the user are joined,
-// because many chat templates require that roles alternate. If the arguments of a call were malformed, its result is an
-// error; the text of the error then ends with a reminder of the form of a call. A call that nearly had this form
-// (isNearMiss) gets an explanation in place of the error.
+// template, understand only text. If the arguments of a call were malformed, its result is an error; the text of the
+// error then ends with a reminder of the form of a call. A call that nearly had this form (isNearMiss) gets an
+// explanation in place of the error.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
 	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
@@ -79,47 +78,54 @@ func historyAsText(messages []llm.Message) []llm.Message {
 		if message.Failed && malformed[message.CallID] {
 			message.Text = cmp.Or(explanations[message.CallID], message.Text) + "\n" + reminder
 		}
-		asText := llm.Message{Role: message.Role, Text: message.Text, Media: message.Media}
-		switch {
-		case message.Role == llm.ToolRole:
-			asText.Role, asText.Text = llm.User, resultText(message)
-		case len(message.Calls) > 0:
-			asText.Text, asText.Media = callsText(message), nil
-		}
-		if asText.Role == llm.Assistant && strings.TrimSpace(asText.Text) == "" {
-			continue // some endpoints refuse an empty answer in the history
-		}
-		if n := len(out); n > 0 && asText.Role == llm.User && out[n-1].Role == llm.User {
-			last := &out[n-1]
-			if last.Text != "" && asText.Text != "" {
-				last.Text += "\n\n"
-			}
-			last.Text += asText.Text
-			last.Media = slices.Concat(last.Media, asText.Media)
-			continue
-		}
-		out = append(out, asText)
+		out = appendAsText(out, message)
 	}
 	return out
 }
 
-// resultText returns the result of a call in the form that callForm announces.
-func resultText(m llm.Message) string {
-	if m.Failed {
-		return "TOOL ERROR: " + m.Tool + "\n" + m.Text
+// appendAsText appends message to out with its calls as text; a result becomes a message of the user. Consecutive
+// messages of the user are joined, because many chat templates require that roles alternate. An empty answer is left
+// out, because some endpoints refuse it in the history.
+func appendAsText(out []llm.Message, message llm.Message) []llm.Message {
+	asText := llm.Message{Role: message.Role, Text: message.Text, Media: message.Media}
+	switch {
+	case message.Role == llm.ToolRole:
+		asText.Role, asText.Text = llm.User, resultText(message)
+	case len(message.Calls) > 0:
+		asText.Text, asText.Media = callsText(message), nil
 	}
-	return "TOOL RESULT: " + m.Tool + "\n" + m.Text
+	if asText.Role == llm.Assistant && strings.TrimSpace(asText.Text) == "" {
+		return out
+	}
+	if len(out) == 0 || asText.Role != llm.User || out[len(out)-1].Role != llm.User {
+		return append(out, asText)
+	}
+	last := &out[len(out)-1]
+	if last.Text != "" && asText.Text != "" {
+		last.Text += "\n\n"
+	}
+	last.Text += asText.Text
+	last.Media = slices.Concat(last.Media, asText.Media)
+	return out
+}
+
+// resultText returns the result of a call in the form that callForm announces.
+func resultText(message llm.Message) string {
+	if message.Failed {
+		return "TOOL ERROR: " + message.Tool + "\n" + message.Text
+	}
+	return "TOOL RESULT: " + message.Tool + "\n" + message.Text
 }
 
 // callsText returns the text of an assistant's message, followed by its calls in the form of the prompt. It leaves out
 // near misses, which are in the text.
-func callsText(m llm.Message) string {
-	blocks := make([]string, 0, len(m.Calls)+1)
-	if m.Text != "" {
-		blocks = append(blocks, strings.TrimSpace(m.Text))
+func callsText(message llm.Message) string {
+	blocks := make([]string, 0, len(message.Calls)+1)
+	if message.Text != "" {
+		blocks = append(blocks, strings.TrimSpace(message.Text))
 	}
-	for _, c := range m.Calls {
-		if isNearMiss(c, m.Text) {
+	for _, c := range message.Calls {
+		if isNearMiss(c, message.Text) {
 			continue
 		}
 		args := c.Arguments

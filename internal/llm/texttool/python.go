@@ -55,8 +55,7 @@ func parseToolCode(text string) (calls []writtenCall) {
 	return calls
 }
 
-// pythonLiteral returns a list or dictionary in Python's notation as JSON; ok is false for
-// anything else.
+// pythonLiteral returns a list or dictionary in Python's notation as JSON; ok is false for anything else.
 func pythonLiteral(text string) (value string, ok bool) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
 	var b strings.Builder
@@ -139,8 +138,8 @@ func (p *pythonParser) readArguments() (object string, ok bool) {
 	return b.String(), true
 }
 
-// readValue reads a literal and appends it to b as JSON. It reports whether there was a literal.
-func (p *pythonParser) readValue(b *strings.Builder) bool {
+// readValue reads a literal and appends it to out as JSON. It reports whether there was a literal.
+func (p *pythonParser) readValue(out *strings.Builder) bool {
 	p.depth++
 	if p.depth > maxPythonDepth {
 		return false
@@ -151,16 +150,16 @@ func (p *pythonParser) readValue(b *strings.Builder) bool {
 	case rest == "":
 		return false
 	case rest[0] == '\'' || rest[0] == '"':
-		return p.readString(b)
+		return p.readString(out)
 	case p.skipToken("["):
-		return p.readElements(b, "[", "]", p.readValue)
+		return p.readElements(out, "[", "]", p.readValue)
 	case p.skipToken("{"):
-		return p.readElements(b, "{", "}", p.readMember)
+		return p.readElements(out, "{", "}", p.readMember)
 	}
 	for literal, asJSON := range pythonConstants {
 		if strings.HasPrefix(rest, literal) {
 			p.pos += len(literal)
-			b.WriteString(asJSON)
+			out.WriteString(asJSON)
 			return true
 		}
 	}
@@ -169,7 +168,7 @@ func (p *pythonParser) readValue(b *strings.Builder) bool {
 		return false
 	}
 	p.pos += len(number)
-	b.WriteString(number)
+	out.WriteString(number)
 	return true
 }
 
@@ -178,11 +177,11 @@ var pythonConstants = map[string]string{
 	"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null",
 }
 
-// readElements appends a list or dictionary to b as JSON. It calls read for each element, which are separated by
+// readElements appends a list or dictionary to out as JSON. It calls read for each element, which are separated by
 // commas, up to the closing bracket; the opening one has been read. It reports whether the text was a list or
 // dictionary.
-func (p *pythonParser) readElements(b *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
-	b.WriteString(opening)
+func (p *pythonParser) readElements(out *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
+	out.WriteString(opening)
 	for first := true; !p.skipToken(closing); first = false {
 		if !first {
 			if !p.skipToken(",") {
@@ -191,31 +190,31 @@ func (p *pythonParser) readElements(b *strings.Builder, opening, closing string,
 			if p.skipToken(closing) { // Python allows a comma after the last element
 				break
 			}
-			b.WriteByte(',')
+			out.WriteByte(',')
 		}
-		if !read(b) {
+		if !read(out) {
 			return false
 		}
 	}
-	b.WriteString(closing)
+	out.WriteString(closing)
 	return true
 }
 
-// readMember reads a key, which must be a string, and a value of a dictionary, and appends them to b as a member of a
+// readMember reads a key, which must be a string, and a value of a dictionary, and appends them to out as a member of a
 // JSON object.
-func (p *pythonParser) readMember(b *strings.Builder) bool {
+func (p *pythonParser) readMember(out *strings.Builder) bool {
 	rest := p.remainingText()
 	isString := strings.HasPrefix(rest, "'") || strings.HasPrefix(rest, `"`)
-	if !isString || !p.readString(b) || !p.skipToken(":") {
+	if !isString || !p.readString(out) || !p.skipToken(":") {
 		return false
 	}
-	b.WriteByte(':')
-	return p.readValue(b)
+	out.WriteByte(':')
+	return p.readValue(out)
 }
 
-// readString reads a string in single or double quotes, of which the opening one is at p.pos, and appends it to b as a
-// JSON string. It returns false if the closing quote is missing.
-func (p *pythonParser) readString(b *strings.Builder) bool {
+// readString reads a string in single or double quotes, of which the opening one is at p.pos, and appends it to out as
+// a JSON string. It returns false if the closing quote is missing.
+func (p *pythonParser) readString(out *strings.Builder) bool {
 	quote := p.text[p.pos]
 	var s strings.Builder
 	for i := p.pos + 1; i < len(p.text); i++ {
@@ -223,7 +222,7 @@ func (p *pythonParser) readString(b *strings.Builder) bool {
 		switch {
 		case c == quote:
 			encoded, _ := json.Marshal(s.String()) // a string can always be encoded
-			b.Write(encoded)
+			out.Write(encoded)
 			p.pos = i + 1
 			return true
 		case c == '\\' && i+1 < len(p.text):

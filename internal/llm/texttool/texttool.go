@@ -51,25 +51,25 @@ type Model struct {
 	native bool // made by NewAuto: the requests to model have the tools
 }
 
-// New returns a model for text tool calling: it asks m without tools, describes the tools in the prompt, and reads
+// New returns a model for text tool calling: it asks model without tools, describes the tools in the prompt, and reads
 // calls out of m's text.
-func New(m llm.Model) *Model { return &Model{model: m} }
+func New(model llm.Model) *Model { return &Model{model: model} }
 
-// NewAuto returns a model that offers the tools to m natively, and also reads calls of these
+// NewAuto returns a model that offers the tools to model natively, and also reads calls of these
 // tools out of m's text. Many models write calls there because their endpoint does not parse
 // their notation. An answer with native calls is passed on unchanged.
-func NewAuto(m llm.Model) *Model { return &Model{model: m, native: true} }
+func NewAuto(model llm.Model) *Model { return &Model{model: model, native: true} }
 
-// Models returns a model for each way of tool calling, all of them based on m, for an llm.Router.
-func Models(m llm.Model) map[llm.ToolCalling]llm.Model {
-	return map[llm.ToolCalling]llm.Model{llm.NativeCalling: m, llm.TextCalling: New(m), llm.AutoCalling: NewAuto(m)}
+// Models returns a model for each way of tool calling, all of them based on model, for an llm.Router.
+func Models(model llm.Model) map[llm.ToolCalling]llm.Model {
+	return map[llm.ToolCalling]llm.Model{llm.NativeCalling: model, llm.TextCalling: New(model), llm.AutoCalling: NewAuto(model)}
 }
 
 // Stream implements llm.Model. A model of New sends a request without tools, so it ignores native calls in the answer.
-// A model of NewAuto sends r unchanged and passes native calls on.
-func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+// A model of NewAuto sends request unchanged and passes native calls on.
+func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
-		err := m.streamAnswer(ctx, r, func(p llm.Part) bool { return yield(p, nil) })
+		err := m.streamAnswer(ctx, request, func(p llm.Part) bool { return yield(p, nil) })
 		if err != nil && !errors.Is(err, errStopped) {
 			yield(nil, err)
 		}
@@ -103,9 +103,9 @@ func (m *Model) streamAnswer(ctx context.Context, request llm.Request, emit func
 
 // readAnswer asks the underlying model and passes its answer to e, which emits the parts. The calls that e finds come
 // before the answer's extensions and usage, as package llm requires.
-func (m *Model) readAnswer(ctx context.Context, r llm.Request, e *extractor) error {
+func (m *Model) readAnswer(ctx context.Context, request llm.Request, e *extractor) error {
 	var last []llm.Part // the parts that follow the calls
-	for received, err := range m.model.Stream(ctx, r) {
+	for received, err := range m.model.Stream(ctx, request) {
 		if err != nil {
 			return err
 		}

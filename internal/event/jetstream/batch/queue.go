@@ -57,9 +57,9 @@ type Options struct {
 var errClosed = fmt.Errorf("append to the log: %w: it is closed", event.ErrUnavailable)
 
 // NewQueue returns an empty queue.
-func NewQueue(o Options) *Queue {
-	o.Limit = min(o.Limit, MaxBytes)
-	return &Queue{options: o, attemptDone: make(chan struct{})}
+func NewQueue(opts Options) *Queue {
+	opts.Limit = min(opts.Limit, MaxBytes)
+	return &Queue{options: opts, attemptDone: make(chan struct{})}
 }
 
 // Add adds an item and returns at once. The item is stored after delay, but not before interval has passed since the

@@ -116,8 +116,8 @@ func (r reserve) make() error {
 // release removes the reserve. It reports whether there was one.
 func (r reserve) release() bool { return os.Remove(r.path()) == nil }
 
-// hasFree reports whether n bytes are free on the disk. It reports false if the free space cannot be read.
-func (r reserve) hasFree(n int64) bool {
+// hasFree reports whether that many bytes are free on the disk. It reports false if the free space cannot be read.
+func (r reserve) hasFree(bytes int64) bool {
 	free, err := freeBytes(r.dir)
-	return err == nil && free >= n
+	return err == nil && free >= bytes
 }

@@ -208,7 +208,6 @@ const (
 func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	outcome := Nothing
 	// The runs of an owner that may be deleted, in order. An owner's queue is made when the owner is first chosen; an
 	// owner with an empty queue is not chosen again.
@@ -218,38 +217,39 @@ func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 		if largest == nil {
 			return outcome, nil
 		}
-		queue, made := queues[largest]
-		if !made {
-			queue = t.queueLocked(largest)
+		if _, made := queues[largest]; !made {
+			queues[largest] = t.queueLocked(largest)
 		}
-		if len(queue) == 0 {
-			queues[largest] = nil
+		if len(queues[largest]) == 0 {
 			continue
 		}
-		oldest := queue[0]
-		queues[largest] = queue[1:]
+		oldest := queues[largest][0]
+		queues[largest] = queues[largest][1:]
 		ended, last, err := eviction.Ended(ctx, oldest.id, largest.token)
 		switch {
 		case errors.Is(err, event.ErrGone):
 			t.forgetLocked(oldest)
+			continue
 		case err != nil:
 			return outcome, err
 		case last != oldest.last: // the run has a newer event than the Table: skip it until Follow has read that event
+			continue
 		case ended.IsZero():
 			oldest.open = true
+			continue
 		case !ended.Before(eviction.EndedBefore):
 			queues[largest] = nil // the next runs in the queue ended even later
 			if len(t.owners) > 1 {
 				outcome = Waiting
 			}
-		default:
-			if err := eviction.Delete(ctx, oldest.id, largest.token); err != nil {
-				return outcome, err
-			}
-			t.forgetLocked(oldest)
-			if enough, err := eviction.Enough(ctx); enough || err != nil {
-				return Enough, err
-			}
+			continue
+		}
+		if err := eviction.Delete(ctx, oldest.id, largest.token); err != nil {
+			return outcome, err
+		}
+		t.forgetLocked(oldest)
+		if enough, err := eviction.Enough(ctx); enough || err != nil {
+			return Enough, err
 		}
 	}
 }

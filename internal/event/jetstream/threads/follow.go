@@ -49,11 +49,11 @@ func (s *Store) Follow(ctx context.Context) {
 	for {
 		select {
 		case <-poll.C:
+			update := s.poll
 			if time.Since(polled) > maxPause {
-				if s.Load(ctx) == nil {
-					polled = time.Now()
-				}
-			} else if s.poll(ctx) == nil {
+				update = s.Load
+			}
+			if update(ctx) == nil {
 				polled = time.Now()
 			}
 			continue

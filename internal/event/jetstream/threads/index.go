@@ -12,7 +12,7 @@ import (
 )
 
 // ListThreads implements event.Threads.
-func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.ThreadPage, error) {
+func (s *Store) ListThreads(_ context.Context, filter event.ThreadFilter) (event.ThreadPage, error) {
 	now := s.server.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -20,7 +20,7 @@ func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.Thre
 	if s.beforeLoad != nil {
 		index = s.beforeLoad
 	}
-	return index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.retention) })
+	return index.Page(filter, func(t event.Thread) bool { return !t.Expired(now, s.retention) })
 }
 
 // poll applies the heads after s.knownPos to the index. A message that cannot be decoded is logged and skipped.
@@ -53,16 +53,16 @@ func (s *Store) poll(ctx context.Context) error {
 // applyMessage decodes the head in a message of the stream of heads, updates the index with it, unless the index has a
 // newer one, and returns it. A tombstone removes its thread from the index, and its turns are removed by the next
 // Expire.
-func (s *Store) applyMessage(m Message) (head, error) {
+func (s *Store) applyMessage(message Message) (head, error) {
 	var h head
-	if err := json.Unmarshal(m.Data, &h); err != nil {
+	if err := json.Unmarshal(message.Data, &h); err != nil {
 		return h, fmt.Errorf("decode a thread: %w", err)
 	}
-	h.pos = m.Pos
+	h.pos = message.Pos
 	if h.Order == 0 { // this head is the last update
 		h.Order = h.pos
 	}
-	key := strings.TrimPrefix(m.Subject, headPrefix)
+	key := strings.TrimPrefix(message.Subject, headPrefix)
 	if h.Deleted {
 		s.mu.Lock()
 		if s.heads[key].pos < h.pos {
@@ -136,7 +136,7 @@ func (s *Store) forgetLocked(key string) {
 
 // cachedHead returns the head of a thread from the index. If the index has none, or the thread has expired, it returns
 // a zero head and false. The head may be up to pollInterval older than that of the leader.
-func (s *Store) cachedHead(owner event.Owner, id string) (head, bool) {
+func (s *Store) cachedHead(owner event.Owner, id string) (h head, known bool) {
 	s.mu.Lock()
 	h, ok := s.heads[keyOf(owner, id)]
 	s.mu.Unlock()

@@ -38,14 +38,14 @@ func (s *Store) Expire(ctx context.Context) error {
 // messageOverhead estimates the bytes that a message needs in a stream besides its data.
 const messageOverhead = 128
 
-// countAdded counts n bytes that the caller is about to add to a stream. From 80 % of the stream's limit on it makes
+// countAdded counts bytes that the caller is about to add to a stream. From 80 % of the stream's limit on it makes
 // Follow call Expire. From 90 % on it calls makeSpace itself, and the caller waits. A full stream of turns would drop
 // its oldest turns, of whichever thread; a full stream of heads would refuse new threads. The bytes are an estimate:
 // what other processes add is counted when makeSpace asks the server.
-func (s *Store) countAdded(ctx context.Context, stream string, n int) {
+func (s *Store) countAdded(ctx context.Context, stream string, bytes int) {
 	s.mu.Lock()
 	used := s.used[stream]
-	used.bytes += int64(n)
+	used.bytes += int64(bytes)
 	s.used[stream] = used
 	s.mu.Unlock()
 	switch {
@@ -125,7 +125,7 @@ func (s *Store) measureExcess(ctx context.Context) (heads, turns int64, err erro
 
 // dropThread deletes a thread and reports whether it did. If h is no longer the head of the thread, dropThread keeps
 // the thread and reads its head into the index, so that the next dropOrder has it.
-func (s *Store) dropThread(ctx context.Context, h head) (bool, error) {
+func (s *Store) dropThread(ctx context.Context, h head) (dropped bool, _ error) {
 	dropped, err := s.deleteHead(ctx, h)
 	if err != nil || dropped {
 		return dropped, err
@@ -134,12 +134,12 @@ func (s *Store) dropThread(ctx context.Context, h head) (bool, error) {
 	return false, err
 }
 
-// dropOrder returns up to n threads to delete next, least recently updated first. All of them belong to the first of
-// these groups that is not empty:
+// dropOrder returns up to limit threads to delete next, least recently updated first. All of them belong to the first
+// of these groups that is not empty:
 //  1. threads without an active run, of owners who use more than an equal share of the space,
 //  2. threads without an active run, of the remaining owners,
 //  3. threads with an active run.
-func (s *Store) dropOrder(n int) []head {
+func (s *Store) dropOrder(limit int) []head {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	usage, total := make(map[event.Owner]int64), int64(0)
@@ -164,11 +164,11 @@ func (s *Store) dropOrder(n int) []head {
 	})
 	for i, h := range all {
 		if group(h) > group(all[0]) { // the next call decides about the other groups, which may have changed by then
-			n = min(n, i)
+			limit = min(limit, i)
 			break
 		}
 	}
-	return slices.Clone(all[:min(n, len(all))]) // a clone, so that the rest of all can be freed
+	return slices.Clone(all[:min(limit, len(all))]) // a clone, so that the rest of all can be freed
 }
 
 // headOverhead estimates the bytes of a head in its stream.

@@ -6,9 +6,8 @@
 // number. A turn is stored before its head counts it. If the process ends in between, the next process that ends a turn
 // finds a turn with that number and counts it first.
 //
-// Each process has an index of all heads in memory (index.go): it lists threads without asking the server,
-// and begins a turn with one request. It adds its own changes at once and reads those of other processes
-// twice a second.
+// Each process has an index of all heads in memory (index.go): it lists threads without asking the server, and begins a
+// turn with one request. It adds its own changes at once and reads those of other processes twice a second.
 //
 // Subjects contain digests of owners and ids, and a random incarnation for each thread that is created. So
 // a turn of a deleted thread cannot appear in a later thread of the same id.
@@ -73,12 +72,11 @@ func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title s
 }
 
 // updateHead changes the head of a thread and returns the thread after the change. edit gets a copy of the head, or a
-// new head if the thread does not exist, and reports whether it has changed the copy. updateHead publishes the copy in
-// place of the head. If another process has replaced the head since, updateHead calls edit again with the newest head.
+// new head if the thread does not exist, and reports whether it has changed the copy, which updateHead then publishes.
+// If another process has replaced the head since, updateHead calls edit again with the newest head.
 //
-// The first attempt takes the head from the index, without a request. A thread that the index does not have is nearly
-// always new. If edit makes no change or fails, updateHead repeats it with the newest head, because the index may be
-// out of date.
+// The first attempt takes the head from the index, without a request. The index may be out of date, so if edit makes no
+// change or fails, updateHead repeats it with the newest head.
 func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
 	before, _ := s.cachedHead(owner, id)
 	for cached := true; ; cached = false {
@@ -112,7 +110,7 @@ func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, ed
 // replaceHead publishes after in place of the head before, sets after.pos, and adds after to the index. It reports
 // false if before is no longer the head of the thread. If the stream is full, it deletes other threads first, and
 // returns the error of the stream if there is still no space.
-func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool, error) {
+func (s *Store) replaceHead(ctx context.Context, before head, after *head) (replaced bool, _ error) {
 	m, err := after.toMsg()
 	if err != nil {
 		return false, err
@@ -207,32 +205,21 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 }
 
 // deleteHead deletes the thread of h: it replaces the head by a tombstone and removes the turns. It reports false if h
-// is no longer the head of the thread. It reports true with an error if the head is deleted and the turns are left to
-// Expire.
+// is no longer the head of the thread, and true with an error if the turns are left to Expire.
 //
-// From the tombstone, other processes learn of the deletion, and complete it if this process is killed. If this process
-// is alone, the tombstone is only for a restart after a kill, so deleteHead removes it after the turns: a full disk has
-// no space to keep it. An account that is full refuses even a tombstone. Then deleteHead removes the head first, and
-// writes the tombstone for the other processes last.
-func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
-	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
+// From the tombstone, other processes learn of the deletion, and complete it if this process is killed. A process that
+// is alone removes it after the turns, because a full disk has no space to keep it. An account that is full refuses
+// even a tombstone. Then deleteHead removes the head first, and writes the tombstone last.
+func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) {
+	tombstone, err := s.newTombstone(h)
 	if err != nil {
-		return false, fmt.Errorf("encode a thread: %w", err)
+		return false, err
 	}
-	key := h.key()
-	ttl := tombstoneTTL
-	if s.server.Alone {
-		ttl = soleTombstoneTTL
-	}
-	msg := nats.NewMsg(headPrefix + key)
-	msg.Data = body
-	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(ttl.Seconds()))+"s")
-	tombstonePos, err := s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
+	tombstonePos, err := s.server.PublishRemoval(ctx, HeadsStream, tombstone, h.pos)
 	hasTombstone := !s.server.IsFull(err)
 	if !hasTombstone {
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
 	}
-
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return false, nil
@@ -240,6 +227,7 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 		return false, err
 	}
 
+	key := h.key()
 	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
 		s.removeTurnsLater(key, h.Incarnation)
 	}
@@ -254,9 +242,25 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	case s.server.Alone && hasTombstone:
 		_ = s.server.Delete(ctx, HeadsStream, tombstonePos) // after an error, the server removes it after its TTL
 	case !s.server.Alone && !hasTombstone: // the turns have left space for it
-		_, _ = s.server.PublishRemoval(ctx, HeadsStream, msg, 0)
+		_, _ = s.server.PublishRemoval(ctx, HeadsStream, tombstone, 0)
 	}
 	return true, nil
+}
+
+// newTombstone returns the message that replaces the head h of a deleted thread. The server removes it after its TTL.
+func (s *Store) newTombstone(h head) (*nats.Msg, error) {
+	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
+	if err != nil {
+		return nil, fmt.Errorf("encode a thread: %w", err)
+	}
+	ttl := tombstoneTTL
+	if s.server.Alone {
+		ttl = soleTombstoneTTL
+	}
+	msg := nats.NewMsg(headPrefix + h.key())
+	msg.Data = body
+	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(ttl.Seconds()))+"s")
+	return msg, nil
 }
 
 // removeTurns removes all turns of an incarnation of a thread. After an error, the next Expire repeats it.

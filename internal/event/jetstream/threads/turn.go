@@ -42,19 +42,20 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 				return err
 			}
 		}
-		unfinished := slices.Contains(h.Unfinished, run)
-		changesHead := data != nil || h.Active == run
-		wasDeleted := storedIn != "" && (!h.exists() || h.Incarnation != storedIn)
-		switch {
-		case !cached && wasDeleted: // the turn may have been stored after the turns of the thread were removed
+		if storedIn != "" && (!h.exists() || h.Incarnation != storedIn) {
+			// The thread was deleted, and the turn may have been stored after its turns were removed.
 			_ = s.removeTurns(ctx, keyOf(owner, id), storedIn) // after an error, Expire repeats it
 			return event.ErrNotFound
+		}
+		isUnfinished := h.exists() && slices.Contains(h.Unfinished, run)
+		changesHead := isUnfinished && (data != nil || h.Active == run)
+		switch {
 		case h.exists() && slices.Contains(h.Ended, run): // this is a second call
 			return nil
-		case h.exists() && unfinished && changesHead: // store the turn, or end the run, below
+		case changesHead: // store the turn, or end the run, below
 		case cached: // decide with the newest head: the index may be out of date
 			continue
-		case h.exists() && unfinished: // there is no turn to add, and the run is not the active one
+		case isUnfinished: // there is no turn to add, and the run is not the active one
 			return nil
 		default:
 			return event.ErrNotFound
@@ -268,41 +269,49 @@ func (s *Store) readTurn(ctx context.Context, h *head, found map[string]Message,
 
 // readData returns the data of a turn, joined from its parts if the message refers to parts. It returns event.ErrGone
 // if a part is no longer kept.
-func (s *Store) readData(ctx context.Context, h *head, m Message) ([]byte, error) {
-	parts := m.Header.Get(partsHeader)
+func (s *Store) readData(ctx context.Context, h *head, message Message) ([]byte, error) {
+	parts := message.Header.Get(partsHeader)
 	if parts == "" {
-		return m.Data, nil
+		return message.Data, nil
 	}
 	nonce, countText, _ := strings.Cut(parts, " ")
 	count, err := strconv.Atoi(countText)
 	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
 		return nil, fmt.Errorf("a turn of the log has malformed parts")
 	}
-
+	subjects := make([]string, count)
+	for n := range subjects {
+		subjects[n] = partSubject(h, nonce, n)
+	}
 	var data []byte
-	for first := 0; first < count; first += maxTurns {
-		var subjects []string
-		for n := first; n < min(first+maxTurns, count); n++ {
-			subjects = append(subjects, partSubject(h, nonce, n))
-		}
-		found, err := s.server.ReadEach(ctx, TurnsStream, subjects)
-		if err != nil {
+	for batch := range slices.Chunk(subjects, maxTurns) {
+		if data, err = s.appendParts(ctx, data, batch); err != nil {
 			return nil, err
 		}
-		for _, subject := range subjects {
-			part, ok := found[subject]
-			if !ok {
-				last, err := s.server.ReadLast(ctx, TurnsStream, subject)
-				if err != nil {
-					return nil, err
-				}
-				if last == nil {
-					return nil, event.ErrGone
-				}
-				part = *last
+	}
+	return data, nil
+}
+
+// appendParts appends the parts of a turn that are stored on subjects to data, and returns the extended data. It
+// returns event.ErrGone if a part is no longer kept.
+func (s *Store) appendParts(ctx context.Context, data []byte, subjects []string) ([]byte, error) {
+	found, err := s.server.ReadEach(ctx, TurnsStream, subjects)
+	if err != nil {
+		return nil, err
+	}
+	for _, subject := range subjects {
+		part, ok := found[subject]
+		if !ok { // the server that answered may lag behind
+			last, err := s.server.ReadLast(ctx, TurnsStream, subject)
+			if err != nil {
+				return nil, err
 			}
-			data = append(data, part.Data...)
+			if last == nil {
+				return nil, event.ErrGone
+			}
+			part = *last
 		}
+		data = append(data, part.Data...)
 	}
 	return data, nil
 }
