@@ -290,7 +290,8 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/") {
 		status, body := openAIError(p, r.URL.Path)
-		if status < http.StatusInternalServerError && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
+		mayRetry := status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || p.header.Get("Retry-After") != ""
+		if status < http.StatusInternalServerError && !mayRetry {
 			w.Header().Set("X-Should-Retry", "false") // the same request fails in the same way
 		}
 		writeJSON(w, status, "application/json", body)
