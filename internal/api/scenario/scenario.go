@@ -86,19 +86,21 @@ func loadScenario(t *testing.T, dir string) Scenario {
 		}
 	}
 
-	page, err := log.After(t.Context(), RunID, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	s := Scenario{Name: filepath.Base(dir), dir: dir}
-	for _, e := range page.Events {
-		// The log's own time is that of the test.
-		e, err := event.Encode(e.RunID, e.Seq, epoch+1000*e.Seq, e.Body)
+	for ended := false; !ended; {
+		page, err := log.After(t.Context(), RunID, int64(len(s.Events)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Events = append(s.Events, e)
+		for _, e := range page.Events {
+			// The log's own time is that of the test.
+			e, err := event.Encode(e.RunID, e.Seq, epoch+1000*e.Seq, e.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Events = append(s.Events, e)
+		}
+		ended = !page.HasNext
 	}
 	return s
 }
