@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/output"
+	"answerd/internal/agent/thread"
 	"answerd/internal/api/typeerror"
 )
 
@@ -97,17 +98,11 @@ func (q *Request) readConversation(in body) error {
 	switch {
 	case in.PreviousID != "":
 		return &Invalid{"conversation", "cannot be used with previous_response_id"}
-	case !isConversationID(q.ConversationID):
-		return &Invalid{"conversation", "must be 1 to 128 visible ASCII characters"}
+	case !thread.IsID(q.ConversationID):
+		return &Invalid{"conversation", thread.IDRule}
 	}
 	q.ThreadID, q.ContinueThread = q.ConversationID, true
 	return nil
-}
-
-// isConversationID reports whether s can be the id of a thread. Ids become part of URLs and logs, so they are visible
-// ASCII.
-func isConversationID(s string) bool {
-	return s != "" && len(s) <= maxConversationID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // readLimits reads the limits of the response and its metadata. A response in the background must be stored, because
