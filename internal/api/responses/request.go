@@ -12,7 +12,7 @@ import (
 const (
 	maxItems      = 1024 // of the input
 	maxMedia      = 32   // images and files of one message
-	maxIdentifier = 512  // bytes of safety_identifier, prompt_cache_key and user
+	maxIdentifier = 512  // bytes of model, previous_response_id, safety_identifier, prompt_cache_key and user
 )
 
 // Request holds a decoded body.
