@@ -276,7 +276,7 @@ func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if !run.Last.Terminal() {
-		return newProblem("conflict", "The response is in progress. Cancel it first.")
+		return newProblem("conflict", "The response is in progress. Cancel it, and delete it when it has ended.")
 	}
 	if err := h.deleteWithChildren(r.Context(), run); err != nil {
 		return err
