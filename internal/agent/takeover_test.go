@@ -273,12 +273,17 @@ func TestRunContinuesWhereverItsProcessDied(t *testing.T) {
 func toolCallsSoFar(t *testing.T, log event.Log, run string) (ended, sent map[string]int) {
 	t.Helper()
 	ended, sent = make(map[string]int), make(map[string]int)
-	page, err := log.After(t.Context(), run, 0)
-	if err != nil {
-		t.Fatal(err)
+	var events []event.Event
+	for ended := false; !ended; {
+		page, err := log.After(t.Context(), run, int64(len(events)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, page.Events...)
+		ended = !page.HasNext
 	}
 	names := make(map[string]string)
-	for _, e := range page.Events {
+	for _, e := range events {
 		switch b := e.Body.(type) {
 		case event.ToolCallStart:
 			names[replay.CallKey(b.CallID)] = b.Tool
