@@ -65,9 +65,9 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 // next step for each problem at its end. The lines of the log follow the report. accept accepts the tools of pinned
 // servers as they are, and ask asks the default model one question.
 //
-// The error is nil only if all of these answered: the event log on NATS, the IAM, the issuer of callers' tokens, the
-// enabled servers and the model endpoints, and the model that was asked. The definitions of all pinned tools must also
-// be accepted.
+// The error is nil only if all of these answered: the event log on NATS, the IAM, the hook service, the issuer of
+// callers' tokens, the enabled servers and the model endpoints, and the model that was asked. The definitions of all
+// pinned tools must also be accepted.
 func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
@@ -123,14 +123,15 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	return errors.New("check failed")
 }
 
-// checkServices checks the model endpoints, the event log, the IAM and the issuer of callers' tokens, and prints their
-// state. It returns the next step for each that failed. tokens is nil without ENABLE_JWT_TOKEN.
+// checkServices checks the model endpoints, the event log, the IAM, the hook service and the issuer of callers' tokens,
+// and prints their state. It returns the next step for each that failed. tokens is nil without ENABLE_JWT_TOKEN.
 func checkServices(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string, _ error) {
 	next = checkModelEndpoints(ctx, cfg, stdout)
 	if !printEventLog(ctx, cfg, stdout) {
 		next = append(next, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
 	}
 	next = append(next, checkToken(ctx, cfg, tokens, stdout)...)
+	next = append(next, checkHooks(ctx, cfg, stdout)...)
 	keySteps, err := checkSigningKeys(ctx, cfg, stdout)
 	return append(next, keySteps...), err
 }

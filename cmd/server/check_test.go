@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -141,6 +142,42 @@ func TestCheckFetchesTheSigningKeysOfTheIssuer(t *testing.T) {
 				t.Errorf("%s: got\n%s\nwant %q in it", c.name, out, want)
 			}
 		}
+	}
+}
+
+// A hook service may act on every request that it gets, so check sends it none.
+func TestCheckConnectsToTheHookServiceAndSendsNothing(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	count := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) })
+	plain, untrusted := httptest.NewServer(count), httptest.NewUnstartedServer(count)
+	untrusted.Config.ErrorLog = log.New(io.Discard, "", 0) // it would log the handshake that fails
+	untrusted.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(untrusted.Close)
+	w := newTestWorld(t, newTwoCallScript())
+	for _, c := range []struct {
+		name, url string
+		code      int
+		want      []string // on stdout
+	}{
+		{"a service", plain.URL + "/hook?key=canary", 0, []string{"hooks at " + plain.URL + "/hook: connected\n"}},
+		{"no connection", closedAddress(t), 1, []string{": failed: ", "connection refused", "\n- HOOKS_URL: start the service"}},
+		{"a certificate that is not trusted", untrusted.URL, 1, []string{": failed: ", "certificate", "\n- HOOKS_URL: "}},
+	} {
+		out := &syncBuffer{}
+		err := run(t.Context(), []string{"check"}, w.environment("HOOKS_URL", c.url, "HOOKS_SECRET", "secret"), out, io.Discard)
+		if code := reportError(err, io.Discard); code != c.code {
+			t.Errorf("%s: exit code %d, want %d", c.name, code, c.code)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: got\n%s\nwant %q in it", c.name, out, want)
+			}
+		}
+	}
+	if n := requests.Load(); n != 0 {
+		t.Errorf("the service got %d requests, want 0", n)
 	}
 }
 

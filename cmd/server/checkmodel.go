@@ -3,11 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,6 +26,7 @@ import (
 
 const (
 	modelListTimeout = 10 * time.Second // of one request for the list of models
+	connectTimeout   = 10 * time.Second // of a connection to the hook service, with its TLS handshake
 	maxModelList     = 4 << 20          // bytes of a list
 	maxListedModels  = 10               // model ids in a line of the report
 )
@@ -288,4 +291,49 @@ func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next [
 		return []string{"AUTH_ISSUER: correct it, so that it is the issuer in its own metadata, or set AUTH_JWKS_URL"}, nil
 	}
 	return []string{"AUTH_JWKS_URL: correct it, or IAM_TLS_CA_FILE, so that it answers with the issuer's keys"}, nil
+}
+
+// checkHooks connects to the operator's hook service, with TLS if its URL is https, and prints the outcome. It sends no
+// request, because the service may act on any. It returns the next step if the connection fails. It does not connect
+// through a proxy, which would answer in place of the service. Without HOOKS_URL it does nothing.
+func checkHooks(ctx context.Context, cfg config, stdout io.Writer) (next []string) {
+	if cfg.HooksURL == "" {
+		return nil
+	}
+	result := "connected"
+	if err := connectTo(ctx, cfg.HooksURL); errors.Is(err, errProxied) {
+		result = "not tried, because " + err.Error()
+	} else if err != nil {
+		result = fetchResult(err)
+		next = []string{"HOOKS_URL: start the service, or correct the URL or the service's certificate"}
+	}
+	fmt.Fprintf(stdout, "hooks at %s: %s\n\n", publicURL(cfg.HooksURL), result)
+	return next
+}
+
+// errProxied is the error of connectTo for a URL to which requests go through a proxy.
+var errProxied = errors.New("HTTPS_PROXY or HTTP_PROXY applies")
+
+// connectTo opens a connection to the host of an http or https URL, and closes it.
+func connectTo(ctx context.Context, rawURL string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, rawURL, nil)
+	if err != nil {
+		return errors.New("not a URL")
+	}
+	if proxy, err := http.ProxyFromEnvironment(req); proxy != nil || err != nil { // err may have the password of the proxy
+		return errProxied
+	}
+	var dialer interface {
+		DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	} = &net.Dialer{Timeout: connectTimeout}
+	port := "80"
+	if req.URL.Scheme == "https" {
+		dialer = &tls.Dialer{NetDialer: &net.Dialer{Timeout: connectTimeout}}
+		port = "443"
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), cmp.Or(req.URL.Port(), port)))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }

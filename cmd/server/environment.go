@@ -291,7 +291,7 @@ func loadConfig(environ environment) (config, error) {
 		return config{}, err
 	}
 	cfg.warnings = cfg.findWarnings(environ)
-	if err := cfg.validate(cfg.modelSet || len(cfg.models) > 0); err != nil {
+	if err := cfg.validate(); err != nil {
 		return cfg, err
 	}
 	if err := cfg.checkOTLPHeaders(); err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"sync"
 	"text/tabwriter"
 
@@ -41,18 +40,14 @@ func (c *config) readModels() (err error) {
 	return nil
 }
 
-// reloadModels returns c with MODELS_FILE as it is now. What would be an error at the start is also an error here. The
-// receiver is a copy, so the settings in use do not change. Only modelsWatch is shared, which no other goroutine uses
-// after the start.
+// reloadModels returns c with MODELS_FILE as it is now. A file that would be an error at the start is also an error
+// here. The receiver is a copy, so the settings in use do not change. Only modelsWatch is shared, which no other
+// goroutine uses after the start.
 func (c config) reloadModels() (config, error) {
 	if err := c.readModels(); err != nil {
 		return config{}, err
 	}
-	// validate writes to these lists, while requests read those of the settings in use.
-	c.AllowedHosts = slices.Clone(c.AllowedHosts)
-	c.CORSOrigins = slices.Clone(c.CORSOrigins)
-	c.CallbackOrigins = slices.Clone(c.CallbackOrigins)
-	if err := c.validate(true); err != nil {
+	if err := c.checkPrice(); err != nil { // the only check of settings that depends on the models
 		return config{}, err
 	}
 	return c, c.readModelCertificates()

@@ -220,19 +220,15 @@ func TestFallbackIsLogged(t *testing.T) {
 	}
 }
 
-// Requests read the allowed hosts and origins while MODELS_FILE is read again, so the reload must not write to them.
-func TestModelsFileReloadLeavesTheSettingsInUse(t *testing.T) {
-	c, err := loadConfig(newTestEnvironment("MODELS_FILE", modelsFile(t, `[{"id":"a"}]`), "LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary",
-		"ALLOWED_HOSTS", "a.example", "CORS_ORIGINS", "https://a.example", "CALLBACK_ORIGINS", "https://a.example"))
+// chat and eval in this process serve one caller without a token, so they ignore the settings about tokens.
+func TestModelsFileIsReloadedWithoutAuthentication(t *testing.T) {
+	c, err := loadConfig(newTestEnvironment("MODELS_FILE", modelsFile(t, `[{"id":"a"}]`), "LLM_BASE_URL", "http://127.0.0.1:9/v1",
+		"AUTH_ISSUER", "https://iam.example", "AUTH_AUDIENCE", "answerd", "COST_CLAIM", "team", "LIMIT_BY", "claim:team"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In a form that the checks of settings would change.
-	c.AllowedHosts[0], c.CORSOrigins[0], c.CallbackOrigins[0] = "A.example", "https://A.example", "https://A.example"
+	c.AuthIssuer, c.AuthRulesFile = "", "" // as startLocalService does
 	if _, err := c.reloadModels(); err != nil {
-		t.Fatal(err)
-	}
-	if got := c.AllowedHosts[0] + " " + c.CORSOrigins[0] + " " + c.CallbackOrigins[0]; got != "A.example https://A.example https://A.example" {
-		t.Errorf("got %s after the reload, want what was there before", got)
+		t.Errorf("got %v, want no error", err)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,11 +89,12 @@ type replayer struct {
 	out     io.Writer
 	options rerun.Options // of every export
 	config  *config       // the present settings; nil if exports are not compared with them
+	prompt  string        // the text of SYSTEM_PROMPT_FILE; "" for the built-in prompt
 	tools   []export.Tool // of the MCP servers at present; nil if exports are not compared with them
 }
 
-// configure sets p.config to the present settings. It sets p.options if model is not "", and p.tools if tools is true;
-// for these it waits until it has tried to connect to all MCP servers. end closes the connections.
+// configure sets p.config and p.prompt to the present settings. It sets p.options if model is not "", and p.tools if
+// tools is true; for these it waits until it has tried to connect to all MCP servers. end closes the connections.
 func (p *replayer) configure(ctx context.Context, environ environment, model string, tools bool, stderr io.Writer) (end func(), _ error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -103,6 +105,13 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 		return nil, fmt.Errorf("create the log: %w", err)
 	}
 	p.config = &cfg
+	if cfg.SystemPromptFile != "" {
+		text := func(data []byte) (string, error) { return string(data), nil }
+		if p.prompt, err = parseFile("SYSTEM_PROMPT_FILE", cfg.SystemPromptFile, text); err != nil {
+			return nil, err
+		}
+	}
+
 	if tools {
 		if p.tools, err = presentTools(ctx, cfg, logger); err != nil {
 			return nil, err
@@ -237,13 +246,7 @@ func (p *replayer) presentState(doc *export.Document) rerun.Present {
 	} else if doc.Run.Agent != "" {
 		return now
 	}
-	template := agent.Prompt
-	if template == "" && c.SystemPromptFile != "" {
-		if data, err := os.ReadFile(c.SystemPromptFile); err == nil { // after an error, compare with the built-in prompt
-			template = string(data)
-		}
-	}
-	now.Prompt = &export.Template{Template: template, Username: c.AgentUsername, Timezone: c.AgentTimezone}
+	now.Prompt = &export.Template{Template: cmp.Or(agent.Prompt, p.prompt), Username: c.AgentUsername, Timezone: c.AgentTimezone}
 	agent.Prompt = ""                  // the definition is compared without the prompt, which now.Prompt has
 	now.Agent, _ = json.Marshal(agent) // a definition can always be encoded
 	return now

@@ -60,6 +60,11 @@ func TestReplayRunsAnExportAgain(t *testing.T) {
 		t.Errorf("replay with another prompt = %q, %v, want the lines that differ and exit code 1", out, err)
 	}
 
+	_, err = runReplay(t, []string{"SYSTEM_PROMPT_FILE=" + prompt + ".missing", "DEFAULT_MODEL_ID=m"}, file)
+	if reportError(err, &bytes.Buffer{}) != 2 || !strings.Contains(err.Error(), "SYSTEM_PROMPT_FILE") {
+		t.Errorf("replay with a prompt that cannot be read = %v, want exit code 2 and the setting", err)
+	}
+
 	recorded, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -381,17 +380,13 @@ func newPrompt(cfg config) (*prompt.Prompt, error) {
 	if err != nil {
 		return nil, &configError{"AGENT_TIMEZONE", fmt.Sprintf("%q is not an IANA time zone", cfg.AgentTimezone)}
 	}
-	var text []byte
-	if cfg.SystemPromptFile != "" {
-		if text, err = os.ReadFile(cfg.SystemPromptFile); err != nil {
-			return nil, &configError{"SYSTEM_PROMPT_FILE", "cannot be read: " + fileReason(err)}
-		}
+	parse := func(text []byte) (*prompt.Prompt, error) {
+		return prompt.New(prompt.Options{Template: string(text), Username: cfg.AgentUsername, Location: zone})
 	}
-	p, err := prompt.New(prompt.Options{Template: string(text), Username: cfg.AgentUsername, Location: zone})
-	if err != nil {
-		return nil, &configError{"SYSTEM_PROMPT_FILE", err.Error()}
+	if cfg.SystemPromptFile == "" {
+		return parse(nil)
 	}
-	return p, nil
+	return parseFile("SYSTEM_PROMPT_FILE", cfg.SystemPromptFile, parse)
 }
 
 // telemetryConfig returns which of traces, metrics and the log are exported, and where. Of the settings for the

@@ -19,14 +19,16 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// validate returns a *configError for the first setting that is invalid or contradicts another setting. modelSet means
-// that the operator chose the default model. validate also normalizes the hosts, the origins and PUBLIC_URL, completes
-// AllowedHosts and sets localURL.
-func (c *config) validate(modelSet bool) error {
-	for _, rule := range c.settingRules(modelSet) {
+// validate returns a *configError for the first setting that is invalid or contradicts another setting. It also
+// normalizes the hosts, the origins and PUBLIC_URL, completes AllowedHosts and sets localURL.
+func (c *config) validate() error {
+	for _, rule := range c.settingRules() {
 		if rule.violated {
 			return &configError{rule.setting, rule.message}
 		}
+	}
+	if err := c.checkPrice(); err != nil {
+		return err
 	}
 	if err := c.checkWebhooks(); err != nil {
 		return err
@@ -44,9 +46,8 @@ type settingRule struct {
 	message  string // what is wrong, after the name of the setting
 }
 
-// settingRules returns the rules that need no more than a condition, in the order in which they are checked. modelSet
-// means that the operator chose the default model.
-func (c *config) settingRules(modelSet bool) []settingRule {
+// settingRules returns the rules that need no more than a condition, in the order in which they are checked.
+func (c *config) settingRules() []settingRule {
 	return []settingRule{
 		// The address.
 		{"PORT", c.portDecides && !isPort(c.Port), "must be 1 to 65535"},
@@ -56,7 +57,7 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 		// Models.
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
 		{"LLM_BASE_URL", hasChatPath(c.LLMBaseURL), "must end before /chat/completions, which answerd appends"},
-		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
+		{"DEFAULT_MODEL_ID", !c.modelSet && len(c.models) == 0 && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
 		{"LLM_TOOL_CALLING", !slices.Contains([]string{"auto", "native", "text"}, c.LLMToolCalling), "must be auto, native or text"},
 		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
 		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
@@ -79,7 +80,6 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 		{"BUDGET_TOTAL_TOKENS", c.BudgetTotalTokens < 0, "must not be negative"},
 		{"BUDGET_SECONDS", !inRange(c.BudgetSeconds, 86400), "must be 0 to 86400"},
 		{"BUDGET_COST", !inRange(c.BudgetCost, 1e9), "must be 0 to 1000000000"},
-		{"BUDGET_COST", c.BudgetCost > 0 && c.profiles()[c.DefaultModelID].Price == nil, "needs the price of the default model, in MODELS_FILE"},
 
 		// The service's own token.
 		{"IAM_BASE_URL", c.EnableJWTToken && c.IAMBaseURL == "" && c.IAMTokenURL == "", "must be set when ENABLE_JWT_TOKEN is"},
@@ -98,7 +98,6 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
 		{"COST_CLAIM", c.CostClaim != "" && c.AuthIssuer == "", "needs AUTH_ISSUER, since only tokens have claims"},
 		{"LIMIT_BY", c.LimitBy.claim() != "" && c.AuthIssuer == "", "needs AUTH_ISSUER, since only tokens have claims"},
-		{"BUDGET_PER_CALLER", c.BudgetPerCaller.limitsCost() && c.profiles()[c.DefaultModelID].Price == nil, "a budget of cost needs the price of the default model, in MODELS_FILE"},
 		{"CONSOLE_OIDC_CLIENT_ID", c.ConsoleOIDCClientID != "" && fetch.CheckEndpoint("", c.AuthIssuer) != nil, "needs an AUTH_ISSUER that is an https URL, whose metadata names where people sign in"},
 		{"CONSOLE_OIDC_CLIENT_ID", c.ConsoleOIDCClientID != "" && c.AuthClients != nil && !slices.Contains(trimElements(c.AuthClients), c.ConsoleOIDCClientID), "must be one of AUTH_CLIENTS"},
 		{"CONSOLE_OIDC_CLIENT_ID", c.ConsoleOIDCClientID == "" && c.ConsoleOIDCScope != "", "must be set when CONSOLE_OIDC_SCOPE is"},
@@ -142,6 +141,19 @@ func (c *config) settingRules(modelSet bool) []settingRule {
 		{"SHUTDOWN_DELAY", c.ShutdownDelay < 0, "must not be negative"},
 		{"DRAIN_TIMEOUT", c.DrainTimeout < 0, "must not be negative"},
 	}
+}
+
+// checkPrice checks that the default model has a price if a setting needs it.
+func (c *config) checkPrice() error {
+	switch {
+	case c.profiles()[c.DefaultModelID].Price != nil:
+		return nil
+	case c.BudgetCost > 0:
+		return &configError{"BUDGET_COST", "needs the price of the default model, in MODELS_FILE"}
+	case c.BudgetPerCaller.limitsCost():
+		return &configError{"BUDGET_PER_CALLER", "a budget of cost needs the price of the default model, in MODELS_FILE"}
+	}
+	return nil
 }
 
 // checkWebhooks checks HOOKS_URL and RUN_WEBHOOK_URL, and checks and normalizes CALLBACK_ORIGINS.

@@ -66,6 +66,7 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 		return newProblem("conflict", "The interrupts that this request resumes have been resolved already, or are no longer open.")
 	}
 	var inputs []agent.Input
+	kinds := make(map[string]string) // by interrupt id
 	for _, i := range suspension.Interrupts {
 		a, ok := answers[i.ID]
 		if !ok {
@@ -76,10 +77,11 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 			return err
 		}
 		inputs = append(inputs, in)
+		kinds[i.ID] = i.Kind
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
 		return mapInputPointers(err, func(interrupt, field string) string {
-			return jsonPointer(answers[interrupt].At) + agui.PayloadField(field)
+			return jsonPointer(answers[interrupt].At) + agui.PayloadField(kinds[interrupt], field)
 		})
 	}
 	h.streamAGUI(w, r, request, run, run.Last.Seq)

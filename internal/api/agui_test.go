@@ -67,6 +67,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 	for pointer, body := range map[string]string{
 		"/resume/1/payload/people":          resume(yes, answers["input_required"]+`{"people":"x"}}`),
 		"/resume/0/payload/editedArgs/text": resume(answers["tool_call"]+`{"approved":true,"editedArgs":{"text":{}}}}`, form),
+		"/resume/0/payload/editedArgs/max":  resume(answers["tool_call"]+`{"approved":true,"editedArgs":{"text":"","max":1}}}`, form),
 	} {
 		if p := wantProblem(t, s.do(t, "POST", "/agui", body), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/thread"
 	"answerd/internal/api/aisdk"
 	"answerd/internal/event"
 )
@@ -232,8 +233,8 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 // chatIDOf returns the chat's id from the path.
 func chatIDOf(r *http.Request) (string, error) {
 	id := pathParam(r, "id")
-	if !aisdk.ValidID(id) {
-		return "", newProblem("invalid_request", "The id of the chat must be 1 to 128 visible ASCII characters.")
+	if !thread.IsID(id) {
+		return "", newProblem("invalid_request", "The id of the chat "+thread.IDRule+".")
 	}
 	return id, nil
 }

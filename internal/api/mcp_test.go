@@ -247,6 +247,17 @@ func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 	}
 }
 
+// The text lists one field on each line, so a name must not look like another line, nor control a terminal.
+func TestMCPNamesInTheTextOfAnErrorHaveNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, nil)
+	m := s.callModern(t, callParams(`{"question":"?","a\n- b\u001b[31m\u2028c":1}`, ""))
+	const want = "The request has invalid fields. (invalid_request)\n- /a - b [31m c unknown field"
+	if len(m.Result.Content) != 1 || m.Result.Content[0].Text != want {
+		t.Errorf("content %q, want %q", m.Result.Content, want)
+	}
+}
+
 func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 	t.Parallel()
 	s := newService(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "secret upstream text")), nil, nil)

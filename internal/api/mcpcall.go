@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"unicode"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/mcptool"
@@ -194,9 +195,16 @@ func describeContentError(e *agent.ContentError) string {
 	return b.String()
 }
 
-// writeFieldError writes a line about one field. The pointer "" stands for the whole value and is left out.
+// writeFieldError writes a line about one field. The pointer "" stands for the whole value and is left out. Names in the
+// pointer come from the caller, so it writes a space for each control character and line break.
 func writeFieldError(b *strings.Builder, pointer, detail string) {
-	b.WriteString("\n- " + strings.TrimPrefix(pointer+" "+detail, " "))
+	line := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp) {
+			return ' '
+		}
+		return r
+	}, pointer+" "+detail)
+	b.WriteString("\n- " + strings.TrimPrefix(line, " "))
 }
 
 // relayEvent reports an event to the client: it starts and cancels elicitations, and sends progress and log messages.

@@ -36,7 +36,8 @@ type message struct {
 		InputRequests     map[string]struct{ Params sdk.ElicitParams } `json:"inputRequests"`
 		RequestState      string                                       `json:"requestState"`
 		IsError           bool                                         `json:"isError"`
-		StructuredContent output                                       `json:"structuredContent"`
+		Content           []struct{ Text string }
+		StructuredContent output `json:"structuredContent"`
 	}
 	Error *struct {
 		Code    int

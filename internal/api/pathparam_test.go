@@ -1,7 +1,9 @@
 package api_test
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"answerd/internal/llm/llmtest"
@@ -43,5 +45,39 @@ func TestPathParametersAreUnescaped(t *testing.T) {
 	}
 	if got := s.handler.RoutePattern(req); got != "/threads/{thread_id}" {
 		t.Errorf("route of %s: got %q, want /threads/{thread_id}", req.URL, got)
+	}
+}
+
+// Clients remove the segments . and .. from a path (RFC 3986, section 5.2.4), so no URL reaches such a thread.
+func TestThreadIDThatNoURLCanNameIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, nil)
+	for _, id := range []string{".", ".."} {
+		for _, c := range []struct{ path, body, field string }{
+			{"/answer", `{"question":"?","thread_id":"%s"}`, "/thread_id"},
+			{"/answer/stream", `{"question":"?","thread_id":"%s"}`, "/thread_id"},
+			{"/api/chat", `{"id":"%s","messages":[{"role":"user","parts":[{"type":"text","text":"?"}]}]}`, "/id"},
+			{"/agui", `{"threadId":"%s","runId":"r1","messages":[{"id":"m1","role":"user","content":"?"}],"tools":[],"context":[]}`, "/threadId"},
+			{"/v1/responses", `{"model":"scripted","input":"?","conversation":"%s"}`, "conversation"},
+			{"/v1/responses", `{"model":"scripted","input":"?","conversation":{"id":"%s"}}`, "conversation"},
+			{"/v1/chat/completions", `{"model":"scripted","messages":[{"role":"user","content":"?"}],"answerd":{"thread_id":"%s"}}`, "answerd.thread_id"},
+		} {
+			resp := s.do(t, "POST", c.path, fmt.Sprintf(c.body, id))
+			field := ""
+			if strings.HasPrefix(c.path, "/v1/") {
+				if e := decodeResponse[openAIError](t, resp, 400); e.Error.Param != nil {
+					field = *e.Error.Param
+				}
+			} else if p := wantProblem(t, resp, 400, "invalid_request"); len(p.Errors) == 1 {
+				field = p.Errors[0].Pointer
+			}
+			if field != c.field {
+				t.Errorf("POST %s with the thread %q names the field %q, want %q", c.path, id, field, c.field)
+			}
+		}
+	}
+	query := s.do(t, "GET", "/answer/stream?question=What&thread_id=..", "")
+	if p := wantProblem(t, query, 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != "/thread_id" {
+		t.Errorf("GET /answer/stream names %v, want /thread_id", p.Errors)
 	}
 }

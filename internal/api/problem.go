@@ -276,10 +276,10 @@ func authProblem(err error, metadata string) error {
 }
 
 // writeProblem answers r with the problem of err: below /v1/ in OpenAI's error format, else as a problem document. It
-// logs errors that the caller sees only as "internal", and callers that exceed a limit.
+// logs errors that the caller sees only as "internal", unless the caller has left, and callers that exceed a limit.
 func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p, known := problemFor(err)
-	if !known {
+	if !known && r.Context().Err() == nil {
 		h.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	h.logRateLimited(r.Context(), p, identity(r))
@@ -290,7 +290,8 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/") {
 		status, body := openAIError(p, r.URL.Path)
-		if status < http.StatusInternalServerError && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
+		mayRetry := status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || p.header.Get("Retry-After") != ""
+		if status < http.StatusInternalServerError && !mayRetry {
 			w.Header().Set("X-Should-Retry", "false") // the same request fails in the same way
 		}
 		writeJSON(w, status, "application/json", body)

@@ -267,12 +267,16 @@ func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	}
 	run := span.run
 	if run.Status() == event.StatusSuspended {
-		if run, err = h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errContextEnded) {
-			return err
+		run, err = h.cancelAndWait(r, run.ID)
+		if errors.Is(err, errContextEnded) {
+			return newProblem("conflict", "The response was cancelled and has not ended yet. Delete it again.").withRetryAfter()
+		}
+		if err != nil {
+			return missingResponse(err, "response_id")
 		}
 	}
 	if !run.Last.Terminal() {
-		return newProblem("conflict", "The response is in progress. Cancel it first.")
+		return newProblem("conflict", "The response is in progress. Cancel it, and delete it when it has ended.")
 	}
 	if err := h.deleteWithChildren(r.Context(), run); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -154,6 +155,24 @@ func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 	}
 	if s.Tools.CallCounts()["add"] != 0 {
 		t.Errorf("add was called %d times, want 0", s.Tools.CallCounts()["add"])
+	}
+}
+
+// The run is cancelled wherever it continues, so the same request succeeds once the run has ended.
+func TestDeleteResponseOfARunThatIsHandedOverMayBeRepeated(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Durable = true }, nil, addNeedsApproval)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x")), 200)
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	s.Drain(over)
+	resp := s.do(t, "DELETE", "/v1/responses/"+r.ID, "")
+	e := decodeResponse[openAIError](t, resp, 409)
+	if after, retry := resp.Header.Get("Retry-After"), resp.Header.Get("X-Should-Retry"); after == "" || retry != "" {
+		t.Errorf("Retry-After %q, X-Should-Retry %q, want a time and none: OpenAI's clients repeat a 409 by default", after, retry)
+	}
+	if want := "Delete it again"; !strings.Contains(e.Error.Message, want) {
+		t.Errorf("message %q, want %q in it", e.Error.Message, want)
 	}
 }
 

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/http"
 	"sync"
@@ -85,7 +84,7 @@ var closedChannel = func() <-chan struct{} {
 // streamRun writes the events of a run after pos as Server-Sent Events until the run ends or is suspended, the caller's
 // token expires, or the caller leaves. It is the only stream loop, for all formats. The run must exist. If the log no
 // longer has the events after pos, for example because a repeated request attaches to a long run, streamRun answers
-// 410.
+// 410; if the log cannot be read at the start, 503.
 //
 // complete reports that the stream has reached its end and the caller was still connected. A stream that cannot
 // continue is cut with a panic (http.ErrAbortHandler) and not ended, so that a reader without the terminal event knows
@@ -160,11 +159,15 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	}
 }
 
-// admitReader counts a reader of a run who needs the events after pos. If the log has dropped some, or the run has too
-// many readers, it answers with a problem, and ok is false. Otherwise release must be called when the stream has ended.
+// admitReader counts a reader of a run who needs the events after pos. If the log cannot be read or has dropped some
+// events, or the run has too many readers, it answers with a problem, and ok is false. Otherwise release must be called
+// when the stream has ended.
 func (h *Handler) admitReader(w http.ResponseWriter, r *http.Request, run string, pos int64) (release func(), ok bool) {
-	// Report dropped events now: after the header, a stream can only be cut.
-	if _, err := h.Log.After(r.Context(), run, pos); errors.Is(err, event.ErrGone) {
+	// Report errors of the log now: after the header, a stream can only be cut.
+	if _, err := h.Log.After(r.Context(), run, pos); err != nil {
+		if r.Method == http.MethodPost {
+			forbidSecondRun(w, r)
+		}
 		h.writeProblem(w, r, err)
 		return nil, false
 	}

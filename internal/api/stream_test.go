@@ -283,3 +283,37 @@ func TestPanicInAStreamCutsItWithoutATerminalEvent(t *testing.T) {
 		t.Errorf("the run ended with %s for the next reader, want final_answer", last)
 	}
 }
+
+// logThatCannotBeRead has runs whose events cannot be read.
+type logThatCannotBeRead struct{ event.Log }
+
+func (logThatCannotBeRead) After(context.Context, string, int64) (event.Page, error) {
+	return event.Page{}, event.ErrUnavailable
+}
+
+// After the header, a stream could only be cut, and the client would not know why.
+func TestStreamOfALogThatCannotBeReadIsRefusedBeforeItsHeader(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Log = logThatCannotBeRead{o.Log} })
+	run := strings.TrimPrefix(s.do(t, "POST", "/answer", `{"question":"What is 1 + 2?","background":true}`).Header.Get("Location"), "/runs/")
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/runs/" + run + "/events", ""},
+		{"GET", "/answer/stream?question=What", ""},
+		{"POST", "/answer/stream", question},
+		{"GET", "/api/chat/" + run + "/stream", ""},
+		{"POST", "/api/chat", `{"id":"c1","messages":[{"role":"user","parts":[{"type":"text","text":"What?"}]}]}`},
+		{"POST", "/agui", `{"threadId":"t1","runId":"r1","messages":[{"id":"m1","role":"user","content":"What?"}],"tools":[],"context":[]}`},
+		{"GET", "/v1/responses/" + run + "?stream=true", ""},
+		{"POST", "/v1/responses", `{"model":"scripted","input":"What?","stream":true}`},
+		{"POST", "/v1/chat/completions", `{"model":"scripted","messages":[{"role":"user","content":"What?"}],"stream":true}`},
+	} {
+		resp := s.do(t, c.method, c.path, c.body)
+		if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%s %s = %d with Retry-After %q, want 503 with one", c.method, c.path, resp.StatusCode, resp.Header.Get("Retry-After"))
+		}
+		startedRun := strings.HasPrefix(c.path, "/v1/") && c.method == "POST"
+		if retry := resp.Header.Get("X-Should-Retry"); startedRun && retry != "false" {
+			t.Errorf("%s %s has X-Should-Retry %q, want false: a retry would start a second run", c.method, c.path, retry)
+		}
+	}
+}

@@ -136,11 +136,11 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/api/chat": {ours: []string{"event", "agent", "agent/output", "sse", "api/typeerror"}},
 
-	"answerd/internal/api/responses": {ours: []string{"event", "agent", "agent/output", "sse", "api/typeerror"}},
+	"answerd/internal/api/responses": {ours: []string{"event", "agent", "agent/output", "agent/thread", "sse", "api/typeerror"}},
 
-	"answerd/internal/api/aisdk": {ours: []string{"event", "agent", "sse", "api/typeerror"}},
+	"answerd/internal/api/aisdk": {ours: []string{"event", "agent", "agent/thread", "sse", "api/typeerror"}},
 
-	"answerd/internal/api/agui": {ours: []string{"event", "agent", "sse", "api/typeerror"}},
+	"answerd/internal/api/agui": {ours: []string{"event", "agent", "agent/thread", "sse", "api/typeerror"}},
 
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool": {ours: []string{"event", "agent", "api/native"}},

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -89,6 +92,30 @@ func TestAskPrintsTheStructuredOutput(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil || string(got.Output) != `{"id":9007199254740993}` {
 		t.Errorf("got output %s, %v, want the value of the answer", got.Output, err)
+	}
+}
+
+// An export has the results of tools, which others on the machine must not read.
+func TestAskMakesTheFileOfAnExportPrivate(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("files have no mode")
+	}
+	file := filepath.Join(t.TempDir(), "run.json")
+	if err := os.WriteFile(file, []byte("an older export, which is longer than the new one"+strings.Repeat(".", 1000)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	url := serveRun(t, `start {"run_id":"run_1"}`, `final_answer {"answer":"a","metadata":{"model":"m"}}`)
+	s := New(Options{URL: url, Export: file, In: strings.NewReader(""), Out: &strings.Builder{}, Err: &strings.Builder{}})
+	defer s.Close()
+	if err := s.Ask(t.Context(), "?"); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode() != 0o600 || info.Size() > 1000 {
+		t.Errorf("got the mode %s and %d bytes, want %s and only the new export", info.Mode(), info.Size(), os.FileMode(0o600))
 	}
 }
 

@@ -21,17 +21,20 @@ const (
 	serversTimeout = time.Minute      // npx and uvx may download a server first
 )
 
-// exportRun downloads the export of a run that has ended, also of one that failed, and replaces the file
-// Options.Export by it.
+// exportRun downloads the export of a run that has ended, also of one that failed, and replaces the contents of the file
+// Options.Export by it. The file becomes private, because an export has the results of tools.
 func (s *Session) exportRun(ctx context.Context, run string) error {
 	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(run, "/export"), nil, nil)
 	if err != nil {
 		return fmt.Errorf("export the run: %w", err)
 	}
 	defer resp.Body.Close()
-	file, err := os.OpenFile(s.options.Export, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // private: an export has the results of tools
+	file, err := os.OpenFile(s.options.Export, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("write -export: %w", err)
+	}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // not a terminal or a pipe, such as /dev/stdout
+		_ = file.Chmod(0o600) // for a file that existed before; an error means that the file system has no modes
 	}
 	_, err = io.Copy(file, resp.Body)
 	if err = errors.Join(err, file.Close()); err != nil {

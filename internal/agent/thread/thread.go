@@ -297,3 +297,13 @@ func (c Call) result() (text string, ended bool) {
 	}
 	return string(c.Payload), true
 }
+
+// IDRule says which ids IsID accepts, for the errors of API formats.
+const IDRule = "must be 1 to 128 visible ASCII characters, and not . or .."
+
+// IsID reports whether the id of a thread in a request may be s. Ids are used in logs, headers and URLs, so they are
+// visible ASCII. Clients remove the segments . and .. from the path of a URL (RFC 3986, section 5.2.4).
+func IsID(s string) bool {
+	isHidden := func(r rune) bool { return r <= ' ' || r > '~' }
+	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, isHidden) && s != "." && s != ".."
+}

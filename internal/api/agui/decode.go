@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/thread"
 	"answerd/internal/api/typeerror"
 )
 
@@ -65,10 +66,10 @@ func Decode(data []byte) (Request, error) {
 	request.Interactive = true
 
 	switch {
-	case !isID(in.ThreadID):
-		return request, &Invalid{"threadId", "must be 1 to 128 visible ASCII characters"}
-	case !isID(in.RunID):
-		return request, &Invalid{"runId", "must be 1 to 128 visible ASCII characters"}
+	case !thread.IsID(in.ThreadID):
+		return request, &Invalid{"threadId", thread.IDRule}
+	case !thread.IsID(in.RunID):
+		return request, &Invalid{"runId", thread.IDRule}
 	case len(in.Messages) > maxMessages:
 		return request, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
@@ -98,11 +99,6 @@ func decodeError(body []byte, err error) error {
 		return &Invalid{field, "must not be a " + value}
 	}
 	return &Invalid{"", "the body is not a RunAgentInput"}
-}
-
-// isID reports whether s can be an id. Ids become part of URLs and logs, so they are visible ASCII.
-func isID(s string) bool {
-	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // readTools adds the tools that the client executes to the request.

@@ -50,15 +50,16 @@ func (q *Request) readResume(in []resumption) error {
 
 // PayloadField translates a JSON pointer for errors: from a field of the input of POST /runs/{run_id}/input, to which
 // InputFor translates a payload, to the same field in that payload. For example, /args/n becomes /editedArgs/n for an
-// approval, and /content/n becomes /n for an elicitation. /args/max always becomes /max, the field of a budget.
-func PayloadField(pointer string) string {
+// approval, /args/max becomes /max for a budget limit, and /content/n becomes /n for an elicitation.
+func PayloadField(kind, pointer string) string {
 	if rest, ok := strings.CutPrefix(pointer, "/content"); ok {
 		return rest
 	}
-	if rest, ok := strings.CutPrefix(pointer, "/args"); ok && rest != "/max" {
+	rest, ok := strings.CutPrefix(pointer, "/args")
+	if ok && kind == event.KindApproval {
 		return "/editedArgs" + rest
 	}
-	return strings.TrimPrefix(pointer, "/args")
+	return rest
 }
 
 // InputFor returns the answer as input for an interrupt of the given kind (event.KindApproval and so on). The payload of

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/thread"
 	"answerd/internal/api/typeerror"
 )
 
@@ -62,8 +63,8 @@ func Decode(data []byte) (Request, error) {
 	request.Interactive = true
 	request.ApprovalsDeclined = in.Approvals != nil && !*in.Approvals
 	switch {
-	case !ValidID(in.ID):
-		return request, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
+	case !thread.IsID(in.ID):
+		return request, &Invalid{"id", thread.IDRule}
 	case len(in.Agent) > maxID:
 		return request, &Invalid{"agent", "must be at most 128 bytes"}
 	case len(in.Messages) == 0 || len(in.Messages) > maxMessages:
@@ -86,11 +87,6 @@ func decodeError(body []byte, err error) error {
 		return &Invalid{field, "must not be a " + value}
 	}
 	return &Invalid{"", "the body is not a JSON object of this format"}
-}
-
-// ValidID reports whether s may be the id of a chat. Ids become part of URLs and logs, so they are visible ASCII.
-func ValidID(s string) bool {
-	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // regenerate is the trigger of a request for another answer to the last question. The messages of such a request are the

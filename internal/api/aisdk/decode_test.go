@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/thread"
 	"answerd/internal/api/aisdk"
 )
 
@@ -170,7 +171,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("error %T, want *Invalid", err)
 		case err != nil:
 			return
-		case !aisdk.ValidID(q.ThreadID):
+		case !thread.IsID(q.ThreadID):
 			t.Fatalf("thread %q, want a valid ID", q.ThreadID)
 		case q.MessageID == "" && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0:
 			t.Fatalf("request %+v, want a question or media", q)

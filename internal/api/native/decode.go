@@ -17,7 +17,6 @@ import (
 // Bounds of a request, in bytes and items, below the bound of the whole body.
 const (
 	maxModel    = 256
-	maxID       = 128
 	maxHistory  = 1024
 	maxCallback = 2048
 	maxList     = 256

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/thread"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -343,21 +344,15 @@ func (d *decoder) readName() string {
 	return s
 }
 
-// readID reads an identifier of 1 to maxID bytes. It allows only visible ASCII, because identifiers are used in logs,
-// headers and URLs.
+// readID reads an identifier of the form of a thread id (thread.IsID).
 func (d *decoder) readID() string {
 	value, ok := d.readKind('"', mustBeText)
 	if !ok {
 		return ""
 	}
 	s := unquoteString(value)
-	switch {
-	case s == "":
-		d.addError("must not be empty")
-	case len(s) > maxID:
-		d.addError(fmt.Sprintf("must not be longer than %d bytes", maxID))
-	case strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' }):
-		d.addError("must be visible ASCII characters")
+	if !thread.IsID(s) {
+		d.addError(thread.IDRule)
 	}
 	return s
 }

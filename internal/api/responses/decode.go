@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/output"
+	"answerd/internal/agent/thread"
 	"answerd/internal/api/typeerror"
 )
 
@@ -97,27 +98,21 @@ func (q *Request) readConversation(in body) error {
 	switch {
 	case in.PreviousID != "":
 		return &Invalid{"conversation", "cannot be used with previous_response_id"}
-	case !isConversationID(q.ConversationID):
-		return &Invalid{"conversation", "must be 1 to 128 visible ASCII characters"}
+	case !thread.IsID(q.ConversationID):
+		return &Invalid{"conversation", thread.IDRule}
 	}
 	q.ThreadID, q.ContinueThread = q.ConversationID, true
 	return nil
 }
 
-// isConversationID reports whether s can be the id of a thread. Ids become part of URLs and logs, so they are visible
-// ASCII.
-func isConversationID(s string) bool {
-	return s != "" && len(s) <= maxConversationID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
-}
-
 // readLimits reads the limits of the response and its metadata. A response in the background must be stored, because
 // its caller can only get it by retrieving it.
 func (q *Request) readLimits(in body) error {
-	limits := map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls}
-	for name, v := range limits {
-		if v != nil && *v < 1 {
-			return &Invalid{name, "must be positive"}
-		}
+	switch {
+	case in.MaxOutputTokens != nil && *in.MaxOutputTokens < 1:
+		return &Invalid{"max_output_tokens", "must be positive"}
+	case in.MaxToolCalls != nil && *in.MaxToolCalls < 1:
+		return &Invalid{"max_tool_calls", "must be positive"}
 	}
 	if bad := q.SetMetadata(in.Metadata); bad != nil {
 		return &Invalid{"metadata", bad.Detail}
@@ -148,12 +143,16 @@ func (in body) checkSupported() error {
 	if t := in.Truncation; t != nil && *t != "auto" && *t != "disabled" {
 		return &Invalid{"truncation", "must be auto or disabled"}
 	}
-	identifiers := map[string]*string{
-		"safety_identifier": in.SafetyIdentifier, "prompt_cache_key": in.PromptCacheKey, "user": in.User,
+	identifiers := []struct {
+		name  string
+		value *string
+	}{
+		{"model", &in.Model}, {"previous_response_id", &in.PreviousID},
+		{"safety_identifier", in.SafetyIdentifier}, {"prompt_cache_key", in.PromptCacheKey}, {"user", in.User},
 	}
-	for name, v := range identifiers {
-		if v != nil && len(*v) > maxIdentifier {
-			return &Invalid{name, fmt.Sprintf("must not be longer than %d bytes", maxIdentifier)}
+	for _, id := range identifiers {
+		if id.value != nil && len(*id.value) > maxIdentifier {
+			return &Invalid{id.name, fmt.Sprintf("must not be longer than %d bytes", maxIdentifier)}
 		}
 	}
 	return nil

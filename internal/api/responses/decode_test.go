@@ -269,3 +269,47 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Members that nothing else bounds are left out of the stored form too.
+func TestStoredRequestKeepsItsBound(t *testing.T) {
+	long := strings.Repeat("x", 300<<10)
+	for name, body := range map[string]string{
+		"text":          `"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object","description":"` + long + `"}}}`,
+		"reasoning":     `"reasoning":{"effort":"low","summary":"` + long + `"}`,
+		"allowed_tools": `"tools":[{"type":"mcp","server_label":"crm","allowed_tools":["` + long + `"]}]`,
+		"server_label":  `"tools":[{"type":"mcp","server_label":"` + long + `"}]`,
+		"metadata":      `"metadata":{"k":"` + strings.Repeat(`\u0001`, 1024) + `"}`,
+	} {
+		q, err := responses.Decode([]byte(`{"model":"m","input":"What?",` + body + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(q.EncodeStored()); n > 256<<10 {
+			t.Errorf("%s: got %d bytes, want at most %d", name, n, 256<<10)
+		}
+		if kept, _ := responses.DecodeStored(q.EncodeStored()); kept.Question != "What?" {
+			t.Errorf("%s: got the question %q, want it kept", name, kept.Question)
+		}
+	}
+	for _, name := range []string{"model", "previous_response_id"} {
+		_, err := responses.Decode([]byte(`{"input":"What?","` + name + `":"` + long + `"}`))
+		if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != name {
+			t.Errorf("%s of %d bytes: got %v, want an error about it", name, len(long), err)
+		}
+	}
+}
+
+func TestFirstOfSeveralErrorsIsAlwaysTheSame(t *testing.T) {
+	long := strings.Repeat("x", 600)
+	for body, want := range map[string]string{
+		`{"input":"?","max_tool_calls":0,"max_output_tokens":0}`:                                                   "max_output_tokens",
+		`{"input":"?","user":"` + long + `","safety_identifier":"` + long + `","prompt_cache_key":"` + long + `"}`: "safety_identifier",
+	} {
+		for range 50 {
+			_, err := responses.Decode([]byte(body))
+			if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != want {
+				t.Fatalf("Decode(%.60s) = %v, want an error about %s", body, err, want)
+			}
+		}
+	}
+}

@@ -10,10 +10,9 @@ import (
 
 // Bounds of a request, below the bound of the whole body.
 const (
-	maxItems          = 1024 // of the input
-	maxMedia          = 32   // images and files of one message
-	maxIdentifier     = 512  // bytes of safety_identifier, prompt_cache_key and user
-	maxConversationID = 128  // bytes
+	maxItems      = 1024 // of the input
+	maxMedia      = 32   // images and files of one message
+	maxIdentifier = 512  // bytes of model, previous_response_id, safety_identifier, prompt_cache_key and user
 )
 
 // Request holds a decoded body.

@@ -112,9 +112,9 @@ var NotStored = []byte(`{"face":"` + formatName + `","echo":{"store":false}}`)
 
 // EncodeStored returns the stored form of the request, from which DecodeStored makes a StoredRequest. To keep it within
 // maxStored, it leaves out as much as necessary, in this order: the images and files, the older half of the messages
-// again and again, most of what the response repeats, and the question. If that is not enough, the result is longer than
-// maxStored. q does not change, so the run gets the whole request; only a response that is retrieved or continued later
-// has less.
+// again and again, most of what the response repeats, the servers and their allowed_tools, and the question. The rest is
+// shorter than maxStored, because Decode bounds it. q does not change, so the run gets the whole request; only a response
+// that is retrieved or continued later has less.
 func (q *Request) EncodeStored() []byte {
 	stored := StoredRequest{
 		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo,
@@ -151,8 +151,10 @@ func (s *StoredRequest) shorten() bool {
 	switch {
 	case n > 0:
 		s.History = s.History[(n+1)/2:]
-	case s.Echo.Tools != nil || s.Echo.Instructions != "":
+	case len(s.Echo.Instructions)+len(s.Echo.Tools)+len(s.Echo.ToolChoice)+len(s.Echo.Reasoning)+len(s.Echo.Text) > 0:
 		s.Echo = Echo{Metadata: s.Echo.Metadata, Background: s.Echo.Background, Store: s.Echo.Store}
+	case s.ListedServers != nil || s.Tools != nil || s.ServerTools != nil:
+		s.ListedServers, s.Tools, s.ServerTools = nil, nil, nil
 	case s.Question != "":
 		s.Question = "" // the run's start event has the question too
 	default:

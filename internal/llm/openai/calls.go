@@ -180,9 +180,10 @@ func withoutRepetition(arguments string) string {
 const maxCallID = 8 << 10
 
 // uniqueID returns id, with a suffix such as "_2" if an announced call of this answer has the same id: some endpoints
-// give one id to two calls. An empty id, or one longer than maxCallID, is replaced by a random id.
+// give one id to two calls. An empty id, one longer than maxCallID, and one with U+0000, are replaced by a random id:
+// names that begin with U+0000 are reserved among the results of a run (package record).
 func (s *callSet) uniqueID(id string) string {
-	if id == "" || len(id) > maxCallID {
+	if id == "" || len(id) > maxCallID || strings.Contains(id, "\x00") {
 		return "call_" + rand.Text()
 	}
 	for n, candidate := 2, id; ; n++ {

@@ -112,6 +112,10 @@ var shapes = map[string]struct {
 			deltaChunk(`{"tool_calls":[{"index":2,"id":"a_2","function":{"name":"h","arguments":"{}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {}`, `start 1 a_2 g`, `args 1 {}`, `start 2 a_2_2 h`, `args 2 {}`, `call 0 a f {}`, `call 1 a_2 g {}`, `call 2 a_2_2 h {}`, `finish stop m-1`),
 	},
+	"calls: an id with U+0000": { // records of answerd begin with it
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"\u0000request 1 0","function":{"name":"f","arguments":"{}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 * f`, `args 0 {}`, `call 0 * f {}`, `finish stop m-1`),
+	},
 	"calls: name in pieces, id late": {
 		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"function":{"name":"get_"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"weather"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a get_weather`, `args 0 {}`, `call 0 a get_weather {}`, `finish stop m-1`),
