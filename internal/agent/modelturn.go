@@ -162,6 +162,9 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 		if err == nil {
 			err = s.appendPart(ctx, part)
 		}
+		if err == nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // The rest of the answer may have arrived already, and would be read without this.
+		}
 		if errors.Is(err, errOutputCut) {
 			return s.finishCut(ctx)
 		}
