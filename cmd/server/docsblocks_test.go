@@ -170,12 +170,12 @@ func TestReceiverOfTheWebhooksPageGetsTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp")
+	port := freePort(t)
+	address := "127.0.0.1:" + port
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 
 	environ := newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted")
 	var receiver string
-	_, port, _ := strings.Cut(address, ":")
 	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
 		code := strings.NewReplacer("127.0.0.1:8600", address, "8600", port).Replace(m[2])
 		switch m[1] {

@@ -188,14 +188,20 @@ func TestServerThatIsDownDoesNotStopTheService(t *testing.T) {
 	}
 }
 
-// closedAddress returns a URL at which no server listens.
+// closedAddress returns a URL at which no server listens until the end of the test: its port is that of the client's
+// end of a connection.
 func closedAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return "http://" + l.Addr().String() + "/mcp"
+	t.Cleanup(func() { l.Close() })
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return "http://" + client.LocalAddr().String() + "/mcp"
 }
 
 func TestServeFailsOnAPortInUse(t *testing.T) {
