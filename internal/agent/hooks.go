@@ -423,10 +423,10 @@ func (l *loop) mustCallInterruptHook(question *interrupt) bool {
 	return len(question.answer) == 0 && !hasReplied
 }
 
-// callInterruptHook asks the hook interrupt about a question to a person, in a new goroutine. If the hook ends the run,
-// it cancels the run's context with the *abortError. The run is not parked before the hook has replied, because only
-// the process that executes a run can ask the hook. The note NoteHookReplied is written after the reply, so that a
-// process that takes over asks again if the hook's decision is not in the log.
+// callInterruptHook asks the operator's hook "interrupt" what to do about question, in a new goroutine. If the hook
+// ends the run, it cancels the run's context with the *abortError. The run is not parked before the hook has replied,
+// because only the process that executes a run can ask the hook. The note NoteHookReplied is written after the reply,
+// so that a process that takes over asks again if the hook's decision is not in the log.
 func (l *loop) callInterruptHook(ctx context.Context, question *interrupt) {
 	r := l.run
 	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first

@@ -307,39 +307,42 @@ func (l *loop) approvedArgs(replayedCall *replay.Call) (args jsonText, edited bo
 	return res.Args, string(res.Args) != string(replayedCall.Approval.Args)
 }
 
-// replayedQuestion looks for the question rec among those that other processes have asked. It returns i if the question
-// is still open, and res if it was resolved. Both are nil if it was not asked, or was asked about arguments that the
-// call no longer has; such a question is withdrawn. Each open question is returned only once, and marked or removed in
-// the replayed state. The questions that are left open there at the end of the call are withdrawn (withdrawQuestions).
-func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, res *resolution, _ error) {
-	if rec.Kind == event.KindBudget {
-		i, res = l.replayedBudgetQuestion(rec.Limit)
-		return i, res, nil
+// replayedQuestion looks in the replayed state for wanted, a question that this process is about to ask, because another
+// process may have asked it before. It returns open if the question still waits for an answer, and resolved if it was
+// resolved. Both are nil if this process has to ask it. An approval that was asked for other arguments than the call has
+// now is withdrawn first.
+//
+// Each open question is returned only once, and marked or removed in the replayed state. The questions of a call that are
+// still there when the call ends are withdrawn by withdrawQuestions.
+func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
+	if wanted.Kind == event.KindBudget {
+		open, resolved = l.replayedBudgetQuestion(wanted.Limit)
+		return open, resolved, nil
 	}
-	c := l.replayed.Call(rec.CallID)
-	if c == nil {
-		return nil, nil, nil
+	call := l.replayed.Call(wanted.CallID)
+	if call == nil {
+		return nil, nil, nil // the process before this one did not begin the call
 	}
-	if rec.ChildRunID != "" {
-		i, res = l.replayedRelay(c, rec.ID)
-		return i, res, nil
+	if wanted.ChildRunID != "" {
+		open, resolved = l.replayedRelay(call, wanted.ID)
+		return open, resolved, nil
 	}
-	if rec.Kind == event.KindElicitation {
-		i, res = l.replayedElicitation(c, rec.ID)
-		return i, res, nil
+	if wanted.Kind == event.KindElicitation {
+		open, resolved = l.replayedElicitation(call, wanted.ID)
+		return open, resolved, nil
 	}
-	if c.Approval == nil { // rec asks for an approval
-		return nil, nil, nil
+	approval := call.Approval
+	if approval == nil {
+		return nil, nil, nil // the process before this one did not ask for the approval
 	}
-	if c.Approval.ArgsSHA256 != rec.ArgsSHA256 {
-		return nil, nil, l.withdrawQuestions(ctx, c)
+	if approval.ArgsSHA256 != wanted.ArgsSHA256 {
+		return nil, nil, l.withdrawQuestions(ctx, call)
 	}
-	if res = l.approvalResolution(c); res != nil {
-		return nil, res, nil
+	if resolved = l.approvalResolution(call); resolved != nil {
+		return nil, resolved, nil
 	}
-	i = reopenedInterrupt(*c.Approval)
-	c.Approval = nil
-	return i, nil, nil
+	call.Approval = nil
+	return reopenedInterrupt(*approval), nil, nil
 }
 
 // reopenedInterrupt returns a question that another process has asked, marked as asked.

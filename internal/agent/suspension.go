@@ -129,9 +129,9 @@ func (s *suspension) releaseTurn(changed chan struct{}) {
 	close(changed)
 }
 
-// openInterrupts counts questions as open and appends the events of those that the log does not have yet. If all calls
-// then wait, it suspends the run, once for all questions. It skips nil elements. It leaves out elicitations beyond
-// maxElicitations, whose isAsked stays false. The error is that of the log.
+// openInterrupts asks questions: it adds them to s.open and appends the events of those that the log does not have yet.
+// If all calls then wait for answers, it suspends the run, once for all questions. It ignores nil elements, and does not
+// ask elicitations beyond maxElicitations: their isAsked stays false. The error is that of the log.
 func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error {
 	if s.run.agent.Repeat == nil {
 		return s.openTogether(ctx, all)

@@ -298,8 +298,8 @@ func parseResponseQuery(raw string) (stream bool, skip int, err error) {
 }
 
 // cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response when the run has ended,
-// or as it is after cancelWait. It reads the events only after it has cancelled the run, so that a run whose first
-// events the log has dropped can be cancelled too; the answer is then 404.
+// or as it is after cancelWait. It cancels the run before it reads the events. So a run whose first events the log has
+// dropped is cancelled too, although the answer is 404, because its response cannot be built without these events.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err != nil {

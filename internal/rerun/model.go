@@ -103,7 +103,8 @@ func (r *runState) endUnfinished(ctx context.Context, n int, yield func(llm.Part
 	}
 }
 
-// endTurn gives the end of an answer.
+// endTurn yields the last parts of the recorded answer t: its usage, if that was recorded, and its finish. The model in
+// the finish is the one that the run's final_answer names, "" if the run has none.
 func (r *runState) endTurn(t turn, yield func(llm.Part, error) bool) {
 	if u := t.end.Usage; u != nil && !yield(llm.Usage{Input: u.InputTokens, Output: u.OutputTokens, Total: u.TotalTokens}, nil) {
 		return

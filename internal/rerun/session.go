@@ -61,9 +61,10 @@ type action struct {
 	do    func(ctx context.Context)
 }
 
-// attach returns the state of a run, and creates it when the run first needs one. For a child run it then also starts
-// driveRun; the caller does that for the first run. A child that the recording does not have gets an empty recording,
-// so that all of its events are differences.
+// attach returns the state of a run, and creates it when the run first needs one. With the state of a child run it
+// starts the goroutine that drives the child (driveRun); the caller does that for the first run. A child that the
+// recording does not have gets an empty recording, so that all of its events are differences. Goroutines that wait for
+// the run to be attached are woken by s.attached.
 func (s *session) attach(executing record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +239,8 @@ func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error)
 	}
 }
 
-// performActions performs the actions that are due when the run has a number of events, and removes them from r.actions.
+// performActions performs the actions that are due when the run has a number of events, and removes them from
+// r.actions.
 func (r *runState) performActions(ctx context.Context, eventCount int64) {
 	for len(r.actions) > 0 && r.actions[0].after <= eventCount {
 		next := r.actions[0]
@@ -332,7 +334,8 @@ func (r *runState) planEnd(i int) {
 	}
 }
 
-// planAnswer plans the answer of a person, or the end of the time for an answer, if e resolves a question because of it.
+// planAnswer plans the answer of a person, or the end of the time for an answer, if e resolves a question because of
+// it.
 func (r *runState) planAnswer(e event.Event) {
 	_, resolved := replay.InterruptOf(e)
 	if resolved == "" {

@@ -165,9 +165,9 @@ func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginni
 	return begin, true, nil
 }
 
-// addSettings adds to doc the settings of the agent and the definitions of the tools. hash is that of the
-// sharedContext, which has them. found is false if the log does not keep the sharedContext any more. A tool whose
-// definition is not kept is left out. doc.Missing lists both.
+// addSettings adds to doc the settings of the agent and the definitions of the tools, which the sharedContext with that
+// hash has. found is false if the log does not keep the sharedContext any more. A tool whose definition is not kept is
+// left out. doc.Missing says what the log does not keep.
 func (r *Recorder) addSettings(ctx context.Context, doc *export.Document, hash string) (found bool, _ error) {
 	var shared sharedContext
 	found, err := r.readDefinition(ctx, hash, &shared)

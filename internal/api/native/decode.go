@@ -105,8 +105,8 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	return r, body, d.finishBody()
 }
 
-// bodyMember returns the value that the parameter name of a query has as a member of the body: a list of all values, or
-// the first of them. It returns nil for a name that is not a parameter.
+// bodyMember converts the values of a query parameter to the member of the body with the same name: a list of all values,
+// or the first of them. It returns nil if the native API has no such parameter.
 func bodyMember(name string, values []string) (member any, isList bool) {
 	switch name {
 	case "servers", "tools":
@@ -117,7 +117,7 @@ func bodyMember(name string, values []string) (member any, isList bool) {
 		if n, ok := agent.ParseJSONInteger(values[0]); ok {
 			return n, false
 		}
-		return values[0], false // readRequest refuses this string
+		return values[0], false // a string, which the decoder of the body refuses as max_turns
 	}
 	return nil, false
 }

@@ -120,9 +120,9 @@ func collectItems(events []event.Event) *runItems {
 	return items
 }
 
-// appendItem adds the item with that kind and name to the history. It returns false if the run has no item of that id.
-// It adds nothing for reasoning, tool lists and approvals, which the model does not get again, nor for an item that the
-// run has begun and not completed.
+// appendItem adds the item with that kind and name to the history. It returns false if the run has no such item. It
+// returns true and adds nothing for an item that the run has begun and not completed, and for reasoning, lists of tools
+// and approvals, which the model does not get again.
 func (q *Request) appendItem(items *runItems, kind, name string) bool {
 	switch kind {
 	case "msg":
@@ -140,7 +140,7 @@ func (q *Request) appendItem(items *runItems, kind, name string) bool {
 			q.addServerCall(c, items.results[name])
 			return true
 		}
-	case "rs", "mcpl", "mcpr", "mcpa":
+	case "rs", "mcpl", "mcpr", "mcpa": // reasoning, a list of tools, an approval request, its response
 		return true
 	}
 	return items.begun[kind+"_"+name]

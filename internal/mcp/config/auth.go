@@ -319,23 +319,22 @@ func isClientMetadataURL(rawURL string) bool {
 	return err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && u.Fragment == "" && len(u.Path) >= 2
 }
 
-// checkEndpoints returns the first mistake in the URLs to which tokens and browsers are sent, or
-// nil.
+// checkEndpoints returns the first mistake in the URLs of the authorization server, of the callers' identity provider and
+// of the redirect, or nil.
 func (g *Grant) checkEndpoints(authType AuthType) *fieldError {
-	hasIssuer, hasTokenURL := g.Issuer != "", g.TokenURL != ""
-	var err error
-	if hasIssuer != hasTokenURL {
-		err = token.CheckTokenEndpoint(g.Issuer, g.TokenURL)
-	}
 	switch {
-	case !hasIssuer && !hasTokenURL && authType == AuthExchange:
-		return fieldErrorf("auth", "needs issuer or tokenUrl")
-	case hasIssuer && hasTokenURL:
+	case g.Issuer != "" && g.TokenURL != "":
 		return fieldErrorf("auth", "has both issuer and tokenUrl")
-	case err != nil && hasIssuer:
-		return fieldErrorf("auth.issuer", "cannot be used: %s", err)
-	case err != nil:
-		return fieldErrorf("auth.tokenUrl", "cannot be used: %s", err)
+	case g.Issuer != "":
+		if err := token.CheckTokenEndpoint(g.Issuer, ""); err != nil {
+			return fieldErrorf("auth.issuer", "cannot be used: %s", err)
+		}
+	case g.TokenURL != "":
+		if err := token.CheckTokenEndpoint("", g.TokenURL); err != nil {
+			return fieldErrorf("auth.tokenUrl", "cannot be used: %s", err)
+		}
+	case authType == AuthExchange:
+		return fieldErrorf("auth", "needs issuer or tokenUrl")
 	}
 	for _, endpoint := range []struct{ field, name, url string }{
 		{"auth.idpTokenUrl", "the token URL", g.IdPTokenURL}, {"auth.redirectUrl", "the redirect URL", g.RedirectURL},

@@ -20,10 +20,10 @@ type Source struct {
 	id auth.Identity // as principalOf returns it
 }
 
-// Send sends the request r through next with a token of the user. It requests a token if there is none and that needs
-// no sign-in; a first request to learn where to request one has no token. After a refusal with 401 or 403, Send sends
-// the request again, maxSends times in all, if a new token, a renewed token or a token of more scopes may help. Send
-// changes r, which must have GetBody or no body.
+// Send sends the request r through next with a token of the user. If there is no token, it requests one, unless the user
+// would have to sign in for it. The first request of all has no token, because its refusal says where tokens are issued.
+// After a refusal with 401 or 403, Send sends the request again, maxSends times in all, if another token may help: a new
+// one, a renewed one, or one with more scopes. Send changes r, which must have GetBody or no body.
 //
 // Send returns the server's last response, which may be a refusal. The error is an *Error if the server did not carry
 // out the request, with ErrConsent in its chain if the user must sign in; or it is an error of next.

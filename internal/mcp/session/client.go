@@ -41,7 +41,7 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	}
 	var receive sdk.MethodHandler // the SDK's handler of the server's requests, with our middleware
 	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		receive = keepEmptyContent(nameRefusals(next, log))
+		receive = keepEmptyContent(markRefusals(next, log))
 		if !sampling {
 			receive = refuseSampling(receive, log)
 		}
@@ -68,9 +68,10 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 	}
 }
 
-// nameRefusals returns a handler that passes all requests to next. If next refuses the parameters of a request, the
-// handler logs that, and the error says that it is answerd's: servers repeat it as the failure of the call.
-func nameRefusals(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
+// markRefusals returns a handler that passes all requests of the server to next. If next refuses the parameters of a
+// request, the handler logs that and marks the error as answerd's refusal (transport.RefusedRequest), because many
+// servers return the text of the error as the failure of the tool call.
+func markRefusals(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
 		refusal, ok := errors.AsType[*jsonrpc.Error](err)

@@ -13,9 +13,9 @@ import (
 // fieldTypes are the types that a field of a form may have (2025-11-25 client/elicitation, PrimitiveSchemaDefinition).
 var fieldTypes = []string{"string", "number", "integer", "boolean", "array"}
 
-// plainForm returns a form as MCP defines it: fields of fieldTypes, and lists with choices. Some servers write a field
-// that may be left out as one that may be null, such as the Python SDK 1 for Optional[str]; it becomes a field of its
-// other type, because MCP's forms have no null. The fields keep their order.
+// plainForm returns a form as MCP defines it: fields of fieldTypes, and lists with choices, in the order of form. MCP's
+// forms have no null, but some servers write an optional field as one that may be null: the Python SDK 1 does so for
+// Optional[str]. Such a field gets its other type. The error names a field that MCP does not allow.
 func plainForm(form json.RawMessage) (json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(form, &members); err != nil {
@@ -43,7 +43,8 @@ func plainForm(form json.RawMessage) (json.RawMessage, error) {
 	if failure != nil || !changed {
 		return form, failure
 	}
-	members["properties"] = slices.Concat([]byte("{"), fields.Bytes()[1:], []byte("}"))
+	withoutComma := fields.Bytes()[1:]
+	members["properties"] = slices.Concat([]byte("{"), withoutComma, []byte("}"))
 	return json.Marshal(members)
 }
 

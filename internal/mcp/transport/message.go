@@ -49,40 +49,42 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := decodeID(parts.id)
-	if err == nil && string(parts.version) != `"2.0"` {
-		err = errors.New("it is not JSON-RPC 2.0")
+	id, headErr := decodeID(parts.id)
+	if headErr == nil && string(parts.version) != `"2.0"` {
+		headErr = errors.New("it is not JSON-RPC 2.0")
 	}
 	if parts.method == nil || isNull(parts.method) {
-		return decodeResponse(parts, id, err)
+		return decodeResponse(parts, id, headErr)
+	}
+	if headErr != nil {
+		return nil, headErr
 	}
 	method, isText := wire.Text(parts.method)
-	if err == nil && !isText {
-		err = errors.New("its method is not a string")
-	}
-	if err != nil {
-		return nil, err
+	if !isText {
+		return nil, errors.New("its method is not a string")
 	}
 	return &jsonrpc.Request{ID: id, Method: method, Params: parts.params}, nil
 }
 
-// decodeResponse returns the response in parts for decodeMessage. err is what is wrong with the id or the
-// version. A valid response may have no id if it is an error: then the server could not read the id of the request
-// (JSON-RPC section 5).
-func decodeResponse(parts messageParts, id jsonrpc.ID, err error) (jsonrpc.Message, error) {
+// decodeResponse decodes a message without a method, which should be a response. headErr says that its id or its
+// version is wrong. A response that has an id and a version is returned also with headErr, and if its error does not
+// decode; with any other error the message is nil. An error response may have no id, because the server could not read
+// the id of the request (JSON-RPC section 5).
+func decodeResponse(parts messageParts, id jsonrpc.ID, headErr error) (jsonrpc.Message, error) {
 	id = ownID(id)
-	isOnlyError := err == nil && bytes.HasPrefix(parts.rpcError, []byte("{")) && parts.result == nil
-	isResponse := id.IsValid() || isOnlyError
+	isErrorWithoutID := headErr == nil && bytes.HasPrefix(parts.rpcError, []byte("{")) && parts.result == nil
+	isResponse := id.IsValid() || isErrorWithoutID
 	if !isResponse || parts.version == nil {
-		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
+		return nil, errors.Join(errors.New("it is neither a request nor a response"), headErr)
 	}
 	if parts.rpcError == nil || isNull(parts.rpcError) {
-		return &jsonrpc.Response{ID: id, Result: limitDepth(parts.result)}, err
+		return &jsonrpc.Response{ID: id, Result: limitDepth(parts.result)}, headErr
 	}
 	answer := &serverError{}
-	if err == nil {
-		err = json.Unmarshal(parts.rpcError, &answer.rpc)
+	if headErr != nil {
+		return &jsonrpc.Response{ID: id, Error: answer}, headErr
 	}
+	err := json.Unmarshal(parts.rpcError, &answer.rpc)
 	return &jsonrpc.Response{ID: id, Error: answer}, err
 }
 

@@ -166,9 +166,9 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 	return msg
 }
 
-// endSubscription fails the subscription that params, of a notifications/cancelled of the server, name: the
-// server need not answer it (2026-07-28 basic/patterns/cancellation). It returns false if params do not name
-// a pending subscription.
+// endSubscription ends a subscription that the server has cancelled, and that it need not answer then (2026-07-28
+// basic/patterns/cancellation). params are those of its notification "notifications/cancelled". endSubscription returns
+// false if they name no pending subscription.
 func (c *streamConn) endSubscription(params json.RawMessage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
