@@ -17,12 +17,15 @@ func TestReadFollowsABranchToOtherPages(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		turns      []Turn // of run_1, run_2 …
+		damaged    int    // the number of the run whose turn cannot be decoded, or 0
 		after      string
 		want       string // the questions
 		wantNewest bool
 	}{
-		{"newest", []Turn{{Question: "1"}, {Question: large}, {Question: large}, {Question: large}, {Question: "5", After: "run_1"}}, "run_5", "1 5", true},
-		{"first turn of the last page", make([]Turn, maxPages*maxTurns+1), "run_2", " ", false},
+		{"newest", []Turn{{Question: "1"}, {Question: large}, {Question: large}, {Question: large}, {Question: "5", After: "run_1"}}, 0, "run_5", "1 5", true},
+		{"first turn of the last page", make([]Turn, maxPages*maxTurns+1), 0, "run_2", " ", false},
+		// The damaged turn may have continued any turn, so the branch ends there.
+		{"damaged", []Turn{{Question: "1"}, {Question: "2"}, {Question: "3"}, {Question: "4", After: "run_2"}}, 2, "run_4", "4", true},
 	} {
 		log := memory.New(memory.Options{})
 		defer log.Close()
@@ -33,7 +36,11 @@ func TestReadFollowsABranchToOtherPages(t *testing.T) {
 			if _, err := s.Begin(t.Context(), run, "?"); err != nil {
 				t.Fatal(err)
 			}
-			if err := log.EndTurn(t.Context(), owner, "thr_a", run.ID, turn.Encode()); err != nil {
+			data := turn.Encode()
+			if i+1 == test.damaged {
+				data = []byte("{}")
+			}
+			if err := log.EndTurn(t.Context(), owner, "thr_a", run.ID, data); err != nil {
 				t.Fatal(err)
 			}
 		}
