@@ -57,8 +57,8 @@ const maxTrimTries = 4
 // that the model is offered no tools. If the log already has the step, modelTurn restores it instead.
 //
 // The event step_end decides whether the step has happened. A process that takes over a run without the event resets
-// the step and asks the model again. So whatever later steps need of this step is stored before step_end, in events or
-// in notes.
+// the step and asks the model again. So everything that later steps need of this step is stored before step_end, in
+// events or in notes.
 func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply, error) {
 	tools := l.offeredTools(final)
 	if s := l.replayed.Step(l.step + 1); s != nil {

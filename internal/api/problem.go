@@ -302,8 +302,8 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 
 // openAIError returns the status and the body of a problem in OpenAI's format, for a request to path. In that format, a
 // model that does not exist is 404, a conversation that is too long for the model is 400, and a model that is rate
-// limited is 429. It has room for one wrong parameter, so only the first field of p.Errors is named; the fields of an
-// invalid output are all in the message.
+// limited is 429. The format names one wrong parameter, so only the first field of p.Errors is in the body. The
+// message about an invalid output has all fields.
 func openAIError(p *problem, path string) (status int, body any) {
 	conversation := "input"
 	if strings.HasPrefix(path, "/v1/chat/") {

@@ -161,7 +161,8 @@ func claimValues(claims map[string]json.RawMessage, name string) []string {
 	return values
 }
 
-// claimAt returns the member within the claims that pointer leads to, or nil if there is none. pointer begins with "/".
+// claimAt returns the member of the claims at pointer, a JSON pointer (RFC 6901) that begins with "/". It returns nil if
+// the claims do not have the member.
 func claimAt(claims map[string]json.RawMessage, pointer string) json.RawMessage {
 	unescape := strings.NewReplacer("~1", "/", "~0", "~")
 	members := strictjson.Object(claims)

@@ -63,8 +63,8 @@ type InputPage struct {
 
 // Inbox is the part of a log that carries answers and requests to a run's executor, from any process to any process.
 type Inbox interface {
-	// AddInput adds an input to a run, and wakes the run if it is parked. The first input with an id counts, whatever
-	// process it comes from; for a later one AddInput returns ErrDuplicateInput. It returns ErrEnded after the terminal
+	// AddInput adds an input to a run, and wakes the run if it is parked. The first input with an id counts, from
+	// any process; for a later one AddInput returns ErrDuplicateInput. It returns ErrEnded after the terminal
 	// event, ErrNotFound if id is not a ValidID, and ErrTooLarge if data exceeds MaxResult.
 	AddInput(ctx context.Context, run, id string, data []byte) error
 	// Inputs returns the inputs of a run with positions after the given one; 0 is before the first.

@@ -21,7 +21,7 @@ func (e *OrderError) Error() string {
 const OpenAtEnd = "The run ended before this call did."
 
 // Writer appends the events of one run and enforces the order of the package comment, in one place for all logs. It
-// refuses an event that would break the order, and closes whatever is open before a terminal event. Its methods may be
+// refuses an event that would break the order, and closes what is open before a terminal event. Its methods may be
 // called concurrently, because the calls of a turn run at the same time.
 type Writer struct {
 	log Log

@@ -114,7 +114,7 @@ func (o *Output) repeatsItself() bool {
 	text := o.tail[len(o.tail)-loopBytes:]
 	for period := 1; period <= maxPeriod; period++ {
 		if bytes.Equal(text[period:], text[:len(text)-period]) {
-			return period >= minPeriod // A shorter one is no loop, and neither are its multiples.
+			return period >= minPeriod // The shortest period counts: a text of one letter repeats itself every 16 bytes, too.
 		}
 	}
 	return false

@@ -11,8 +11,8 @@
 //	d.Drain(ctx)
 //
 // A delivery is stored as a run of its own in the event log, with one event and a job, before the terminal event of the
-// run that it is about. So it is as durable as that event. Between attempts the job is parked, and whatever process
-// claims it makes the next attempt. A process that dies between the two appends leaves a delivery about an end that may
+// run that it is about. So it is as durable as that event. Between attempts the job is parked, and the process
+// that claims it makes the next attempt. A process that dies between the two appends leaves a delivery about an end that may
 // never come, so a claimed delivery is compared with the end that the log has.
 //
 // An attempt succeeds with a 2xx. Others follow for a day: the first within 5 s, then after about the

@@ -35,7 +35,7 @@ const (
 	timestampHeader = "Webhook-Timestamp"
 )
 
-// sender sends attempts. It follows no redirects, which would carry an answer to whatever host a receiver names.
+// sender sends attempts. It follows no redirects, which would let a receiver send an answer to any host.
 type sender struct {
 	secret func() auth.Secret
 	// configured is for Options.URL, which may be at any address; proxies from the environment are used.

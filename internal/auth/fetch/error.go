@@ -63,10 +63,13 @@ func transportError(subject string, err error) *Error {
 // errNotHTTP is the error of Cause that replaces one whose text may quote the reply.
 var errNotHTTP = errors.New("the reply is not HTTP, the connection was closed early, or a proxy refused it")
 
-// Cause returns err, an error of a http.RoundTripper, for the log if it is of a kind whose text has no byte of the
-// reply, and a fixed error otherwise. net/http quotes a reply that is not HTTP, and such a reply may repeat the request
-// with its keys. The result for nil is nil.
+// Cause returns err, an error of an http.RoundTripper or nil, if the text of its kind never quotes the reply. Otherwise
+// it returns a fixed error, which can be logged: net/http quotes a reply that is not HTTP, and such a reply may repeat the
+// request with its keys.
 func Cause(err error) error {
+	if err == nil {
+		return nil
+	}
 	for _, known := range []error{context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, http.ErrSchemeMismatch} {
 		if errors.Is(err, known) {
 			return err
@@ -75,14 +78,14 @@ func Cause(err error) error {
 	_, isNetwork := errors.AsType[net.Error](err) // such as a refused connection, or a timeout of net/http
 	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, isNotTLS := errors.AsType[tls.RecordHeaderError](err)
-	if err == nil || isNetwork || isCertificate || isNotTLS {
+	if isNetwork || isCertificate || isNotTLS {
 		return err
 	}
 	return errNotHTTP
 }
 
-// Transport is a http.RoundTripper that returns Cause of its errors. It belongs below a transport for traces, which
-// records errors.
+// Transport is an http.RoundTripper that returns Cause of its errors. A transport that records errors in traces must wrap
+// it, and not be wrapped by it.
 type Transport struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

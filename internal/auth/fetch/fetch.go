@@ -1,6 +1,7 @@
 // Package fetch sends requests to identity providers and secret stores: for keys, metadata and
 // tokens. Requests are bounded in time and size and do not follow redirects. Errors never quote the
-// reply. A Cache sends one request at a time, no matter how many callers wait.
+// reply; with Cause and Transport, other packages keep replies out of their errors as well. A Cache sends
+// one request at a time, no matter how many callers wait.
 //
 //	client := fetch.NewClient(nil)
 //	reply, err := fetch.Get(ctx, client, url, "the key set endpoint", 256<<10)
