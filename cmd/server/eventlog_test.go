@@ -137,11 +137,14 @@ func TestCheckTestsTheEventLog(t *testing.T) {
 		"nats://canary:canary@" + strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp"): "event log on NATS: failed: connect to the event log: the log is not available: no server accepts connections there",
 		"nats://canary:canary@host.invalid": "failed: connect to the event log: the log is not available: the host name is not known",
 	} {
-		out := &syncBuffer{}
-		err := run(t.Context(), []string{"check"}, w.environment("EVENTS_URL", url), out, io.Discard)
-		if !strings.Contains(out.String(), want) || (err != nil) != strings.Contains(want, "failed") || strings.Contains(out.String(), "canary") {
-			t.Errorf("check: %v, %s, want %q without secrets", err, out, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			out := &syncBuffer{}
+			err := run(t.Context(), []string{"check"}, w.environment("EVENTS_URL", url), out, io.Discard)
+			if !strings.Contains(out.String(), want) || (err != nil) != strings.Contains(want, "failed") || strings.Contains(out.String(), "canary") {
+				t.Errorf("check: %v, %s, want %q without secrets", err, out, want)
+			}
+		})
 	}
 }
 

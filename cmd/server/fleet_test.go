@@ -159,6 +159,15 @@ func newNATS(t testing.TB) string {
 	}).ClientURL()
 }
 
+// skipUnlessDurable skips a test unless ANSWERD_TEST_DURABLE is set, as make durable and make race do: make test has a
+// minute.
+func skipUnlessDurable(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ANSWERD_TEST_DURABLE") == "" {
+		t.Skip("starts many processes; make durable runs it")
+	}
+}
+
 // startReplicas starts n replicas on a log; "" is a NATS server of their own.
 func startReplicas(t testing.TB, n int, eventsURL string, more ...string) *replicas {
 	t.Helper()

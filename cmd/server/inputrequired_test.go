@@ -13,6 +13,7 @@ import (
 // S0.6: what a 2026-07-28 server asks is answered after a kill -9, by another replica or by the same
 // process started again, once, and the call is made once.
 func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	for name, where := range map[string]struct {
 		log      string
@@ -65,6 +66,7 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 // A replica is killed around the moment of the answer. The call is then made once, or it ends as
 // unknown_outcome.
 func TestInputRequiredIsSentOnceWhenReplicasAreKilled(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 

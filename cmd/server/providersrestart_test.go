@@ -14,6 +14,7 @@ import (
 // Runs on each endpoint that refuses requests without its own members are interrupted in every way
 // that a run survives. Their later requests still have these members.
 func TestProviderMembersSurvive(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	file := func(t *testing.T) string { return "file:" + t.TempDir() }
 

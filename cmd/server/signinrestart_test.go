@@ -71,6 +71,7 @@ func (j *runReader) resultOf(t *testing.T) string {
 // comes back to another replica, or to the same one started again: the run continues there, and the sign-in
 // serves all later calls. Nothing secret can be read in the log's files, in events and in log lines.
 func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	for name, replicas := range map[string]int{"another replica": 2, "started again": 1} {
 		t.Run(name, func(t *testing.T) {

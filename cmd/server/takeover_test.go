@@ -40,6 +40,7 @@ func forEach(t *testing.T, n int, f func(i int) error) {
 // A client that is cut at random points, and goes to another replica each time, reads
 // every event once and in order. ANSWERD_TEST_RUNS of them.
 func TestReaderThatChangesReplicasMissesNothing(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	runs := countFromEnv("ANSWERD_TEST_RUNS", 40)
@@ -59,6 +60,7 @@ func TestReaderThatChangesReplicasMissesNothing(t *testing.T) {
 
 // A run is not abandoned that is read on another replica than the one that executes it.
 func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, "", "DISCONNECT_GRACE=500ms", "MAX_TURNS=30"), longContext(t)
 	j := f.newRunReader("far", strings.Repeat("work ", 20), 0)
@@ -78,6 +80,7 @@ func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 // A question asked on replica A is answered on replica B, once. While it waits, no replica executes
 // the run.
 func TestApprovalIsAcceptedByAnyReplica(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	forEach(t, 8, func(i int) error {
@@ -149,6 +152,7 @@ func TestCancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
 // A replica that gets SIGTERM hands its runs over: no reader misses an event, only the interrupted
 // step runs again, and new questions are refused with 503.
 func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, "", "DRAIN_TIMEOUT=0s"), longContext(t)
 	const runs = 20
@@ -348,6 +352,7 @@ func TestTakeoverOfAKilledProcessFromTheFileLog(t *testing.T) {
 // A replica that cannot reach the log while others can loses its runs to them. When it
 // can again, nothing of what it has to say gets in, and nothing is done twice.
 func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	nats := newNATS(t)
 	gate := eventtest.StartProxy(t, nats)

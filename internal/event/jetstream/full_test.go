@@ -92,6 +92,7 @@ func TestFullLogOnDiskDeletesRunsByShare(t *testing.T) {
 }
 
 func TestFullLogOnServerDeletesRunsByShare(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	log := openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease, MaxBytes: fairMaxBytes})
 	eventtest.Fairness(t, fairCapacity, func(*testing.T) event.Log { return log })
@@ -99,6 +100,7 @@ func TestFullLogOnServerDeletesRunsByShare(t *testing.T) {
 
 // Two instances share the log, and both make space.
 func TestFullLogOfTwoInstancesDeletesRunsByShare(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	url := startCluster(t)
 	eventtest.Fairness(t, fairCapacity, func(t *testing.T) event.Log {
@@ -107,6 +109,7 @@ func TestFullLogOfTwoInstancesDeletesRunsByShare(t *testing.T) {
 }
 
 func TestFullLogDeletesRunsByShareAfterARestart(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	dir := t.TempDir()
 	var before *jetstream.Log
@@ -122,6 +125,7 @@ func TestFullLogDeletesRunsByShareAfterARestart(t *testing.T) {
 }
 
 func TestFullLogOnAClusterDeletesRunsByShare(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	cluster := eventtest.StartCluster(t)
 	eventtest.Fairness(t, fairCapacity, func(t *testing.T) event.Log {

@@ -35,6 +35,14 @@ func skipUnlessLong(t *testing.T, reason string) {
 	}
 }
 
+// skipUnlessDurable skips a test that fills a log, unless ANSWERD_TEST_DURABLE is set, as make durable and make race do.
+func skipUnlessDurable(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ANSWERD_TEST_DURABLE") == "" {
+		t.Skip("fills a log; make durable runs it")
+	}
+}
+
 // openLog opens a log and closes it at the end of the test.
 func openLog(t testing.TB, o jetstream.Options) *jetstream.Log {
 	t.Helper()

@@ -12,6 +12,7 @@ import (
 // Each answer of a service that is asked new questions only is a new thread, so the stream of threads gets full sooner
 // or later. Old threads then have to make space while many callers begin new ones.
 func TestThreadsBeginInALogFullOfThem(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
