@@ -235,7 +235,7 @@ func TestProgressAndLogsComeBetweenTheCallAndItsResult(t *testing.T) {
 // A cancel reaches the model and the tools, and every open thing is closed.
 func TestCancelReachesTheModel(t *testing.T) {
 	g, gone := newGate(), make(chan struct{}, 1)
-	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(gone)), nil)
 	run := h.StartRun(t, agent.Request{})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
 	cancelRun(t, h, run.ID)
@@ -265,7 +265,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 
 func TestRunWithoutReadersIsCancelledAfterTheGrace(t *testing.T) {
 	g := newGate()
-	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
+	h := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
 	run := h.StartRun(t, agent.Request{})
 	first, second := h.OpenReader(run.ID), h.OpenReader(run.ID)
 	<-g.reached
@@ -281,7 +281,7 @@ func TestRunWithoutReadersIsCancelledAfterTheGrace(t *testing.T) {
 
 func TestReconnectWithinTheGraceKeepsTheRun(t *testing.T) {
 	g := newGate()
-	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(nil)), nil)
 	run := h.StartRun(t, agent.Request{})
 	h.OpenReader(run.ID).Close()
 	<-g.reached
@@ -294,7 +294,7 @@ func TestReconnectWithinTheGraceKeepsTheRun(t *testing.T) {
 
 func TestBackgroundRunNeedsNobody(t *testing.T) {
 	g := newGate()
-	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
+	h := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
 	run := h.StartRun(t, agent.Request{Background: true})
 	<-g.reached
 	h.OpenReader(run.ID).CloseAndCancel()
@@ -304,7 +304,7 @@ func TestBackgroundRunNeedsNobody(t *testing.T) {
 
 func TestDrainLetsRunsEndAndRefusesOthers(t *testing.T) {
 	g := newGate()
-	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	h := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
 	run := h.StartRun(t, agent.Request{})
 	<-g.reached
 	drained := make(chan struct{})
@@ -322,7 +322,7 @@ func TestDrainLetsRunsEndAndRefusesOthers(t *testing.T) {
 
 func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 	g := newGate()
-	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), nil)
+	h := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(nil)), nil)
 	run := h.StartRun(t, agent.Request{})
 	<-g.reached
 	over, stop := context.WithCancel(t.Context())
@@ -337,10 +337,10 @@ func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 func TestRunsAboveTheLimitAreRefused(t *testing.T) {
 	g := newGate()
 	defer close(g.open)
-	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
+	h := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
 	h.StartRun(t, agent.Request{})
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 
 	const callers = 101
 	refusals := make(chan error, callers)
@@ -355,7 +355,7 @@ func TestRunsAboveTheLimitAreRefused(t *testing.T) {
 		if err := <-refusals; !errors.Is(err, agent.ErrOverloaded) {
 			t.Errorf("refusal %d: error %v, want ErrOverloaded", n, err)
 		}
-		leave() // after the first
+		cancel() // after the first
 	}
 }
 

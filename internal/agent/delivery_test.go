@@ -93,7 +93,7 @@ func TestEndOfARunIsDeliveredAndThatOfItsChildIsNot(t *testing.T) {
 
 func TestEndOfACancelledRunIsDelivered(t *testing.T) {
 	e := newEndReceiver(t, 0)
-	h := agenttest.NewFixture(t, llmtest.Turns(newGate().hold(nil)), deliverTo(t, e))
+	h := agenttest.NewFixture(t, llmtest.Turns(newGate().blockAnswer(nil)), deliverTo(t, e))
 	run := h.StartRun(t, agent.Request{})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
 	cancelRun(t, h, run.ID)

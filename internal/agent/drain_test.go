@@ -33,7 +33,7 @@ func TestDrainDoesNotWaitForAPerson(t *testing.T) {
 	asks := llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`})
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Content == "goes on" {
-			return g.hold(nil)
+			return g.blockAnswer(nil)
 		}
 		return asks
 	}, nil)

@@ -40,9 +40,9 @@ type gate struct {
 
 func newGate() *gate { return &gate{reached: make(chan struct{}), open: make(chan struct{})} }
 
-// hold returns an answer that says something and then nothing until the gate opens or
+// blockAnswer returns an answer that says something and then nothing until the gate opens or
 // the caller is gone.
-func (g *gate) hold(gone chan<- struct{}) llmtest.Answer {
+func (g *gate) blockAnswer(gone chan<- struct{}) llmtest.Answer {
 	return func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Let me "})
 		g.once.Do(func() { close(g.reached) })

@@ -40,7 +40,7 @@ func newMemoryLog() event.Log { return memory.New(memory.Options{}) }
 // A drained process hands its runs over instead of failing them.
 func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
-	a := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), withDurableLog(log))
+	a := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.blockAnswer(gone)), withDurableLog(log))
 	run := a.StartRun(t, agent.Request{}).ID
 	a.EventsUntil(t, run, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
 	reader := a.OpenReader(run)
@@ -152,7 +152,7 @@ func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 
 func TestRunIsCancelledFromAnyProcess(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
-	a := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), withDurableLog(log))
+	a := agenttest.NewFixture(t, llmtest.Turns(g.blockAnswer(gone)), withDurableLog(log))
 	run := a.StartRun(t, agent.Request{}).ID
 	<-g.reached
 

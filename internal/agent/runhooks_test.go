@@ -162,7 +162,7 @@ func TestRunHooksWithoutAUsableReplyChangeNothing(t *testing.T) {
 
 func TestRunEndTellsHowEveryRunEnds(t *testing.T) {
 	gate, gone := newGate(), make(chan struct{}, 1)
-	h, s := newWatchedFixture(t, llmtest.Turns(gate.hold(gone)), emptyReply, nil)
+	h, s := newWatchedFixture(t, llmtest.Turns(gate.blockAnswer(gone)), emptyReply, nil)
 	run := h.StartRun(t, agent.Request{})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
 	if err := h.Cancel(t.Context(), run.ID); err != nil {

@@ -365,7 +365,7 @@ func TestExportHasTheRequestsOfTheLastTimeOfAStep(t *testing.T) {
 		o.Budget, o.MaxHistory, o.RecordModelRequests = agent.Budget{}, 100, true
 	}
 
-	heldScript := func(llmtest.Request) llmtest.Answer { return g.hold(nil) }
+	heldScript := func(llmtest.Request) llmtest.Answer { return g.blockAnswer(nil) }
 	a := agenttest.NewFixture(t, smallEndpoint(map[string]int{"scripted": 2048}, heldScript), options)
 	run := a.StartRun(t, agent.Request{History: longHistory(40), Background: true}).ID
 	<-g.reached

@@ -418,7 +418,7 @@ func TestQueuedQuestionsAreCountedOnce(t *testing.T) {
 	const queued = 4
 	g := newGate()
 	answers := make(chan llmtest.Answer, queued+1)
-	answers <- g.hold(nil)
+	answers <- g.blockAnswer(nil)
 
 	for range queued {
 		answers <- llmtest.Says("Yes.")
@@ -465,7 +465,7 @@ func TestRefusedRequestLeavesNoThread(t *testing.T) {
 // slowTurns is a log whose answer comes after the caller went away.
 type slowTurns struct {
 	event.Log
-	leave context.CancelFunc
+	cancel context.CancelFunc
 }
 
 func (l slowTurns) BeginThread(ctx context.Context, run event.Run, title string) error {
@@ -477,15 +477,15 @@ func (l slowTurns) BeginTurn(ctx context.Context, owner event.Owner, thread, run
 	if _, err := l.Log.BeginTurn(ctx, owner, thread, run, agent, title); err != nil {
 		return event.Thread{}, err
 	}
-	l.leave()
+	l.cancel()
 	return event.Thread{}, event.ErrUnavailable
 }
 
 // The log may have begun a turn although the caller went away before it answered. No thread may stay active then.
 func TestTurnOfACallerWhoWentAwayIsEnded(t *testing.T) {
 	for _, id := range []string{"", "t"} {
-		ctx, leave := context.WithCancel(t.Context())
-		h := agenttest.NewFixture(t, answerAlways("Yes."), func(o *agent.Options) { o.Log = slowTurns{newMemoryLog(), leave} })
+		ctx, cancel := context.WithCancel(t.Context())
+		h := agenttest.NewFixture(t, answerAlways("Yes."), func(o *agent.Options) { o.Log = slowTurns{newMemoryLog(), cancel} })
 		if _, err := h.Start(ctx, auth.Identity{}, agent.Request{Question: "?", ThreadID: id}); !errors.Is(err, event.ErrUnavailable) {
 			t.Errorf("thread %q: Start = %v, want %v", id, err, event.ErrUnavailable)
 		}

@@ -202,7 +202,7 @@ func TestDurationOfARunCountsTheTimeBeforeATakeover(t *testing.T) {
 // An answer that is cancelled while the model writes it has no usage, and has cost something.
 func TestUsageOfACancelledAnswerIsEstimated(t *testing.T) {
 	var c metricsAndLog
-	h := agenttest.NewFixture(t, llmtest.Turns(newGate().hold(nil)), c.withMetrics)
+	h := agenttest.NewFixture(t, llmtest.Turns(newGate().blockAnswer(nil)), c.withMetrics)
 	run := h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 100)})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
 	cancelRun(t, h, run.ID)

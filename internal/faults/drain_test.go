@@ -184,7 +184,7 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 
 	s := start(t, "LLM_BASE_URL="+model.URL, "DRAIN_TIMEOUT=5s", fmt.Sprintf("MAX_CONCURRENT_RUNS=%d", n))
 	var all sync.WaitGroup
-	var finished, told, broken atomic.Int64
+	var finished, shutDown, broken atomic.Int64
 	for i := range n {
 		all.Go(func() {
 			body := question
@@ -204,7 +204,7 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 			case end.Type == "final_answer":
 				finished.Add(1)
 			case end.Code == "server_shutdown" && end.Retryable:
-				told.Add(1)
+				shutDown.Add(1)
 			}
 		})
 	}
@@ -218,14 +218,14 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 	all.Wait()
 	d := time.Since(began)
 	never := int64((n + 3) / 4)
-	if finished.Load() != int64(n)-never || told.Load() != never || broken.Load() != 0 || code != 0 || d > 15*time.Second {
-		t.Errorf("of %d: %d finished, %d told, %d cut; exit %d after %s, want finished %d, told %d, broken 0, code 0, d at most 15 s", n, finished.Load(), told.Load(), broken.Load(), code, d, int64(n)-never, never)
+	if finished.Load() != int64(n)-never || shutDown.Load() != never || broken.Load() != 0 || code != 0 || d > 15*time.Second {
+		t.Errorf("of %d: %d finished, %d shut down, %d cut; exit %d after %s, want finished %d, shutDown %d, broken 0, code 0, d at most 15 s", n, finished.Load(), shutDown.Load(), broken.Load(), code, d, int64(n)-never, never)
 	}
-	t.Logf("%d runs: %d finished, %d told, 0 cut, exit after %s", n, finished.Load(), told.Load(), d.Round(100*time.Millisecond))
+	t.Logf("%d runs: %d finished, %d shut down, 0 cut, exit after %s", n, finished.Load(), shutDown.Load(), d.Round(100*time.Millisecond))
 }
 
 // balancedPair has two services, between which it balances as a load balancer does: it asks them in turn,
-// leaves out who is not ready, and tries again where it is told to.
+// leaves out who is not ready, and tries again when a response says so.
 type balancedPair struct {
 	addr   [2]string
 	ready  [2]atomic.Bool
@@ -280,7 +280,7 @@ func (p *balancedPair) ask() error {
 }
 
 // Facts 4.5: a rolling restart of a pair under load fails no request that is tried
-// again where it is told to.
+// again when a response says so.
 func TestRollingRestartFailsNoRequest(t *testing.T) {
 	skipUnlessLong(t)
 	restarts := countFromEnv(t, "RESTARTS", 3)

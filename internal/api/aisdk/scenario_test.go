@@ -27,18 +27,18 @@ func encodeStream(after int64, events []event.Event) []byte {
 	return out
 }
 
-// TestScenarios shows every stretch of every run as its own stream, and a run that
+// TestScenarios shows every segment of every run as its own stream, and a run that
 // waited for a person once more as the stream of who reads it from the start.
 func TestScenarios(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			var out bytes.Buffer
-			stretches := s.Segments()
-			for i, stretch := range stretches {
-				fmt.Fprintf(&out, "== stream %d\n%s", i+1, encodeStream(stretch.After, s.EventsUntil(stretch)))
+			segments := s.Segments()
+			for i, segment := range segments {
+				fmt.Fprintf(&out, "== stream %d\n%s", i+1, encodeStream(segment.After, s.EventsUntil(segment)))
 			}
-			if len(stretches) > 1 {
-				fmt.Fprintf(&out, "== replay\n%s", encodeStream(0, s.EventsUntil(stretches[len(stretches)-1])))
+			if len(segments) > 1 {
+				fmt.Fprintf(&out, "== replay\n%s", encodeStream(0, s.EventsUntil(segments[len(segments)-1])))
 			}
 			s.Golden(t, "aisdk.golden", out.Bytes())
 		})
