@@ -15,7 +15,7 @@ import (
 // Conditions under which the breaker opens, and how long it stays open.
 const (
 	maxStreak    = 5                // failures in a row that open it
-	minSample    = 20               // calls within sampleWindow; with at least this many, half of them failing opens it
+	minSample    = 20               // calls within sampleWindow; from this many on, it opens if half of them failed
 	sampleWindow = 10 * time.Second // in whole seconds
 	openTime     = 5 * time.Second  // time from opening, or from a failed trial, to the next trial
 )
@@ -139,8 +139,8 @@ func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 	return pass, nil
 }
 
-// withdrawTrial lets another call become the trial, if the call with this pass is the current one. It is used when the
-// call begins to wait for a person, which may take long. recordOutcome must still be called with pass.
+// withdrawTrial lets another call become the trial, if the call with this pass is the current trial. It is used when
+// the call begins to wait for a person, which may take long. recordOutcome must still be called with pass.
 func (b *breaker) withdrawTrial(pass breakerPass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

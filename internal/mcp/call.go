@@ -41,9 +41,8 @@ type Call struct {
 	// CallID, RunID and ThreadID are sent in _meta if they are not empty and the server's configuration names them. So
 	// is the subject of Principal. They are the same in all attempts of a call.
 	CallID, RunID, ThreadID string
-	// Principal is the user for whom the call is made. A server that needs each user's own token (AuthType.IsDelegated
-	// in package config) needs Principal's Token or sign-in. Principals take turns in the queue for a server's
-	// permits.
+	// Principal is the user for whom the call is made. A server with per-user tokens (AuthType.IsDelegated in package
+	// config) needs Principal's Token or sign-in. Principals take turns in the queue for a server's permits.
 	Principal auth.Identity
 	// Approved is the Version of the tool for which a person approved these Args; "" for a call without approval. A
 	// call of a tool that NeedsApproval fails with "". Any call fails if Approved is another Version than the tool's
@@ -354,8 +353,8 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 
 // sessionFailure returns the failure of a call for which GetSession failed with failure. If GetSession failed because
 // the request's context ended, sessionFailure returns the reason for that end; failure is its Err only if failure is
-// about the user's credentials. Otherwise it returns failure itself, marks the server as failed (unless each user has
-// sessions of their own), and wakes the supervisor, which connects again.
+// about the user's credentials. Otherwise it returns failure itself, marks the server as failed (unless the server has
+// per-user sessions), and wakes the supervisor, which connects again.
 func (s *server) sessionFailure(request *session.Request, failure *transport.Failure) *transport.Failure {
 	if request.Context().Err() != nil {
 		ended := request.Ended()

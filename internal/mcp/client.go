@@ -1,5 +1,5 @@
-// Package mcp puts all configured MCP servers behind one client: it finds a tool, calls it, and
-// keeps the servers connected.
+// Package mcp puts all configured MCP servers behind one client, which finds tools, calls them, and keeps the servers
+// connected.
 //
 //	servers, warnings, err := config.Parse(data, getenv)
 //	if err != nil {
@@ -13,18 +13,18 @@
 //	for _, t := range c.Tools(ctx) { … }
 //	res, err := c.Call(ctx, mcp.Call{Tool: "crm_get_customer", Args: args})
 //
-// Each enabled server has one long-lived session, which all runs share; a server that is used on behalf of its
-// callers has one per caller. New does not wait: servers are connected in the background. A server that is down is
-// reported and retried with backoff; it does not affect other servers.
+// Each enabled server has one long-lived session, which all runs share. A server with per-user tokens has a session
+// per user instead. New does not wait: it connects to the servers in the background. A server that is down is reported
+// and retried with backoff, and does not affect other servers.
 //
-// A call is sent at most once, unless it provably did not run or the tool is repeatable. A bad reply fails its own
-// call only. A server that keeps failing gets no calls for a while. On a pinned server, tools whose definitions the
-// operator has not accepted are disabled. Reload changes the configuration while calls run. Everything may be used
-// concurrently; Close waits for every goroutine of the package and ends the sessions.
+// A call is sent at most once, unless it provably did not run or the tool is repeatable. A bad reply fails only its own
+// call. A server that keeps failing gets no calls for a while. On a pinned server, tools are disabled until the
+// operator has accepted their definitions. Reload changes the configuration while calls run. Everything may be used
+// concurrently. Close waits for every goroutine of the package and ends the sessions.
 //
-// How the parts fit: a Client has a server for each configured server, and the catalog of all tools (package
-// catalog). A server has a supervisor goroutine, which lists its tools and connects it again, a session pool (package
-// session), which uses one connection (package transport), and a breaker. The tokens come from package oauth.
+// The parts: a Client has one server for each configured server, and the catalog of all tools (package catalog). A
+// server has a supervisor goroutine, which lists its tools and reconnects it; a session pool (package session), which
+// uses connections (package transport); and a breaker. The tokens come from package oauth.
 package mcp
 
 import (
@@ -107,20 +107,20 @@ func (c *Client) Ready() bool {
 // Tools returns the tools to offer to a model, ordered by server as in the configuration, then by name. The slice is
 // shared and must not be changed. While the first attempt to connect to a server runs, Tools waits for that attempt:
 // for at most Options.StartWait per call, and until ctx ends. It does not wait once both Options.StartWait and 10 s
-// have passed since New or the latest Reload. The tools of a server that needs each user's own token are included once
-// they have been listed with a user's token, which ToolsFor does.
+// have passed since New or the latest Reload. The tools of a server with per-user tokens are included once they have
+// been listed with a user's token, which ToolsFor does.
 func (c *Client) Tools(ctx context.Context) []catalog.Tool { return c.ToolsFor(ctx, auth.Identity{}) }
 
-// ToolsFor returns the tools to offer to a model that acts for user. For servers that need each user's own token, it
-// first requests missing and outdated lists of tools with user's token. It waits only for a server's first list, for
-// at most Options.StartWait and until ctx ends. Otherwise it does what Tools does.
+// ToolsFor returns the tools to offer to a model that acts for user. For servers with per-user tokens, it first
+// requests missing and outdated lists of tools with user's token. It waits only for a server's first list, for at most
+// Options.StartWait and until ctx ends. Otherwise it does what Tools does.
 func (c *Client) ToolsFor(ctx context.Context, user auth.Identity) []catalog.Tool {
 	c.waitForFirstAttempts(ctx, user)
 	return c.catalog.Offered()
 }
 
-// Tool returns the tool with that name. That includes tools that Tools leaves out
-// (auto_register_tools: false), but not tools that a pin disables.
+// Tool returns the tool with this name. It also finds tools that Tools leaves out (auto_register_tools: false), but not
+// tools that a pin disables. It returns false for any other name.
 func (c *Client) Tool(name string) (catalog.Tool, bool) {
 	resolved, ok := c.catalog.Resolve(name)
 	if !ok || resolved.Disabled != "" {
@@ -143,8 +143,8 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	allTried, remaining := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
 	unlisted := c.unlistedServers(user)
-	isOver := isClosed(allTried) || remaining <= 0
-	if isOver && len(unlisted) == 0 {
+	isSettled := isClosed(allTried) || remaining <= 0
+	if isSettled && len(unlisted) == 0 {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)
@@ -164,8 +164,8 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	}
 }
 
-// unlistedServers returns the servers whose tools should be listed with user's token now: those that need each user's
-// own token, accept user, and have no list or an outdated one.
+// unlistedServers returns the servers whose tools should be listed with user's token now. They use per-user tokens,
+// accept user, and have no list or an outdated one.
 func (c *Client) unlistedServers(user auth.Identity) []*userSessions {
 	var unlisted []*userSessions
 	for _, s := range c.allServers() {
@@ -206,7 +206,7 @@ func (c *Client) Refresh(ctx context.Context, name string) error {
 	return c.RefreshFor(ctx, auth.Identity{}, name)
 }
 
-// RefreshFor does what Refresh does. If the server needs each user's own token, RefreshFor uses user's token.
+// RefreshFor does what Refresh does. If the server uses per-user tokens, RefreshFor uses user's token.
 func (c *Client) RefreshFor(ctx context.Context, user auth.Identity, name string) error {
 	s := c.serverByName(name)
 	if s == nil {
@@ -261,7 +261,7 @@ type Certificate struct {
 func (c *Client) Certificates() []Certificate {
 	var certificates []Certificate
 	for _, s := range c.allServers() {
-		if s.dialer.tls == nil { // no HTTP
+		if s.dialer.tls == nil { // the server is not reached over HTTP
 			continue
 		}
 		for role, expires := range map[string]time.Time{"client": s.dialer.tls.Source().Expiry(), "server": s.dialer.tls.PeerExpiry()} {

@@ -25,21 +25,21 @@ func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Resul
 	tool, _ := s.client.catalog.Resolve(call.Tool)
 	isSignInTool := tool.SignsIn || call.SignIn != nil && call.SignIn.ListsTools
 	listsTools := isSignInTool && s.signInClient() != nil // a Reload may have ended the need to sign in
-	do := s.callWithPermit
+	execute := s.callWithPermit
 	if listsTools {
-		do = s.callSignIn
+		execute = s.callSignIn
 	}
-	res, failure := do(ctx, call)
+	res, failure := execute(ctx, call)
 	if failure == nil {
 		return res, nil
 	}
 	return s.askForConsent(ctx, call, failure, listsTools)
 }
 
-// askForConsent handles the failure of call. If the user has not signed in, it starts a sign-in and returns a result
-// with SignIn, which has the URL to sign in at. If call then has no Waiter, it starts nothing and returns a Denied
-// failure. It returns failure itself if a sign-in does not help, or if call has asked for maxConsents sign-ins.
-// listsTools says that call is one of the tool sign_in.
+// askForConsent handles the failure of call. If the call failed because the user has not signed in, askForConsent
+// starts a sign-in and returns a result with SignIn, which has the URL to sign in at. If call has no Waiter, it starts
+// no sign-in and returns a Denied failure. It returns failure itself if a sign-in does not help, or if call has
+// already asked for maxConsents sign-ins. listsTools says that call is one of the tool sign_in.
 func (s *server) askForConsent(ctx context.Context, call Call, failure *transport.Failure, listsTools bool) (*content.Result, *transport.Failure) {
 	asked := 0 // sign-ins for this call so far
 	if call.SignIn != nil {

@@ -59,11 +59,11 @@ func loadTLS(s *config.Server) (*tlsconfig.Source, error) {
 // credentials add tokens to the requests to one server.
 type credentials struct {
 	sender     transport.Sender // for requests that belong to no user; nil: they carry no token
-	delegation *delegation      // nil unless the server needs each user's own token
+	delegation *delegation      // nil unless the server uses per-user tokens
 	close      func()           // call it after the server's last request; never nil
 }
 
-// delegation adds each user's own token to the requests for that user.
+// delegation adds per-user tokens to the requests for each user.
 type delegation struct {
 	senderFor        func(auth.Identity) transport.Sender // returns a Sender that adds the user's tokens
 	needsCallerToken bool                                 // a user whose identity has no Token cannot use the server
@@ -232,8 +232,8 @@ func (s oauthSender) Send(next http.RoundTripper, r *http.Request) (*http.Respon
 	return resp, err
 }
 
-// noUserSender refuses every request. It is used for requests that belong to no user, if the server needs each user's
-// own token. No such request should exist.
+// noUserSender refuses every request. It is used for requests that belong to no user, if the server uses per-user
+// tokens. No such request should exist.
 type noUserSender struct{}
 
 var errNoCaller = errors.New("the request has no caller")

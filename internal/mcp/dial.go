@@ -30,7 +30,7 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 }
 
 // dialHTTP returns the dialer of a Streamable HTTP server. If the server refuses Streamable HTTP, the dialer changes
-// to HTTP+SSE, unless each user has sessions of their own. All sessions share one pool of TCP connections. dialHTTP
+// to HTTP+SSE, unless the server has per-user sessions. All sessions share one pool of TCP connections. dialHTTP
 // itself opens no connection.
 func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
@@ -203,7 +203,7 @@ const maxResponseHeader = 64 << 10
 // roundTripper sends HTTP requests to one server, with the configured headers and a token.
 type roundTripper struct {
 	transport.HeaderTransport
-	delegation *delegation          // nil unless the server needs each user's own token
+	delegation *delegation          // nil unless the server uses per-user tokens
 	tls        *tlsconfig.Transport // sends the requests after HeaderTransport has added headers and query
 	close      func()               // to be called after the last request
 }

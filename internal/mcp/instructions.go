@@ -21,8 +21,8 @@ type Instructions struct {
 }
 
 // InstructionsFor returns the instructions of the servers for which isUsed returns true and whose configuration passes
-// instructions to the model, in the configuration's order. If a server needs each user's own token, its instructions
-// are those of a session of user. InstructionsFor opens that session if needed, which may take until ctx ends or
+// instructions to the model, in the configuration's order. If a server uses per-user tokens, its instructions are
+// those of a session of user. InstructionsFor opens that session if needed, which may take until ctx ends or
 // Options.StartWait has passed. A server whose session cannot be opened is left out.
 func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed func(server string) bool) []Instructions {
 	var out []Instructions

@@ -49,7 +49,7 @@ func (s *server) handleListChanged(method string) {
 }
 
 // markOutdated records that the known tools may be out of date. The supervisor lists them again, but not within
-// renewalGap of the latest list. If the server needs each user's own token, the next user's request lists them.
+// renewalGap of the latest list. If the server uses per-user tokens, the next user's request lists them.
 func (s *server) markOutdated() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

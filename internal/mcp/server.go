@@ -95,8 +95,8 @@ func (s *server) newPool() *session.Pool {
 func (s *server) isLive() bool { return s.pool != nil }
 
 // superviseLoop runs in the server's supervisor goroutine. It connects the server and lists its tools, and does so
-// again when the list may be out of date, when the connection was lost, and when a refreshWaiter asks for it. If each
-// user has sessions of their own, it only closes idle sessions. It returns when the server's life ends.
+// again when the list may be out of date, when the connection was lost, and when a refreshWaiter asks for it. If the
+// server has per-user sessions, it only closes idle sessions. It returns when the server's life ends.
 func (s *server) superviseLoop() {
 	defer close(s.supervisorDone)
 	defer transport.Recover(s.log, func(f *transport.Failure) { s.markFailed(f) }) // calls still work without the supervisor
@@ -111,8 +111,8 @@ func (s *server) superviseLoop() {
 	first := true
 	failures := 0 // rounds in a row that failed
 	for {
-		waiters, fresh := s.takeWaiters()
-		err := s.refreshTools(fresh)
+		waiters, force := s.takeWaiters()
+		err := s.refreshTools(force)
 		s.answerWaiters(waiters, err)
 		if first {
 			s.client.markTried()
@@ -153,10 +153,10 @@ func (s *server) waitForWork(wait time.Duration, untilWoken bool) {
 	}
 }
 
-// refreshTools connects the server if needed, lists its tools, and sets its state. Without fresh it does nothing while
+// refreshTools connects the server if needed, lists its tools, and sets its state. Without force it does nothing while
 // the known list is up to date, and while the pool delays the next connection. The error is a *ServerError that wraps
 // the *transport.Failure, or the cause of the end of the server's life. A panic becomes a *ServerError.
-func (s *server) refreshTools(fresh bool) (err error) {
+func (s *server) refreshTools(force bool) (err error) {
 	defer transport.Recover(s.log, func(f *transport.Failure) {
 		s.recordFailedListing(f)
 		err = &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
@@ -164,7 +164,7 @@ func (s *server) refreshTools(fresh bool) (err error) {
 	due, changes := s.isRenewalDue()
 	isCurrent := !due && s.isUpToDate()   // true if the handshake of a listed session woke the supervisor
 	_, delayed := s.pool.ReconnectDelay() // true if the loss of a very young session woke the supervisor
-	if !fresh && (isCurrent || delayed) {
+	if !force && (isCurrent || delayed) {
 		return nil
 	}
 	list, used, f := s.listTools(s.pool)
@@ -180,8 +180,8 @@ func (s *server) refreshTools(fresh bool) (err error) {
 }
 
 // recordList puts list into the catalog, sets the state to Connected, and stores the names of the tools. listed is the
-// session that returned list, or nil if each user has sessions of their own; protocol is its protocol version. changes
-// is what isRenewalDue returned before list was requested.
+// session that returned list, or nil if the server has per-user sessions; protocol is its protocol version. changes is
+// what isRenewalDue returned before list was requested.
 func (s *server) recordList(list toolList, protocol string, listed *session.Session, changes int) {
 	usable := s.client.catalog.SetTools(s.id, &s.cfg, list.tools)
 	defer s.storeToolNames(list.tools) // runs after s.mu is unlocked, because it waits for the store
@@ -219,9 +219,9 @@ func (s *server) recordFailedListing(f *transport.Failure) {
 	}
 }
 
-// recordFailedAttempt marks the server as failed after an attempt to connect and list the tools. Unless the list was
-// too large, isUnavailable then returns true. markFailed alone has no such effect, because after a lost session the
-// next call opens a new one.
+// recordFailedAttempt marks the server as failed because an attempt to connect and list the tools failed with f.
+// Unless the list was too large, isUnavailable then returns true. markFailed alone has no such effect, because after a
+// lost session the next call opens a new one.
 func (s *server) recordFailedAttempt(f *transport.Failure) {
 	s.markFailed(f)
 	s.mu.Lock()
@@ -230,8 +230,8 @@ func (s *server) recordFailedAttempt(f *transport.Failure) {
 }
 
 // isUnavailable reports whether the server is enabled but cannot be used at present. With waited, a server that has
-// never been connected counts as unavailable, unless it needs each user's own token: its tools are listed with the
-// first user's token.
+// never been connected counts as unavailable, unless it uses per-user tokens: its tools are listed with the first
+// user's token.
 func (s *server) isUnavailable(waited bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,14 +298,14 @@ func (s *server) wakeSupervisor() {
 	}
 }
 
-// takeWaiters removes and returns the waiters whom the round that starts now will answer. fresh is true if at least
+// takeWaiters removes and returns the waiters that the round which starts now will answer. force is true if at least
 // one of them wants a new list. Waiters that arrive during the round are left for the next one, because they must not
 // get a list that was requested before they asked.
-func (s *server) takeWaiters() (waiters []refreshWaiter, fresh bool) {
+func (s *server) takeWaiters() (waiters []refreshWaiter, force bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waiters, s.waiters = s.waiters, nil
-	return waiters, slices.ContainsFunc(waiters, func(w refreshWaiter) bool { return w.fresh })
+	return waiters, slices.ContainsFunc(waiters, func(w refreshWaiter) bool { return w.force })
 }
 
 // answerWaiters sends err, the outcome of a round, to waiters. It never blocks, because each channel can hold the
@@ -317,8 +317,8 @@ func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
 }
 
 // refreshNow lists the tools, even if the known list is up to date, and waits for the outcome until ctx ends. If the
-// server needs each user's own token, refreshNow lists them with user's token; otherwise the supervisor does it. The
-// error is a *ServerError, or the cause of the end of ctx or of the server's life.
+// server uses per-user tokens, refreshNow lists them with user's token; otherwise the supervisor does it. The error is
+// a *ServerError, or the cause of the end of ctx or of the server's life.
 func (s *server) refreshNow(ctx context.Context, user auth.Identity) error {
 	if !s.isLive() {
 		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(s.currentStatus().State)}
@@ -330,12 +330,12 @@ func (s *server) refreshNow(ctx context.Context, user auth.Identity) error {
 }
 
 // waitForRefresh starts the supervisor's next round and returns that round's error, which comes from refreshTools.
-// With fresh, the round lists the tools even if they are up to date. If ctx or the server's life ends first, the error
+// With force, the round lists the tools even if they are up to date. If ctx or the server's life ends first, the error
 // is the cause of that end.
-func (s *server) waitForRefresh(ctx context.Context, fresh bool) error {
+func (s *server) waitForRefresh(ctx context.Context, force bool) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	s.waiters = append(s.waiters, refreshWaiter{done: done, fresh: fresh})
+	s.waiters = append(s.waiters, refreshWaiter{done: done, force: force})
 	s.mu.Unlock()
 	s.wakeSupervisor()
 	select {

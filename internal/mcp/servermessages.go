@@ -43,7 +43,7 @@ const (
 var ErrRefused = session.ErrRefused
 
 // Elicitations returns the questions of a suspended call to the user, by the key of each request. It returns an error
-// only if in does not come from a Result of Call.
-func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
-	return session.Elicitations(in)
+// only if required does not come from a Result of Call.
+func Elicitations(required *content.InputRequired) (map[string]Elicitation, error) {
+	return session.Elicitations(required)
 }

@@ -23,7 +23,7 @@ import (
 	"answerd/internal/values"
 )
 
-// Options are the settings of a Client. The zero value works.
+// Options are the settings of a Client. The zero value is valid.
 type Options struct {
 	// Service supplies the token for servers with auth type jwt. If it is nil, requests to those servers carry no
 	// token.
@@ -31,8 +31,8 @@ type Options struct {
 	// Transport, if set, wraps each server's http.Transport, for example with otelhttp. Redirects are not followed.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Logger    *slog.Logger // nil: slog.Default()
-	// Timeout bounds how long a server may be silent during a call, starting when the call gets its permit; 0 means 60
-	// s. A server's own Timeout takes precedence.
+	// Timeout bounds how long a server may be silent during a call. It starts when the call gets its permit. 0 means
+	// 60 s. A server's own Timeout takes precedence.
 	Timeout time.Duration
 	// MaxConcurrentCalls limits the calls in flight at one server; 0 means a limit that adapts to the server (package
 	// limiter). A server's own MaxConcurrentCalls takes precedence.
@@ -103,7 +103,7 @@ type State string
 const (
 	Connecting State = "connecting"
 	Connected  State = "connected"
-	Degraded   State = "degraded" // was connected, and fails now. Its last known tools are still offered
+	Degraded   State = "degraded" // connected before; fails now. Its last known tools are still offered
 	Failed     State = "failed"
 	Disabled   State = "disabled"
 )
@@ -113,15 +113,15 @@ type ServerStatus struct {
 	Name     string    `json:"name"`
 	Type     string    `json:"type"`
 	State    State     `json:"state"`
-	Reason   string    `json:"reason,omitempty"` // may be shown to the caller
+	Reason   string    `json:"reason,omitempty"` // may be shown to users
 	Since    time.Time `json:"since"`
 	Protocol string    `json:"protocol_version,omitempty"`
 	Tools    int       `json:"tools"`
 	// DisabledTools has the tools whose definitions the operator has not accepted (pin), by the server's own names,
 	// sorted.
 	DisabledTools []string `json:"disabled_tools,omitempty"`
-	// OmittedTools is the least number of the server's tools that were left out, because a definition is not valid, or
-	// because the list is too large or repeats a cursor.
+	// OmittedTools is how many of the server's tools were left out, or a lower bound of that: their definitions are
+	// not valid, or the list is too large or repeats a cursor.
 	OmittedTools int `json:"omitted_tools,omitempty"`
 	// ConcurrencyLimit is how many calls to the server may be in flight at present.
 	ConcurrencyLimit int `json:"concurrency_limit"`
@@ -148,7 +148,7 @@ type server struct {
 	cfg            config.Server // with the defaults filled in
 	log            *slog.Logger
 	pool           *session.Pool // the session that all users share; nil if the server is not used (isLive)
-	userSessions   *userSessions // nil unless the server needs each user's own token
+	userSessions   *userSessions // nil unless the server uses per-user tokens
 	dialer         dialer
 	breaker        breaker
 	callLimiter    *limiter.Limiter
@@ -181,13 +181,13 @@ type server struct {
 // refreshWaiter is a goroutine that waits for the supervisor to list the tools.
 type refreshWaiter struct {
 	done  chan error // of capacity 1
-	fresh bool       // list again even if the list is up to date
+	force bool       // list again even if the list is up to date
 }
 
-// userSessions holds the sessions of a server that needs each user's own token (config.AuthType.IsDelegated). Such a
-// server may bind a session to a user and refuse it to other users (go-sdk servers do, by TokenInfo.UserID), and may
-// keep a user's data in the session. So each user has a pool of their own, and every request in that pool carries a
-// token of that user.
+// userSessions holds the sessions of a server with per-user tokens (config.AuthType.IsDelegated). Such a server may
+// bind a session to a user and refuse it to other users (go-sdk servers do, by TokenInfo.UserID), and may keep a
+// user's data in the session. So each user has a pool of their own, and every request in that pool carries a token of
+// that user.
 //
 // answerd itself has no token for the server. It lists the tools with one user's token, and all users share the list;
 // the server refuses what a user may not do. Between users' requests nothing happens: answerd neither lists the tools
@@ -223,7 +223,7 @@ type dialer struct {
 	useInitialize    func()
 	close            func()               // closes the connections; called after the last session has ended
 	handshakeTimeout time.Duration        // 0: session.HandshakeTimeout
-	delegation       *delegation          // nil unless the server is used on behalf of its callers
+	delegation       *delegation          // nil unless the server uses per-user tokens
 	tls              *tlsconfig.Transport // of servers over HTTP, HTTP+SSE and WebSocket, otherwise nil
 }
 

@@ -169,9 +169,9 @@ func (u *userSessions) listForNewUser(ctx context.Context, user auth.Identity) {
 }
 
 // listTools lists the tools with user's token and waits for the outcome until ctx ends. If the tools have been listed
-// before, it returns at once unless fresh is true. The end of ctx does not end the listing. The error is a
+// before, it returns at once unless force is true. The end of ctx does not end the listing. The error is a
 // *ServerError, or the cause of the end of ctx or of the server's life.
-func (u *userSessions) listTools(ctx context.Context, user auth.Identity, fresh bool) error {
+func (u *userSessions) listTools(ctx context.Context, user auth.Identity, force bool) error {
 	select {
 	case u.listLock <- struct{}{}:
 	case <-ctx.Done():
@@ -180,7 +180,7 @@ func (u *userSessions) listTools(ctx context.Context, user auth.Identity, fresh 
 		return context.Cause(u.server.life)
 	}
 	select {
-	case err := <-u.startListing(user, fresh):
+	case err := <-u.startListing(user, force):
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -188,10 +188,10 @@ func (u *userSessions) listTools(ctx context.Context, user auth.Identity, fresh 
 }
 
 // startListing starts a goroutine that lists the tools. It starts none if the server is closed, or if the tools have
-// been listed and fresh is false. The returned channel gets one value: the error of refreshList, nil if no list was
+// been listed and force is false. The returned channel gets one value: the error of refreshList, nil if no list was
 // needed, or the cause of the end of the server's life. The caller must hold listLock; startListing releases it, at
 // once or when the goroutine ends. The goroutine does not end with the caller; closeAll waits for it.
-func (u *userSessions) startListing(user auth.Identity, fresh bool) <-chan error {
+func (u *userSessions) startListing(user auth.Identity, force bool) <-chan error {
 	done := make(chan error, 1)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -199,7 +199,7 @@ func (u *userSessions) startListing(user auth.Identity, fresh bool) <-chan error
 	case u.closed:
 		<-u.listLock
 		done <- context.Cause(u.server.life)
-	case u.everListed && !fresh:
+	case u.everListed && !force:
 		<-u.listLock
 		done <- nil
 	default:

@@ -75,7 +75,7 @@ type discovery struct {
 	c    *Client
 	lock chan struct{} // of capacity 1: sending acquires the right to use the fields below, receiving releases it
 
-	metadataURL string                    // challenge.metadata of the search that found server
+	metadataURL string                    // challenge.metadata of the last search
 	server      *authServer               // the result of the last search; nil if it failed
 	err         error                     // why the last search failed; nil if it succeeded
 	searchedAt  time.Time                 // when the last search began

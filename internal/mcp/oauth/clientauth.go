@@ -67,9 +67,9 @@ func registeredAuthMethod(server *authServer) string {
 }
 
 // mayUsePost reports whether a request that server refused with reply should be repeated with methodPost: the request
-// used methodBasic, server did not accept the client, and its metadata lists both methods. Some servers accept a
-// client only by one of them. Sending the client id in the form in addition to the header is not an alternative,
-// because some servers refuse that.
+// used methodBasic, server did not accept the client, and its metadata lists methodPost. Some servers list both
+// methods but accept a client only by one of them. Sending the client id in the form in addition to the header is not
+// an alternative, because some servers refuse that.
 func (c clientIdentity) mayUsePost(server *authServer, reply fetch.Reply) bool {
 	return c.method == methodBasic && token.ErrorCode(reply.Body) == "invalid_client" && slices.Contains(server.authMethods, methodPost)
 }

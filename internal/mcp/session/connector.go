@@ -64,7 +64,7 @@ const LastInitialize = "2025-11-25"
 type versionNegotiator struct {
 	pinned string // the configured version; "" for the newest that both sides support
 
-	mu            sync.Mutex // protects what follows
+	mu            sync.Mutex // protects the fields below
 	lastVersion   string     // negotiated by the last successful handshake; "" before, and after a refusal
 	useInitialize bool       // begin with LastInitialize, even if the server supports later versions
 	// initializeRefused says that the server refused the version of initialize in the last handshake. Such a server

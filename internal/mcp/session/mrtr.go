@@ -103,17 +103,17 @@ func cannotAnswer(err error) *transport.Failure {
 	return &transport.Failure{Kind: transport.Protocol, Public: "it asks for something that cannot be answered: " + wire.Printable(reason, 300), Err: err}
 }
 
-// asksPerson reports whether in has elicitations and all of them are allowed (Elicitations).
-func asksPerson(in *content.InputRequired) bool {
-	asked, err := Elicitations(in)
+// asksPerson reports whether required has elicitations and all of them are allowed (Elicitations).
+func asksPerson(required *content.InputRequired) bool {
+	asked, err := Elicitations(required)
 	return err == nil && len(asked) > 0
 }
 
-// Elicitations returns the elicitations in in, by their keys in in.Requests. If one does not decode or is not allowed,
-// it returns an error.
-func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
+// Elicitations returns the elicitations in required, by their keys in required.Requests. If one does not decode or is
+// not allowed, it returns an error.
+func Elicitations(required *content.InputRequired) (map[string]Elicitation, error) {
 	asked := make(map[string]Elicitation)
-	for key, input := range in.Requests {
+	for key, input := range required.Requests {
 		if input.Method != methodElicit {
 			continue
 		}

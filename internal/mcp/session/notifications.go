@@ -52,7 +52,7 @@ type notificationQueue struct {
 	wake    chan struct{} // of capacity 1: wakes deliverLoop
 	ended   chan struct{} // closed when deliverLoop has ended
 
-	mu            sync.Mutex     // protects what follows
+	mu            sync.Mutex     // protects the fields below
 	queue         []notification // to be delivered as soon as possible
 	queuedLogs    int            // log messages in queue
 	acceptedLogs  int            // log messages added to queue so far

@@ -48,7 +48,7 @@ type Options struct {
 type Pool struct {
 	Options
 
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // protects the fields below
 	current *Session   // nil until a call needs a session, and after a loss; may still be in its handshake
 	losses  int        // sessions lost in a row; only the first may have lasted longer than transport.MaxBackoff
 	retryAt time.Time  // see ReconnectDelay
@@ -241,7 +241,7 @@ func (p *Pool) closeClientSession(cs *sdk.ClientSession) {
 	_ = cs.Close()
 }
 
-// isClosed reports whether ch is closed.
+// isClosed reports whether ch, on which no value is ever sent, is closed.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -27,7 +27,7 @@ const (
 type resourceCache struct {
 	wake chan struct{} // of capacity 1: wakes the goroutine that subscribes to the resources in wanted
 
-	mu         sync.Mutex // protects what follows
+	mu         sync.Mutex // protects the fields below
 	entries    map[cacheKey]cacheEntry
 	size       int             // bytes of all entries
 	wanted     []string        // URIs to subscribe to, in the order of the calls of wantSubscription

@@ -35,7 +35,7 @@ const (
 // request's params. So the connection registers the request under a tag and adds the tag to the params (tagKey). The
 // zero value is ready to use.
 type requestRegistry struct {
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // protects the fields below
 	lastTag int64
 	open    map[string]serverRequest // by tag
 }
@@ -49,7 +49,7 @@ type serverRequest struct {
 }
 
 // requestedSchema returns an elicitation's requested schema as received, because the user fills in the form in the
-// order of its fields. If r.params do not have it, requestedSchema returns decoded, the schema in the SDK's type,
+// order of its fields. If r.params has no such schema, requestedSchema returns decoded, the schema in the SDK's type,
 // which has lost that order.
 func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	var p struct {
@@ -150,7 +150,7 @@ type requestAnswerer struct {
 	Handlers
 	call *transport.RoundTrip
 
-	mu        sync.Mutex // protects what follows
+	mu        sync.Mutex // protects the fields below
 	total     int        // requests answered so far
 	open      int        // requests being answered
 	questions int        // requests that the user is being asked to answer

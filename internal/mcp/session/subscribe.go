@@ -124,7 +124,7 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 		wait := subscribeDelay // collects resources that are read at about the same time
 		if !interrupted {
-			wait = max(transport.Backoff(failures), failure.RetryAfter()) // nil if the server ended the stream
+			wait = max(transport.Backoff(failures), failure.RetryAfter()) // failure may be nil
 			failures++
 		}
 		if !transport.Pause(ctx, wait) {

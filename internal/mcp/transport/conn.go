@@ -73,7 +73,7 @@ type streamConn struct {
 	// cancelQueued, of capacity 1, wakes writeLoop after a message was added to cancellations.
 	cancelQueued chan struct{}
 
-	mu       sync.Mutex // protects what follows
+	mu       sync.Mutex // protects the fields below
 	err      error      // why the connection ended; nil while it is open
 	opened   time.Time  // when the connection was opened
 	pending  map[jsonrpc.ID]*pendingRequest
@@ -204,7 +204,7 @@ func (c *streamConn) endConnectionLocked(err error) {
 		}
 	}
 	clear(c.byToken)
-	// Close c.ended only now: it makes Read return, and then the SDK fails all requests without a reason.
+	// Close the connection only now: Read then returns, and the SDK fails all remaining requests without a reason.
 	close(c.ended)
 	_ = c.conn.Close() // does not wait
 	if c.dropped > 0 {

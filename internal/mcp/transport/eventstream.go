@@ -100,8 +100,8 @@ func newEventReader(body io.Reader, limit int) eventReader {
 }
 
 // nextMessage returns the next message, its text, and the number of bytes read from the stream since the previous
-// message. msg and data are valid until the next call. If a message is too large or does not decode, the error is a
-// *Failure. Any other error means that the stream has ended.
+// message. The message and data are valid until the next call. If a message is too large or does not decode, the error
+// is a *Failure. Any other error means that the stream has ended.
 func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _ error) {
 	data, err := r.nextData()
 	if err != nil {
@@ -123,8 +123,8 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 }
 
 // nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
-// (basic/transports, "Sending Messages to the Server"); nextData returns its messages one by one. It returns a batch
-// that does not decode as a whole.
+// (basic/transports, "Sending Messages to the Server"); nextData returns its messages one by one. A batch that does
+// not decode is returned whole.
 func (r *eventReader) nextData() ([]byte, error) {
 	for len(r.batch) == 0 {
 		e, err := r.events.Next()
@@ -206,7 +206,8 @@ func (s *eventStream) throttle(n int) {
 }
 
 // tooManyRequests reports whether requests, the number of a server's requests in a stream, is more than
-// maxServerRequests plus one for each second since opened. A server may so send pings for as long as the stream lasts.
+// maxServerRequests plus one for each second since opened, so that a server may send pings for as long as the stream
+// lasts.
 func tooManyRequests(requests int, opened time.Time) bool {
 	return requests > maxServerRequests+int(time.Since(opened)/time.Second)
 }

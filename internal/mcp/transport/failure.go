@@ -50,7 +50,7 @@ type Failure struct {
 	Lost   bool          // the session is lost, and a new session is needed
 	Err    error         // the cause, for the log; may be nil
 	Status int           // HTTP status of the reply, if that is the failure; else 0
-	Later  time.Duration // from the header Retry-After; 0 if there was none
+	Delay  time.Duration // from the header Retry-After; 0 if it was absent
 }
 
 func (f *Failure) Error() string {
@@ -69,8 +69,8 @@ const maxRetryAfter = time.Minute
 // in f's chain of *Failure values, since f may wrap the failure of a handshake. f may be nil.
 func (f *Failure) RetryAfter() time.Duration {
 	for f != nil {
-		if f.Later > 0 {
-			return f.Later
+		if f.Delay > 0 {
+			return f.Delay
 		}
 		f, _ = errors.AsType[*Failure](f.Err)
 	}
@@ -207,7 +207,7 @@ func refusal(resp *http.Response) *Failure {
 		}
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
-		failure.Later = retryAfter(resp.Header)
+		failure.Delay = retryAfter(resp.Header)
 	}
 	return failure
 }

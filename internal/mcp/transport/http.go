@@ -58,7 +58,7 @@ const maxConnWait = 100 * time.Millisecond
 // estimates, since http.Transport does not report its connections. A wrong count costs a new connection or a wait of
 // maxConnWait. The zero value is ready to use.
 type idleConns struct {
-	mu      sync.Mutex    // protects what follows
+	mu      sync.Mutex    // protects the fields below
 	idle    int           // connections that are not in use
 	ending  int           // streams that are being read to their end after their answer
 	waiting int           // requests that wait for a stream to end
@@ -173,7 +173,7 @@ type httpConn struct {
 	closeOnce sync.Once
 	closeErr  error // the result of Close; set in closeOnce
 
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // protects the fields below
 	id      string     // the session's id; "" before initialize, and if the server gave none
 	version string     // the protocol version negotiated by initialize; "" before
 	// canSubscribe and announcesTools are capabilities that the server stated in initialize: subscriptions to

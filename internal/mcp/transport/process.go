@@ -70,7 +70,7 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	}
 	proc.readLimit.Store(MaxMessage)
 	proc.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
-	proc.cmd.Env = append([]string{}, cfg.Env...) // never nil: exec.Cmd would use the environment of answerd
+	proc.cmd.Env = append([]string{}, cfg.Env...) // never nil: exec.Cmd would then use answerd's environment
 	childEnds, err := proc.makePipes()
 	if err == nil {
 		started := make(chan error)

@@ -198,10 +198,10 @@ func (c *streamConn) processProgress(message json.RawMessage) {
 	c.session.Progress(trip, message)
 }
 
-// progressToken returns the progress token in message, the text of a notification. It returns "" if the token is
-// missing or not a string, as all of answerd's tokens are. It searches the text instead of decoding it, because most
-// messages of a flood are dropped. A match is always the name of a member, since quotes within JSON strings are
-// escaped.
+// progressToken returns the progress token in message, the text of a notification. It returns "" if message has no
+// token or one that is not a string; answerd's own tokens are strings. It searches the text instead of decoding it,
+// because most messages of a flood are dropped. A match is always the name of a member, since quotes within JSON
+// strings are escaped.
 func progressToken(message []byte) string {
 	_, rest, _ := bytes.Cut(message, []byte(`"progressToken"`))
 	rest = bytes.TrimLeft(rest, " \t\r\n:")

@@ -67,7 +67,7 @@ type RoundTrip struct {
 	// receivedBytes and receivedMessages count what the server has sent before its answer.
 	receivedBytes, receivedMessages atomic.Int64
 
-	mu          sync.Mutex  // protects what follows
+	mu          sync.Mutex  // protects the fields below
 	streams     int         // streams that are not closed yet
 	lingerTimer *time.Timer // set by Finish if streams are still open; calls release
 }

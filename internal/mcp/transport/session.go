@@ -68,7 +68,7 @@ type Handlers struct {
 // does not say which call it is about. It is attributed to a call only if no other call is possible. The zero value is
 // ready to use.
 type inflightCalls struct {
-	mu        sync.Mutex // protects what follows
+	mu        sync.Mutex // protects the fields below
 	calls     map[*RoundTrip]struct{}
 	abandoned bool // a sent call ended without an answer, so the server may still work on it
 }

@@ -15,7 +15,7 @@ type idleTimer struct {
 	lastActivity atomic.Int64
 	started      time.Time
 
-	mu          sync.Mutex // protects what follows
+	mu          sync.Mutex // protects the fields below
 	timer       *time.Timer
 	end         time.Time     // the deadline; each pause moves it
 	idleTimeout time.Duration // 0: no idle timeout
