@@ -180,6 +180,7 @@ func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
 	return d, nil
 }
 
+// serverLogger returns the logger of a server. Its records have the server's name.
 func serverLogger(cfg config.Server, o Options) *slog.Logger {
 	return o.Logger.With("mcp_server", cfg.Name)
 }

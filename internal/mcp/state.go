@@ -254,6 +254,7 @@ type callDrain struct {
 	draining bool       // started is closed
 }
 
+// newCallDrain returns a callDrain that admits calls until start is called.
 func newCallDrain() *callDrain {
 	return &callDrain{started: make(chan struct{}), ended: make(chan struct{})}
 }

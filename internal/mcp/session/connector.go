@@ -119,6 +119,7 @@ func (n *versionNegotiator) firstVersion() (version string, initializeRefused bo
 	return n.lastVersion, n.initializeRefused
 }
 
+// setUseInitialize makes later handshakes begin with LastInitialize, until forgetVersion is called.
 func (n *versionNegotiator) setUseInitialize() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

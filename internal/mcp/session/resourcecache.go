@@ -40,6 +40,7 @@ type resourceCache struct {
 // cacheKey identifies a result. scope is ResourceRead.Scope as JSON, because the content may depend on it.
 type cacheKey struct{ uri, scope string }
 
+// cacheEntry is a cached result, with what isCurrentLocked needs to know about its age.
 type cacheEntry struct {
 	raw     json.RawMessage
 	expires time.Time // when the ttlMs has passed; zero if the server sent none
@@ -103,6 +104,7 @@ func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Durati
 	c.size += len(raw)
 }
 
+// removeLocked removes the result for k, if one is cached. c.mu must be held.
 func (c *resourceCache) removeLocked(k cacheKey) {
 	c.size -= len(c.entries[k].raw)
 	delete(c.entries, k)

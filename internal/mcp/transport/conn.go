@@ -106,6 +106,7 @@ type pendingRequest struct {
 // maxDropLog is how many dropped messages are logged per connection.
 const maxDropLog = 5
 
+// newStreamConn returns the streamConn of a new session, which Connect connects.
 func newStreamConn(e *streamEndpoint) *streamConn {
 	return &streamConn{
 		endpoint: e, log: e.log,

@@ -181,6 +181,7 @@ type httpConn struct {
 	canSubscribe, announcesTools bool
 }
 
+// newHTTPConn returns the httpConn of a new session, which Connect sets up.
 func newHTTPConn(e *httpEndpoint) *httpConn {
 	return &httpConn{httpEndpoint: e, incoming: make(chan jsonrpc.Message, maxQueued)}
 }

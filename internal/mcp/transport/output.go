@@ -116,6 +116,7 @@ type stderrTail struct {
 	lines  int       // lines since second
 }
 
+// newStderrTail returns an empty stderrTail. It reads from log whether debug logging is on.
 func newStderrTail(log *slog.Logger) *stderrTail {
 	return &stderrTail{log: log, debug: log.Enabled(context.Background(), slog.LevelDebug)}
 }

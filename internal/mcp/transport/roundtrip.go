@@ -19,6 +19,7 @@ import (
 // the TCP connection.
 const lingerTimeout = time.Second
 
+// roundTripKey is the key of the RoundTrip in a context.
 type roundTripKey struct{}
 
 // RoundTrip is the state of one request to a server: its context and deadline, what is sent with it, and whether the

@@ -222,6 +222,7 @@ func Browse(t testing.TB, address string) url.Values {
 	return to.Query()
 }
 
+// writeJSON sends a reply with the given status and the JSON of body.
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
