@@ -122,8 +122,8 @@ func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name st
 // arguments.
 var badPrompt = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
 
-// isBadPrompt reports whether f is a JSON-RPC error that refuses a prompt's name or arguments in its message. Some
-// servers do so with a code that does not say it.
+// isBadPrompt reports whether f is a JSON-RPC error whose message refuses a prompt's name or arguments. Some servers
+// send such a message with an unrelated error code.
 func isBadPrompt(f *transport.Failure) bool {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	return ok && badPrompt.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText)))

@@ -13,7 +13,8 @@ import (
 )
 
 // Reload replaces the configuration with servers, in that order, and reads the file of accepted tool definitions
-// again. It does not wait for any server. If servers is not valid, Reload returns an error and changes nothing.
+// again. It does not wait for any server. If servers is not valid or a TLS file cannot be used, Reload returns an
+// error and changes nothing. After Close, the error wraps transport.ErrClosed.
 //
 // A server with an unchanged configuration keeps its session, its state and its calls. A server that was removed or
 // changed gets no new calls, and its session ends when its calls in flight have ended. New and changed servers are
@@ -59,7 +60,7 @@ func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	c.expectToolNames(servers)
 
-	existing := map[string]*server{} // by name: at first all present servers, in the end those to remove
+	existing := map[string]*server{} // by name; unchanged servers are deleted from it below
 	for _, s := range c.allServers() {
 		existing[s.cfg.Name] = s
 	}

@@ -25,9 +25,9 @@ const (
 const readTool = "read_resource"
 
 // withResources returns tools, plus one tool that reads resources if the server has any that the configuration allows.
-// It lists them in the session used. If the server refuses to list its resources, withResources logs that and returns
-// tools alone. If the connection failed, it returns a failure, so that tools and resources are listed again: otherwise
-// the read tool would be missing until the next list.
+// It lists the resources in the session used. If the server refuses that, withResources logs it and returns tools
+// alone. If the connection failed, it returns a failure, so that tools and resources are listed again: otherwise the
+// read tool would be missing until the next list.
 func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]catalog.Tool, *transport.Failure) {
 	if len(s.cfg.Resources) == 0 {
 		return tools, nil

@@ -111,7 +111,7 @@ func (c *resourceCache) removeLocked(k cacheKey) {
 }
 
 // wantSubscription adds uri to the resources to subscribe to, and wakes the goroutine that subscribes. It does nothing
-// if uri was already added, or if maxSubscriptions were.
+// if uri was already added, or if there are already maxSubscriptions.
 func (c *resourceCache) wantSubscription(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
