@@ -10,11 +10,10 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// CheckArgs checks the arguments of a call against the tool's present input schema. It sends nothing. It returns the
-// arguments to send: unchanged if they fit; otherwise, strings that contain JSON are decoded where that makes the
-// arguments fit. The error is a *CallError whose Fields name every problem; the arguments are then unchanged.
-// CheckArgs accepts all arguments of a tool that is unknown, disabled or without a usable schema; Call returns the
-// error for an unknown or disabled tool.
+// CheckArgs checks args against the tool's present input schema. It sends nothing. It returns the arguments to send:
+// args unchanged if they fit, otherwise with JSON in strings decoded, if that makes them fit. If they do not fit
+// either way, it returns args unchanged and a *CallError whose Fields have every problem. CheckArgs accepts all
+// arguments if the tool is unknown, disabled or without a usable schema; Call reports an unknown or disabled tool.
 func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, error) {
 	resolved, ok := c.catalog.Resolve(tool)
 	if !ok || resolved.Disabled != "" {
@@ -27,14 +26,14 @@ func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, 
 	return coerced, nil
 }
 
-// ArgumentsError returns the error for arguments that have the problems wrong, as CheckArgs does. tool is the tool's
+// ArgumentsError returns the error that CheckArgs returns for arguments with the problems wrong. tool is the tool's
 // name, and server the configured name of its server.
 func ArgumentsError(tool, server string, wrong []ContentField) *CallError {
 	return &CallError{Kind: InvalidArguments, Tool: wire.Printable(tool, 80), Server: server, Message: problemsText(wrong), Fields: wrong}
 }
 
-// checkArguments returns a failure if the arguments do not fit the tool's input schema; otherwise nil. It does not
-// repair them as CheckArgs does: a person may have approved exactly these arguments.
+// checkArguments returns a failure if args do not fit the tool's input schema, otherwise nil. Unlike CheckArgs it does
+// not repair them, because a person may have approved exactly these arguments.
 func checkArguments(tool catalog.Resolved, args json.RawMessage) *transport.Failure {
 	if wrong := tool.ValidateArgs(args); wrong != nil {
 		return &transport.Failure{Kind: InvalidArguments, Public: problemsText(wrong), NotRun: true, Err: &wrongArguments{wrong}}
@@ -42,18 +41,18 @@ func checkArguments(tool catalog.Resolved, args json.RawMessage) *transport.Fail
 	return nil
 }
 
-// problemsText returns the problems of arguments as text for a model.
+// problemsText describes the problems of a call's arguments for a model.
 func problemsText(wrong []ContentField) string {
 	return "the arguments do not fit the tool's input schema:" + content.ListProblems(wrong)
 }
 
-// checkCall returns a failure if the arguments or the context of the call exceed a bound, or the arguments are not a
-// JSON object; otherwise nil. It replaces empty arguments with {} in call.
+// checkCall returns a failure if call's arguments or context are too large, or if the arguments are not a JSON object;
+// otherwise nil. It sets empty arguments to {}.
 func checkCall(call *Call) *transport.Failure {
 	if len(bytes.TrimSpace(call.Args)) == 0 {
 		call.Args = json.RawMessage("{}")
 	}
-	size := 0 // bytes of the context
+	size := 0 // of the context, in bytes
 	for name, value := range call.Context {
 		size += len(name) + len(value)
 	}
@@ -68,8 +67,8 @@ func checkCall(call *Call) *transport.Failure {
 	return nil
 }
 
-// checkApproval returns a failure if the tool needs an approval that the call does not have, or if the tool has
-// changed since a person approved the call; otherwise nil.
+// checkApproval returns a failure if tool needs an approval that call does not have, or has changed since a person
+// approved call; otherwise nil.
 func checkApproval(tool catalog.Resolved, call Call) *transport.Failure {
 	switch {
 	case call.Approved != "" && call.Approved == tool.Version():

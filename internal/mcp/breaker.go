@@ -12,28 +12,28 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// When the breaker opens, and for how long.
+// Conditions under which the breaker opens, and how long it stays open.
 const (
 	maxStreak    = 5                // failures in a row that open it
-	minSample    = 20               // calls within sampleWindow from which on a share of half failed calls opens it
+	minSample    = 20               // calls within sampleWindow; from this many on, it opens if half of them failed
 	sampleWindow = 10 * time.Second // in whole seconds
-	openTime     = 5 * time.Second  // from opening, or from a failed trial, until the next trial
+	openTime     = 5 * time.Second  // time from opening, or from a failed trial, to the next trial
 )
 
-// breaker holds calls back from a server that keeps failing, so that a run gets the error at once instead of after a
-// timeout, and the server gets time to recover. After openTime, one call is let through as a trial. If it succeeds,
-// the breaker closes; otherwise it stays open for another openTime.
+// breaker refuses calls to a server that keeps failing, so that a run gets the error at once instead of after a
+// timeout, and the server gets time to recover. After openTime, one call is admitted as a trial. If the trial
+// succeeds, the breaker closes; otherwise it stays open for another openTime.
 //
-// A breaker has neither a timer nor a goroutine: it decides everything when a call asks. The zero value is closed.
+// A breaker has neither a timer nor a goroutine: it decides when a call asks. The zero value is closed.
 type breaker struct {
 	mu          sync.Mutex // protects the fields below
 	streak      int        // failures since the last success
 	samples     [sampleWindow / time.Second]sample
 	openedAt    time.Time // zero while closed
 	retryAt     time.Time // when open: the earliest time for a trial
-	trial       int       // number of the trial in flight; 0 if there is none
+	trial       int       // number of the current trial; 0 if none is in flight
 	lastTrial   int       // number of the latest trial
-	transitions int       // how often it opened or closed
+	transitions int       // how often the breaker has opened or closed
 	failures    int       // failures counted while closed, never reset
 }
 
@@ -43,16 +43,16 @@ type sample struct {
 	calls, fails int
 }
 
-// callOutcome is the result of a call as evidence of whether its server works.
+// callOutcome is what a call's end says about whether its server works.
 type callOutcome int
 
 const (
-	outcomeNeutral callOutcome = iota // no evidence: the caller canceled, or nothing was sent
+	outcomeNeutral callOutcome = iota // no evidence: the call was cancelled, or nothing was sent
 	outcomeSuccess                    // the server answered, even with a JSON-RPC error
 	outcomeFailure
 )
 
-// outcomeOf returns the outcome of a call that ended with failure, or with a result if failure is nil.
+// outcomeOf returns the outcome of a call that ended with failure; nil means that the call has a result.
 func outcomeOf(failure *transport.Failure) callOutcome {
 	if failure == nil {
 		return outcomeSuccess
@@ -69,8 +69,9 @@ func outcomeOf(failure *transport.Failure) callOutcome {
 	return outcomeSuccess
 }
 
-// loadOf returns the evidence that the result or the failure of a call gives about the server's load. The duration of
-// a call that the tool refused, or that waits for a person, is no evidence.
+// loadOf returns what a call's end says about the server's load: f is its failure, or nil if it ended with res. If the
+// tool returned an error, or the call waits for a person, the duration says nothing, and the outcome is
+// limiter.Unknown.
 func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 	switch {
 	case f == nil && !res.IsError && res.InputRequired == nil:
@@ -83,22 +84,22 @@ func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 	return limiter.Unknown
 }
 
-// breakerPass is what admitCall gives to an admitted call: the breaker's counters at that time, with which
-// recordOutcome finds out what has changed since.
+// breakerPass is the breaker's state when admitCall admitted a call. recordOutcome compares it with the state at the
+// end of the call.
 type breakerPass struct {
 	transitions int
 	failures    int
-	trial       int // number of the call as a trial of an open breaker; 0 for any other call
+	trial       int // number of the trial that this call is; 0 if the breaker was closed
 }
 
-// openFailure returns the failure with which a call would be refused now, or nil if it would be admitted.
+// openFailure returns the failure with which admitCall would refuse a call now, or nil if it would admit the call.
 func (b *breaker) openFailure() *transport.Failure {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.openFailureLocked(time.Now())
 }
 
-// openFailureLocked is openFailure for a caller that holds b.mu.
+// openFailureLocked does what openFailure does. b.mu must be held.
 func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
 	mayTry := b.trial == 0 && !now.Before(b.retryAt)
 	if b.openedAt.IsZero() || mayTry {
@@ -107,8 +108,8 @@ func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
 	return &transport.Failure{Kind: Unavailable, Public: b.openReasonLocked(now), NotRun: true}
 }
 
-// openReasonLocked returns why the open breaker refuses calls, and when it will let one through. The text may be
-// shown to the caller.
+// openReasonLocked says why the open breaker refuses calls, and when it will admit one. The text may be shown to
+// users. b.mu must be held.
 func (b *breaker) openReasonLocked(now time.Time) string {
 	wait := b.retryAt.Sub(now)
 	switch {
@@ -121,8 +122,8 @@ func (b *breaker) openReasonLocked(now time.Time) string {
 	}
 }
 
-// admitCall admits a call, or returns the failure with which it is refused. After openTime, an open breaker admits
-// one call as its trial. An admitted call must call recordOutcome with its pass.
+// admitCall admits a call, or returns the failure with which it refuses the call. Once openTime has passed, an open
+// breaker admits one call as its trial. After a call was admitted, recordOutcome must be called with its pass.
 func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,8 +139,8 @@ func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 	return pass, nil
 }
 
-// withdrawTrial makes the next call the trial if the call with this pass is the trial at present. That call now waits
-// for a person and may take long. It must still call recordOutcome.
+// withdrawTrial lets another call become the trial, if the call with this pass is the current trial. It is used when
+// the call begins to wait for a person, which may take long. recordOutcome must still be called with pass.
 func (b *breaker) withdrawTrial(pass breakerPass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -148,11 +149,11 @@ func (b *breaker) withdrawTrial(pass breakerPass) {
 	}
 }
 
-// recordOutcome counts the outcome of a call, and opens or closes the breaker accordingly. It ignores a call that was
-// admitted before the breaker last opened or closed, since that call is no evidence of the server's present state. It
-// also ignores a failure if another failure was counted while the call was in flight: when one lost connection ends
-// many calls, that is one failure. retryAfter is the server's Retry-After, 0 if it sent none; the breaker stays open
-// for at least openTime.
+// recordOutcome counts the outcome of the call that was admitted with pass, and opens or closes the breaker. It
+// ignores calls that were admitted before the breaker last opened or closed, because they say nothing about the
+// server's present state. It also ignores a failure if another one was counted while the call was in flight, so that a
+// lost connection that ends many calls counts as one failure. retryAfter is the server's Retry-After, or 0. If this
+// call opens the breaker or was its trial and failed, the next trial waits for the longer of openTime and retryAfter.
 func (b *breaker) recordOutcome(pass breakerPass, outcome callOutcome, retryAfter time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,9 +185,9 @@ func (b *breaker) recordOutcome(pass breakerPass, outcome callOutcome, retryAfte
 	}
 }
 
-// recordTrialLocked counts the outcome of a call that an open breaker admitted. Any success closes the breaker. A
-// failure delays the next trial only if the call is still the trial: a withdrawn one has been replaced by a later
-// call.
+// recordTrialLocked counts the outcome of a call that an open breaker admitted. A success closes the breaker, even
+// that of a withdrawn trial. A failure delays the next trial until retryAt, but only if the call is still the trial,
+// since a later call may have replaced it. b.mu must be held.
 func (b *breaker) recordTrialLocked(pass breakerPass, outcome callOutcome, retryAt time.Time) {
 	isTrial := pass.trial != 0 && pass.trial == b.trial
 	if isTrial {
@@ -200,12 +201,12 @@ func (b *breaker) recordTrialLocked(pass breakerPass, outcome callOutcome, retry
 	}
 }
 
-// addSampleLocked adds a call that ended now to the samples. It returns how many calls ended within sampleWindow, and
-// how many of them failed.
+// addSampleLocked counts a call that ended now. It returns how many calls ended within sampleWindow, and how many of
+// these failed. b.mu must be held.
 func (b *breaker) addSampleLocked(now time.Time, outcome callOutcome) (calls, fails int) {
 	second := now.Unix()
 	current := &b.samples[second%int64(len(b.samples))]
-	if current.second != second { // it is from an earlier window
+	if current.second != second { // left over from an earlier window
 		*current = sample{second: second}
 	}
 	current.calls++
@@ -221,8 +222,8 @@ func (b *breaker) addSampleLocked(now time.Time, outcome callOutcome) (calls, fa
 	return calls, fails
 }
 
-// closeLocked closes the breaker and forgets all failures. Outcomes of calls that were admitted before no longer
-// count.
+// closeLocked closes the breaker and forgets all failures. Later, recordOutcome ignores calls that were admitted
+// before. b.mu must be held.
 func (b *breaker) closeLocked() {
 	b.openedAt = time.Time{}
 	b.retryAt = time.Time{}
@@ -232,8 +233,8 @@ func (b *breaker) closeLocked() {
 	b.transitions++
 }
 
-// currentState returns when the breaker opened, the reason (a text that may be shown to the caller), and whether the
-// next call would be admitted as a trial. All are zero while the breaker is closed.
+// currentState returns when the breaker opened, a reason that may be shown to users, and whether the next call would
+// be admitted as a trial. While the breaker is closed, it returns zero values.
 func (b *breaker) currentState() (openedAt time.Time, reason string, halfOpen bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -24,57 +24,58 @@ import (
 // Call is one tool call.
 type Call struct {
 	Tool string // Tool.Name
-	// Server is the name of the tool's server; "" if unknown. It is used only for a tool that is not in the catalog
-	// of this process, because its server has not been listed yet: Call then lists it, for which the user may have to
-	// sign in.
+	// Server is the configured name of the tool's server; "" if unknown. It matters only for a tool that is not in
+	// this process's catalog because its server has not been listed yet. Client.Call then lists that server first, and
+	// the user may have to sign in for that.
 	Server string
 	Args   json.RawMessage // a JSON object; empty means {}
-	// Check refuses arguments, as InvalidArguments, that do not fit the tool's input schema at the moment of sending.
-	// That may be long after CheckArgs, because a call waits for a person's approval and for a permit, and during
+	// Check makes the call fail with InvalidArguments if Args do not fit the tool's input schema at the moment of
+	// sending. CheckArgs may have run long before: a call waits for a person's approval and for a permit, and during
 	// that time the server may list its tools again.
 	Check bool
-	// Context goes to the server with this call: as query parameters over HTTP, and in _meta. At
-	// most 64 entries and 8 KiB.
+	// Context is sent to the server with this call: as query parameters over HTTP, and in _meta. It has at most 64
+	// entries and 8 KiB.
 	Context map[string]string
-	// Meta is merged into the request's _meta, such as traceparent. It wins over Context.
+	// Meta is merged into the request's _meta, for example traceparent. It takes precedence over Context.
 	Meta map[string]any
-	// CallID, RunID and ThreadID go into _meta, if they are not empty and the server's configuration names them, and
-	// so does the subject of Principal. They are the same in all attempts of a call.
+	// CallID, RunID and ThreadID are sent in _meta if they are not empty and the server's configuration names them. So
+	// is the subject of Principal. They are the same in all attempts of a call.
 	CallID, RunID, ThreadID string
-	// Principal is the user for whom the call is made. Servers that are used on behalf of their callers need its
-	// Token or its sign-in (config.AuthType.IsDelegated). Principals take turns in the queue for a server's permits.
+	// Principal is the user for whom the call is made. A server with per-user tokens (AuthType.IsDelegated in package
+	// config) needs Principal's Token or sign-in. Principals take turns in the queue for a server's permits.
 	Principal auth.Identity
-	// Approved is the Version of the tool for which a person approved these Args; "" if no person was asked. A tool
-	// that NeedsApproval is called only if Approved is its present Version. Any other tool is called if Approved is
-	// its present Version or "": a named agent may ask a person where the server does not.
+	// Approved is the Version of the tool for which a person approved these Args; "" for a call without approval. A
+	// call of a tool that NeedsApproval fails with "". Any call fails if Approved is another Version than the tool's
+	// present one. A call may have Approved although its tool does not need it, because a named agent may ask where
+	// the server does not.
 	Approved string
 	// Progress, if set, receives the server's progress notifications for this call, one at a time. Notifications that
-	// arrive before the result or the error are delivered before Call returns, later ones never. A slow Progress
-	// misses intermediate notifications and gets the latest.
+	// arrive before the result or the error are delivered before Call returns; later ones are dropped. If Progress is
+	// slow, it misses intermediate notifications and gets the latest one.
 	Progress func(Progress)
 	// Log, if set, receives the server's log messages during this call. Log and Progress are never called at the same
-	// time. A slow Log misses the latest messages; LogMessage.Omitted counts them. Over HTTP, a message belongs to
-	// the call on whose stream it arrives. On a connection that all calls share, a message belongs to a call only
-	// while no other call is in flight.
+	// time. If Log is slow, it misses the latest messages, which LogMessage.Omitted counts. Over HTTP, a message
+	// belongs to the call on whose stream it arrives. On a connection that all calls share, a message belongs to a
+	// call only while no other call is in flight.
 	Log func(LogMessage)
-	// Elicit, if set, answers the server's elicitation requests during this call; nil declines them. It may be called
-	// concurrently. It must return when its context ends, because Call waits for it; the context ends with the call
-	// at the latest. An error means Cancel. The time it takes does not count towards the call's timeout.
+	// Elicit, if set, answers the server's elicitation requests during this call; if it is nil, they are declined. It
+	// may be called concurrently. Its context ends with the call at the latest. Elicit must return then, because Call
+	// waits for it. An error counts as Cancel. The time that Elicit takes does not count towards the call's timeout.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
-	// Suspend ends the call when its server answers with input_required and asks the person (2026-07-28). The Result
-	// then has InputRequired and nothing else, and Elicit is not called. Client keeps nothing of the call: any
-	// process may send it again with Resume, once the person has answered the Elicitations of that result. A call
-	// whose server asks in another way calls Elicit and is not suspended.
+	// Suspend ends the call if the server answers with input_required (2026-07-28) to ask the user something. The
+	// Result then has InputRequired and nothing else, and Elicit is not called. The Client keeps no state of the call:
+	// once the user has answered the Elicitations of that result, any process may send the call again with Resume. A
+	// call whose server asks in another way is not suspended and calls Elicit.
 	Suspend bool
-	Resume  *Resumption // the answers of the person to a suspended call; nil for a new call
-	// Waiter identifies the caller of a call whose user may have to sign in to the server first
-	// (AuthAuthorizationCode). If set, such a call ends with a Result that has SignIn and nothing else; if "", it is
-	// Denied. The call was not sent, and Client keeps nothing of it: any process may send it again after AwaitSignIn,
-	// with that SignIn. Client.Callback returns the Waiter when the user's browser is back.
+	Resume  *Resumption // the user's answers to a suspended call; nil for a new call
+	// Waiter identifies this call when its user comes back from a sign-in: Client.Callback returns it then. If it is
+	// set and the user must first sign in to the server (AuthAuthorizationCode), the call ends with a Result that has
+	// SignIn and nothing else; if it is "", such a call is Denied. In both cases the call was not sent, and the Client
+	// keeps no state of it: after AwaitSignIn, any process may send it again with that SignIn.
 	Waiter string
-	SignIn *content.SignIn // of the previous Result, if the call is sent again after a sign-in; else nil
-	// Sample, if set, answers the server's sampling requests, if the server's configuration allows
-	// them. The rules of Elicit apply, except that its time counts towards the call's timeout.
+	SignIn *content.SignIn // from the previous Result, if the call is sent again after a sign-in; else nil
+	// Sample, if set, answers the server's sampling requests, if the server's configuration allows them. The rules for
+	// Elicit apply, except that Sample's time counts towards the call's timeout.
 	Sample func(context.Context, Sampling) (Sample, error)
 }
 
@@ -82,14 +83,14 @@ const (
 	maxArgs    = 1 << 20 // bytes of a call's arguments
 	maxContext = 8 << 10 // bytes of the names and values of a call's context
 	maxEntries = 64      // entries of a call's context
-	maxTries   = 4       // attempts of one call, including those whose session was lost before anything was sent
+	maxTries   = 4       // attempts per call, including those that lost the session before sending
 )
 
-// Call calls a tool and waits for its result. The error is a *CallError. A result
-// with IsError is a result: the tool ran and says that it failed.
+// Call calls a tool and waits for its result. The error is a *CallError. A Result with IsError is not an error: the
+// tool ran and reported that it failed.
 //
-// The call waits under ctx for one of its server's permits; its timeout starts when it has one. When ctx ends, Call
-// returns at once and sends notifications/cancelled to the server if the request was sent.
+// Call first waits for one of the server's permits; the call's timeout starts when it gets one. When ctx ends, Call
+// returns at once, and sends notifications/cancelled to the server if it had sent the request.
 func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	if call.SignIn != nil && call.SignIn.ListsTools {
 		return c.callSignInAgain(ctx, call)
@@ -112,7 +113,7 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 			return result, nil
 		}
 		// If a Reload has removed the server, another server may have the tool now. The loop ends, because each
-		// further repetition needs a further Reload.
+		// repetition requires another Reload.
 		if failure == errReconfigured && ctx.Err() == nil && c.life.Err() == nil {
 			continue
 		}
@@ -120,8 +121,8 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	}
 }
 
-// callListed checks a call and sends it to the server with that id, which listed the tool. The failure is
-// errReconfigured if that server was removed, or if another server has the tool now.
+// callListed checks call and sends it to the server with the id serverID, which listed the tool. The failure is
+// errReconfigured if a Reload removed that server or gave the tool to another one.
 func (c *Client) callListed(ctx context.Context, call Call, serverID int) (*content.Result, *transport.Failure) {
 	if failure := checkCall(&call); failure != nil {
 		return nil, failure
@@ -133,21 +134,21 @@ func (c *Client) callListed(ctx context.Context, call Call, serverID int) (*cont
 	return s.callWithConsent(ctx, call)
 }
 
-// callWithPermit waits for a permit, sends the call with callWithRetry, and records the outcome in the breaker and in
-// the concurrency limit. While the server's breaker is open, it fails at once. The failure is errReconfigured if a
-// Reload removed the server, or gave the tool to another one, before the call was sent.
+// callWithPermit waits for a permit, sends call with callWithRetry, and records the outcome in the breaker and in the
+// concurrency limit. It fails at once while the breaker is open. The failure is errReconfigured if a Reload removed
+// the server, or gave the tool to another one, before call was sent.
 func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
 
-	// Get the route before asking the breaker: a missing token or too many users are no evidence of the server's state.
+	// Get the route before asking the breaker: a missing token or too many users say nothing about the server's state.
 	route, release, failure := s.routeFor(call.Principal)
 	if failure != nil {
 		return nil, failure
 	}
 	defer release()
-	// Ask the breaker before waiting for a permit too: the queue may be long while the server fails.
+	// Also ask the breaker before waiting for a permit: while the server fails, the queue may be long.
 	if f := s.breaker.openFailure(); f != nil {
 		return nil, f
 	}
@@ -172,7 +173,7 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	if failure != nil {
 		return nil, failure
 	}
-	outcome, retryAfter := outcomeNeutral, time.Duration(0) // recorded unchanged after a panic
+	outcome, retryAfter := outcomeNeutral, time.Duration(0) // the breaker gets these values after a panic
 	defer func() { s.breaker.recordOutcome(pass, outcome, retryAfter) }()
 
 	route.onQuestion = func() {
@@ -181,34 +182,35 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	}
 
 	res, failure := s.callWithRetry(ctx, call, route)
-	// A call that ended because of its caller (canceled, too little time, an unusable token) is no evidence of the
+	// A call that ended because of its user (cancelled, too little time, an unusable token) says nothing about the
 	// server's state.
 	if ctx.Err() == nil && failure != errReconfigured && !s.isUserFailure(failure) {
 		outcome = outcomeOf(failure)
 		retryAfter = failure.RetryAfter()
 		permit.End(loadOf(res, failure))
 	}
-	// The server works again, so the supervisor need not wait until the end of its backoff.
+	// The call shows that the server works again, so the supervisor need not wait for the end of its backoff.
 	if failure == nil && s.userSessions == nil && s.isUnreachable() {
 		s.wakeSupervisor()
 	}
 	return res, failure
 }
 
-// callWithRetry sends the call, and sends it again in these cases only:
-//   - the session was lost and the call provably did not run;
-//   - the outcome is unknown and the tool is repeatable;
-//   - the person has visited the pages that the server requires (URL elicitation), once;
-//   - the server refused the headers of the call and the tools have been listed again, once.
+// callWithRetry sends call. It sends call again only in these cases:
+//   - the session was lost, and the tool provably did not run;
+//   - the outcome is unknown, and the tool is repeatable;
+//   - the user has visited the pages that the server requires (URL elicitation), once;
+//   - the server refused the call's headers, and the tools have been listed again, once.
 //
-// In the first two cases, the server gets the call twice at most. If the outcome of one attempt is unknown and the
-// server does not accept the next one, callWithRetry returns the failure of the first.
+// The first two cases together make the server receive the call at most twice; each of the last two restarts that
+// count. If one attempt has an unknown outcome and the server does not accept the next one, callWithRetry returns the
+// failure of the earlier attempt.
 func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
-	sends := 0                        // times that the server may have received the call since one of the last two cases
-	visitedPages := false             // the person has visited the pages
-	relisted := false                 // the tools were listed again because of the headers
-	var mayHaveRun *transport.Failure // of an earlier attempt whose outcome is unknown
+	sends := 0                        // sends that the server may have received, since the user's visit or the new list
+	visitedPages := false             // the user has visited the required pages
+	relisted := false                 // the tools were listed again because the server refused the headers
+	var mayHaveRun *transport.Failure // failure of an earlier attempt whose outcome is unknown
 	for try := 1; ; try++ {
 		tool, failure := s.resolveTool(ctx, call, deadline)
 		if failure == nil && call.Check {
@@ -234,7 +236,7 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 				failure.Public = refusal
 				return nil, failure
 			}
-			deadline = deadline.Add(time.Since(askedAt)) // the person's time does not count towards the call's
+			deadline = deadline.Add(time.Since(askedAt)) // the user's time does not count towards the call's
 			visitedPages, sends = true, 0
 		case isHeaderMismatch(failure) && !relisted && s.refreshNow(ctx, call.Principal) == nil:
 			relisted, sends = true, 0
@@ -249,14 +251,14 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 	}
 }
 
-// isSafeToRepeat reports whether a call of the tool that ended with failure may be sent again.
+// isSafeToRepeat reports whether a call of tool that ended with failure may be sent again.
 func (s *server) isSafeToRepeat(tool catalog.Resolved, failure *transport.Failure) bool {
 	lostBeforeRun := failure.Lost && failure.NotRun
 	return lostBeforeRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
 }
 
-// routeFor returns the session pool and the credentials for requests of the user, without onQuestion. The caller must
-// call release, which is nil after a failure, when the requests have ended.
+// routeFor returns the session pool and the credentials for user's requests. It does not set onQuestion. After the
+// requests have ended, release must be called. If routeFor fails, release is nil.
 func (s *server) routeFor(user auth.Identity) (route callRoute, release func(), _ *transport.Failure) {
 	if s.userSessions == nil {
 		return callRoute{pool: s.pool}, func() {}, nil
@@ -269,10 +271,10 @@ func (s *server) routeFor(user auth.Identity) (route callRoute, release func(), 
 	return route, func() { s.userSessions.releaseSession(u) }, nil
 }
 
-// resolveTool returns the tool of a call if this server still has it and it may be called. It runs right before each
+// resolveTool returns the tool that call names, if it may still be called on this server. It runs right before each
 // attempt, because the tool may have changed while the call waited. The failure is errReconfigured if another server
-// has the tool now. With pinned tools, resolveTool first waits, until deadline, for a list that the current session
-// has sent.
+// has the tool now. If the server has Pin, resolveTool first waits until deadline for the current session to list the
+// tools.
 func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time) (catalog.Resolved, *transport.Failure) {
 	if f := s.waitForPinnedTools(ctx, deadline); f != nil {
 		return catalog.Resolved{}, f
@@ -289,22 +291,22 @@ func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time)
 	return tool, checkApproval(tool, call)
 }
 
-// isRepeatable reports whether a call whose outcome is unknown may be sent again: if the
-// configuration says so, or if it reads a resource, which changes nothing. The server's own
-// annotations do not count, since the server may be wrong about them.
+// isRepeatable reports whether a call of tool may be sent again after an unknown outcome. It may if the configuration
+// says so, or if the tool reads a resource, which changes nothing. The server's own annotations do not count, since
+// the server may be wrong about them.
 func (s *server) isRepeatable(tool catalog.Resolved) bool {
 	return tool.ReadsResources || catalog.MatchAny(s.cfg.IdempotentTools, tool.Original, tool.Name)
 }
 
-// callRoute says how a call is sent.
+// callRoute has the sessions and the credentials with which a call is sent.
 type callRoute struct {
-	pool       *session.Pool    // of the server, or of one user
-	tokens     transport.Sender // with the tokens of one user; nil if all users share the server's
-	onQuestion func()           // called before a person is asked, which may take long
+	pool       *session.Pool    // the server's pool, or one user's
+	tokens     transport.Sender // adds one user's tokens; nil if all users share the server's
+	onQuestion func()           // called before the user is asked something, which may take long
 }
 
-// sendOnce sends the call once, in the current session, and reports whether the server may have received it. A
-// failure has been handled: a lost session was dropped, and the server's state is set.
+// sendOnce sends call once, in the current session. sent reports whether the server may have received it. Before
+// sendOnce returns a failure, it drops a lost session and updates the server's state.
 func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved, route callRoute, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
 	request := session.NewRequest(ctx, s.life, deadline, nil)
 	defer request.Finish()
@@ -314,7 +316,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 	if failure != nil {
 		return nil, false, s.sessionFailure(request, failure)
 	}
-	// The session may be newer than the list in which resolveTool found the tool. The next attempt waits for the new
+	// The session may be newer than the list in which resolveTool found the tool. callWithRetry waits for the new
 	// list.
 	if s.cfg.Pin && !s.isListedFrom(used) {
 		return nil, false, listOutdated
@@ -339,20 +341,20 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 		return nil, true, failure
 	}
 	if result.IsError && ResultErrorKind(result) == UnknownTool {
-		s.markOutdated() // the server listed the tool, and may not announce that its list has changed
+		s.markOutdated() // the server had listed the tool, and may not have sent list_changed
 	}
 	result.Violations = tool.ResultViolations(result.Structured, result.IsError)
 	if result.Violations != nil {
-		// The violations quote the result, which must not be logged.
+		// The violations quote the result, which must not appear in the log.
 		s.log.Warn("MCP result does not fit the tool's output schema", "tool", tool.Name, "problems", len(result.Violations), help.ToolSchemas.Attr())
 	}
 	return result, true, nil
 }
 
-// sessionFailure returns the failure of a call that got no session, because GetSession returned failure. There are
-// two cases. If the request's deadline or its caller ended the wait, sessionFailure returns that, with failure as the
-// cause only if failure is about the user's credentials. Otherwise it returns failure, marks the server as failed
-// (unless each user has sessions of their own), and wakes the supervisor, which connects it again.
+// sessionFailure returns the failure of a call for which GetSession failed with failure. If GetSession failed because
+// the request's context ended, sessionFailure returns the reason for that end; failure is its Err only if failure is
+// about the user's credentials. Otherwise it returns failure itself, marks the server as failed (unless the server has
+// per-user sessions), and wakes the supervisor, which connects again.
 func (s *server) sessionFailure(request *session.Request, failure *transport.Failure) *transport.Failure {
 	if request.Context().Err() != nil {
 		ended := request.Ended()
@@ -367,7 +369,7 @@ func (s *server) sessionFailure(request *session.Request, failure *transport.Fai
 	return failure
 }
 
-// decodeResult decodes the result of tools/call, or of resources/read if the tool is the one that reads resources.
+// decodeResult decodes the result of tools/call, or of resources/read if tool is the tool that reads resources.
 func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, *transport.Failure) {
 	decode := content.Decode
 	if tool.ReadsResources {
@@ -380,18 +382,18 @@ func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, 
 	return result, nil
 }
 
-// handleFailure handles the failure of a call in the session used: it drops a lost session, has the tools listed
-// again if the server does not know the tool, and marks a server as failed that cannot be reached. It returns the
-// failure for the caller, which is another one if the tool cannot ask the user (checkCannotAsk).
+// handleFailure reacts to the failure of a call in the session used. It drops a lost session, has the tools listed
+// again if the server does not know the tool, and marks the server as failed if it cannot be reached. It returns the
+// failure to report: that of checkCannotAsk if the tool cannot ask the user, otherwise failure.
 func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catalog.Resolved, used *session.Session, route callRoute) *transport.Failure {
 	if unableToAsk := s.checkCannotAsk(tool, used, route, nil, failure); unableToAsk != nil {
 		return unableToAsk
 	}
 	if failure.Kind == UnknownTool {
-		s.markOutdated() // the server listed the tool, and may not announce that its list has changed
+		s.markOutdated() // the server had listed the tool, and may not have sent list_changed
 	}
 	switch {
-	case failure.Lost: // if other calls have lost the same session, the pool makes one new session for all
+	case failure.Lost: // if several calls lost this session, the pool still opens only one new session
 		route.pool.DropSession(used)
 	case !sent && failure.Kind == Unavailable && s.userSessions == nil:
 		if s.markFailed(failure) {
@@ -401,8 +403,9 @@ func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catal
 	return failure
 }
 
-// roundTrip sends tools/call in the session used, or resources/read if the tool is the one that reads resources, and
-// returns the result as received. A suspended call has no result: request.InputRequired is set.
+// roundTrip sends tools/call in the session used, or resources/read if tool is the tool that reads resources. It
+// returns the result as received. For a suspended call it returns neither a result nor a failure, and
+// request.InputRequired is set.
 func (s *server) roundTrip(request *session.Request, used *session.Session, tool catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
 	handlers := session.Handlers{
 		OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample,
@@ -420,17 +423,17 @@ func (s *server) roundTrip(request *session.Request, used *session.Session, tool
 	return used.ReadResource(request, session.ResourceRead{URI: uri, Scope: s.readScope(call), Meta: s.callMeta(call), Handlers: handlers})
 }
 
-// Prefixes of names in _meta (MCP basic, _meta: reversed domains).
+// Prefixes of names in _meta (MCP basic, _meta: reversed domain names).
 const (
-	reservedMeta = "io.modelcontextprotocol/" // of the specification
-	MetaPrefix   = "io.answerd/"              // of answerd
+	reservedMeta = "io.modelcontextprotocol/" // reserved by the specification
+	MetaPrefix   = "io.answerd/"              // for answerd's own entries
 )
 
-// callMeta returns the _meta of a call: its Context, the ids that the configuration names, and its Meta, where of two
-// equal names the later wins. Call.Context comes from outside, so names that would set the protocol version, the
-// client info, a progress token or a caller's subject are left out.
+// callMeta returns the call's _meta: its Context, the ids that the configuration names, and its Meta. If a name occurs
+// twice, the later source in this order wins. Call.Context comes from outside, so callMeta leaves out its reserved
+// names and the progress token; otherwise it could set the protocol version, the client info or a user's subject.
 func (s *server) callMeta(call Call) sdk.Meta {
-	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+8) // room for 4 ids, and for 4 entries that the session adds
+	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+8) // plus 4 ids and 4 entries of package session
 	for name, value := range call.Context {
 		isReserved := strings.HasPrefix(name, reservedMeta) || strings.HasPrefix(name, MetaPrefix)
 		if !isReserved && name != "progressToken" {
@@ -444,8 +447,8 @@ func (s *server) callMeta(call Call) sdk.Meta {
 	return m
 }
 
-// callIDs returns the ids of a call that the server's configuration names, by their names in _meta. Without a
-// configuration that is the call id alone. Empty ids are left out.
+// callIDs returns the call's ids that the server's configuration names, keyed by their names in _meta. If the
+// configuration has no such list, that is the call id alone. Empty ids are left out.
 func (s *server) callIDs(call Call) map[string]string {
 	members := s.cfg.Meta
 	if members == nil {
@@ -463,22 +466,21 @@ func (s *server) callIDs(call Call) map[string]string {
 	return ids
 }
 
-// readScope returns everything that the server gets with a read besides the URI and on which the content of the
-// resource may depend: the context and the ids of the call, except for its call id. Reads with different scopes do
-// not share a cached result.
+// readScope returns what the server receives with a read besides the URI and may use to choose the content: the call's
+// context and its ids, except the call id. Reads with different scopes do not share a cached result.
 func (s *server) readScope(call Call) map[string]string {
 	scope := make(map[string]string, len(call.Context)+3)
 	maps.Copy(scope, call.Context)
 	for name, value := range s.callIDs(call) {
 		if name != MetaPrefix+config.MetaCallID {
-			scope["_meta."+name] = value // the prefix keeps it apart from an entry of the context with the same name
+			scope["_meta."+name] = value // the prefix distinguishes it from an entry of the context
 		}
 	}
 	return scope
 }
 
-// Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: the tool reads
-// resources, or the configuration says that it is idempotent. An unknown tool is not repeatable.
+// Repeatable reports whether a call of tool may be sent again after an unknown outcome: the tool reads resources, or
+// the configuration says that it is idempotent. It returns false for an unknown tool.
 func (c *Client) Repeatable(tool string) bool {
 	resolved, ok := c.catalog.Resolve(tool)
 	if !ok {

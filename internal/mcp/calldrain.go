@@ -6,15 +6,15 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// errRemoved is the cause with which the life of a removed server ends.
+// errRemoved is the cause of the end of a removed server's life.
 var errRemoved = errors.New("the server was removed from the configuration")
 
-// errReconfigured is the failure of a call whose server was removed, or whose tool now belongs to another server,
-// before the call was sent. Callers compare it with ==. Client.Call then looks the tool up again.
+// errReconfigured is the failure of a call that was not sent, because its server was removed or its tool now belongs
+// to another server. Compare it with ==. Client.Call then looks the tool up again.
 var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
 
-// beginCall counts a call as in flight and returns true, or returns false if the server is being removed. The caller
-// must call endCall after true, and must not after false.
+// beginCall counts a call as in flight and returns true. If the server is being removed, it counts nothing and returns
+// false. After true, endCall must be called.
 func (d *callDrain) beginCall() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -25,7 +25,7 @@ func (d *callDrain) beginCall() bool {
 	return true
 }
 
-// endCall ends a call that beginCall has counted. While the server is drained, the last call to end closes d.ended.
+// endCall ends a call that beginCall has counted. After start, the end of the last call closes d.ended.
 func (d *callDrain) endCall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,8 +35,8 @@ func (d *callDrain) endCall() {
 	}
 }
 
-// start makes beginCall refuse further calls, and closes d.started. d.ended is closed when no call is in flight,
-// which may be at once. start must be called at most once.
+// start makes beginCall return false from now on, and closes d.started. It also closes d.ended if no call is in
+// flight. It must be called at most once.
 func (d *callDrain) start() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,8 +47,8 @@ func (d *callDrain) start() {
 	}
 }
 
-// drainAndClose waits until the calls of a removed server have ended or the Client closes. Then it ends the server's
-// life, its goroutines and its sessions, and waits for them.
+// drainAndClose waits until a removed server's calls have ended or the Client closes. Then it ends the server's life,
+// and waits until the server's goroutines and sessions have ended.
 func (s *server) drainAndClose() {
 	s.drain.start()
 	select {

@@ -33,14 +33,14 @@ const (
 	Denied ErrorKind = "denied" // answerd or the user refused the call
 )
 
-// CallError is a failed call. Message may be shown to the model and the caller. Err is the cause
-// and belongs in the log only: it may contain session ids or quote the server.
+// CallError is the error of a failed call. Message may be shown to the model and to users. Err is the cause, for the
+// log only: it may contain session ids or quote the server.
 type CallError struct {
 	Kind    ErrorKind
 	Tool    string
 	Server  string
 	Message string
-	Fields  []ContentField // every problem that answerd found in the arguments; nil if the server refused them
+	Fields  []ContentField // all problems that answerd found in the arguments; nil if the server refused them
 	Err     error
 }
 
@@ -50,8 +50,8 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// callError returns failure as the error of a call, with a message for the model and the caller. server is the
-// configured name of the tool's server, "" if it is unknown.
+// callError converts failure to the error of a call of tool, with a message for the model and the user. server is the
+// configured name of the tool's server; "" if it is unknown.
 func callError(failure *transport.Failure, tool, server string) *CallError {
 	message := failure.Public
 	if server != "" {
@@ -65,8 +65,8 @@ func callError(failure *transport.Failure, tool, server string) *CallError {
 	return e
 }
 
-// nextSteps says what a model or a caller can do about a failure, by its kind. The kinds that are missing have
-// messages that say it already, or that the server wrote.
+// nextSteps maps a failure's kind to what the model or the user can do about it. The missing kinds have messages that
+// say so already, or that the server wrote.
 var nextSteps = map[ErrorKind]string{
 	Unavailable:    "; try again later, or do without it",
 	Timeout:        "; try again later, or ask for less",
@@ -75,8 +75,8 @@ var nextSteps = map[ErrorKind]string{
 	UnknownOutcome: "; the call may or may not have been carried out, so look before you repeat it",
 }
 
-// nextStep returns what the model or the caller can do about the failure, to be added to its message; "" if the
-// message says it already.
+// nextStep returns the text to add to a failure's message: what the model or the user can do about it. It returns ""
+// if the message says so already.
 func nextStep(f *transport.Failure) string {
 	if f.Kind == Unavailable && errors.Is(f, transport.ErrCredentials) {
 		return "; send another token, or ask the operator to correct the auth of this server"
@@ -87,7 +87,7 @@ func nextStep(f *transport.Failure) string {
 	return nextSteps[f.Kind]
 }
 
-// decodeFailure returns the failure of a call whose result package content could not decode, with its error err.
+// decodeFailure converts err, with which package content failed to decode a call's result, to the call's failure.
 func decodeFailure(err error) *transport.Failure {
 	if bad, ok := errors.AsType[*content.DecodeError](err); ok {
 		return transport.BadReply(bad.Reason, bad.Err)
@@ -98,19 +98,19 @@ func decodeFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Protocol, Public: err.Error()}
 }
 
-// wrongArguments is the cause of a failure of a call that answerd did not send, because its own check found the
-// problems fields in the arguments.
+// wrongArguments is the cause of a failed call that was not sent, because answerd's own check found problems in the
+// arguments.
 type wrongArguments struct{ fields []ContentField }
 
 func (*wrongArguments) Error() string { return "the arguments do not fit the tool's schema" }
 
-// maxErrorText is how many bytes of an error's text are compared with the patterns below.
+// maxErrorText bounds the part of an error's text that is compared with the patterns below, in bytes.
 const maxErrorText = 2 << 10
 
 var (
-	// wrongArgumentsText matches the texts with which servers refuse arguments in a result that is an error. MCP has
-	// no code for that in a result, so the patterns are the texts of the SDKs that servers are built with. They do
-	// not match what a tool says about its own data ("validation error in row 3").
+	// wrongArgumentsText matches the text of an error result with which servers refuse a call's arguments. MCP has no
+	// code for this case, so the patterns are the texts of the SDKs that servers are built with. They do not match
+	// what a tool says about its own data ("validation error in row 3").
 	wrongArgumentsText = regexp.MustCompile(`(?i)` +
 		`^validating "?arguments"?` + // go-sdk
 		`|^(mcp error -32602: )?(input validation error|invalid (arguments|params|parameters) for tool\b)` + // TypeScript; Python, low level
@@ -119,13 +119,13 @@ var (
 		`|^(mcp error |error )?-32602\b` +
 		`|^(invalid|bad) (arguments?|params|parameters)\b` +
 		`|^failed to deserialize parameters\b`) // Rust: rmcp
-	// unknownToolText matches the texts for an unknown tool, for which servers use the code of invalid parameters too
-	// (2025-11-25 server/tools, error handling).
+	// unknownToolText matches the text with which servers report an unknown tool. Its error code is that of invalid
+	// parameters (2025-11-25 server/tools, error handling).
 	unknownToolText = regexp.MustCompile(`(?i)^(mcp error -32602: )?(unknown tool\b|tool .{1,300} (not found|does not exist|disabled)\b)`)
 )
 
-// ResultErrorKind returns the kind of error of a result with IsError, from its text: UnknownTool or InvalidArguments
-// if the text is one with which an MCP SDK reports these, otherwise Execution.
+// ResultErrorKind returns the kind of error that a Result with IsError reports. It is UnknownTool or InvalidArguments
+// if an MCP SDK uses the result's text for these, otherwise Execution.
 func ResultErrorKind(r *content.Result) ErrorKind {
 	text := wire.Truncate(r.Text(), maxErrorText)
 	switch {
@@ -139,15 +139,15 @@ func ResultErrorKind(r *content.Result) ErrorKind {
 	return Execution
 }
 
-// recoverFunc calls f. A panic in f is logged and ends f alone: the caller continues, because other goroutines wait
-// for what it does next.
+// recoverFunc calls f, and returns normally if f panics. It logs the panic. It is for one step of a sequence whose
+// later steps must run, because other goroutines wait for them.
 func recoverFunc(log *slog.Logger, f func()) {
 	defer transport.Recover(log, func(*transport.Failure) {})
 	f()
 }
 
-// contextFailure returns the failure of a call whose context ctx ended before the call was sent: Timeout after a
-// deadline, otherwise Cancelled.
+// contextFailure returns the failure of a call that was not sent because ctx ended: Timeout after a deadline,
+// otherwise Cancelled.
 func contextFailure(ctx context.Context) *transport.Failure {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &transport.Failure{Kind: Timeout, Public: "no answer in time", NotRun: true, Err: context.Cause(ctx)}
@@ -155,13 +155,14 @@ func contextFailure(ctx context.Context) *transport.Failure {
 	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
 }
 
-// shutdownFailure returns the failure of a call that was not sent, because the Client was closed. err is the cause.
+// shutdownFailure returns the failure of a call that was not sent because the Client was closed. err is the cause.
 func shutdownFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}
 }
 
-// isHeaderMismatch reports whether the server refused the headers of a call, because the tool has other annotations
-// x-mcp-header now than in the list (2026-07-28 basic/transports/streamable-http, "Client Behavior").
+// isHeaderMismatch reports whether the server refused a call's headers. It does so if the tool's x-mcp-header
+// annotations have changed since the tools were listed (2026-07-28 basic/transports/streamable-http, "Client
+// Behavior").
 func isHeaderMismatch(f *transport.Failure) bool {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	return ok && e.Code == sdk.CodeHeaderMismatch

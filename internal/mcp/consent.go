@@ -14,32 +14,32 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// maxConsents bounds how often one call asks its user to sign in. Three sign-ins can be needed: the first one, one
+// maxConsents bounds how often one call asks its user to sign in. A call can need three sign-ins: the first one, one
 // for more scopes, and one after the server has moved to another authorization server. The bound ends the loop with a
 // server that refuses every token.
 const maxConsents = 3
 
-// callWithConsent sends a call to the server, or lists the server's tools if the call is one of the tool sign_in. If
-// the user must sign in first and the call has a Waiter, the result has SignIn and nothing else.
+// callWithConsent sends call to the server or, if call is one of the tool sign_in, lists the server's tools. If the
+// user must first sign in and call has a Waiter, the result has SignIn and nothing else.
 func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	tool, _ := s.client.catalog.Resolve(call.Tool)
 	isSignInTool := tool.SignsIn || call.SignIn != nil && call.SignIn.ListsTools
 	listsTools := isSignInTool && s.signInClient() != nil // a Reload may have ended the need to sign in
-	do := s.callWithPermit
+	execute := s.callWithPermit
 	if listsTools {
-		do = s.callSignIn
+		execute = s.callSignIn
 	}
-	res, failure := do(ctx, call)
+	res, failure := execute(ctx, call)
 	if failure == nil {
 		return res, nil
 	}
 	return s.askForConsent(ctx, call, failure, listsTools)
 }
 
-// askForConsent handles the failure of a call. If the call failed because its user has not signed in, it starts a
-// sign-in and returns a result with SignIn, the page where the user signs in. Without a Waiter it starts nothing, and
-// the call is Denied. It returns the failure if a sign-in does not help, or if the call has had maxConsents of them.
-// listsTools says that the call was one of the tool sign_in.
+// askForConsent handles the failure of call. If the call failed because the user has not signed in, askForConsent
+// starts a sign-in and returns a result with SignIn, which has the URL to sign in at. If call has no Waiter, it starts
+// no sign-in and returns a Denied failure. It returns failure itself if a sign-in does not help, or if call has
+// already asked for maxConsents sign-ins. listsTools says that call is one of the tool sign_in.
 func (s *server) askForConsent(ctx context.Context, call Call, failure *transport.Failure, listsTools bool) (*content.Result, *transport.Failure) {
 	asked := 0 // sign-ins for this call so far
 	if call.SignIn != nil {
@@ -63,7 +63,7 @@ func (s *server) askForConsent(ctx context.Context, call Call, failure *transpor
 	}}, nil
 }
 
-// signInClient returns the OAuth client with which users sign in to the server, or nil if they need not sign in.
+// signInClient returns the OAuth client that signs users in to the server, or nil if they need not sign in.
 func (s *server) signInClient() *oauth.Client {
 	if s.userSessions == nil {
 		return nil
@@ -71,10 +71,10 @@ func (s *server) signInClient() *oauth.Client {
 	return s.userSessions.signInClient
 }
 
-// AwaitSignIn returns nil if call, which has ended with SignIn, can be sent again. action is the user's answer to the
-// question whether they sign in. With Accept, AwaitSignIn waits under ctx until their browser is back or the sign-in
-// has expired. With another answer it does not wait, but still returns nil if the user has signed in. The error is a
-// *CallError.
+// AwaitSignIn returns nil if call, which ended with SignIn, can be sent again. action is the user's answer to the
+// question whether they sign in. With Accept, AwaitSignIn waits until the user has returned from signing in, the
+// sign-in expires or ctx ends. With any other answer it does not wait, but still returns nil if the user has signed
+// in. The error is a *CallError.
 func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) error {
 	srv := c.serverByName(call.SignIn.Server)
 	if srv == nil || srv.signInClient() == nil {
@@ -97,7 +97,7 @@ func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) erro
 	return callError(failure, call.Tool, srv.cfg.Name)
 }
 
-// consentFailure returns the failure of a call whose user refused to sign in or could not be asked. err is its cause,
+// consentFailure returns the failure of a call whose user refused to sign in or could not be asked. err is the cause,
 // for the log; it may be nil.
 func consentFailure(err error) *transport.Failure {
 	return &transport.Failure{Kind: Denied, NotRun: true, Err: transport.CredentialsError(err),
@@ -105,7 +105,7 @@ func consentFailure(err error) *transport.Failure {
 			"Where the user can be asked, as in POST /answer/stream, they receive the address for it"}
 }
 
-// publicText returns the text for the caller of an error of package oauth.
+// publicText returns the part of err, an error of package oauth, that may be shown to the user.
 func publicText(err error) string {
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
 		return e.Public
@@ -113,9 +113,8 @@ func publicText(err error) string {
 	return "there is no token for it"
 }
 
-// callSignIn executes a call of the tool sign_in: it lists the server's tools with the token of the call's user, and
-// returns a text with their names. If the user has not signed in yet, oauth.ErrConsent is in the chain of the
-// failure.
+// callSignIn executes a call of the tool sign_in: it lists the server's tools with the token of call.Principal, and
+// returns a text with their names. If that user has not signed in yet, the failure wraps oauth.ErrConsent.
 func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if err := s.userSessions.listTools(ctx, call.Principal, true); err != nil {
 		if f, ok := errors.AsType[*transport.Failure](err); ok {
@@ -136,8 +135,8 @@ func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *t
 	return &content.Result{Content: []json.RawMessage{content.TextBlock(text)}}, nil
 }
 
-// callSignInAgain sends a call of the tool sign_in again, after its user was asked to sign in. It finds the server by
-// call.SignIn, because the tool may be gone: the server's own tools replace it as soon as they are listed for any
+// callSignInAgain sends a call of the tool sign_in again, after the user was asked to sign in. It finds the server by
+// call.SignIn and not by the tool, because the server's own tools replace sign_in as soon as they are listed for any
 // user. The error is a *CallError.
 func (c *Client) callSignInAgain(ctx context.Context, call Call) (*content.Result, error) {
 	s := c.serverByName(call.SignIn.Server)
@@ -152,10 +151,10 @@ func (c *Client) callSignInAgain(ctx context.Context, call Call) (*content.Resul
 }
 
 // callUnlisted handles a call of a tool that is not in the catalog. If users sign in to the server call.Server, and
-// its tools have not been listed in this process, callUnlisted lists them with the token of the user. It returns
-//   - nil and nil if that succeeded: the caller looks the tool up again;
+// this process has not listed that server's tools yet, callUnlisted lists them with the user's token. It returns
+//   - nil and nil if that succeeded: the tool may be in the catalog now;
 //   - a result with SignIn if the user must sign in first;
-//   - a *CallError otherwise, UnknownTool if the tool cannot be on an unlisted server.
+//   - a *CallError otherwise, of kind UnknownTool if the tool cannot belong to an unlisted server.
 func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, error) {
 	srv := c.serverByName(call.Server)
 	if srv == nil || srv.signInClient() == nil || srv.userSessions.wasListed() {
@@ -179,12 +178,12 @@ func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, 
 }
 
 // Callback handles the query with which an authorization server redirected a browser to the redirect URL (RFC 6749,
-// section 4.1.2), also if another process started the sign-in. It may take 35 s: 20 s for the token, and the rest for
-// Options.SignIns. The end of ctx does not shorten that.
+// section 4.1.2). Another process may have started the sign-in. Callback may take 35 s: 20 s for the token, and the
+// rest for Options.SignIns. The end of ctx does not shorten that.
 //
-// found is false if the state parameter is unknown, expired or already used; then nothing happens. An error with
-// found false is that of Options.SignIns, and the same query may be handled later. waiters are the Waiters of the
-// calls that wait for the sign-in: these calls can be sent again if err is nil, and fail otherwise.
+// If the state parameter is unknown, expired or already used, found is false and nothing happens. If err is not nil
+// and found is false, err comes from Options.SignIns, and the same query may be handled later. waiters are the Waiters
+// of the calls that wait for the sign-in. If err is nil, these calls can be sent again; otherwise they fail.
 func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []string, found bool, err error) {
 	for _, s := range c.allServers() {
 		client := s.signInClient()
@@ -198,9 +197,9 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 	return nil, false, nil
 }
 
-// SignOut removes the tokens that a user has granted for a server of AuthAuthorizationCode, and asks the
-// authorization server to revoke them if it has an endpoint for that. It reports whether the user had signed in. The
-// error is ErrUnknownServer, also for a server that needs no sign-in, or an *oauth.Error.
+// SignOut removes the tokens that user has granted for a server of AuthAuthorizationCode, and asks the authorization
+// server to revoke them if it has an endpoint for that. It reports whether the user had signed in. The error is
+// ErrUnknownServer, also for a server that needs no sign-in, or an *oauth.Error.
 func (c *Client) SignOut(ctx context.Context, user auth.Identity, name string) (bool, error) {
 	s := c.serverByName(name)
 	if s == nil || s.signInClient() == nil {
@@ -209,9 +208,9 @@ func (c *Client) SignOut(ctx context.Context, user auth.Identity, name string) (
 	return s.signInClient().SignOut(ctx, user)
 }
 
-// SignInAt requests the metadata of a server of AuthAuthorizationCode and returns the host at which users sign in to
-// it. It does not register a client. The error is ErrUnknownServer, also for a server that needs no sign-in, or an
-// *oauth.Error.
+// SignInAt returns the host at which users sign in to a server of AuthAuthorizationCode. It requests the server's
+// metadata, but does not register a client. The error is ErrUnknownServer, also for a server that needs no sign-in, or
+// an *oauth.Error.
 func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
 	s := c.serverByName(name)
 	if s == nil || s.signInClient() == nil {
@@ -220,9 +219,9 @@ func (c *Client) SignInAt(ctx context.Context, name string) (string, error) {
 	return s.signInClient().SignInHost(ctx, auth.Identity{})
 }
 
-// askToVisit asks the person to visit the pages, one after the other. It returns "" if they accepted all of them,
-// otherwise the reason for the caller of the tool: the call cannot ask a person, they declined a page, or ctx or the
-// server's life has ended. It calls onQuestion before it asks.
+// askToVisit asks the user to visit pages, one after the other, and calls onQuestion before that. It returns "" if the
+// user accepted all of them. Otherwise it returns a reason for the user: call.Elicit is nil, the user declined a page,
+// or ctx or the server's life has ended.
 func (s *server) askToVisit(ctx context.Context, call Call, pages []Elicitation, onQuestion func()) (refusal string) {
 	if call.Elicit == nil {
 		return "the user must visit a web page first, and can be asked to only in a run; ask a question that needs this tool"

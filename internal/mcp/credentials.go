@@ -14,14 +14,15 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// tlsSources has the certificates of all servers. Servers with the same files share a source, and a server that is
-// reconfigured keeps its source while its files are the same. Client.reload protects it.
+// tlsSources holds the certificates of all servers. Servers with the same files share a source. A reconfigured server
+// keeps its source if its files are the same. Client.reload protects byFiles.
 type tlsSources struct {
 	byFiles map[tlsconfig.Files]*tlsconfig.Source
 }
 
-// load makes t the sources for servers: it reads the files that t does not have yet, and removes the sources that no
-// enabled server needs. If a file cannot be used, load returns an error that names the setting, and changes nothing.
+// load makes t hold the sources that servers need. It reads the files that t does not have yet, and removes the
+// sources that no enabled server needs. If a file cannot be used, load changes nothing and returns an error that names
+// the file's setting.
 func (t *tlsSources) load(servers []config.Server) error {
 	next := map[tlsconfig.Files]*tlsconfig.Source{}
 	for i := range servers {
@@ -42,7 +43,7 @@ func (t *tlsSources) load(servers []config.Server) error {
 	return nil
 }
 
-// loadTLS reads the TLS files of a server. The error names the setting of the file that cannot be used.
+// loadTLS reads the TLS files of s. The error names the setting of the file that cannot be used.
 func loadTLS(s *config.Server) (*tlsconfig.Source, error) {
 	source, err := tlsconfig.Load(s.TLS)
 	if err == nil {
@@ -55,22 +56,22 @@ func loadTLS(s *config.Server) (*tlsconfig.Source, error) {
 	return nil, fmt.Errorf("MCP server %q, %s: %w", s.Name, field, err)
 }
 
-// credentials send the requests to one server with its tokens.
+// credentials add tokens to the requests to one server.
 type credentials struct {
-	sender     transport.Sender // of requests without a caller of their own; nil: they carry no token
-	delegation *delegation      // nil unless each caller has tokens of their own
-	close      func()           // to be called after the server's last request; never nil
+	sender     transport.Sender // for requests that belong to no user; nil: they carry no token
+	delegation *delegation      // nil unless the server uses per-user tokens
+	close      func()           // call it after the server's last request; never nil
 }
 
-// delegation describes how a server is used on behalf of its callers.
+// delegation adds per-user tokens to the requests for each user.
 type delegation struct {
-	senderFor        func(auth.Identity) transport.Sender // sends requests with the user's tokens
-	needsCallerToken bool                                 // a caller without a Token cannot use the server
-	signInClient     *oauth.Client                        // with which users sign in; nil if they need not
+	senderFor        func(auth.Identity) transport.Sender // returns a Sender that adds the user's tokens
+	needsCallerToken bool                                 // a user whose identity has no Token cannot use the server
+	signInClient     *oauth.Client                        // signs users in; nil if they need not sign in
 }
 
-// newCredentials returns the credentials for cfg, which has been checked. It sends no request. The caller must call
-// close after the server's last request, which is the DELETE of its session and needs a token too.
+// newCredentials returns the credentials for cfg, which must be valid. It sends no request. The result's close must be
+// called after the server's last request, which is the DELETE of its session and needs a token too.
 func newCredentials(cfg config.Server, opts Options) (credentials, error) {
 	c := credentials{close: func() {}}
 	switch {
@@ -86,8 +87,8 @@ func newCredentials(cfg config.Server, opts Options) (credentials, error) {
 	return c, nil
 }
 
-// newExchangeCredentials returns credentials that exchange the token of each caller for one that the server accepts
-// (RFC 8693). A request without a caller is not sent.
+// newExchangeCredentials returns credentials that exchange each user's token for one that the server accepts (RFC
+// 8693). They refuse requests that belong to no user.
 func newExchangeCredentials(cfg config.Server, opts Options) (credentials, error) {
 	client, closeIdle := opts.tokenClient(cfg)
 	exchange, err := token.NewExchange(token.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: token.ClientCredentialsConfig{
@@ -111,9 +112,9 @@ func newExchangeCredentials(cfg config.Server, opts Options) (credentials, error
 	}, nil
 }
 
-// tokenClient returns the client for the token endpoint of a server with AuthExchange. It uses the TLS files of the
-// server, or else Options.TokenTLS. Without either, client is nil: the default client is used. closeIdle closes the
-// client's idle connections and is never nil.
+// tokenClient returns the HTTP client for the token endpoint of a server with AuthExchange. The client uses the
+// server's TLS files, or else Options.TokenTLS. If neither is set, client is nil, meaning the default client.
+// closeIdle closes the client's idle connections and is never nil.
 func (o *Options) tokenClient(cfg config.Server) (client *http.Client, closeIdle func()) {
 	source := o.TokenTLS
 	if cfg.TLS != (tlsconfig.Files{}) {
@@ -126,15 +127,14 @@ func (o *Options) tokenClient(cfg config.Server) (client *http.Client, closeIdle
 	return client, client.CloseIdleConnections
 }
 
-// sharedClients holds the OAuth clients of the servers. When Reload changes a setting of a server on which its tokens
-// do not depend, such as a timeout, the new server gets the client of the old one, so that users need not sign in
-// again.
+// sharedClients holds the servers' OAuth clients. If Reload changes a setting that does not affect a server's tokens,
+// such as a timeout, the new server takes over the old one's client, so that users need not sign in again.
 type sharedClients struct {
 	mu    sync.Mutex // protects byKey and the fields of its values
 	byKey map[clientKey]*sharedClient
 }
 
-// clientKey holds all settings on which the tokens of an OAuth client depend.
+// clientKey has all settings that affect the tokens of an OAuth client.
 type clientKey struct {
 	name, url, redirect string
 	kind                config.AuthType
@@ -148,8 +148,8 @@ type sharedClient struct {
 	servers int
 }
 
-// acquireClient returns the OAuth client for a server and creates it if needed. The caller must call release after
-// the server's last request.
+// acquireClient returns the OAuth client for cfg's server, and creates it if needed. release must be called after the
+// server's last request.
 func (c *sharedClients) acquireClient(cfg config.Server, o Options) (_ *oauth.Client, release func(), _ error) {
 	key := clientKey{
 		name: cfg.Name, url: cfg.HTTPURL(), redirect: o.RedirectURL, kind: cfg.Auth, grant: cfg.Grant, tls: cfg.TLS,
@@ -169,7 +169,7 @@ func (c *sharedClients) acquireClient(cfg config.Server, o Options) (_ *oauth.Cl
 	return shared.client, func() { c.releaseClient(key, shared) }, nil
 }
 
-// releaseClient ends the use of a client by one server. It closes the client after the last one.
+// releaseClient ends one server's use of the client shared, and closes the client if no other server uses it.
 func (c *sharedClients) releaseClient(key clientKey, shared *sharedClient) {
 	c.mu.Lock()
 	shared.servers--
@@ -183,8 +183,8 @@ func (c *sharedClients) releaseClient(key clientKey, shared *sharedClient) {
 	}
 }
 
-// oauthConfig returns the configuration of the OAuth client for the server s. A redirect URL of s wins over that of
-// opts.
+// oauthConfig returns the configuration of the OAuth client for the server s. A redirect URL of s takes precedence
+// over opts.RedirectURL.
 func oauthConfig(s *config.Server, opts Options) oauth.Config {
 	g := s.Grant
 	c := oauth.Config{
@@ -201,8 +201,8 @@ func oauthConfig(s *config.Server, opts Options) oauth.Config {
 	return c
 }
 
-// credentialsFor returns credentials that get their tokens from the server's authorization server with a shared OAuth
-// client: one token for all requests, or with delegation those of each caller.
+// credentialsFor returns credentials that get tokens from the server's authorization server with a shared OAuth
+// client. All requests use one token, or each user's own if the type of authorization IsDelegated.
 func (c *sharedClients) credentialsFor(cfg config.Server, o Options) (credentials, error) {
 	client, release, err := c.acquireClient(cfg, o)
 	if err != nil {
@@ -219,21 +219,21 @@ func (c *sharedClients) credentialsFor(cfg config.Server, o Options) (credential
 	return credentials{sender: noUserSender{}, delegation: d, close: release}, nil
 }
 
-// oauthSender sends requests with tokens of the server's authorization server.
+// oauthSender is a Sender with tokens from the server's authorization server.
 type oauthSender struct{ source *oauth.Source }
 
-// Send implements transport.Sender. An *oauth.Error becomes a failure that says that nothing was executed.
+// Send implements transport.Sender. It converts an *oauth.Error to a failure with NotRun.
 func (s oauthSender) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	resp, err := s.source.Send(next, r)
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
-		transport.RoundTripOf(r.Context()).SetNotSent() // if the request was sent, the server refused it and ran nothing
+		transport.RoundTripOf(r.Context()).SetNotSent() // if it was sent, the server refused it and ran nothing
 		return nil, &transport.Failure{Kind: Unavailable, Public: e.Public, NotRun: true, Err: transport.CredentialsError(e)}
 	}
 	return resp, err
 }
 
-// noUserSender refuses every request. It is the sender of requests without a caller to a server that is used on
-// behalf of its callers. No such request should exist.
+// noUserSender refuses every request. It is used for requests that belong to no user, if the server uses per-user
+// tokens. No such request should exist.
 type noUserSender struct{}
 
 var errNoCaller = errors.New("the request has no caller")

@@ -21,7 +21,7 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// dialers maps the type of a server to the function that makes its dialer.
+// dialers maps a server's type to the function that returns its dialer.
 var dialers = map[string]func(config.Server, Options) (dialer, error){
 	config.TypeHTTP:      dialHTTP,
 	config.TypeStdio:     dialStdio,
@@ -29,8 +29,9 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 	config.TypeSSE:       dialLegacySSE,
 }
 
-// dialHTTP returns the dialer of a server over Streamable HTTP, which changes to HTTP+SSE if the server refuses
-// Streamable HTTP. All sessions use the same TCP connections. dialHTTP connects to nothing.
+// dialHTTP returns the dialer of a Streamable HTTP server. If the server refuses Streamable HTTP, the dialer changes
+// to HTTP+SSE, unless the server has per-user sessions. All sessions share one pool of TCP connections. dialHTTP
+// itself opens no connection.
 func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -51,7 +52,7 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	d.delegation = roundTripper.delegation
 	d.tls = roundTripper.tls
 	if d.delegation != nil {
-		return d, nil // one fallback cannot serve the sessions of many users
+		return d, nil // legacyFallback decides once for all sessions, and makes one at a time
 	}
 	legacy := dialLegacyEndpoint(cfg, opts, base, roundTripper, func() {})
 	closeStreamable := d.close
@@ -78,8 +79,9 @@ func dialLegacySSE(cfg config.Server, o Options) (dialer, error) {
 	return d, nil
 }
 
-// dialLegacyEndpoint returns the dialer of an HTTP+SSE endpoint that sends its requests with roundTripper. Its
-// sessions begin with initialize unless cfg has another version: servers over HTTP+SSE do not know server/discover.
+// dialLegacyEndpoint returns the dialer of an HTTP+SSE endpoint that sends its requests with roundTripper. Unless cfg
+// sets another version, sessions begin with initialize, because HTTP+SSE servers do not know server/discover. The
+// dialer's close also calls closeShared.
 func dialLegacyEndpoint(cfg config.Server, o Options, base *url.URL, roundTripper *roundTripper, closeShared func()) dialer {
 	if cfg.ProtocolVersion == "" {
 		cfg.ProtocolVersion = session.LastInitialize
@@ -89,18 +91,18 @@ func dialLegacyEndpoint(cfg config.Server, o Options, base *url.URL, roundTrippe
 	}), closeShared)
 }
 
-// connectFunc makes a session.
+// connectFunc opens a session and performs the handshake.
 type connectFunc = func(context.Context) (*sdk.ClientSession, error)
 
-// legacyRetry is how long a server that refused both transports is not asked for HTTP+SSE again.
+// legacyRetry is the pause before HTTP+SSE is tried again with a server that refused both transports.
 const legacyRetry = 10 * time.Minute
 
-// legacyFallback returns a function that makes a session with streamable, or with legacy if the server refuses
-// Streamable HTTP (2025-11-25 basic/transports, "Backwards Compatibility"). Once streamable has succeeded, legacy is
-// never tried again. Once legacy has succeeded, it is used until the server refuses it. The returned function makes
-// one session at a time; its error is that of streamable unless legacy is in use.
+// legacyFallback returns a function that opens a session with streamable, or with legacy if the server refuses
+// Streamable HTTP (2025-11-25 basic/transports, "Backwards Compatibility"). After a first success of streamable,
+// legacy is never tried again. After a success of legacy, legacy is used until the server refuses it. The returned
+// function opens one session at a time. It returns the error of streamable, except while legacy is in use.
 func legacyFallback(streamable, legacy connectFunc) connectFunc {
-	var mu sync.Mutex // protects the variables below, and is held while a session is made
+	var mu sync.Mutex // protects the variables below; held while a session is opened
 	var legacyWorks, streamableWorked bool
 	var bothFailedAt time.Time // zero: never
 	return func(ctx context.Context) (*sdk.ClientSession, error) {
@@ -132,18 +134,19 @@ func legacyFallback(streamable, legacy connectFunc) connectFunc {
 	}
 }
 
-// refusesTransport reports whether err is a refusal with one of the HTTP statuses that servers of another transport
-// answer with: 404 and 405, and 400 as the SSE server of the go-sdk does. It returns false for nil.
+// refusesTransport reports whether err has one of the HTTP statuses with which a server of another transport answers:
+// 404, 405, and 400, which the SSE server of the go-sdk sends. It returns false for nil.
 func refusesTransport(err error) bool {
 	f, ok := errors.AsType[*transport.Failure](err)
 	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed}, f.Status)
 }
 
-// startTimeout bounds the handshake with a child process, including the start of the process: npx and uvx download a
-// package on first use, and would begin the download again if they were killed during it.
+// startTimeout bounds the start of a child process and the handshake with it. It is long because npx and uvx download
+// a package on first use. If they were killed during the download, they would begin it again.
 const startTimeout = time.Minute
 
-// dialStdio returns the dialer of a server that is a child process. The process gets exactly the environment of cfg.
+// dialStdio returns the dialer of a server that runs as a child process. The process gets the environment in cfg and
+// no other variables.
 func dialStdio(cfg config.Server, o Options) (dialer, error) {
 	env := make([]string, 0, len(cfg.Env))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Env)) {
@@ -156,8 +159,8 @@ func dialStdio(cfg config.Server, o Options) (dialer, error) {
 	return d, nil
 }
 
-// dialWebSocket returns the dialer of a server over a WebSocket. Headers, query parameters and token
-// go with the handshake, which is plain HTTP.
+// dialWebSocket returns the dialer of a WebSocket server. Headers, query parameters and the token are sent with the
+// handshake, which is an HTTP request.
 func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -177,12 +180,14 @@ func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
 	return d, nil
 }
 
+// serverLogger returns the logger of a server. Its records have the server's name.
 func serverLogger(cfg config.Server, o Options) *slog.Logger {
 	return o.Logger.With("mcp_server", cfg.Name)
 }
 
-// dialEndpoint returns a dialer that makes sessions at the endpoint. The dialer's close closes the endpoint and then
-// calls closeShared, which closes what the caller has made for the endpoint. The caller sets delegation and tls.
+// dialEndpoint returns a dialer that opens sessions at endpoint. The dialer's close closes endpoint and then calls
+// closeShared, which must close everything else that belongs to the endpoint. dialEndpoint does not set delegation and
+// tls.
 func dialEndpoint(cfg config.Server, o Options, endpoint transport.Endpoint, closeShared func()) dialer {
 	c := session.NewConnector(session.ConnectorOptions{
 		Endpoint: endpoint, Protocol: cfg.ProtocolVersion, ClientVersion: o.Version, Sampling: cfg.Sampling, Logger: o.Logger,
@@ -196,23 +201,23 @@ func dialEndpoint(cfg config.Server, o Options, endpoint transport.Endpoint, clo
 // maxResponseHeader bounds the headers of a reply, in bytes.
 const maxResponseHeader = 64 << 10
 
-// roundTripper sends requests to one server over HTTP, with the configured headers and a token.
+// roundTripper sends HTTP requests to one server, with the configured headers and a token.
 type roundTripper struct {
 	transport.HeaderTransport
-	delegation *delegation          // nil unless the server is used on behalf of its callers
-	tls        *tlsconfig.Transport // sends what HeaderTransport has completed
+	delegation *delegation          // nil unless the server uses per-user tokens
+	tls        *tlsconfig.Transport // sends the requests after HeaderTransport has added headers and query
 	close      func()               // to be called after the last request
 }
 
-// newRoundTripper returns the roundTripper of a server, with TCP connections of its own. It sends no request. base is
-// the endpoint's URL with the scheme http or https.
+// newRoundTripper returns the roundTripper of one server, with its own pool of TCP connections. It sends no request.
+// base is the endpoint's URL with the scheme http or https.
 func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTripper, error) {
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // uses proxies from the environment
-	pooled.MaxIdleConns = 0                                   // no limit besides MaxIdleConnsPerHost: there is one host
-	// Two per call: a call may begin while the stream of the call before it is still read to its end.
+	pooled.MaxIdleConns = 0                                   // no limit: all go to one host, whose limit is below
+	// Two per call, because a call may begin while the stream of an earlier call is still being read to its end.
 	pooled.MaxIdleConnsPerHost = max(64, 2*orElse(cfg.MaxConcurrentCalls, limiter.Max))
 	pooled.MaxResponseHeaderBytes = maxResponseHeader
-	pooled.WriteBufferSize = 8 << 10 // a call's header and body are sent in one write
+	pooled.WriteBufferSize = 8 << 10 // large enough to send a call's header and body in one write
 	secured := opts.tls.byFiles[cfg.TLS].Transport(pooled)
 	var next http.RoundTripper = fetch.Transport{RoundTripper: secured}
 	if opts.Transport != nil {

@@ -9,22 +9,21 @@ import (
 	"answerd/internal/auth"
 )
 
-// maxInstructions bounds the instructions of one server, in bytes.
+// maxInstructions bounds one server's instructions, in bytes.
 const maxInstructions = 4 << 10
 
-// Instructions are what a server says about its own use (MCP lifecycle, InitializeResult).
+// Instructions are a server's hints about its own use (MCP lifecycle, InitializeResult).
 type Instructions struct {
 	Server string // its configured name
-	// Text is from the server and must not be trusted. It has at most 4 KiB. Characters that could
-	// hide or reorder text are escaped; line feeds and tabs are kept.
+	// Text comes from the server and must not be trusted. It has at most 4 KiB. Characters that could hide or reorder
+	// text are escaped; line feeds and tabs are kept.
 	Text string
 }
 
-// InstructionsFor returns the instructions that servers have sent, in the configuration's order. It includes the
-// servers for which isUsed returns true, and whose configuration gives their instructions to the model. For a server
-// that is used on behalf of its callers, the instructions are those of a session of the user. InstructionsFor makes
-// that session if there is none, and waits for it under ctx, for Options.StartWait at most. A failure leaves the
-// server out.
+// InstructionsFor returns the instructions of the servers for which isUsed returns true and whose configuration passes
+// instructions to the model, in the configuration's order. If a server uses per-user tokens, its instructions are
+// those of a session of user. InstructionsFor opens that session if needed, which may take until ctx ends or
+// Options.StartWait has passed. A server whose session cannot be opened is left out.
 func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed func(server string) bool) []Instructions {
 	var out []Instructions
 	for _, s := range c.allServers() {
@@ -38,8 +37,8 @@ func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed
 	return out
 }
 
-// instructionsFor returns the instructions as the server sent them, of the session that was listed last or of one of
-// the user; "" if there is no session. It may wait for a session of the user.
+// instructionsFor returns the server's instructions, unchanged: those of the session that listed the tools last, or
+// those of a session of user, for which it may have to wait. It returns "" if no session has them.
 func (s *server) instructionsFor(ctx context.Context, user auth.Identity) string {
 	if s.userSessions == nil {
 		s.mu.Lock()
@@ -56,14 +55,14 @@ func (s *server) instructionsFor(ctx context.Context, user auth.Identity) string
 	defer stop()
 	used, failure := acquired.pool.GetSession(ctx)
 	if failure != nil {
-		return "" // the user's calls will report the failure
+		return "" // user's calls will report the failure
 	}
 	return used.Instructions()
 }
 
-// cleanInstructions returns the text for a prompt, without white space around it and cut to maxInstructions bytes. It
-// escapes control and format characters except line feeds and tabs. That includes characters that reorder text
-// (Unicode Bidirectional Algorithm) and characters that are not visible.
+// cleanInstructions returns text in a form for a prompt: trimmed, and cut to maxInstructions bytes. It escapes control
+// and format characters except line feeds and tabs. These include invisible characters and those that reorder text
+// (Unicode Bidirectional Algorithm).
 func cleanInstructions(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	text = strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n"))

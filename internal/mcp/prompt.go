@@ -34,25 +34,25 @@ type PromptArgument struct {
 	Required    bool   `json:"required,omitempty"`
 }
 
-// PromptMessage is one message of a prompt whose arguments are filled in.
+// PromptMessage is one message of a prompt, with the arguments filled in.
 type PromptMessage struct {
 	Role string // user or assistant
-	Text string // other content is replaced by a placeholder that names it
+	Text string // content other than text is replaced by a placeholder
 }
 
-// ErrBadPrompt is returned by Client.Prompt if the server has no such prompt, or refuses the arguments.
+// ErrBadPrompt is returned by Client.Prompt if the server has no such prompt or refuses the arguments.
 var ErrBadPrompt = errors.New("no such prompt, or not with these arguments")
 
 // Bounds of prompts.
 const (
-	maxPrompts        = 256       // of a server; further ones are left out
+	maxPrompts        = 256       // per server; further ones are left out
 	maxPromptArgs     = 64        // a prompt with more is left out
 	maxPromptMessages = 64        // a prompt with more is an error
-	maxPromptText     = 256 << 10 // bytes of all messages; more are an error
+	maxPromptText     = 256 << 10 // bytes in all messages; more are an error
 )
 
-// Prompts requests the prompts of a server on behalf of the user. Prompts that are not valid are left out and logged.
-// The result is not nil without an error. The error is ErrUnknownServer or a *ServerError.
+// Prompts requests a server's prompts on behalf of user. It leaves out and logs prompts that are not valid. The slice
+// is not nil unless there is an error, which is ErrUnknownServer or a *ServerError.
 func (c *Client) Prompts(ctx context.Context, user auth.Identity, server string) ([]Prompt, error) {
 	srv := c.serverByName(server)
 	if srv == nil {
@@ -76,8 +76,8 @@ func (c *Client) Prompts(ctx context.Context, user auth.Identity, server string)
 	return prompts, nil
 }
 
-// decodePrompt decodes one element of a prompts/list result, and cuts texts that are too long. With an error, the
-// prompt may have its Name, for the log.
+// decodePrompt decodes one element of a prompts/list result, and cuts texts that are too long. If it returns an error,
+// the prompt may still have its Name, for the log.
 func decodePrompt(raw json.RawMessage) (Prompt, error) {
 	var prompt Prompt
 	if err := json.Unmarshal(raw, &prompt); err != nil {
@@ -97,8 +97,8 @@ func decodePrompt(raw json.RawMessage) (Prompt, error) {
 	return prompt, nil
 }
 
-// Prompt requests the messages of a server's prompt on behalf of the user; args are the values of the prompt's
-// arguments by name. The error is ErrUnknownServer, ErrBadPrompt or a *ServerError.
+// Prompt requests the messages of a server's prompt on behalf of user. args has the values of the prompt's arguments,
+// by name. The error is ErrUnknownServer, ErrBadPrompt or a *ServerError.
 func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name string, args map[string]string) ([]PromptMessage, error) {
 	s := c.serverByName(server)
 	if s == nil {
@@ -118,17 +118,18 @@ func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name st
 	return nil, &ServerError{Server: server, Reason: failure.Public, Err: failure}
 }
 
-// badPrompt matches the messages with which the Python SDKs and FastMCP say that there is no such prompt, or that
-// arguments are missing.
+// badPrompt matches the error messages of the Python SDKs and of FastMCP for an unknown prompt and for missing
+// arguments.
 var badPrompt = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
 
-// isBadPrompt reports whether the server refused the name or the arguments of a prompt with a code that does not say so.
+// isBadPrompt reports whether f is a JSON-RPC error whose message refuses a prompt's name or arguments. Some servers
+// send such a message with an unrelated error code.
 func isBadPrompt(f *transport.Failure) bool {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	return ok && badPrompt.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText)))
 }
 
-// decodeMessages decodes a prompts/get result. A single message that is not valid makes the whole result a failure.
+// decodeMessages decodes a prompts/get result. One message that is not valid makes the whole result a failure.
 func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	var decoded struct {
 		Messages []struct {
@@ -156,10 +157,10 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	return messages, nil
 }
 
-// doWithRetry sends a request that is not a tool call on behalf of the user, and returns its result as received. If
-// the session is lost, it sends the request once more, whether or not the server may have received it: the request
-// must change nothing. It waits for the server's configured timeout at most. While the breaker is open it fails at
-// once, but it needs no permit and is not counted in the breaker.
+// doWithRetry sends a request other than a tool call on behalf of user, and returns the result as received. If the
+// session is lost, it sends the request once more, even if the server may have received it, so the request must change
+// nothing. It takes at most the server's configured timeout. It fails at once while the breaker is open, but it needs
+// no permit, and the breaker does not count it.
 func (s *server) doWithRetry(ctx context.Context, user auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
 	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
@@ -167,7 +168,7 @@ func (s *server) doWithRetry(ctx context.Context, user auth.Identity, send sessi
 	if f := s.breaker.openFailure(); f != nil {
 		return nil, f
 	}
-	if !s.drain.beginCall() { // a Reload then keeps the session open until endCall
+	if !s.drain.beginCall() { // until endCall, a Reload keeps the session open
 		return nil, errReconfigured
 	}
 	defer s.drain.endCall()

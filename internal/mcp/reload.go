@@ -12,14 +12,14 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// Reload replaces the configuration with servers, in that order, and reads the file of accepted
-// tool definitions again. It does not wait for any server. If the configuration is not valid,
-// Reload returns the error and changes nothing.
+// Reload replaces the configuration with servers, in that order, and reads the file of accepted tool definitions
+// again. It does not wait for any server. If servers is not valid or a TLS file cannot be used, Reload returns an
+// error and changes nothing. After Close, the error wraps transport.ErrClosed.
 //
 // A server with an unchanged configuration keeps its session, its state and its calls. A server that was removed or
-// changed gets no new calls; when the calls in flight have ended, its session ends. A new server is connected. If it
-// replaces a server of the same name at the same endpoint, it offers the tools of the replaced server until it has
-// listed its own.
+// changed gets no new calls, and its session ends when its calls in flight have ended. New and changed servers are
+// connected. If a server's configuration was changed but not its endpoint, the new server offers the tools of the old
+// one until it has listed its own.
 func (c *Client) Reload(servers []config.Server) error {
 	if err := config.Check(servers, c.opts.Service != nil); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (c *Client) Reload(servers []config.Server) error {
 }
 
 // ReloadTLS reads the TLS files of all servers again. Sessions continue, and their next requests use the new
-// certificates. If a file cannot be used, ReloadTLS logs that and the server keeps its present certificates.
+// certificates. If a file cannot be used, ReloadTLS logs that, and the servers that use it keep their certificates.
 func (c *Client) ReloadTLS() {
 	c.reload.Lock()
 	defer c.reload.Unlock()
@@ -53,14 +53,14 @@ func (c *Client) ReloadTLS() {
 	}
 }
 
-// applyServers makes servers the configuration, and starts those that are new or have changed. It returns the servers
-// that were removed or replaced, which the caller must drain. It reads the accepted definitions and the stored tool
-// names, but waits for no server. The caller holds c.reload and has checked servers.
+// applyServers makes servers the configuration and starts those that are new or have changed. It returns the servers
+// that were removed or replaced, which must then be drained. It reads the accepted definitions and the stored tool
+// names, but waits for no server. c.reload must be held, and servers must be valid.
 func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	c.expectToolNames(servers)
 
-	existing := map[string]*server{} // by name: the present servers, without those that stay unchanged
+	existing := map[string]*server{} // by name; unchanged servers are deleted from it below
 	for _, s := range c.allServers() {
 		existing[s.cfg.Name] = s
 	}
@@ -93,7 +93,7 @@ func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 		configs[s.id] = &s.cfg
 	}
 
-	// Set the catalog before the caller drains the removed servers: their waiting calls then look their tools up
+	// Set the catalog before the removed servers are drained: calls that wait for one of them then look their tools up
 	// again.
 	c.catalog.SetServers(order, replacements, func(id int) *config.Server { return configs[id] })
 	c.mu.Lock()
@@ -103,10 +103,10 @@ func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 	return removed
 }
 
-// startServersLocked starts the supervisors of the enabled ones of added, and makes Tools wait for their first
-// attempts to connect.
+// startServersLocked starts the supervisors of the live servers in added, and makes Tools wait for their first
+// attempts to connect. c.mu must be held.
 func (c *Client) startServersLocked(added []*server) {
-	c.untriedServers++ // so that allTried is not closed before all have been started
+	c.untriedServers++ // keeps allTried open until all supervisors are started
 	if c.allTried == nil || isClosed(c.allTried) {
 		c.allTried = make(chan struct{})
 	}

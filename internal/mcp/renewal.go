@@ -2,20 +2,21 @@ package mcp
 
 import "time"
 
-// When a list of tools is requested again.
+// Times after which a list of tools is requested again.
 const (
-	minListLife = 5 * time.Second // even if the server gave a shorter ttl; package session bounds the ttl from above
-	// pinnedListLife is for lists whose tools are pinned, even if the server gave no ttl or a longer one: a
-	// definition may change without a notification, and must be blocked then.
+	minListLife = 5 * time.Second // lower bound of the server's ttl; package session has the upper bound
+	// pinnedListLife is the maximum age of a list of pinned tools, even if the server gave no ttl or a longer one. A
+	// definition may change without a notification, and must then be blocked.
 	pinnedListLife = time.Minute
-	// renewalGap is the minimum time between two lists that the server's notifications cause. A
-	// server that announces changes continuously gets one request per second.
+	// renewalGap is the minimum time between two lists that the server's notifications cause, so that a server that
+	// announces changes continuously gets one request per second.
 	renewalGap = time.Second
 )
 
-// schedule records that a list has arrived, and sets r.dueAt. ttl is the time to live that the server gave; 0 if it
-// gave none. changes is what isRenewalDue returned when the list was requested. A change that was announced after
-// that may be missing from the list, so the list is requested again after renewalGap.
+// schedule records that a list has arrived, and sets r.dueAt. ttl is the server's time to live for the list; 0 if it
+// gave none. changes is what isRenewalDue returned before the list was requested. A change that was announced after
+// that may be missing from the list, so the list is then requested again after renewalGap. The server's mutex must be
+// held.
 func (r *listExpiry) schedule(ttl time.Duration, pinned bool, changes int) {
 	isOutdated := r.changes != changes
 	r.listedAt = time.Now()
@@ -34,8 +35,8 @@ func (r *listExpiry) schedule(ttl time.Duration, pinned bool, changes int) {
 	r.dueAt = r.listedAt.Add(ttl)
 }
 
-// handleListChanged handles a notification of the server with that method: it has the tools listed again if they may
-// have changed. A change of the resources counts too, because the description of the tool that reads them names them.
+// handleListChanged handles the server's notification method: it has the tools listed again if they may have changed.
+// That includes changes of the resources, because the description of the tool that reads resources lists them.
 func (s *server) handleListChanged(method string) {
 	switch method {
 	case "notifications/tools/list_changed":
@@ -47,8 +48,8 @@ func (s *server) handleListChanged(method string) {
 	}
 }
 
-// markOutdated records that the known tools may be out of date. The supervisor lists them again, at once or when
-// renewalGap has passed since the latest list; without a supervisor, the next caller does.
+// markOutdated records that the known tools may be out of date. The supervisor lists them again, but not within
+// renewalGap of the latest list. If the server uses per-user tokens, the next user's request lists them.
 func (s *server) markOutdated() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +65,8 @@ func (s *server) markOutdated() {
 	}
 }
 
-// isRenewalDue reports whether the tools are to be listed again now. changes is the number of changes that the server
-// has announced so far, for listExpiry.schedule.
+// isRenewalDue reports whether the tools should be listed again now. changes is how many changes the server has
+// announced so far; pass it to recordList or listExpiry.schedule with the list that is requested next.
 func (s *server) isRenewalDue() (due bool, changes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +74,8 @@ func (s *server) isRenewalDue() (due bool, changes int) {
 	return due, s.renewal.changes
 }
 
-// timeToRenewal returns how long to wait until the tools are to be listed again, negative if that time has passed.
-// notScheduled is true, and wait is 0, if the list is valid until something changes.
+// timeToRenewal returns how long to wait before the tools are listed again; wait is negative if that time has passed.
+// If the list is valid until something changes, wait is 0 and notScheduled is true.
 func (s *server) timeToRenewal() (wait time.Duration, notScheduled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,19 +14,20 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Bounds of the description of a server's read tool.
+// Bounds of the description and the schema of a server's read tool.
 const (
 	maxResourceDoc = 200 // bytes of the text about one resource
-	maxEnum        = 100 // URIs in the enum of the schema; with more resources, only the description names them
+	maxEnum        = 100 // resources; with more of them the schema has no enum of their URIs
 )
 
-// readTool is the original name of the tool that reads a server's resources.
+// readTool is the original name of the tool that reads a server's resources, unless the server has a tool of that
+// name.
 const readTool = "read_resource"
 
-// withResources returns tools and, if the server has resources that the configuration allows, one more tool that
-// reads them. It lists the resources in the session used. If the server refuses to list them, it logs that and
-// returns tools alone. If the connection failed, it returns a failure, so that the caller lists tools and resources
-// again: otherwise the tool that reads would be missing until the next list.
+// withResources returns tools, plus one tool that reads resources if the server has any that the configuration allows.
+// It lists the resources in the session used. If the server refuses that, withResources logs it and returns tools
+// alone. If the connection failed, it returns a failure, so that tools and resources are listed again: otherwise the
+// read tool would be missing until the next list.
 func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]catalog.Tool, *transport.Failure) {
 	if len(s.cfg.Resources) == 0 {
 		return tools, nil
@@ -48,9 +49,9 @@ func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]c
 	return append(tools, newReadTool(s.cfg.Name, name, resources)), nil
 }
 
-// newReadTool returns the tool that reads the resources of a server, with the original name name. Its description
-// names the resources as far as they fit. Its schema has an enum of their URIs, unless there are more than maxEnum or
-// some are templates.
+// newReadTool returns the tool, with the original name name, that reads the resources of the server with the given
+// name. Its description lists as many resources as fit. Its schema has an enum of their URIs, unless there are more
+// than maxEnum or some are templates.
 func newReadTool(server, name string, resources []session.Resource) catalog.Tool {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Replace the parts of a URI in braces. The resources are:\n", server)
@@ -81,8 +82,8 @@ func newReadTool(server, name string, resources []session.Resource) catalog.Tool
 	}
 }
 
-// readURI returns the URI in the arguments of the tool that reads resources. It returns a failure if there is no URI,
-// or if the configuration does not allow the resource: the model may write a URI that was not listed.
+// readURI returns the URI in args, the arguments of the read tool. It returns a failure if args have no URI, or if the
+// configuration does not allow the resource: the model may write a URI that was not listed.
 func (s *server) readURI(args json.RawMessage) (string, *transport.Failure) {
 	var decoded struct {
 		URI string `json:"uri"`

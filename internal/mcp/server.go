@@ -16,11 +16,12 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// tooLargeDelay is the time after which tools are listed again if their list was too large.
+// tooLargeDelay is the pause before the tools are listed again after a list that was too large.
 const tooLargeDelay = 10 * time.Minute
 
-// newServer returns a server with the defaults filled in. It connects to nothing; superviseLoop does. A server that is
-// disabled or cannot be used has no session pool: isLive is false, and only its status is reported.
+// newServer returns a server for cfg, with the defaults filled in. It does not connect; superviseLoop does. If the
+// server is disabled or its configuration cannot be used, the result has no session pool: isLive returns false, and
+// the server only reports its status.
 func newServer(client *Client, id int, cfg config.Server) *server {
 	configured := cfg
 	cfg.Type = cfg.TransportType()
@@ -74,7 +75,7 @@ func newServer(client *Client, id int, cfg config.Server) *server {
 	return srv
 }
 
-// newPool returns the pool of the session that all callers share.
+// newPool returns the pool of the session that all users share.
 func (s *server) newPool() *session.Pool {
 	return session.New(session.Options{
 		Life:             s.life,
@@ -90,18 +91,18 @@ func (s *server) newPool() *session.Pool {
 	})
 }
 
-// isLive reports whether the server is enabled, and its type and its configuration can be used.
+// isLive reports whether the server is enabled and its configuration can be used.
 func (s *server) isLive() bool { return s.pool != nil }
 
-// superviseLoop is the supervisor. It connects the server, lists its tools, and repeats that whenever the list may be
-// out of date, the connection was lost, or refreshWaiters ask for it. For a server with user sessions it only closes
-// idle sessions. It returns when the server's life ends.
+// superviseLoop runs in the server's supervisor goroutine. It connects the server and lists its tools, and does so
+// again when the list may be out of date, when the connection was lost, and when a refreshWaiter asks for it. If the
+// server has per-user sessions, it only closes idle sessions. It returns when the server's life ends.
 func (s *server) superviseLoop() {
 	defer close(s.supervisorDone)
 	defer transport.Recover(s.log, func(f *transport.Failure) { s.markFailed(f) }) // calls still work without the supervisor
 
 	if s.userSessions != nil {
-		s.client.markTried() // nothing is attempted before the first caller
+		s.client.markTried() // no attempt is made before a user's first request
 		s.userSessions.expireLoop()
 		return
 	}
@@ -110,8 +111,8 @@ func (s *server) superviseLoop() {
 	first := true
 	failures := 0 // rounds in a row that failed
 	for {
-		waiters, fresh := s.takeWaiters()
-		err := s.refreshTools(fresh)
+		waiters, force := s.takeWaiters()
+		err := s.refreshTools(force)
 		s.answerWaiters(waiters, err)
 		if first {
 			s.client.markTried()
@@ -136,8 +137,8 @@ func (s *server) superviseLoop() {
 	}
 }
 
-// waitForWork returns after wait, or when the supervisor is woken or the server's life ends. With
-// untilWoken it ignores wait: a connected server whose list does not expire is not polled.
+// waitForWork returns after wait, when the supervisor is woken, or when the server's life ends. With untilWoken it
+// ignores wait, because a connected server whose list does not expire is not polled.
 func (s *server) waitForWork(wait time.Duration, untilWoken bool) {
 	var timeout <-chan time.Time // nil blocks
 	if !untilWoken {
@@ -152,19 +153,18 @@ func (s *server) waitForWork(wait time.Duration, untilWoken bool) {
 	}
 }
 
-// refreshTools lists the tools, which connects the server if needed, and sets the server's state. Without fresh it
-// does nothing while the known list is up to date, or while the pool delays connecting again. The error is a
-// *ServerError with the *transport.Failure in its chain, or the cause of the end of the server's life. A panic
-// becomes an error.
-func (s *server) refreshTools(fresh bool) (err error) {
+// refreshTools connects the server if needed, lists its tools, and sets its state. Without force it does nothing while
+// the known list is up to date, and while the pool delays the next connection. The error is a *ServerError that wraps
+// the *transport.Failure, or the cause of the end of the server's life. A panic becomes a *ServerError.
+func (s *server) refreshTools(force bool) (err error) {
 	defer transport.Recover(s.log, func(f *transport.Failure) {
 		s.recordFailedListing(f)
 		err = &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	})
 	due, changes := s.isRenewalDue()
-	isCurrent := !due && s.isUpToDate()   // the supervisor was woken by the handshake of a session that is listed
-	_, delayed := s.pool.ReconnectDelay() // it was woken by the loss of a session that is too young to be replaced
-	if !fresh && (isCurrent || delayed) {
+	isCurrent := !due && s.isUpToDate()   // true if the handshake of a listed session woke the supervisor
+	_, delayed := s.pool.ReconnectDelay() // true if the loss of a very young session woke the supervisor
+	if !force && (isCurrent || delayed) {
 		return nil
 	}
 	list, used, f := s.listTools(s.pool)
@@ -179,12 +179,12 @@ func (s *server) refreshTools(fresh bool) (err error) {
 	return nil
 }
 
-// recordList puts a list of tools into the catalog, makes the server Connected, and stores the names of the tools.
-// listed is the session that the list came from, or nil if each user has sessions of their own. protocol is that
-// session's protocol version. changes is what isRenewalDue returned when the list was requested.
+// recordList puts list into the catalog, sets the state to Connected, and stores the names of the tools. listed is the
+// session that returned list, or nil if the server has per-user sessions; protocol is its protocol version. changes is
+// what isRenewalDue returned before list was requested.
 func (s *server) recordList(list toolList, protocol string, listed *session.Session, changes int) {
 	usable := s.client.catalog.SetTools(s.id, &s.cfg, list.tools)
-	defer s.storeToolNames(list.tools) // deferred until s.mu is unlocked, because it waits for the store
+	defer s.storeToolNames(list.tools) // runs after s.mu is unlocked, because it waits for the store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {
@@ -206,7 +206,7 @@ func (s *server) recordList(list toolList, protocol string, listed *session.Sess
 	s.renewal.schedule(list.ttl, s.cfg.Pin, changes)
 }
 
-// recordFailedListing records that the supervisor could not list the tools. If the list was too large, calls of the
+// recordFailedListing records that the supervisor failed to list the tools. If the list was too large, calls of the
 // known tools still work, so the supervisor tries again only after tooLargeDelay. An earlier attempt would get the
 // same list, and over stdio or WebSocket an oversized message costs the connection.
 func (s *server) recordFailedListing(f *transport.Failure) {
@@ -219,9 +219,9 @@ func (s *server) recordFailedListing(f *transport.Failure) {
 	}
 }
 
-// recordFailedAttempt records that an attempt to connect and to list the tools failed. The server is then unavailable
-// (isUnavailable), unless its list was too large. markFailed alone does not make it unavailable: after a lost
-// session, the next call makes a new one.
+// recordFailedAttempt marks the server as failed because an attempt to connect and list the tools failed with f.
+// Unless the list was too large, isUnavailable then returns true. markFailed alone has no such effect, because after a
+// lost session the next call opens a new one.
 func (s *server) recordFailedAttempt(f *transport.Failure) {
 	s.markFailed(f)
 	s.mu.Lock()
@@ -229,9 +229,9 @@ func (s *server) recordFailedAttempt(f *transport.Failure) {
 	s.listingFailed = f.Kind != TooLarge
 }
 
-// isUnavailable reports whether the server is enabled but runs cannot use it at present. waited says that the caller
-// has waited for first connections. Then a server that has never been connected is unavailable too, except for one
-// that is used on behalf of its callers: its tools are listed with the first caller's token.
+// isUnavailable reports whether the server is enabled but cannot be used at present. With waited, a server that has
+// never been connected counts as unavailable, unless it uses per-user tokens: its tools are listed with the first
+// user's token.
 func (s *server) isUnavailable(waited bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,9 +244,9 @@ func (s *server) isUnavailable(waited bool) bool {
 	return s.listingFailed || !s.isLive()
 }
 
-// isUpToDate reports whether the tools of the current session are known. It also returns true if the list was too
-// large: to list the tools again would not help. With Pin that does not count, because no tool may be called that the
-// current session has not listed.
+// isUpToDate reports whether the known tools are those of the current session. If the list was too large, it returns
+// true, because to list the tools again would not help. It makes no such exception for a server with Pin: a pinned
+// tool may be called only after the current session has listed it.
 func (s *server) isUpToDate() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,9 +256,9 @@ func (s *server) isUpToDate() bool {
 	return s.state == Connected && s.listedSession == s.pool.CurrentSession()
 }
 
-// markFailed sets the state to Degraded if the tools were listed before, or else to Failed, and logs a new state or
-// reason. The tools count as not listed from then on (isUpToDate), but stay in the catalog. markFailed reports
-// whether the state, and not only its reason, has changed.
+// markFailed sets the state to Degraded if the tools were ever listed, otherwise to Failed. It logs a change of the
+// state or of the reason. The tools stay in the catalog, but isUpToDate returns false until they are listed again.
+// markFailed returns true if the state changed, and false if at most the reason did.
 func (s *server) markFailed(failure *transport.Failure) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,15 +282,15 @@ func (s *server) markFailed(failure *transport.Failure) bool {
 	return stateChanged
 }
 
-// isUnreachable reports whether the latest failure was that the server could not be reached, and its tools have not
-// been listed since.
+// isUnreachable reports whether the latest failure was that the server could not be reached, and no list has succeeded
+// since.
 func (s *server) isUnreachable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unreachable
 }
 
-// wakeSupervisor makes superviseLoop start its next round now, or right after the present one. It does not block.
+// wakeSupervisor makes superviseLoop start its next round now, or right after the current one. It does not block.
 func (s *server) wakeSupervisor() {
 	select {
 	case s.wake <- struct{}{}:
@@ -298,26 +298,27 @@ func (s *server) wakeSupervisor() {
 	}
 }
 
-// takeWaiters removes and returns the present waiters, which the supervisor's round that starts now answers. fresh
-// says that at least one of them wants a new list. Waiters that come during the round are left to the next one,
-// because they must not get a list that was requested before they asked.
-func (s *server) takeWaiters() (waiters []refreshWaiter, fresh bool) {
+// takeWaiters removes and returns the waiters that the round which starts now will answer. force is true if at least
+// one of them wants a new list. Waiters that arrive during the round are left for the next one, because they must not
+// get a list that was requested before they asked.
+func (s *server) takeWaiters() (waiters []refreshWaiter, force bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waiters, s.waiters = s.waiters, nil
-	return waiters, slices.ContainsFunc(waiters, func(w refreshWaiter) bool { return w.fresh })
+	return waiters, slices.ContainsFunc(waiters, func(w refreshWaiter) bool { return w.force })
 }
 
-// answerWaiters sends the outcome of a round to its waiters. It never blocks, because their channels hold one value.
+// answerWaiters sends err, the outcome of a round, to waiters. It never blocks, because each channel can hold the
+// value.
 func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
 	for _, w := range waiters {
 		w.done <- err
 	}
 }
 
-// refreshNow lists the tools again, even if the list is up to date, and waits for that under ctx. The supervisor
-// lists them, or for a server that is used on behalf of its callers, refreshNow with the token of the user. The error
-// is a *ServerError, or the cause of the end of ctx or of the server's life.
+// refreshNow lists the tools, even if the known list is up to date, and waits for the outcome until ctx ends. If the
+// server uses per-user tokens, refreshNow lists them with user's token; otherwise the supervisor does it. The error is
+// a *ServerError, or the cause of the end of ctx or of the server's life.
 func (s *server) refreshNow(ctx context.Context, user auth.Identity) error {
 	if !s.isLive() {
 		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(s.currentStatus().State)}
@@ -328,13 +329,13 @@ func (s *server) refreshNow(ctx context.Context, user auth.Identity) error {
 	return s.waitForRefresh(ctx, true)
 }
 
-// waitForRefresh starts the next round of the supervisor and returns its error, that of refreshTools. With fresh,
-// that round lists the tools even if they are up to date. If ctx or the server's life ends first, the error is its
-// cause.
-func (s *server) waitForRefresh(ctx context.Context, fresh bool) error {
+// waitForRefresh starts the supervisor's next round and returns that round's error, which comes from refreshTools.
+// With force, the round lists the tools even if they are up to date. If ctx or the server's life ends first, the error
+// is the cause of that end.
+func (s *server) waitForRefresh(ctx context.Context, force bool) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	s.waiters = append(s.waiters, refreshWaiter{done: done, fresh: fresh})
+	s.waiters = append(s.waiters, refreshWaiter{done: done, force: force})
 	s.mu.Unlock()
 	s.wakeSupervisor()
 	select {
@@ -377,8 +378,8 @@ func (s *server) currentStatus() ServerStatus {
 	return st
 }
 
-// missingToolsLocked returns how many tools of a connected server cannot be called and why; "" if all can. disabled
-// is how many are disabled by a pin.
+// missingToolsLocked says how many tools of a connected server cannot be called, and why. It returns "" if all tools
+// can be called. disabled is the number of tools that a pin disables. s.mu must be held.
 func (s *server) missingToolsLocked(disabled int) string {
 	var reasons []string
 	if disabled > 0 {
@@ -393,8 +394,8 @@ func (s *server) missingToolsLocked(disabled int) string {
 	return strings.Join(reasons, "; ")
 }
 
-// closeServer waits for the supervisor, then ends the sessions and closes the connections. The server's life must
-// have ended, and the server must be live.
+// closeServer waits for the supervisor, ends the sessions and closes the connections. The server must be live, and its
+// life must have ended.
 func (s *server) closeServer() {
 	<-s.supervisorDone
 	if s.userSessions != nil {
@@ -408,13 +409,13 @@ func (s *server) closeServer() {
 	s.dialer.close()
 }
 
-// listOutdated is the failure of an attempt that was not sent, because the tools are pinned and the session is newer
-// than the list of tools. It is Lost and NotRun, so that callWithRetry makes another attempt.
+// listOutdated is the failure of an attempt that was not sent, because the tools are pinned and the current session
+// has not listed them yet. It is Lost and NotRun, so that callWithRetry makes another attempt.
 var listOutdated = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
 
-// waitForPinnedTools waits until the current session has listed the tools, if the server has Pin. A server that was
-// restarted may have changed its tools, so the accepted definitions must be compared with the new list before a call.
-// It waits under ctx and until deadline.
+// waitForPinnedTools waits until the current session has listed the tools, if the server has Pin. A restarted server
+// may have changed its tools, so the accepted definitions must be compared with the new list before a call. It waits
+// until deadline or the end of ctx. It returns nil if the tools are listed or the server has no Pin.
 func (s *server) waitForPinnedTools(ctx context.Context, deadline time.Time) *transport.Failure {
 	if !s.cfg.Pin || s.isUpToDate() {
 		return nil

@@ -5,25 +5,25 @@ import (
 	"answerd/internal/mcp/session"
 )
 
-// The notifications and requests that a server sends during a call, as the fields of Call receive them.
+// These are the notifications and requests that a server sends during a call, as the functions in Call receive them.
 type (
 	// Progress is one progress notification.
 	Progress = session.Progress
 	// LogMessage is one log message.
 	LogMessage = session.LogMessage
-	// Elicitation is a question to the person behind a call.
+	// Elicitation is a server's question to the user.
 	Elicitation = session.Elicitation
-	// ElicitationResult is the person's answer.
+	// ElicitationResult is the user's answer.
 	ElicitationResult = session.ElicitationResult
-	// Resumption has the person's answers to what a suspended call required.
+	// Resumption has the user's answers to the questions of a suspended call.
 	Resumption = session.Resumption
-	// Sampling is a request to a language model.
+	// Sampling is a server's request to a language model.
 	Sampling = session.Sampling
 	// SamplingMessage is one message of a Sampling.
 	SamplingMessage = session.SamplingMessage
 	// Sample is the model's answer.
 	Sample = session.Sample
-	// ContentError is content that does not fit the form of an Elicitation.
+	// ContentError says that an answer does not fit the form of an Elicitation.
 	ContentError = session.ContentError
 	// ContentField is a problem with one field of a form, or of a call's arguments.
 	ContentField = session.ContentField
@@ -39,11 +39,11 @@ const (
 	Cancel  = session.Cancel // dismissed, or not answered in time
 )
 
-// ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond the budget of the run.
+// ErrRefused is returned by Call.Sample for a request that it refuses, for example because of the run's budget.
 var ErrRefused = session.ErrRefused
 
-// Elicitations returns what a suspended call asks the person, by the key of the request. It returns an error only if
-// in does not come from a Result of Call.
-func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
-	return session.Elicitations(in)
+// Elicitations returns the questions of a suspended call to the user, by the key of each request. It returns an error
+// only if required does not come from a Result of Call.
+func Elicitations(required *content.InputRequired) (map[string]Elicitation, error) {
+	return session.Elicitations(required)
 }

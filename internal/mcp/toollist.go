@@ -14,19 +14,19 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// listTime bounds the time for all pages of a server's list of tools.
+// listTime is the time limit for all pages of a server's list of tools.
 const listTime = 15 * time.Second
 
-// toolList is what a server's list of tools gave.
+// toolList is a server's list of tools as received.
 type toolList struct {
 	tools     []catalog.Tool
-	ttl       time.Duration // the time to live that the server gave; 0 if it gave none
-	omitted   int           // tools that were received and left out
-	truncated string        // why the server may have more tools, which were not requested (session.ToolList.Cut)
+	ttl       time.Duration // the server's time to live for the list; 0 if it gave none
+	omitted   int           // how many received tools were left out
+	truncated string        // why not all pages were requested (session.ToolList.Cut); "" if they were
 }
 
-// listTools requests the server's tools in a session of pool, which connects if needed, and once more if that session
-// is lost. It also returns the session that answered. It ends with the server's life.
+// listTools requests the server's tools in a session of pool, which connects if needed. It tries once more if the
+// session is lost. It also returns the session that answered. It ends early if the server's life ends.
 func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *transport.Failure) {
 	deadline := time.Now().Add(pool.HandshakeTimeout + listTime)
 	for try := 0; ; try++ {
@@ -52,12 +52,12 @@ func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *tra
 	}
 }
 
-// collectTools returns the tools of all pages. It leaves out and logs tools that are not valid, and second tools of
-// the same name. When the definitions received have more than Options.MaxToolBytes, it leaves out all further tools.
-// A list that was shortened is no failure.
+// collectTools returns the tools of all pages. It leaves out and logs tools that are not valid and tools whose name an
+// earlier tool has. When the definitions exceed Options.MaxToolBytes, it leaves out all further tools. A list that was
+// shortened is not a failure.
 func (s *server) collectTools(used *session.Session, deadline time.Time) (toolList, *transport.Failure) {
 	var list toolList
-	listed := map[string]bool{} // by the tool's own name
+	listed := map[string]bool{} // keyed by the server's own name of the tool
 	remaining := s.client.opts.MaxToolBytes
 	pages, failure := used.ListTools(deadline, remaining, func(raw json.RawMessage) bool {
 		remaining -= len(raw)

@@ -13,22 +13,22 @@ import (
 	"answerd/internal/values"
 )
 
-// After a restart, a server that is down must keep the names of its tools: a rule, an approval or a run in the log
-// may refer to one of them, so a tool of another server must not get the name before the server is back. So the names
-// that each server listed last are stored in Options.ToolNames, and are reserved when a process starts.
+// A server that is down after a restart of answerd must keep the names of its tools: a rule, an approval or a run in
+// the log may refer to one of them, so a tool of another server must not get the name in between. So the names that
+// each server listed last are stored in Options.ToolNames, and are reserved when a process starts.
 
 const (
 	toolNamesTTL     = 365 * 24 * time.Hour // renewed by each process that lists the tools
-	toolNamesTimeout = 3 * time.Second      // for the store at a start, and for storing one list
-	toolNamesTries   = 3                    // to store a list while other processes store theirs
+	toolNamesTimeout = 3 * time.Second      // for reading all names at a start, and for storing one list
+	toolNamesTries   = 3                    // attempts to store a list while other processes store theirs
 )
 
-// toolNamesKey returns the key under which the names of a server's tools are stored.
+// toolNamesKey returns the key of the stored names of server's tools.
 func toolNamesKey(server string) values.Key { return values.NewKey("tool names", server) }
 
 // expectToolNames makes the catalog reserve the names that servers listed in earlier processes. It reads the names of
-// each enabled server once in the life of the Client, and all of them at the same time. It waits for the store for
-// toolNamesTimeout at most. An error is only logged: servers must connect without the store too.
+// all enabled servers concurrently, except those that it has already read. It takes at most toolNamesTimeout. It only
+// logs an error, because servers must be able to connect without the store.
 func (c *Client) expectToolNames(servers []config.Server) {
 	if c.opts.ToolNames == nil {
 		return
@@ -53,22 +53,21 @@ func (c *Client) expectToolNames(servers []config.Server) {
 	all.Wait()
 }
 
-// loadToolNames returns the stored names of a server's tools, and their revision for saveToolNames. names is nil if
-// nothing is stored, or if the stored value cannot be decoded.
+// loadToolNames returns the stored names of server's tools, and the revision of the stored value, which SetValue
+// needs. names is nil if nothing is stored, or if the stored value cannot be decoded.
 func (c *Client) loadToolNames(ctx context.Context, server string) (names []string, revision uint64, _ error) {
 	data, revision, err := c.opts.ToolNames.Value(ctx, toolNamesKey(server))
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the names of tools: %w", err)
 	}
 	if len(data) > 0 && json.Unmarshal(data, &names) != nil {
-		names = nil // another version has written the value; the next list replaces it
+		names = nil // another version of answerd wrote the value; the next list replaces it
 	}
 	return names, revision, nil
 }
 
-// storeToolNames stores the names of the tools that a server has listed, unless they are the names that this process
-// stored last. It waits for the store for toolNamesTimeout at most. An error is only logged; the next list tries
-// again.
+// storeToolNames stores the names of tools, which the server has listed, unless this process stored the same names
+// last. It takes at most toolNamesTimeout. It only logs an error; the next list tries again.
 func (s *server) storeToolNames(tools []catalog.Tool) {
 	client := s.client
 	if client.opts.ToolNames == nil {
@@ -85,7 +84,7 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 	if ok && slices.Equal(last, names) {
 		return
 	}
-	// The end of the server's life does not cancel this, and Close waits for it: the next process needs the names.
+	// Not cancelled by the end of the server's life, because the next process needs the names. Close waits for this.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(s.life), toolNamesTimeout)
 	defer stop()
 	if err := client.saveToolNames(ctx, s.cfg.Name, names); err != nil {
@@ -100,9 +99,9 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 	client.names.last[s.cfg.Name] = names
 }
 
-// saveToolNames stores the names of a server's tools. If they do not fit into one value, it leaves out the later half
-// until they do. If other processes store names of the same server toolNamesTries times in between, it returns nil
-// and leaves theirs: they list the same server.
+// saveToolNames stores names as those of server's tools. While they do not fit into one value, it drops the second
+// half. If other processes store the same server's names toolNamesTries times in between, it keeps theirs and returns
+// nil, because they list the same server.
 func (c *Client) saveToolNames(ctx context.Context, server string, names []string) error {
 	data, err := json.Marshal(names)
 	for err == nil && len(data) > values.MaxSize {
@@ -117,7 +116,7 @@ func (c *Client) saveToolNames(ctx context.Context, server string, names []strin
 		if err != nil {
 			return err
 		}
-		// Store the names even if they are the same as the stored ones: that renews the ttl.
+		// Store the names even if they are unchanged, because that renews the ttl.
 		next, err := c.opts.ToolNames.SetValue(ctx, toolNamesKey(server), data, revision, toolNamesTTL)
 		if err != nil {
 			return fmt.Errorf("store the names of tools: %w", err)

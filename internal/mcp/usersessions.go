@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	maxUserSessions = 256              // users with sessions at one server
-	userSessionIdle = 10 * time.Minute // after which an unused session of a user is closed
+	maxUserSessions = 256              // how many users may have sessions at one server
+	userSessionIdle = 10 * time.Minute // time after which a user's unused session is closed
 )
 
-// awaitCaller is the reason that a server's status gives until the first caller's token has arrived.
+// awaitCaller is the reason in a server's status until the first user's token has arrived.
 const awaitCaller = "its tools are listed with the first caller's token"
 
-// newUserSessions returns userSessions without a session, for a server whose requests d sends with the tokens of each
-// user.
+// newUserSessions returns userSessions for s, which adds each user's tokens with d. It opens no session.
 func newUserSessions(s *server, d delegation) *userSessions {
 	u := &userSessions{server: s, delegation: d, listLock: make(chan struct{}, 1)}
 	u.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, u.closeSession)
 	return u
 }
 
-// expireLoop closes idle sessions. It returns when the server's life ends.
+// expireLoop closes idle sessions until the server's life ends.
 func (u *userSessions) expireLoop() {
 	tick := time.NewTicker(userSessionIdle / 10)
 	defer tick.Stop()
@@ -45,15 +44,14 @@ func (u *userSessions) expireLoop() {
 	}
 }
 
-// acceptsUser reports whether the user has sent a token, if the server's tokens are exchanged for those of its
-// callers.
+// acceptsUser reports whether the server can be used for user: user has a Token, or the server does not need it.
 func (u *userSessions) acceptsUser(user auth.Identity) bool {
 	return !u.needsCallerToken || !user.Token.IsZero()
 }
 
-// acquireSession returns the userSession of a user, with a pool without a session if it is new. It connects to
-// nothing. The pool stays open at least until the caller calls releaseSession. user becomes its latest identity. It
-// fails without a token that the server needs, for more than maxUserSessions users at a time, and after closeAll.
+// acquireSession returns user's userSession, which it creates if needed, and makes user its latest identity. It does
+// not connect. The pool stays open at least until releaseSession is called. acquireSession fails if user lacks a token
+// that the server needs, if maxUserSessions users use the server at the same time, and after closeAll.
 func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transport.Failure) {
 	if !u.acceptsUser(user) {
 		return nil, &transport.Failure{Kind: Unavailable, NotRun: true, Err: transport.ErrCredentials,
@@ -67,8 +65,8 @@ func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transp
 	}
 	acquired, err := u.sessions.Acquire(key, func() *userSession {
 		created := &userSession{key: key}
-		// OnConnected and OnLost do nothing, because no supervisor keeps the session. If it is lost, the user's next
-		// request makes a new one.
+		// OnConnected and OnLost do nothing, because no supervisor keeps the session open. If it is lost, the user's
+		// next request opens a new one.
 		created.pool = session.New(session.Options{
 			Life:             u.server.life,
 			Logger:           u.server.log,
@@ -89,17 +87,17 @@ func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transp
 	return acquired, nil
 }
 
-// isUserFailure reports whether f is caused by the credentials of one user. Such a failure is no evidence of the
-// server's state and does not count for the breaker. It is always false for a server whose credentials all callers
-// share.
+// isUserFailure reports whether f was caused by one user's credentials. Such a failure says nothing about the server's
+// state and does not count for the breaker. For a server whose credentials all users share, isUserFailure returns
+// false.
 func (s *server) isUserFailure(f *transport.Failure) bool {
 	return s.userSessions != nil && f != nil && errors.Is(f, transport.ErrCredentials)
 }
 
-// releaseSession ends the use of a userSession that acquireSession has begun.
+// releaseSession ends one use of user, which acquireSession has begun.
 func (u *userSessions) releaseSession(user *userSession) { u.sessions.Release(user.key) }
 
-// closeSession ends a user's session at the server, if there is one. An error or a panic is only logged.
+// closeSession ends user's session with the server, if one is open. It only logs an error or a panic.
 func (u *userSessions) closeSession(user *userSession) {
 	recoverFunc(u.server.log, func() {
 		if err := user.pool.Close(); err != nil {
@@ -108,7 +106,8 @@ func (u *userSessions) closeSession(user *userSession) {
 	})
 }
 
-// closeAll ends all sessions and waits for the goroutines that list tools. The server's life must have ended.
+// closeAll ends all sessions and waits for the goroutines that list tools. Later calls of acquireSession fail. The
+// server's life must have ended.
 func (u *userSessions) closeAll() {
 	u.mu.Lock()
 	u.closed = true
@@ -117,8 +116,8 @@ func (u *userSessions) closeAll() {
 	u.listings.Wait()
 }
 
-// userSessionTokens sends those requests of a user's sessions that are not part of a call, such as DELETE, with the
-// token of the user's latest identity.
+// userSessionTokens adds a token to those requests of a user's sessions that are not part of a call, such as DELETE.
+// The token is that of the user's latest identity.
 type userSessionTokens struct {
 	sessions *userSessions
 	user     *userSession
@@ -132,8 +131,9 @@ func (s userSessionTokens) Send(next http.RoundTripper, r *http.Request) (*http.
 	return s.sessions.senderFor(user).Send(next, r)
 }
 
-// needsListing reports whether the tools should be listed with the token of the next caller now. They should if they
-// were never listed, the list is out of date, or the latest attempt failed; but not within the pause after a failure.
+// needsListing reports whether the tools should be listed now, with the next user's token. They should if they were
+// never listed, if the list is out of date, or if the latest attempt failed, but not before the pause after a failure
+// is over.
 func (u *userSessions) needsListing() bool {
 	isDue, _ := u.server.isRenewalDue()
 	u.mu.Lock()
@@ -142,22 +142,22 @@ func (u *userSessions) needsListing() bool {
 	return isMissing && !u.closed && !time.Now().Before(u.nextAttempt)
 }
 
-// wasListed reports whether the tools have ever been listed.
+// wasListed reports whether the tools have ever been listed in this process.
 func (u *userSessions) wasListed() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.everListed
 }
 
-// listForNewUser lists the tools with the token of user, after needsListing returned true. It waits under ctx only
-// for the first list. If an older list exists or the latest attempt failed, it lists in the background, because
-// waiting would delay every question.
+// listForNewUser lists the tools with user's token. Call it after needsListing returned true. It waits, until ctx
+// ends, only for a first list. If an older list exists or the latest attempt failed, it lists in the background,
+// because waiting would delay every question.
 func (u *userSessions) listForNewUser(ctx context.Context, user auth.Identity) {
 	u.mu.Lock()
 	inBackground := u.everListed || u.failures > 0
 	u.mu.Unlock()
 	if !inBackground {
-		// The error is ignored: refreshList has put it into the server's status, or it concerns only this user.
+		// refreshList has put the error into the server's status, or the error concerns only this user.
 		_ = u.listTools(ctx, user, false)
 		return
 	}
@@ -168,10 +168,10 @@ func (u *userSessions) listForNewUser(ctx context.Context, user auth.Identity) {
 	}
 }
 
-// listTools lists the tools with the token of user and waits for that under ctx. If they have been listed before, it
-// lists them again only with fresh. The end of ctx ends the wait, but not the listing. The error is a *ServerError,
-// or the cause of the end of ctx or of the server's life.
-func (u *userSessions) listTools(ctx context.Context, user auth.Identity, fresh bool) error {
+// listTools lists the tools with user's token and waits for the outcome until ctx ends. If the tools have been listed
+// before, it returns at once unless force is true. The end of ctx does not end the listing. The error is a
+// *ServerError, or the cause of the end of ctx or of the server's life.
+func (u *userSessions) listTools(ctx context.Context, user auth.Identity, force bool) error {
 	select {
 	case u.listLock <- struct{}{}:
 	case <-ctx.Done():
@@ -180,18 +180,18 @@ func (u *userSessions) listTools(ctx context.Context, user auth.Identity, fresh 
 		return context.Cause(u.server.life)
 	}
 	select {
-	case err := <-u.startListing(user, fresh):
+	case err := <-u.startListing(user, force):
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// startListing starts a goroutine that lists the tools, unless the server is closed, or the tools have been listed
-// and fresh is false. The returned channel gets one value: the error of refreshList, nil if nothing had to be listed,
-// or the cause of the end of the server's life. The caller must hold listLock, which is released when the tools are
-// listed. The goroutine does not end with the caller; closeAll waits for it.
-func (u *userSessions) startListing(user auth.Identity, fresh bool) <-chan error {
+// startListing starts a goroutine that lists the tools. It starts none if the server is closed, or if the tools have
+// been listed and force is false. The returned channel gets one value: the error of refreshList, nil if no list was
+// needed, or the cause of the end of the server's life. The caller must hold listLock; startListing releases it, at
+// once or when the goroutine ends. The goroutine does not end with the caller; closeAll waits for it.
+func (u *userSessions) startListing(user auth.Identity, force bool) <-chan error {
 	done := make(chan error, 1)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -199,7 +199,7 @@ func (u *userSessions) startListing(user auth.Identity, fresh bool) <-chan error
 	case u.closed:
 		<-u.listLock
 		done <- context.Cause(u.server.life)
-	case u.everListed && !fresh:
+	case u.everListed && !force:
 		<-u.listLock
 		done <- nil
 	default:
@@ -212,9 +212,9 @@ func (u *userSessions) startListing(user auth.Identity, fresh bool) <-chan error
 	return done
 }
 
-// refreshList lists the tools with the token of user, records them, and sets the server's state. If the user's token
-// is refused, it leaves the state as it is, and offers the tool sign_in if a sign-in can help. The error is a
-// *ServerError with the *transport.Failure in its chain, or the cause of the end of the server's life.
+// refreshList lists the tools with user's token, records them, and sets the server's state. If the server refuses the
+// token, refreshList leaves the state unchanged, and offers the tool sign_in if a sign-in can help. The error is a
+// *ServerError that wraps the *transport.Failure, or the cause of the end of the server's life.
 func (u *userSessions) refreshList(user auth.Identity) (err error) {
 	defer transport.Recover(u.server.log, func(f *transport.Failure) {
 		u.server.recordFailedAttempt(f)
@@ -244,8 +244,8 @@ func (u *userSessions) refreshList(user auth.Identity) (err error) {
 	return &ServerError{Server: u.server.cfg.Name, Reason: failure.Public, Err: failure}
 }
 
-// recordAttempt records that the tools were listed, or could not be because of failure. After each failure in a row,
-// the next attempt is delayed longer, and at least as long as the server's Retry-After asks.
+// recordAttempt records an attempt to list the tools; failure is nil if it succeeded. After each failure in a row, the
+// pause before the next attempt grows. It is at least as long as the server's Retry-After.
 func (u *userSessions) recordAttempt(failure *transport.Failure) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -259,15 +259,15 @@ func (u *userSessions) recordAttempt(failure *transport.Failure) {
 	u.failures++
 }
 
-// awaitConsent is the reason that a server's status gives until the first user has signed in.
+// awaitConsent is the reason in a server's status until the first user has signed in.
 const awaitConsent = "its tools are listed after the first user has signed in"
 
-// signInTool names the only tool of a server before its first user has signed in.
+// signInTool is the name of the server's only tool before its first user has signed in.
 const signInTool = "sign_in"
 
-// offerSignIn handles the failure of a listing for a user who has not signed in. If the server's own tools were never
-// listed, it puts one tool into the catalog that asks the user to sign in: without any tool, the model could not call
-// the server.
+// offerSignIn handles f, with which the tools could not be listed for a user. If f is about a missing sign-in and the
+// server's own tools were never listed, it puts a single tool into the catalog that asks the user to sign in. Without
+// any tool, the model could not call the server.
 func (u *userSessions) offerSignIn(f *transport.Failure) {
 	if u.wasListed() || u.signInClient == nil || !errors.Is(f, oauth.ErrConsent) {
 		return

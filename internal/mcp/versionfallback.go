@@ -13,16 +13,16 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// cannotAskText matches the errors of servers whose tool wanted to send the client a request during its call.
-// 2026-07-28 replaced these requests by results of the type input_required. The texts are from FastMCP 4
+// cannotAskText matches the errors of servers whose tool tried to send a request to the client during its call.
+// 2026-07-28 replaced these requests by results of type input_required. The texts are from FastMCP 4
 // (server/context.py) and the Python SDK 2 (shared/exceptions.py).
 var cannotAskText = regexp.MustCompile(`(?i)server-initiated requests is unavailable on 2026-07-28|no back-channel for server-initiated requests`)
 
-// checkCannotAsk returns a failure if a call failed only because its tool asks the user in a way that protocol
-// version 2026-07-28 does not have, and nil otherwise. used is the session of the call; its outcome is the result res
-// or the failure f, the other of which is nil. After that failure the server's later sessions begin with 2025-11-25,
-// unless the version is configured. If the tool may run twice, the failure is one after which callWithRetry sends the
-// call again: the tool may have done something before it asked.
+// checkCannotAsk returns a failure if a call failed only because its tool asks the user in a way that protocol version
+// 2026-07-28 does not have; otherwise nil. The call was made in the session used and ended with the result res or the
+// failure f; the other one is nil. After such a failure, the server's later sessions begin with 2025-11-25, unless the
+// configuration sets a version. The tool may have done something before it tried to ask. So the failure makes
+// callWithRetry send the call again only if the tool may run twice.
 func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, route callRoute, res *content.Result, f *transport.Failure) *transport.Failure {
 	if used.Protocol() < transport.StatelessVersion || !cannotAskText.MatchString(failureText(res, f)) {
 		return nil
@@ -45,8 +45,8 @@ func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, ro
 	return failed
 }
 
-// failureText returns the first maxErrorText bytes of the text of the result res if it is an error, or of the message
-// of the failure f if it is a JSON-RPC error; otherwise "".
+// failureText returns the text of res if it is an error result, or the message of f if it is a JSON-RPC error, cut to
+// maxErrorText bytes. Otherwise it returns "".
 func failureText(res *content.Result, f *transport.Failure) string {
 	if res != nil && res.IsError {
 		return wire.Truncate(res.Text(), maxErrorText)

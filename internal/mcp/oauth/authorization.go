@@ -21,29 +21,29 @@ import (
 )
 
 const (
-	signInTimeout = 10 * time.Minute // for a user to sign in
+	signInTimeout = 10 * time.Minute // the time that a user has to sign in
 	// outcomeTTL is how long an authorization is stored. It is longer than signInTimeout, so that Await finds the
 	// outcome of an authorization that ended late.
 	outcomeTTL     = 2 * signInTimeout
-	awaitPoll      = 500 * time.Millisecond // pause of Await before it reads an authorization again
-	maxWaiters     = 64                     // of one authorization; for more, another one starts
+	awaitPoll      = 500 * time.Millisecond // Await's pause before it reads an authorization again
+	maxWaiters     = 64                     // waiters per authorization; for more, another authorization starts
 	maxCode        = 4 << 10                // bytes of an authorization code
 	maxURL         = 8 << 10                // bytes of Authorization.URL
-	statePrefixLen = 16                     // bytes at the beginning of a state that identify its Client's configuration
+	statePrefixLen = 16                     // bytes at the beginning of a state that identify its Client
 	maxState       = 256                    // bytes of a state; a longer one is unknown
 )
 
-// Authorization is a sign-in of a user that has not ended yet. It is in the store, so any process can
-// wait for it, and complete it.
+// Authorization is a user's sign-in that has not ended yet. Because it is in the store, any process can wait for it
+// and complete it.
 type Authorization struct {
-	// URL is the page that the user's browser opens. It is at the authorization server, which the MCP server, and not
-	// the operator, may have named: show its Host to the user.
+	// URL is the authorization server's page that the user's browser must open. The MCP server, and not the operator,
+	// may have chosen that authorization server, so show Host to the user.
 	URL     string
 	State   string    // identifies the authorization, for Await
-	Expires time.Time // by this process's clock
+	Expires time.Time // when it is too late to sign in, by this process's clock
 }
 
-// Host returns the host of URL, to show to the user.
+// Host returns the host of URL, to show to the user; "" if URL is not valid.
 func (a *Authorization) Host() string {
 	u, err := url.Parse(a.URL)
 	if err != nil {
@@ -52,10 +52,10 @@ func (a *Authorization) Host() string {
 	return u.Host
 }
 
-// Authorize starts the authorization that the latest refusal of the user's requests requires, or joins a pending one
-// of the same user. It finds the authorization server and registers a client if needed, which it waits for under ctx.
-// waiter is a short text that identifies who waits for the outcome: Callback returns the waiters of an authorization;
-// "" adds none. Errors are *Error.
+// Authorize starts the sign-in that the user id needs, as the latest refusal of their requests says, or joins a
+// pending sign-in of the same user. It first finds the authorization server, and registers a client if needed, unless
+// ctx ends during that. waiter is a short text that Callback returns when the sign-in ends, to identify what waits for
+// it; "" adds none. Errors are *Error.
 func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string) (*Authorization, error) {
 	id = c.principalOf(id)
 	ctx, stop := context.WithCancel(ctx)
@@ -99,8 +99,8 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	return authorization, nil
 }
 
-// SignInHost returns the host of the page where the user id would sign in now. It always requests the metadata again,
-// from where the configuration or the latest refusal of the user's requests says. It starts and stores nothing.
+// SignInHost returns the host of the page where the user id would sign in now. It requests the metadata again each
+// time, from where the configuration or the latest refusal of the user's requests says. It starts and stores nothing.
 // Errors are *Error.
 func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, error) {
 	tokens, err := c.acquireUser(c.principalOf(id))
@@ -122,22 +122,23 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 	return page.Host, nil
 }
 
-// authorizationURL returns the URL of the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC 7636) and a
-// resource (RFC 8707). It returns an error if the URL is longer than maxURL. These parameters prevent attacks:
+// authorizationURL returns the URL of the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC 7636), a
+// resource (RFC 8707) and a state. It returns an error if the URL is longer than maxURL. These parameters prevent
+// attacks:
 //
-//   - The code comes back through a browser, whose history, extensions and proxies may leak it.
-//     Without the verifier, which stays in the store, an attacker cannot exchange it (RFC 7636 section 1).
-//   - A token without a resource may be valid at every server that trusts the authorization server.
-//     The MCP server that gets the token could use it at those servers (RFC 8707 section 3).
-//   - An attacker cannot guess the state, and so cannot invent a response for a sign-in that a user has
-//     started and make the user's calls use an account of the attacker (RFC 6749 section 10.12).
+//   - The code comes back through a browser, whose history, extensions and proxies may leak it. The verifier stays
+//     in the store, and without it an attacker cannot exchange the code (RFC 7636 section 1).
+//   - A token without a resource may be valid at every server that trusts the authorization server. The MCP server
+//     that receives the token could use it at those servers (RFC 8707 section 3).
+//   - An attacker cannot guess the state. So they cannot forge a response to a sign-in that a user has started,
+//     which would make the user's calls use an account of the attacker (RFC 6749 section 10.12).
 func (c *Client) authorizationURL(a *storedAuthorization, state string) (string, error) {
 	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.Verifier)}
 	if a.Server.Resource != "" {
 		options = append(options, oauth2.SetAuthURLParam("resource", a.Server.Resource))
 	}
 	if slices.Contains(a.Scopes, offlineAccess) {
-		// Without this parameter, the scope may be ignored (OpenID Connect Core section 11).
+		// Without this parameter, the server may ignore the scope (OpenID Connect Core section 11).
 		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
 	}
 	client := c.restoreClient(a.Client, a.Server.restore())
@@ -150,9 +151,9 @@ func (c *Client) authorizationURL(a *storedAuthorization, state string) (string,
 	return "", fetchErrorf("the URL of the authorization request is too long")
 }
 
-// joinOrStart adds the waiters of fresh to the pending authorization of the same user, if that one gives what fresh
-// would give. Otherwise it stores fresh and makes it the pending one for all processes. So a user signs in once,
-// however many of their calls wait, in however many processes.
+// joinOrStart adds fresh's waiters to the pending authorization of the same user, if that one gives what fresh would
+// give. Otherwise it stores fresh and makes it the pending one for all processes. So a user signs in only once, even
+// if many of their calls wait in several processes.
 func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*Authorization, error) {
 	pendingName := c.storedName(kindPending, fresh.Issuer, fresh.Subject)
 	state := c.statePrefix() + rand.Text() + rand.Text()
@@ -168,7 +169,8 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 		if joined, err := c.join(ctx, string(pendingState), fresh); joined != nil || err != nil {
 			return joined, err
 		}
-		// Store the authorization before its state: another process may load it as soon as the state is stored.
+		// Store the authorization before its state, because another process may load it as soon as the state is
+		// stored.
 		if try == 0 {
 			if _, err := c.saveAuthorization(ctx, fresh, 0, state); err != nil {
 				return nil, err
@@ -185,9 +187,8 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 	return nil, fetchErrorf("other processes keep starting authorizations of the same user")
 }
 
-// join adds the waiters of fresh to the stored authorization with that state and returns it. It returns nil without
-// an error if there is none, if it does not give what fresh would give (canReuse), or if other processes keep
-// changing it.
+// join adds fresh's waiters to the stored authorization with this state and returns it. It returns nil, nil if none is
+// stored, if it does not give what fresh would give (canReuse), or if other processes keep changing it.
 func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorization) (*Authorization, error) {
 	if state == "" {
 		return nil, nil
@@ -211,19 +212,20 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 	return nil, nil
 }
 
-// canReuse reports whether the stored authorization a gives what fresh would give: it is pending at the same issuer
-// with all the scopes, it leaves the user at least half of signInTimeout, and its waiters do not exceed maxWaiters.
+// canReuse reports whether the stored authorization a gives what fresh would give. a must be pending at the same
+// issuer, with all of fresh's scopes and a client that can still be used. It must leave the user at least half of
+// signInTimeout, and the waiters of both must not exceed maxWaiters.
 func (c *Client) canReuse(a, fresh *storedAuthorization) bool {
 	now := c.store.Now()
 	givesAll := a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes)
 	leavesTime := now.Add(signInTimeout / 2).Before(a.Expires)
-	hasRoom := len(a.Waiters)+len(fresh.Waiters) <= maxWaiters
-	// The client may be one that another process has registered.
+	fitsWaiters := len(a.Waiters)+len(fresh.Waiters) <= maxWaiters
+	// Another process may have registered the client.
 	hasClient := a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires)
-	return a.Status == statusPending && givesAll && leavesTime && hasRoom && hasClient
+	return a.Status == statusPending && givesAll && leavesTime && fitsWaiters && hasClient
 }
 
-// toAuthorization returns a stored authorization for the caller of Authorize.
+// toAuthorization converts a stored authorization to what Authorize returns.
 func (c *Client) toAuthorization(a *storedAuthorization, state string) (*Authorization, error) {
 	page, err := c.authorizationURL(a, state)
 	if err != nil {
@@ -232,14 +234,15 @@ func (c *Client) toAuthorization(a *storedAuthorization, state string) (*Authori
 	return &Authorization{URL: page, State: state, Expires: c.localTime(a.Expires)}, nil
 }
 
-// statePrefix returns the first statePrefixLen bytes of all states of this Client. They are the same for a Client
-// with the same configuration in another process. A Client need not look up a state that begins with other bytes.
+// statePrefix returns the first statePrefixLen bytes of all states of this Client. Clients with the same configuration
+// in other processes have the same prefix. A state with another prefix belongs to another Client, and need not be
+// looked up.
 func (c *Client) statePrefix() string {
 	return values.NewKey(c.storedName("state")...).String()[:statePrefixLen]
 }
 
-// loadAuthorization returns the stored authorization with that state and its revision; nil without an error if there
-// is none, or if it cannot be decoded.
+// loadAuthorization returns the stored authorization with this state, and its revision. It returns a nil authorization
+// and no error if none is stored or it cannot be decoded.
 func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	data, revision, err := c.store.Load(ctx, c.storedName(kindAuthorization, state)...)
 	if err != nil {
@@ -252,8 +255,8 @@ func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAu
 	return &a, revision, nil
 }
 
-// saveAuthorization stores an authorization under its state, in place of the one at revision; 0 if there is none. It
-// returns the new revision, or 0 if the store has another one than revision: then nothing was stored.
+// saveAuthorization stores a under its state, in place of the authorization at revision; 0 means that none is stored.
+// It returns the new revision. It stores nothing and returns 0 if the store has another revision.
 func (c *Client) saveAuthorization(ctx context.Context, a *storedAuthorization, revision uint64, state string) (uint64, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
@@ -266,11 +269,10 @@ func (c *Client) saveAuthorization(ctx context.Context, a *storedAuthorization, 
 	return next, nil
 }
 
-// Await returns nil if the user has granted access in the authorization with that state, so that their requests now
-// have a token, or if the authorization is not stored any more. With wait, Await first waits until the user's browser
-// has come back, the authorization has expired, or ctx has ended. The error has ErrConsent in its chain if the
-// browser has not come back, and another cause if the user has refused or the authorization failed. Errors are
-// *Error.
+// Await returns nil if the user has granted access in the authorization with this state, so that their requests now
+// have a token, or if the authorization is no longer stored. With wait, it first waits until the authorization has
+// ended or expired, or ctx has ended. The error wraps ErrConsent if the user has not come back from the sign-in page,
+// but not if the user has refused or the authorization failed. Errors are *Error.
 func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 	tick := time.NewTicker(awaitPoll)
 	defer tick.Stop()
@@ -279,12 +281,13 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 		switch {
 		case err != nil && !wait:
 			return asError(err)
-		case err != nil: // keep waiting: the store may work again before the user comes back
+		case err != nil: // keep waiting: the store may recover before the user comes back
 		case stored == nil || stored.Status == statusGranted:
 			return nil
 		case stored.Status == statusFailed:
 			return asSignInError(errors.New("the authorization ended without access"))
-		case !wait || c.store.Now().After(stored.Expires.Add(fetchTimeout)): // the code may be exchanged after the expiry
+		case !wait || c.store.Now().After(stored.Expires.Add(fetchTimeout)):
+			// Not already at the expiry: a code that arrives right before it still has to be exchanged.
 			return asError(ErrConsent)
 		}
 		select {
@@ -297,18 +300,18 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 	}
 }
 
-// Callback handles the authorization response that a browser brought back in query (OAuth 2.1 section 4.1.2), also if
-// another process started the authorization. It exchanges the code for a token, and stores the token and the outcome.
-// It does so even when ctx ends: a user who closes the browser early has granted access all the same.
+// Callback handles the authorization response in query, which a browser brought back (OAuth 2.1 section 4.1.2).
+// Another process may have started the authorization. Callback exchanges the code for a token, and stores the token
+// and the outcome. It does so even if ctx ends, because a user who closes the browser early has still granted access.
 //
-// found is false if the state is not one of this Client, was used before, or has expired; then Callback did nothing.
-// An error with found false is one of the store, and the same query may be handled later. With found true, a nil
-// error means that the user's requests now have a token. Errors are *Error. waiters are the waiters of the
-// authorization, also after an error.
+// found is false if the state does not belong to this Client, was used before, or has expired; then Callback did
+// nothing. If found is false and the error is not nil, the store has failed, and the same query may be handled later.
+// If found is true and the error is nil, the user's requests now have a token. waiters are the authorization's
+// waiters, also after an error. Errors are *Error.
 //
-// The grant goes to the user who started the authorization (storedAuthorization), because the request
-// of the browser is not authenticated and says nothing about its user. docs/rough-edges.md describes
-// what that does not prevent: a caller who makes another person open their sign-in page.
+// The grant goes to the user who started the authorization (storedAuthorization), because the browser's request is not
+// authenticated and does not show who its user is. docs/rough-edges.md describes what this does not prevent: a user
+// who makes someone else open their sign-in page.
 func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []string, found bool, _ error) {
 	if !c.beginCallback(query) {
 		return nil, false, nil
@@ -342,8 +345,9 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 	return stored.Waiters, true, nil
 }
 
-// beginCallback reports whether a callback with the query q may belong to this Client, by the form of its state, and
-// the Client is not closed. If it returns true, the caller must call callbacks.Done, which Close waits for.
+// beginCallback reports whether a callback with the query q may belong to this Client, judging by the form of its
+// state. If the Client is closed, it returns false. After true, c.callbacks.Done must be called, because Close waits
+// for it.
 func (c *Client) beginCallback(q url.Values) bool {
 	state := q.Get("state")
 	if len(q["state"]) != 1 || len(state) > maxState || !strings.HasPrefix(state, c.statePrefix()) {
@@ -358,14 +362,13 @@ func (c *Client) beginCallback(q url.Values) bool {
 	return true
 }
 
-// takeAuthorization sets the authorization with that state to statusRedeeming and returns it with its new revision:
-// the caller alone may exchange its code. It returns nil without an error if there is none, it has expired, or
-// another callback has taken it.
+// takeAuthorization sets the authorization with this state to statusRedeeming and returns it with its new revision.
+// Only the process that has taken it may exchange its code. takeAuthorization returns nil and no error if none is
+// stored, it has expired, or another callback has taken it.
 //
-// A state is valid once, whatever the outcome. An authorization server may revoke the tokens of a code that is sent
-// twice (RFC 6749 section 4.1.2), and browsers do send a callback twice, when a page is reloaded for example. A
-// process that dies after it took the authorization leaves it as statusRedeeming; Await then returns ErrConsent after
-// the expiry.
+// A state can be used only once. An authorization server may revoke the tokens of a code that it receives twice (RFC
+// 6749 section 4.1.2), and browsers do send a callback twice, for example when a page is reloaded. If a process dies
+// after it took an authorization, the status stays statusRedeeming, and Await returns ErrConsent after the expiry.
 func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	for range maxStoreTries {
 		a, revision, err := c.loadAuthorization(ctx, state)
@@ -384,8 +387,8 @@ func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAu
 }
 
 // redeemCode checks an authorization response, exchanges its code for a token, and stores the token as the grant of
-// the user who started the authorization. Everything about the authorization server comes from the stored
-// authorization and nothing from a new discovery: if the MCP server has named another one since then, that one must
+// the user who started the authorization. It uses only what the stored authorization says about the authorization
+// server. It does not search again: if the MCP server has named another authorization server since then, that one must
 // not get the code.
 func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, query url.Values) error {
 	code, err := checkResponse(stored, query)
@@ -427,18 +430,19 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	return tokens.replaceGrant(ctx, g)
 }
 
-// checkResponse returns the code of an authorization response, or an error if the response is not valid or is an
-// error. It checks the issuer first: an error of another authorization server is not believed.
+// checkResponse returns the code in query, the authorization response to stored. It returns an error if the response
+// is not valid or reports an error. It checks the issuer first, because an error from another authorization server is
+// not trusted.
 func checkResponse(stored *storedAuthorization, query url.Values) (code string, err error) {
 	for _, name := range []string{"code", "iss", "error"} {
-		// RFC 6749 section 3.1. A proxy may have checked the second value, and we would use the first.
+		// RFC 6749 section 3.1 forbids this. A proxy may have checked the second value, while we would use the first.
 		if len(query[name]) > 1 {
 			return "", errors.New("the response has a parameter twice")
 		}
 	}
 
-	// RFC 9207 section 2.4: the issuer must be identical. Otherwise a hostile authorization server could make us send
-	// it the code of an honest one (mix-up, RFC 9700 section 4.4).
+	// RFC 9207 section 2.4: the issuers must be identical. Otherwise a hostile authorization server could get the code
+	// of an honest one from us (mix-up, RFC 9700 section 4.4).
 	iss := query.Get("iss")
 	mayBeMissing := iss == "" && !stored.Server.ReturnsIssuer
 	if iss != stored.Server.Issuer && !mayBeMissing {
@@ -455,15 +459,15 @@ func checkResponse(stored *storedAuthorization, query url.Values) (code string, 
 	return code, nil
 }
 
-// responseErrors are the codes of an authorization response that is an error (RFC 6749 section 4.1.2.1, RFC 8707
-// section 2, OpenID Connect Core section 3.1.2.6).
+// responseErrors are the error codes of authorization responses (RFC 6749 section 4.1.2.1, RFC 8707 section 2, OpenID
+// Connect Core section 3.1.2.6).
 var responseErrors = []string{
 	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", "invalid_scope", "server_error", "temporarily_unavailable",
 	"invalid_target", "interaction_required", "login_required", "account_selection_required", "consent_required",
 }
 
-// responseError returns the error for an authorization response with that error code. It quotes only the codes in
-// responseErrors: any other code is a text that whoever sent the browser here has chosen.
+// responseError returns the error for an authorization response with this error code. It quotes only codes in
+// responseErrors, because any other text was chosen by whoever sent the browser here.
 func responseError(code string) error {
 	if !slices.Contains(responseErrors, code) {
 		return errors.New("the authorization server refused the request")
@@ -471,10 +475,10 @@ func responseError(code string) error {
 	return errors.New("the authorization server refused the request: " + code)
 }
 
-// lifetimeWithoutRefresh returns how long to use a token of a sign-in that came without a refresh token: as long as
-// the reply states (RFC 6749 section 5.1 lets it state nothing), but not longer than a sign-in is stored. It does not
-// use the shorter lifetimes of token.ParseReply, because then the person would have to sign in again each minute or
-// each day. If the token ends earlier, the server answers 401.
+// lifetimeWithoutRefresh returns how long to use a sign-in's token that came without a refresh token: as long as the
+// reply states, but not longer than a sign-in is stored. A reply may state nothing (RFC 6749 section 5.1).
+// token.ParseReply then assumes a short lifetime, which is not used here, because the user would have to sign in again
+// each minute or each day. If the token ends earlier, the server answers 401.
 func lifetimeWithoutRefresh(t token.Token) time.Duration {
 	return min(cmp.Or(t.Stated, signInIdleTimeout), signInIdleTimeout)
 }

@@ -10,8 +10,8 @@ import (
 
 const issuerMetadata = "the authorization server's metadata"
 
-// fetchAuthServer requests the metadata of an issuer and returns what it describes. configured says that the
-// configuration names the issuer, and not the MCP server. Errors are *fetch.Error.
+// fetchAuthServer requests issuer's metadata and returns the authorization server that it describes. configured says
+// that the configuration, and not the MCP server, names the issuer. Errors are *fetch.Error.
 func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured bool) (*authServer, error) {
 	body, err := fetch.Metadata(ctx, c.egress.clientFor(issuer, configured), issuer, issuerMetadata)
 	if err != nil {
@@ -20,13 +20,13 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured 
 	return c.parseAuthServer(body, issuer, configured)
 }
 
-// parseAuthServer decodes and checks the metadata of an issuer. Errors are *fetch.Error and quote nothing of it.
+// parseAuthServer decodes and checks body, the metadata of issuer. Errors are *fetch.Error and quote nothing of body.
 //
-// The document must name exactly the issuer that was requested (RFC 8414 section 3.3). Otherwise a document could
-// pass as that of an honest issuer and name endpoints of an attacker, which would get our credentials, codes and
-// refresh tokens (section 6.2). There is one exception: an issuer at the MCP server's own origin may have an
-// additional slash at its end. Servers from before 2025-06-18 write it, and their issuer is not from a document but
-// derived by us.
+// The document must name exactly the issuer that was requested (RFC 8414 section 3.3). Otherwise an attacker's
+// document could pass as that of an honest issuer, and its endpoints would get our credentials, codes and refresh
+// tokens (section 6.2). One exception: an issuer at the MCP server's own origin may have an additional slash at its
+// end. Servers from before 2025-06-18 write it so, and their issuer does not come from a document but is derived from
+// the MCP server's URL.
 func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*authServer, error) {
 	var decoded struct {
 		Issuer    string   `json:"issuer"`
@@ -61,8 +61,8 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 		return nil, err
 	}
 
-	// MCP basic/authorization: clients must refuse an authorization server that does not
-	// state S256, because it may accept a stolen code.
+	// MCP basic/authorization: clients must refuse an authorization server that does not state S256, because it may
+	// accept a stolen code.
 	if needsSignIn && !slices.Contains(decoded.PKCE, "S256") {
 		return nil, fetchErrorf("%s offers no PKCE with S256", issuerMetadata)
 	}
@@ -85,14 +85,14 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 	}, nil
 }
 
-// namedEndpoint is an endpoint in the metadata of an issuer. url is "" if the metadata has none.
+// namedEndpoint is an endpoint in an issuer's metadata. url is "" if the metadata has none.
 type namedEndpoint struct {
 	name, url string
 	required  bool
 }
 
-// checkEndpoints returns an error if a required endpoint is missing, or if the issuer may not name one of the
-// endpoints: a secret must not be sent to its URL, or the URL is a port of this machine and the issuer is elsewhere.
+// checkEndpoints returns an error if a required endpoint is missing or one of the endpoints must not be used: its URL
+// is not safe for secrets, or it is a port of this machine although the issuer is elsewhere.
 func checkEndpoints(issuer string, endpoints []namedEndpoint) error {
 	for _, e := range endpoints {
 		if e.url == "" && !e.required {

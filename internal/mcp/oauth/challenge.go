@@ -11,20 +11,20 @@ import (
 
 const (
 	maxChallenge = 8 << 10 // bytes of one WWW-Authenticate header; a longer one is ignored
-	maxScopes    = 64      // of a challenge, or of metadata; further scopes are left out
+	maxScopes    = 64      // scopes in a challenge or in metadata; further scopes are left out
 	maxScope     = 256     // bytes of one scope; a longer one is left out
 )
 
-// challenge is what a server requires, from the WWW-Authenticate header of a refusal (RFC 6750 section 3, RFC 9728
-// section 5.1, RFC 9449 section 7.1).
+// challenge is what a server requires of a token, from the WWW-Authenticate header of a refusal (RFC 6750 section 3,
+// RFC 9728 section 5.1, RFC 9449 section 7.1).
 type challenge struct {
-	metadata string   // resource_metadata, the URL of the server's metadata; "": it is at its well-known URL
-	scopes   []string // that a token needs; nil: not stated
+	metadata string   // resource_metadata, the URL of the server's metadata; "" means the well-known URL
+	scopes   []string // scopes that a token needs; nil: not stated
 	code     string   // error, such as insufficient_scope; "": not stated
 }
 
-// parseChallenge combines the challenges of the schemes Bearer and DPoP in a header: of each parameter, the first one
-// that is not empty. It ignores header lines that are malformed or too long.
+// parseChallenge combines the challenges of the schemes Bearer and DPoP in h. Of each parameter, it takes the first
+// value that is not empty. It ignores header lines that are malformed or too long.
 func parseChallenge(h http.Header) challenge {
 	var combined challenge
 	for _, line := range h.Values("WWW-Authenticate") {
@@ -49,8 +49,8 @@ func parseChallenge(h http.Header) challenge {
 	return combined
 }
 
-// fillEmptyStrings returns a header line with a space in each empty quoted string, as in realm="". RFC 9110 section
-// 5.6.4 allows empty strings, but oauthex refuses a whole line that has one.
+// fillEmptyStrings returns line with a space in each empty quoted string, such as realm="". RFC 9110 section 5.6.4
+// allows empty strings, but oauthex refuses a whole line that has one.
 func fillEmptyStrings(line string) string {
 	var out strings.Builder
 	quoted := false
@@ -70,8 +70,8 @@ func fillEmptyStrings(line string) string {
 	return out.String()
 }
 
-// validScopes returns the first maxScopes scopes that are valid (RFC 6749 section 3.3), each once. It returns nil if
-// there are none.
+// validScopes returns the first maxScopes valid scopes (RFC 6749 section 3.3) without duplicates; nil if none is
+// valid.
 func validScopes(scopes []string) []string {
 	var out []string
 	for _, s := range scopes {
@@ -84,7 +84,7 @@ func validScopes(scopes []string) []string {
 	return out
 }
 
-// mergeScopes returns the scopes of a, then those of b that are not in a, without those that validScopes leaves out.
+// mergeScopes returns the scopes of a, then those of b that are not in a. It leaves out what validScopes leaves out.
 func mergeScopes(a, b []string) []string { return validScopes(slices.Concat(a, b)) }
 
 // isSubset reports whether all of a are in b.

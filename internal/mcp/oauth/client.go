@@ -20,7 +20,7 @@ type Client struct {
 	log       *slog.Logger
 	server    *url.URL // the MCP server, without query and with a canonical host
 	egress    *egress
-	key       *proofKey // of all tokens that need no sign-in; nil without DPoP
+	key       *proofKey // key of all tokens that need no sign-in; nil without DPoP
 	nonces    proofNonces
 	store     *sealed.Store // Config.Store, or one in memory
 	discovery *discovery
@@ -33,16 +33,16 @@ type Client struct {
 	mu           sync.Mutex // protects the fields below
 	closed       bool
 	callbacks    sync.WaitGroup // running calls of Callback
-	storeErrorAt time.Time      // when an error of the store was logged last
+	storeErrorAt time.Time      // when an error of the store was last logged
 }
 
-// authServer is an authorization server as its metadata (RFC 8414) describes it, with the resource that tokens are
-// requested for. It is not changed once discovery has returned it.
+// authServer is an authorization server as its metadata (RFC 8414) describes it, with the resource for which tokens
+// are requested. It is not changed after discovery has returned it.
 type authServer struct {
 	issuer         string   // "" if only the token endpoint is configured
-	configured     bool     // the configuration names the issuer or the token endpoint, and not the MCP server
-	resource       string   // the resource of the tokens (RFC 8707): the MCP server
-	resourceScopes []string // scopes_supported in the metadata of the resource (RFC 9728)
+	configured     bool     // the configuration, and not the MCP server, names the issuer or the token endpoint
+	resource       string   // the tokens' resource (RFC 8707): the MCP server
+	resourceScopes []string // scopes_supported in the resource's metadata (RFC 9728)
 
 	tokenURL, authorizeURL, registerURL, revokeURL string // all but tokenURL may be ""
 
@@ -52,69 +52,69 @@ type authServer struct {
 	acceptsMetadata bool     // the client id may be the URL of our metadata document
 }
 
-// clientIdentity is our client at one authorization server. It is sent to no other authorization server.
+// clientIdentity is answerd's OAuth client at one authorization server. It is sent to no other authorization server.
 type clientIdentity struct {
 	id      string      // "" for a grant that needs no client, such as an assertion alone
 	secret  auth.Secret // zero for a public client, and for one with a private key
-	method  string      // of client authentication: methodBasic and so on
-	expires time.Time   // when a registered client must be registered again; zero: the client was not registered
-	scopes  []string    // that this process has registered it for
+	method  string      // client authentication method: methodBasic and so on
+	expires time.Time   // when a registered client must be registered again; zero if it was not registered
+	scopes  []string    // the scopes that this process has registered it for
 }
 
-// resource has what we use of a server's protected resource metadata (RFC 9728 section 2).
+// resource has what answerd uses of a server's protected resource metadata (RFC 9728 section 2).
 type resource struct {
-	name   string   // the resource of tokens (RFC 8707), exactly as published
+	name   string   // the resource for tokens (RFC 8707), exactly as published
 	issuer string   // the first of authorization_servers
 	scopes []string // scopes_supported
 }
 
-// discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and our client there. It stores
-// both for all users, and runs one search at a time. Its lock is a channel and not a mutex, because a search takes
-// seconds, and a caller that waits must return when its context ends.
+// discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and answerd's client there. It
+// stores both for all users, and runs one search at a time. Its lock is a channel instead of a mutex: a search takes
+// seconds, and a goroutine that waits for it must be able to return when its context ends.
 type discovery struct {
 	c    *Client
-	lock chan struct{} // of capacity 1: whoever has sent to it may use the fields below
+	lock chan struct{} // of capacity 1: sending acquires the right to use the fields below, receiving releases it
 
-	metadataURL string                    // the resource_metadata of the challenge that led to server
-	server      *authServer               // the outcome of the last search; nil if it failed
+	metadataURL string                    // challenge.metadata of the last search
+	server      *authServer               // the result of the last search; nil if it failed
 	err         error                     // why the last search failed; nil if it succeeded
 	searchedAt  time.Time                 // when the last search began
-	boundIssuer string                    // the issuer that the configured credentials belong to; "" if not known
+	boundIssuer string                    // the issuer that the configured credentials belong to; "" if unknown
 	registered  map[string]clientIdentity // by issuer
 }
 
-// userKey identifies the user of cached tokens. Where the user's own token is exchanged, the key includes the hash of
-// that whole token: one person may come with tokens of different rights (CVE-2026-35030).
+// userKey identifies the user of cached tokens. If the user's own token is exchanged, the key includes a hash of that
+// whole token, because one user may send tokens with different rights (CVE-2026-35030).
 type userKey struct {
 	issuer, subject string
 	token           [sha256.Size]byte
 }
 
-// userTokens has the tokens of one user, and what the next token is requested with. It is an entry of
-// Client.users: acquireUser and releaseUser count who uses it, and an entry in use is not dropped.
+// userTokens has one user's tokens, and what the next token is requested with. It is an entry of Client.users.
+// acquireUser and releaseUser count the users of the entry, and an entry in use is not dropped.
 type userTokens struct {
 	c             *Client
 	id            auth.Identity // as principalOf returns it
 	key           userKey       // in Client.users
 	source        *token.CachedSource
-	authorizeLock chan struct{} // of capacity 1: whoever has sent to it may start an authorization
+	authorizeLock chan struct{} // of capacity 1: sending acquires the right to start an authorization
 
 	mu           sync.Mutex // protects the fields below
-	challenge    challenge  // the MCP server's latest one
-	challengedAt time.Time  // when challenge arrived; zero: there is none
-	// grant is the latest grant. For AuthorizationCode it is a copy of the grant in the store, as of revision.
+	challenge    challenge  // the MCP server's latest challenge
+	challengedAt time.Time  // when challenge arrived; zero if none has
+	// grant is the latest grant. For AuthorizationCode it is a copy of the grant that the store has at revision.
 	grant        grant
 	revision     uint64
-	grantUnsaved bool      // grant is newer than the store at revision, because it could not be stored
+	grantUnsaved bool      // grant is newer than the store's at revision, because it could not be stored
 	syncedAt     time.Time // when grant was last compared with the store; zero: never
 }
 
-// grant is the latest token of a user, and how it was requested.
+// grant is a user's latest token, and what it was requested with.
 type grant struct {
-	server  *authServer    // that has issued the tokens; nil: no token was ever issued
-	client  clientIdentity // that the tokens were issued to
-	scopes  []string       // that were requested
-	refresh auth.Secret    // the refresh token; zero: none
+	server  *authServer    // the server that issued the tokens; nil if no token was ever issued
+	client  clientIdentity // the client that the tokens were issued to
+	scopes  []string       // the scopes that were requested
+	refresh auth.Secret    // the refresh token; zero if none
 	token   token.Token
-	key     *proofKey // that the tokens are bound to; nil for bearer tokens
+	key     *proofKey // the key that the tokens are bound to; nil for bearer tokens
 }

@@ -20,7 +20,7 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// The methods of client authentication (RFC 7591 section 2, OpenID Connect Core section 9).
+// Client authentication methods (RFC 7591 section 2, OpenID Connect Core section 9).
 const (
 	methodBasic = "client_secret_basic"
 	methodPost  = "client_secret_post"
@@ -29,7 +29,7 @@ const (
 )
 
 // configuredClient returns the client that the configuration names, with the authentication method that fits its
-// credentials and the authorization server.
+// credentials and server.
 func (c *Client) configuredClient(server *authServer) clientIdentity {
 	client := clientIdentity{id: c.cfg.ClientID, secret: c.cfg.ClientSecret}
 	switch {
@@ -43,9 +43,9 @@ func (c *Client) configuredClient(server *authServer) clientIdentity {
 	return client
 }
 
-// secretAuthMethod returns the method with which a configured client secret is sent first: methodPost if the server
-// accepts it in the form only, otherwise methodBasic, which is also the default of a server that states no methods
-// (RFC 8414 section 2).
+// secretAuthMethod returns the method with which a configured client secret is sent first: methodPost if server
+// accepts it only in the form, otherwise methodBasic, which is also the default if server states no methods (RFC 8414
+// section 2).
 func secretAuthMethod(server *authServer) string {
 	if slices.Contains(server.authMethods, methodPost) && !slices.Contains(server.authMethods, methodBasic) {
 		return methodPost
@@ -53,8 +53,9 @@ func secretAuthMethod(server *authServer) string {
 	return methodBasic
 }
 
-// registeredAuthMethod returns the method that a new client is registered for. methodPost is preferred, because servers
-// that are made with the Python SDK, such as those of FastMCP, look for the client in the form alone.
+// registeredAuthMethod returns the authentication method for the registration of a new client at server. It prefers
+// methodPost, because servers built with the Python SDK, such as FastMCP servers, look for the client only in the
+// form.
 func registeredAuthMethod(server *authServer) string {
 	switch {
 	case slices.Contains(server.authMethods, methodPost):
@@ -65,16 +66,16 @@ func registeredAuthMethod(server *authServer) string {
 	return methodNone
 }
 
-// mayUsePost reports whether a request that the server refused with reply can be repeated with methodPost: the server
-// did not accept the client, which had used methodBasic, and its metadata lists both methods. Some servers accept a
-// client by only one of them. Sending the client's id in the form in addition to the header is no way out: some
-// servers refuse that.
+// mayUsePost reports whether a request that server refused with reply should be repeated with methodPost: the request
+// used methodBasic, server did not accept the client, and its metadata lists methodPost. Some servers list both
+// methods but accept a client only by one of them. Sending the client id in the form in addition to the header is not
+// an alternative, because some servers refuse that.
 func (c clientIdentity) mayUsePost(server *authServer, reply fetch.Reply) bool {
 	return c.method == methodBasic && token.ErrorCode(reply.Body) == "invalid_client" && slices.Contains(server.authMethods, methodPost)
 }
 
-// addClientAuth adds the parameters that identify and authenticate the client to the form of a request to the server.
-// For methodBasic it adds nothing: newClientRequest sends the id and the secret in the Authorization header.
+// addClientAuth adds to form, the parameters of a request to server, those that identify and authenticate client. For
+// methodBasic it adds nothing, because newClientRequest sends id and secret in the Authorization header.
 func (c *Client) addClientAuth(form url.Values, server *authServer, client clientIdentity) error {
 	switch client.method {
 	case methodBasic:
@@ -100,9 +101,9 @@ const (
 	assertionLifetime = time.Minute
 )
 
-// clientAssertion returns a JWT that authenticates the client (RFC 7523 section 2.2). Its audience is the issuer
-// alone (draft-ietf-oauth-rfc7523bis), or the token endpoint if no issuer is configured, so that no other server can
-// use it. It reads the private key anew for each assertion, since its file may be replaced.
+// clientAssertion returns a JWT that authenticates client (RFC 7523 section 2.2). Its audience is only the issuer
+// (draft-ietf-oauth-rfc7523bis), or the token endpoint if no issuer is configured, so that no other server can use it.
+// It reads the private key for each assertion, because the key's file may be replaced.
 func (c *Client) clientAssertion(server *authServer, client clientIdentity) (string, error) {
 	text, err := c.cfg.PrivateKey.readText("the private key")
 	if err != nil {
@@ -127,11 +128,11 @@ func (c *Client) clientAssertion(server *authServer, client clientIdentity) (str
 	return signed, nil
 }
 
-// ParsePrivateKey decodes a private key in PEM: PKCS #8, SEC 1 or PKCS #1, of RSA with 2048 bits or more, ECDSA over
+// ParsePrivateKey decodes a private key in PEM (PKCS #8, SEC 1 or PKCS #1): RSA with 2048 bits or more, ECDSA over
 // P-256, P-384 or P-521, or Ed25519. It also returns the algorithm to sign with. The error does not quote the key.
 //
-// Other blocks before the key are skipped, as crypto/tls does: openssl ecparam -genkey writes the
-// parameters of the curve first, and a file may begin with the certificate.
+// It skips other PEM blocks before the key, as crypto/tls does: openssl ecparam -genkey writes the curve's parameters
+// first, and a file may begin with the certificate.
 func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 	block, rest := pem.Decode([]byte(strings.TrimSpace(text)))
 	if block == nil {
@@ -166,7 +167,7 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 	return nil, nil, fetchErrorf("the private key is of an unsupported type")
 }
 
-// decodePrivateKey decodes a private key in DER, in the form of PKCS #8, SEC 1 or PKCS #1.
+// decodePrivateKey decodes a private key in DER: PKCS #8, SEC 1 or PKCS #1.
 func decodePrivateKey(der []byte) (key any, err error) {
 	if key, err = x509.ParsePKCS8PrivateKey(der); err == nil {
 		return key, nil

@@ -12,20 +12,20 @@ import (
 
 const (
 	discoveryTimeout    = 15 * time.Second // for all requests of one search and one registration
-	discoveryMaxAge     = time.Hour        // after which endpoints are looked up again
+	discoveryMaxAge     = time.Hour        // after which a result is looked up again
 	discoveryRetryAfter = time.Second      // after which a failed search is repeated
-	maxIssuers          = 8                // whose registrations are stored at a time
+	maxIssuers          = 8                // how many issuers' registrations are stored
 )
 
-// newDiscovery returns a discovery that has found nothing and sends nothing yet.
+// newDiscovery returns a discovery without a result. It sends nothing.
 func newDiscovery(c *Client) *discovery {
 	return &discovery{c: c, lock: make(chan struct{}, 1), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}
 }
 
-// discover returns the authorization server that a challenge leads to, our client there, and the scopes to request
-// for a user whose grant so far is previous. It registers a client if needed. It uses the result of the last search
-// unless the challenge, which arrived at challengedAt, is newer (isCurrent): a server may have moved to another
-// authorization server (SEP-2352). Errors are *fetch.Error, or the cause of the end of ctx.
+// discover returns the authorization server that ch, the latest challenge, leads to, our client there, and the scopes
+// to request. previous is the user's grant so far. discover registers a client if needed. It uses the result of the
+// last search, unless that is outdated or ch, which arrived at challengedAt, is newer (isCurrent): a server may have
+// moved to another authorization server (SEP-2352). The error is a *fetch.Error or the cause of the end of ctx.
 func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt time.Time, previous grant) (*authServer, clientIdentity, []string, error) {
 	select {
 	case d.lock <- struct{}{}:
@@ -39,7 +39,7 @@ func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt tim
 		started := time.Now()
 		server, err := d.search(ctx, ch)
 		if errors.Is(ctx.Err(), context.Canceled) {
-			return nil, clientIdentity{}, nil, ctx.Err() // only this caller gave up: do not record a failed search
+			return nil, clientIdentity{}, nil, ctx.Err() // only this request was cancelled: record nothing
 		}
 		d.server = server
 		d.err = err
@@ -57,8 +57,8 @@ func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt tim
 	return d.server, client, scopes, err
 }
 
-// lookUp searches for the authorization server that a challenge leads to, whatever the last search found. It records
-// nothing and registers no client. Errors are those of discover.
+// lookUp searches for the authorization server that ch leads to, even if the last search found one. It records nothing
+// and registers no client. Errors are those of discover.
 func (d *discovery) lookUp(ctx context.Context, ch challenge) (*authServer, error) {
 	select {
 	case d.lock <- struct{}{}:
@@ -71,13 +71,15 @@ func (d *discovery) lookUp(ctx context.Context, ch challenge) (*authServer, erro
 	return d.search(ctx, ch)
 }
 
-// isCurrent reports whether the outcome of the last search also applies to a challenge that arrived at challengedAt:
-//   - a failure applies for discoveryRetryAfter, so that the waiting requests of many users do not repeat the search;
-//   - an authorization server that the configuration names applies for discoveryMaxAge, whatever the challenge is;
-//   - one that the MCP server has named applies for discoveryMaxAge to challenges that are older than the search and
-//     name the same metadata.
+// isCurrent reports whether the result of the last search also applies to the challenge ch, which arrived at
+// challengedAt:
+//   - a failure applies for discoveryRetryAfter, so that the waiting requests of many users do not repeat the
+//     search;
+//   - an authorization server that the configuration names applies for discoveryMaxAge, to any challenge;
+//   - one that the MCP server has named applies for discoveryMaxAge, to challenges that are older than the search
+//     and name the same metadata.
 //
-// The caller must hold d.lock.
+// d.lock must be held.
 func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 	age := time.Since(d.searchedAt)
 	switch {
@@ -91,13 +93,13 @@ func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 	return age < discoveryMaxAge && d.searchedAt.After(challengedAt) && d.metadataURL == ch.metadata
 }
 
-// search requests the metadata of the authorization server that the configuration names, or else of the one that the
-// MCP server names, and returns what they describe. It records nothing. The caller must hold d.lock.
+// search requests metadata and returns the authorization server that the configuration names or, if it names none, the
+// one that the MCP server names. It records nothing. d.lock must be held.
 //
-// boundIssuer protects the credentials of the configuration if the configuration names no issuer. The first issuer
-// that the MCP server names gets the credentials, because there is nothing to compare it with. If the server names
-// another issuer later, an attacker may have taken it over, and the next token request would send the client secret
-// to the attacker. So that is an error.
+// If the configuration names no issuer, boundIssuer protects the configured credentials. The first issuer that the MCP
+// server names gets the credentials, because nothing shows which issuer they are for. If the server names another
+// issuer later, an attacker may have taken the server over, and the next token request would send the client secret to
+// the attacker. So that is an error.
 func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, error) {
 	cfg := &d.c.cfg
 	if cfg.TokenURL != "" {
@@ -128,24 +130,24 @@ func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, erro
 // isConfigured reports whether the configuration names the authorization server.
 func (d *discovery) isConfigured() bool { return d.c.cfg.Issuer != "" || d.c.cfg.TokenURL != "" }
 
-// hasBoundCredentials reports whether the configuration has credentials, which must be sent to one issuer only. Only
-// AuthorizationCode works without: it can register a client at each issuer.
+// hasBoundCredentials reports whether the configuration has credentials that must be sent to one issuer only. Without
+// a client id, AuthorizationCode has none: it can register a client at each issuer.
 func (d *discovery) hasBoundCredentials() bool {
 	return d.c.cfg.ClientID != "" || d.c.cfg.Kind != AuthorizationCode
 }
 
-// setResource sets the resource of the tokens of server to r, but with the configured name if there is one, and
-// returns server.
+// setResource sets server's resource to the configured one or else to r's, and its resourceScopes to r's. It returns
+// server.
 func (d *discovery) setResource(server *authServer, r resource) *authServer {
 	server.resource = cmp.Or(d.c.cfg.Resource, r.name)
 	server.resourceScopes = r.scopes
 	return server
 }
 
-// clientFor returns our client at the server. That is the configured client, or with AuthorizationCode the URL of our
-// metadata document, or a client that clientFor registers (RFC 7591). A registration is used again until it expires.
-// It is for all scopes that were requested at the server so far, because some authorization servers refuse scopes
-// that a client was not registered for. The caller must hold d.lock.
+// clientFor returns our client at server: the configured client or, for AuthorizationCode, the URL of our metadata
+// document or a client that clientFor registers (RFC 7591). It uses a registration again until it expires. A
+// registration is for all scopes requested at server so far, because some authorization servers refuse scopes that a
+// client was not registered for. d.lock must be held.
 func (d *discovery) clientFor(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
 	cfg := &d.c.cfg
 	switch {
@@ -167,15 +169,15 @@ func (d *discovery) clientFor(ctx context.Context, server *authServer, scopes []
 	if err != nil {
 		return clientIdentity{}, err
 	}
-	if len(d.registered) >= maxIssuers { // only a server that keeps naming other issuers gets this far
+	if len(d.registered) >= maxIssuers { // only a server that keeps naming other issuers gets here
 		clear(d.registered)
 	}
 	d.registered[server.issuer] = client
 	return client, nil
 }
 
-// forgetClient drops the registration client, which its issuer no longer knows, so that the next discover registers
-// another one. It waits for a search in progress, and does nothing if ctx ends first.
+// forgetClient drops the registration of client at server, which no longer knows it, so that the next discover
+// registers another one. It first waits for a search in progress, and does nothing if ctx ends during that.
 func (d *discovery) forgetClient(ctx context.Context, server *authServer, client clientIdentity) {
 	select {
 	case d.lock <- struct{}{}:
@@ -188,8 +190,8 @@ func (d *discovery) forgetClient(ctx context.Context, server *authServer, client
 	}
 }
 
-// isClientUnknown reports whether err is a refusal that means that the authorization server does not know our client
-// or does not accept its authentication (RFC 6749 section 5.2).
+// isClientUnknown reports whether err says that the authorization server does not know our client or does not accept
+// its authentication (RFC 6749 section 5.2).
 func isClientUnknown(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
 	return ok && refusal.Code == "invalid_client"

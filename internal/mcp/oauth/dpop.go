@@ -23,17 +23,17 @@ import (
 const (
 	proofAlgorithm = "ES256"
 	maxNonce       = 1 << 10 // bytes; a longer nonce is ignored
-	maxOrigins     = 16      // whose nonces are stored; for one more, all are dropped
+	maxOrigins     = 16      // origins whose nonces are stored; one more drops them all
 	errorUseNonce  = "use_dpop_nonce"
 )
 
-// proofKey is the key pair that tokens are bound to (RFC 9449).
+// proofKey is a key pair to which tokens are bound (RFC 9449).
 type proofKey struct {
-	key *ecdsa.PrivateKey // of P-256
+	key *ecdsa.PrivateKey // on P-256
 	jwk map[string]string // the public key
 }
 
-// proofNonces has the latest nonces that servers require in proofs. The zero value works.
+// proofNonces has the latest nonce that each server requires in proofs. The zero value is ready to use.
 type proofNonces struct {
 	mu       sync.Mutex // protects byOrigin
 	byOrigin map[string]string
@@ -48,7 +48,7 @@ func newProofKey() (*proofKey, error) {
 	return proofKeyOf(key)
 }
 
-// parseProofKey decodes a key that encode has returned.
+// parseProofKey decodes a key that encode has encoded.
 func parseProofKey(der []byte) (*proofKey, error) {
 	key, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
@@ -61,7 +61,7 @@ func parseProofKey(der []byte) (*proofKey, error) {
 	return proofKeyOf(private)
 }
 
-// encode returns the private key in PKCS #8. k may be nil, for bearer tokens; then the result is nil.
+// encode returns the private key in PKCS #8. k may be nil, for bearer tokens; then encode returns nil.
 func (k *proofKey) encode() ([]byte, error) {
 	if k == nil {
 		return nil, nil
@@ -69,8 +69,8 @@ func (k *proofKey) encode() ([]byte, error) {
 	return x509.MarshalPKCS8PrivateKey(k.key)
 }
 
-// proofKeyOf returns the pair of a private key of P-256 and its public key as a JWK (RFC 7518 section 6.2.1), which
-// is in the header of each proof.
+// proofKeyOf returns the proofKey with the private key key and its public key as a JWK (RFC 7518 section 6.2.1), which
+// is in the header of each proof. key must be on P-256.
 func proofKeyOf(key *ecdsa.PrivateKey) (*proofKey, error) {
 	point, err := key.PublicKey.Bytes() // SEC 1: a byte 4, then x and y of 32 bytes each
 	if err != nil {
@@ -83,12 +83,12 @@ func proofKeyOf(key *ecdsa.PrivateKey) (*proofKey, error) {
 	}, nil
 }
 
-// addProof sets the DPoP header of the request r to a new proof (RFC 9449 section 4.2). token is the token that r
-// carries; zero for a token request. nonce is the one that the server requires; "" for none.
+// addProof sets r's DPoP header to a new proof (RFC 9449 section 4.2). token is the token that r carries; zero for a
+// token request. nonce is the one that the server requires; "" for none.
 //
-// A proof is valid for one request: it has the method, the URL without query, and a jti that is never used again. So
-// a request that is sent again needs a new proof. The proof also has the hash of the token (ath), so that a stolen
-// proof cannot be used with another token. A stolen token is useless without the key.
+// A proof is valid for one request: it has the method, the URL without query, and a jti that is never used again. So a
+// request that is sent again needs a new proof. The proof also has the token's hash (ath), so that a stolen proof
+// cannot be used with another token. A stolen token is useless without the key.
 func (k *proofKey) addProof(r *http.Request, token auth.Secret, nonce string) error {
 	at := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}
 	if at.Path == "" {
@@ -112,16 +112,16 @@ func (k *proofKey) addProof(r *http.Request, token auth.Secret, nonce string) er
 	return nil
 }
 
-// get returns the latest nonce of the server at the origin of u; "" if it has sent none.
+// get returns the latest nonce of the server at u's origin; "" if it has sent none.
 func (n *proofNonces) get(u *url.URL) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.byOrigin[origin(u)]
 }
 
-// save stores the nonce in the header h of a reply from u, if there is one, for the next proof at that origin (RFC
-// 9449 section 8.2). sent is the nonce in the proof of the request. save reports whether the reply has a nonce that
-// differs from sent: only then can it help to send a refused request again.
+// save stores the nonce in h, the header of a reply from u, for the next proof at that origin (RFC 9449 section 8.2).
+// sent is the nonce in the request's proof. save reports whether h has a nonce and it differs from sent: only then can
+// sending a refused request again help.
 func (n *proofNonces) save(u *url.URL, h http.Header, sent string) bool {
 	nonce := h.Get("DPoP-Nonce")
 	if nonce == "" || len(nonce) > maxNonce {
@@ -139,8 +139,8 @@ func (n *proofNonces) save(u *url.URL, h http.Header, sent string) bool {
 	return nonce != sent
 }
 
-// requiresNonce reports whether a token endpoint refused a request because its proof lacks the present nonce (RFC
-// 9449 section 8).
+// requiresNonce reports whether r, a reply of a token endpoint, refuses a request because its proof lacks the current
+// nonce (RFC 9449 section 8).
 func requiresNonce(r fetch.Reply) bool {
 	var decoded struct {
 		Error string `json:"error"`

@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	requestTimeout = 5 * time.Second // of one request, from dialing to the last byte
+	requestTimeout = 5 * time.Second // for one request, from dialing to the last byte
 	maxHeader      = 64 << 10        // bytes of a reply's header
-	maxIdleConns   = 4               // to one host, in each of the two clients
+	maxIdleConns   = 4               // per host, in each of the two clients
 )
 
-// egress has the two http.Clients for authorization servers. They follow no redirects, which
-// would carry a secret to whatever host a reply names.
+// egress has the two http.Clients for authorization servers. They follow no redirects, because a redirect could carry
+// a secret to any host.
 //
 // An MCP server on the internet chooses which URLs we request: the URL of its metadata, the issuer, and through the
-// issuer every endpoint. Without a limit it could make us send requests into the operator's network, to a cloud's
-// metadata service for example (server-side request forgery, RFC 9728 section 7.7). So a URL that the server names
-// must not lead to an address that is more private than the server's own. To check the URL is not enough: its host
+// issuer every endpoint. Without a limit it could make us send requests into the operator's network, for example to a
+// cloud's metadata service (server-side request forgery, RFC 9728 section 7.7). So a URL that the server names must
+// not lead to an address that is more private than the server's own. Checking the URL is not enough, because its host
 // name may resolve to another address when it is dialed.
 type egress struct {
 	server *url.URL // the MCP server
-	// configured is for URLs that the configuration names, or an issuer that it names, and for the origin of the MCP
-	// server. Their addresses are not restricted, and proxies from the environment are used.
+	// configured is for URLs that the configuration or an issuer in the configuration names, and for the MCP server's
+	// origin. It does not restrict addresses, and uses proxies from the environment.
 	configured *http.Client
-	// discovered is for URLs that the MCP server names, or an issuer that it names. The address is checked when it is
-	// dialed, after DNS has resolved it. It uses no proxy, because then the proxy would resolve it.
+	// discovered is for URLs that the MCP server or an issuer from the MCP server names. It checks the address when it
+	// dials, after DNS has resolved the name. It uses no proxy, because the proxy would resolve the name.
 	discovered *http.Client
 }
 
-// newEgress returns the clients for the authorization servers of one MCP server. certificates may be nil, which means
-// the system's roots and no client certificate.
+// newEgress returns the clients for one MCP server's authorization servers. If certificates is nil, they use the
+// system's roots and no client certificate.
 func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
 	newTransport := func() *http.Transport {
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -63,18 +63,19 @@ func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
 	return &egress{server: server, configured: newClient(newTransport()), discovered: newClient(restricted)}
 }
 
-// clientFor returns the client for a URL. configured means that the configuration names the URL, or the authorization
-// server in whose metadata it is. A URL at the MCP server's own origin needs no flag.
+// clientFor returns the client for the URL raw. configured says that the configuration names the URL, or the
+// authorization server whose metadata has it. For a URL at the MCP server's own origin, configured makes no
+// difference.
 func (e *egress) clientFor(raw string, configured bool) *http.Client {
 	u, err := url.Parse(raw)
-	isOfServer := err == nil && origin(u) == origin(e.server)
-	if configured || isOfServer {
+	isMCPServer := err == nil && origin(u) == origin(e.server)
+	if configured || isMCPServer {
 		return e.configured
 	}
 	return e.discovered
 }
 
-// close closes the idle connections. Requests in flight must have ended.
+// close closes idle connections. Requests in flight must have ended.
 func (e *egress) close() {
 	e.configured.CloseIdleConnections()
 	e.discovered.CloseIdleConnections()
@@ -83,8 +84,8 @@ func (e *egress) close() {
 // origin returns the origin of u (RFC 6454), with a canonical host.
 func origin(u *url.URL) string { return u.Scheme + "://" + canonicalHost(u) }
 
-// canonicalHost returns host and port of u in lower case and without the default port (RFC 3986 sections
-// 6.2.2.1 and 6.2.3), so that two spellings of a URL compare as equal.
+// canonicalHost returns u's host and port in lower case and without the default port (RFC 3986 sections 6.2.2.1 and
+// 6.2.3), so that two spellings of a URL compare as equal.
 func canonicalHost(u *url.URL) string {
 	host := strings.ToLower(u.Host)
 	switch u.Scheme + ":" + u.Port() {
@@ -97,7 +98,7 @@ func canonicalHost(u *url.URL) string {
 // errMorePrivate is returned for an address that a server must not make us connect to.
 var errMorePrivate = errors.New("refusing to connect: the authorization server resolves to a more private address than the MCP server")
 
-// checkAddress returns an error if the address that is about to be dialed is more private than limit.
+// checkAddress returns an error if address, which is about to be dialed, is more private than limit.
 func checkAddress(address string, limit fetch.AddressClass) error {
 	if fetch.CheckAddress(address, limit) != nil {
 		return errMorePrivate

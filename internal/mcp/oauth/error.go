@@ -7,16 +7,16 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// ErrConsent is in the chain of an error that means that the user must sign in with a browser (Authorize), for the
-// first time or for more scopes.
+// ErrConsent is in the chain of an error if the user must sign in with a browser (Authorize), for the first time or
+// for more scopes.
 var ErrConsent = errors.New("the user has not authorized access")
 
-// errClosed is returned after Close.
+// errClosed is returned after Client.Close.
 var errClosed = errors.New("the service is shutting down")
 
-// Error says why a request was not sent, or was refused for good. The server did not carry it out.
+// Error says why a request was not sent, or why it was refused for good. In both cases the server did not execute it.
 type Error struct {
-	Public string // may be shown to the caller: contains neither hosts nor values
+	Public string // may be shown to users: contains neither hosts nor values
 	Err    error  // the cause, for the log; may be nil
 }
 
@@ -31,7 +31,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, so that errors.Is finds ErrConsent and the errors of a context.
 func (e *Error) Unwrap() error { return e.Err }
 
-// asError returns an Error with the cause err, and with a text that does not quote err.
+// asError returns an Error with the cause err. Its Public text does not quote err.
 func asError(err error) *Error {
 	if errors.Is(err, ErrConsent) {
 		return &Error{Public: "sign-in required: the user has not authorized access to this server", Err: err}
@@ -39,11 +39,11 @@ func asError(err error) *Error {
 	return &Error{Public: "no token could be obtained for this server", Err: err}
 }
 
-// fetchErrorf returns a fetch.Error with a formatted text. The text is logged and may be shown, so it must not quote
-// what the other side sent.
+// fetchErrorf returns a *fetch.Error with a formatted text. The text is logged and may be shown to users, so it must
+// not quote what the other side sent.
 func fetchErrorf(format string, args ...any) error {
 	return &fetch.Error{Public: fmt.Sprintf(format, args...)}
 }
 
-// asSignInError returns the Error for an authorization that ended without access, with the cause err.
+// asSignInError returns the Error for a sign-in that ended without access because of err.
 func asSignInError(err error) *Error { return &Error{Public: "signing in failed", Err: err} }

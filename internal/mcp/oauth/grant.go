@@ -14,8 +14,8 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// The names of RFC 7523 section 2.1, RFC 8693 sections 2.1 and 3, and of the draft of
-// identity assertion grants (draft-ietf-oauth-identity-assertion-authz-grant).
+// Names from RFC 7523 section 2.1, RFC 8693 sections 2.1 and 3, and the draft for identity assertion grants
+// (draft-ietf-oauth-identity-assertion-authz-grant).
 const (
 	grantJWTBearer = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 	grantExchange  = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -26,9 +26,9 @@ const (
 	idpEndpoint   = "the identity provider's token endpoint"
 )
 
-// grantForm returns the parameters of a token request to server for the user id with the scopes, for all kinds of
-// grants but AuthorizationCode. For JWTBearer it reads the assertion, and for Enterprise it requests one from the
-// identity provider.
+// grantForm returns the parameters of a token request to server, for the user id and with scopes. It is for all kinds
+// of grants except AuthorizationCode. For JWTBearer it reads the assertion, and for Enterprise it requests one from
+// the identity provider.
 func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Identity, scopes []string) (url.Values, error) {
 	form := url.Values{}
 	if len(scopes) > 0 {
@@ -53,10 +53,12 @@ func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Iden
 	return form, nil
 }
 
-// requestIDJAG exchanges the token that the user id sent for an ID-JAG at the identity provider (RFC 8693 section
+// requestIDJAG exchanges the user's own token, id.Token, for an ID-JAG at the identity provider (RFC 8693 section
 // 2.1). An ID-JAG is an assertion for one authorization server that this client may act for the user at one resource.
-// Errors quote nothing of the reply. oauthex.ExchangeToken does not fit: it sends the secret in the form, which an
-// identity provider need not accept, and an empty code.
+// Errors quote nothing of the reply.
+//
+// oauthex.ExchangeToken is not used: it sends the secret in the form, which an identity provider need not accept, and
+// an empty code.
 func (c *Client) requestIDJAG(ctx context.Context, server *authServer, id auth.Identity, scopes []string) (string, error) {
 	idp := c.cfg.IdP
 	form := url.Values{
@@ -85,7 +87,7 @@ func (c *Client) requestIDJAG(ctx context.Context, server *authServer, id auth.I
 	}
 
 	var decoded struct {
-		Assertion string `json:"access_token"` // the name of every issued token (RFC 8693 section 2.2.1)
+		Assertion string `json:"access_token"` // every issued token has this name (RFC 8693 section 2.2.1)
 		Type      string `json:"issued_token_type"`
 	}
 	if json.Unmarshal(reply.Body, &decoded) != nil || decoded.Assertion == "" || decoded.Type != typeIDJAG {
@@ -94,10 +96,10 @@ func (c *Client) requestIDJAG(ctx context.Context, server *authServer, id auth.I
 	return decoded.Assertion, nil
 }
 
-// selectScopes returns the scopes to request: those of the configuration alone, or else those of the challenge, or
-// else those of the MCP server's metadata (MCP basic/authorization, scope selection). To the latter two it adds
-// previous, the scopes requested before for the same user at the same server (SEP-2350). For a sign-in it also adds
-// offline_access, if the authorization server states that it supports that (SEP-2207).
+// selectScopes returns the scopes to request. If the configuration has scopes, it uses only those. Otherwise it uses
+// the scopes of ch or, if ch has none, those of the MCP server's metadata (MCP basic/authorization, scope selection),
+// and adds previous, the scopes requested before for the same user at the same server (SEP-2350). For a sign-in it
+// also adds offline_access, if the authorization server states that it supports that (SEP-2207).
 func (c *Client) selectScopes(server *authServer, ch challenge, previous []string) []string {
 	scopes := validScopes(strings.Fields(c.cfg.Scope))
 	if c.cfg.Scope == "" {
@@ -113,5 +115,6 @@ func (c *Client) selectScopes(server *authServer, ch challenge, previous []strin
 	return scopes
 }
 
-// fetchTimeout bounds the requests for one token, including discovery and the requests to an identity provider.
+// fetchTimeout is the time limit for all requests for one token, including discovery and the requests to an identity
+// provider.
 const fetchTimeout = 20 * time.Second

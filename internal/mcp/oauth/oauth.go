@@ -1,37 +1,37 @@
-// Package oauth requests the tokens for one MCP server from the authorization server that
-// the MCP server or the configuration names, as the MCP authorization specification
-// requires (2025-11-25 and 2026-07-28, basic/authorization).
+// Package oauth requests the tokens for one MCP server. They come from the authorization server that the MCP server or
+// the configuration names, as the MCP authorization specification requires (2025-11-25 and 2026-07-28,
+// basic/authorization).
 //
 //	c, err := oauth.New(oauth.Config{Kind: oauth.AuthorizationCode, URL: "https://crm.example.com/mcp", …})
 //	defer c.Close()
-//	resp, err := c.For(caller).Send(transport, req)   // with a token, requested now if necessary
+//	resp, err := c.For(user).Send(transport, req)     // with a token, requested now if necessary
 //	if errors.Is(err, oauth.ErrConsent) {
-//		a, err := c.Authorize(ctx, caller, waiter) // show a.URL to the caller
+//		a, err := c.Authorize(ctx, user, waiter) // show a.URL to the user
 //	}
-//	waiters, found, err := c.Callback(ctx, query)     // what the browser came back with, here or at another replica
+//	waiters, found, err := c.Callback(ctx, query)     // the browser's query, here or in another process
 //
-// The first request has no token: the server's refusal says where to request one, and with which scopes (RFC 9728).
-// If the configuration names the issuer, only authorization_code waits for that refusal. Every user has their own
-// tokens. However many requests of a user wait, one token request is in flight.
+// The first request has no token, because its refusal says where to request one, and with which scopes (RFC 9728). If
+// the configuration names the issuer, only authorization_code needs that refusal. Every user has their own tokens, and
+// only one token request per user is in flight, even if many of the user's requests wait for it.
 //
-// Sign-ins are in Config.Store, which processes may share: where they started, and what they gave.
-// What a Client has of them in memory is a copy. So a browser may come back to any process, and only
-// one process at a time uses a refresh token (storedgrant.go).
+// Config.Store, which processes may share, has the sign-ins that have been started and the grants that they led to. A
+// Client has only copies of them in memory. So a browser may come back to any process, and only one process at a time
+// uses a refresh token (storedgrant.go).
 //
-// What a server says is checked before it is used. Its metadata must describe itself, and the authorization server's
-// metadata must name the issuer that was asked for (RFC 8414). Every URL is https beyond loopback. Replies are
-// bounded, redirects are not followed, and no address may be more private than the MCP server's own (egress.go).
-// Credentials are sent only to their own issuer: those of the configuration to the issuer that it names, or else to
-// the first one that the server named.
+// What servers say is checked before it is used. The MCP server's metadata must describe that server, and the
+// authorization server's metadata must name the issuer that was asked for (RFC 8414). Every URL is https, except on
+// loopback. Replies are bounded, redirects are not followed, and no address may be more private than the MCP server's
+// own (egress.go). Credentials are sent only to their own issuer: those of the configuration go to the issuer that it
+// names, or else to the first one that the MCP server named.
 //
 // A Client belongs to one MCP server. Its discovery finds the authorization server (discovery.go, resource.go,
-// authserver.go) and our client there (registration.go). A userTokens has what one user was granted, and a
-// token.CachedSource that calls back into this package for the next token. A Source sends requests with these tokens
-// and reacts to refusals: send.go is the place to begin reading. Authorize and Callback are the two halves of a
-// sign-in (authorization.go), between which a person uses a browser, for minutes, and perhaps a process ends.
+// authserver.go) and answerd's client there (registration.go). A userTokens has what one user was granted, and a
+// token.CachedSource that asks this package for the next token. A Source sends requests with these tokens and handles
+// refusals; begin reading in send.go. Authorize and Callback are the two halves of a sign-in (authorization.go).
+// Between them a user works in a browser, perhaps for minutes, and the process may end.
 //
-// The go-sdk's handlers do the same for one user. They have data races, connect to any
-// address that a server names, and support neither private_key_jwt, jwt-bearer nor DPoP.
+// The go-sdk's handlers do the same for one user. They are not used: they have data races, connect to any address that
+// a server names, and support neither private_key_jwt, jwt-bearer nor DPoP.
 package oauth
 
 import (
@@ -46,7 +46,8 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// New returns a Client for cfg, or an error if cfg is not valid. It sends nothing. The caller must Close the Client.
+// New returns a Client for cfg, or an error if cfg is not valid or a key cannot be generated. It sends nothing. The
+// Client must be closed.
 func New(cfg Config) (*Client, error) {
 	server, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -82,12 +83,12 @@ func New(cfg Config) (*Client, error) {
 	return client, nil
 }
 
-// For returns a Source that sends the requests of the user id with their tokens. For ClientCredentials and JWTBearer,
-// all users have the service's own tokens, and id may be empty. The Source need not be closed.
+// For returns a Source that sends requests with the tokens of the user id. For ClientCredentials and JWTBearer, all
+// users share the service's own tokens, and id may be empty. The Source need not be closed.
 func (c *Client) For(id auth.Identity) *Source { return &Source{c: c, id: c.principalOf(id)} }
 
-// principalOf returns the part of id on which the user's tokens depend: without the caller's token unless the grant
-// exchanges that, and nothing for a grant whose tokens all users share.
+// principalOf returns the part of id that determines which tokens are used. The user's own token is a part of it only
+// if the grant exchanges that token. If all users share the grant's tokens, the result is empty.
 func (c *Client) principalOf(id auth.Identity) auth.Identity {
 	switch c.cfg.Kind {
 	case Enterprise:
@@ -98,8 +99,8 @@ func (c *Client) principalOf(id auth.Identity) auth.Identity {
 	return auth.Identity{}
 }
 
-// Close cancels the requests in flight, except for those that use a refresh token, and waits for all of them. Later
-// requests fail. No call of Send may be running any more. Sign-ins in Config.Store stay there.
+// Close cancels the requests in flight, except those that use a refresh token, and waits for all of them. Later
+// requests fail. All calls of Send must have returned. Sign-ins stay in Config.Store.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -17,18 +17,18 @@ import (
 
 const (
 	registration    = "the registration endpoint"
-	maxRegistration = 64 << 10 // bytes of its reply
-	maxClientID     = 2 << 10  // bytes of a client id, and of a client secret
+	maxRegistration = 64 << 10 // size of its reply, in bytes
+	maxClientID     = 2 << 10  // size of a client id and of a client secret, in bytes
 	// registrationMaxAge is how long a registration is used for new authorizations. It is short, because an
-	// authorization server that has dropped a registration shows that to the user and does not tell us.
+	// authorization server that has dropped a registration reports that to the user and not to us.
 	registrationMaxAge = 24 * time.Hour
 )
 
-// registerClient registers a new client at the server (RFC 7591) for the scopes. The client has a secret if the
-// server accepts one. It is a native application if its redirect URL is http, and otherwise a web application
-// (SEP-837). Errors quote nothing of the reply.
+// registerClient registers a new client at server for scopes (RFC 7591). The client has a secret if server accepts
+// one. It is a native application if its redirect URL is http, and otherwise a web application (SEP-837). Errors quote
+// nothing of the reply.
 //
-// oauthex.RegisterClient does not fit: it cannot request dpop_bound_access_tokens (RFC 9449 section 5.2), and its
+// oauthex.RegisterClient is not used: it cannot request dpop_bound_access_tokens (RFC 9449 section 5.2), and its
 // errors quote the reply without its status.
 func (c *Client) registerClient(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
 	method := registeredAuthMethod(server)
@@ -66,8 +66,8 @@ func (c *Client) registerClient(ctx context.Context, server *authServer, scopes 
 	return client, err
 }
 
-// parseRegistration decodes the reply to a registration and returns the client without its scopes (RFC 7591 section
-// 3.2.1). requested is the authentication method in the request; the server may choose another one. The client
+// parseRegistration decodes body, the reply to a registration (RFC 7591 section 3.2.1), and returns the client without
+// its scopes. requested is the authentication method in the request; the server may choose another one. The client
 // expires after registrationMaxAge, or when its secret expires if that is earlier.
 func parseRegistration(body []byte, requested string) (clientIdentity, error) {
 	var decoded struct {
@@ -100,4 +100,4 @@ func parseRegistration(body []byte, requested string) (clientIdentity, error) {
 	return client, nil
 }
 
-const maxUnixTime = 1e11 // the year 5138; a float64 may be too large for an int64
+const maxUnixTime = 1e11 // in the year 5138; larger values could overflow an int64

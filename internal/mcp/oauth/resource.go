@@ -18,23 +18,23 @@ const (
 	wellKnown        = "/.well-known/oauth-protected-resource"
 )
 
-// metadataLocation is a URL where metadata may be, and the resources that the metadata there may describe.
+// metadataLocation is a URL where metadata may be found, and the resources that the metadata there may describe.
 type metadataLocation struct {
 	url       string
 	resources []string
 }
 
-// fetchResource requests the MCP server's metadata and returns what they describe. It uses the URL in the challenge
-// if there is one; otherwise the well-known URL of the endpoint's path, and then that of the root (RFC 9728 section
-// 3.1). If there is no metadata at the well-known URLs, the server is its own authorization server, as the MCP
-// specification said before 2025-06-18.
+// fetchResource requests the MCP server's metadata and returns the resource in it. If ch has a URL for the metadata,
+// it uses only that URL. Otherwise it tries the well-known URL for the endpoint's path and then the one for the root
+// (RFC 9728 section 3.1). If both are absent, the server is its own authorization server, as the MCP specification
+// said before 2025-06-18.
 //
-// Only a 4xx that does not ask to try again later means that there is no metadata. Any other status is an error: to
-// use the next location instead could send users to a different authorization server while the error lasts.
+// Only a 4xx that does not ask to try again later means that a location has no metadata. Any other status is an error.
+// Otherwise, while such an error lasts, the next location could send users to a different authorization server.
 //
-// oauthex.GetProtectedResourceMetadata does not fit: it refuses every server in a private network that has no name
-// (10.0.0.7), takes one spelling of the resource only, and does not say whether there is no metadata or whether the
-// metadata cannot be read now.
+// oauthex.GetProtectedResourceMetadata is not used. It refuses every server in a private network that has no name
+// (10.0.0.7), accepts only one spelling of the resource, and does not distinguish missing metadata from metadata that
+// cannot be read now.
 func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, error) {
 	for _, location := range c.metadataLocations(ch.metadata) {
 		if err := fetch.CheckEndpoint(resourceMetadata, location.url); err != nil {
@@ -57,9 +57,9 @@ func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, err
 // metadataLocations returns where to look for the MCP server's metadata, in order. challenged is the URL in the
 // challenge; "" if it has none.
 //
-// A document for the endpoint may describe only the endpoint. Only the document at the root of the origin may
-// describe the whole origin. Otherwise an endpoint that shares its host with other services could make us send it a
-// token that is valid for all of them.
+// A document for the endpoint may describe only the endpoint. Only the document at the root of the origin may describe
+// the whole origin. Otherwise an endpoint that shares its host with other services could get a token from us that is
+// valid for all of them.
 func (c *Client) metadataLocations(challenged string) []metadataLocation {
 	endpoint, root := c.server.String(), origin(c.server)
 	atRoot := metadataLocation{url: root + wellKnown, resources: []string{endpoint, root}}
@@ -76,8 +76,8 @@ func (c *Client) metadataLocations(challenged string) []metadataLocation {
 	return []metadataLocation{{url: root + wellKnown + path, resources: []string{endpoint}}, atRoot}
 }
 
-// canonicalResource returns the URI of a resource for comparisons: with a canonical host, and without a trailing
-// slash.
+// canonicalResource returns the URI of a resource in a form for comparisons: with a canonical host, and without a
+// trailing slash.
 func canonicalResource(name string) string {
 	if u, err := url.Parse(name); err == nil {
 		u.Host = canonicalHost(u)
@@ -86,11 +86,11 @@ func canonicalResource(name string) string {
 	return strings.TrimSuffix(name, "/")
 }
 
-// parseResource decodes protected resource metadata. Of several authorization servers it returns the first: RFC 9728
-// section 7.6 leaves the choice to the client. Errors quote nothing of the document.
+// parseResource decodes body, protected resource metadata. If it names several authorization servers, parseResource
+// returns the first: RFC 9728 section 7.6 leaves the choice to the client. Errors quote nothing of body.
 //
-// The metadata must describe one of resources. Otherwise a server could name the resource of another server, and get
-// a token that it can use there (section 7.3). Section 3.3 requires identical strings, but parseResource compares
+// The metadata must describe one of resources. Otherwise a server could name another server's resource, and get a
+// token that it can use there (section 7.3). Section 3.3 requires identical strings, but parseResource compares
 // canonical ones: MCP asks clients to accept capitals in scheme and host (basic/authorization, canonical server URI),
 // and URL libraries add and remove the default port and a trailing slash.
 func parseResource(body []byte, resources []string) (resource, error) {

@@ -9,24 +9,24 @@ import (
 	"answerd/internal/auth"
 )
 
-// maxSends bounds how often one request is sent to a server that refuses it every time: without a token, with a
-// token, with a nonce, with a renewed token, and with a token of more scopes.
+// maxSends is how often one request is sent to a server that refuses it every time: without a token, with a token,
+// with a nonce, with a renewed token, and with a token that has more scopes.
 const maxSends = 5
 
-// Source sends requests with the tokens of one user. It may be used concurrently. It holds no tokens itself: Send
-// looks them up in the Client, so a Source stays valid as long as the Client.
+// Source sends requests with one user's tokens. It may be used concurrently. It holds no tokens itself: Send looks
+// them up in the Client, so a Source can be used as long as the Client.
 type Source struct {
 	c  *Client
 	id auth.Identity // as principalOf returns it
 }
 
-// Send sends the request r through next with a token of the user. If there is no token, it requests one, unless the user
-// would have to sign in for it. The first request of all has no token, because its refusal says where tokens are issued.
-// After a refusal with 401 or 403, Send sends the request again, maxSends times in all, if another token may help: a new
-// one, a renewed one, or one with more scopes. Send changes r, which must have GetBody or no body.
+// Send sends r through next with a token of the user. If the user has none, Send requests one, unless the user would
+// have to sign in for it. If only a refusal can say where and with which scopes to request a token, Send first sends r
+// without one. After a refusal with 401 or 403, Send sends r again if a new token, a renewed token or a token with
+// more scopes may help, maxSends times in all. Send changes r, which must have GetBody or no body.
 //
-// Send returns the server's last response, which may be a refusal. The error is an *Error if the server did not carry
-// out the request, with ErrConsent in its chain if the user must sign in; or it is an error of next.
+// Send returns the server's last response, which may be a refusal. The error is an *Error if the server did not
+// execute the request; it wraps ErrConsent if the user must sign in. Otherwise the error is one of next.
 func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	tokens, err := s.c.acquireUser(s.id)
 	if err != nil {
@@ -71,18 +71,18 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 	}
 }
 
-// isRefusal reports whether another token may change the status of a response.
+// isRefusal reports whether another token may change the status of resp.
 func isRefusal(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 }
 
-// currentToken returns the token for the first attempt of a request. It returns the zero Secret if the request must
-// be sent without a token, to get a challenge that says where to request one. It may wait for the token endpoint or
-// the store, under ctx. The error is ErrConsent if the user must sign in, or one of the token endpoint or the store.
+// currentToken returns the token for the first attempt of a request. It returns the zero Secret if the request must be
+// sent without a token, to get a challenge that says where to request one. It may wait for the token endpoint or the
+// store, until ctx ends. The error is ErrConsent if the user must sign in, or one of the token endpoint or the store.
 //
-// For a user who signs in, there are these cases: with a refresh token, the CachedSource returns a token and renews
-// it before it expires. Without a refresh token, the result is the token of the sign-in until it expires. Without a
-// token, the first request is sent without one; after its challenge, the result is ErrConsent.
+// For AuthorizationCode it returns the following. If the grant has a refresh token, the CachedSource returns a token,
+// which it renews before it expires. Without a refresh token, the result is the sign-in's token until it expires.
+// Without a token, the result is the zero Secret until a challenge has arrived, and ErrConsent after that.
 func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	if u.c.cfg.Kind != AuthorizationCode {
 		if _, ok := u.source.Cached(); !ok && u.needsChallenge() {
@@ -112,9 +112,8 @@ func (u *userTokens) canRefresh() bool {
 	return !u.grant.refresh.IsZero()
 }
 
-// addToken sets the Authorization header of the request r (RFC 6750 section 2.1). If the user's tokens are bound to a
-// key, it also sets the DPoP header to a new proof with the nonce (RFC 9449 section 7.1). Without a token it only
-// removes the DPoP header.
+// addToken sets r's Authorization header (RFC 6750 section 2.1). If the user's tokens are bound to a key, it also sets
+// the DPoP header to a new proof with nonce (RFC 9449 section 7.1). If token is zero, it only removes the DPoP header.
 func (u *userTokens) addToken(r *http.Request, token auth.Secret, nonce string) error {
 	r.Header.Del("DPoP")
 	if token.IsZero() {
@@ -131,7 +130,7 @@ func (u *userTokens) addToken(r *http.Request, token auth.Secret, nonce string) 
 	return key.addProof(r, token, nonce)
 }
 
-// cloneForRetry returns a copy of the request with a new body from GetBody, since the body of r was read.
+// cloneForRetry returns a copy of r with a new body from GetBody, because the body of r was already read.
 func cloneForRetry(r *http.Request) (*http.Request, error) {
 	out := r.Clone(r.Context())
 	if r.GetBody != nil {
@@ -144,46 +143,45 @@ func cloneForRetry(r *http.Request) (*http.Request, error) {
 	return out, nil
 }
 
-// closeBody closes the body of a request that is not sent, as a RoundTripper must.
+// closeBody closes the body of a request that is not sent. http.RoundTripper requires that.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
 		_ = r.Body.Close()
 	}
 }
 
-// attempt is the state of one call of Send. Each way to replace a refused token is tried once, so that a server that
-// refuses everything ends the attempt.
+// attempt is the state of one call of Send. Each way to replace a refused token is tried once, so that Send returns
+// even if the server refuses everything.
 type attempt struct {
 	tokens       *userTokens
 	nonceRetried bool // the same token was sent again with a new nonce
 	tokenRenewed bool // the token was replaced after a 401
-	steppedUp    bool // the token was replaced by a token of more scopes after a 403
+	steppedUp    bool // the token was replaced by one with more scopes after a 403
 	newNonce     bool // the latest response had another DPoP nonce than its request
 }
 
-// errFinal means that no other token helps, so the caller of Send gets the server's refusal.
+// errFinal means that no other token helps, so Send returns the server's refusal.
 var errFinal = errors.New("the server's refusal is final")
 
-// nextToken returns the token with which to send the request r again, after the server has refused it with resp. sent
-// is the token that was refused; zero if r had none. nextToken records the server's challenge, and may request a
-// token, for which it waits under the context of r. The error is errFinal or an *Error.
+// nextToken returns the token with which to send r again, after the server has refused r with resp. sent is the
+// refused token; zero if r had none. nextToken records the server's challenge. It may request a token, for which it
+// waits until r's context ends. The error is errFinal or an *Error.
 func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
 	ctx, tokens, ch := r.Context(), t.tokens, parseChallenge(resp.Header)
-	// A WebSocket handshake may be refused with 403 because of its token, as with 401: some server frameworks have no
-	// other way to refuse one.
+	// Some server frameworks can refuse a WebSocket handshake only with 403, so it may be about the token, as 401 is.
 	isWebSocket := r.Header.Get("Upgrade") != ""
 	isAboutScope := ch.code == errorInsufficientScope || !isWebSocket
 	switch {
 	case resp.StatusCode == http.StatusForbidden && isAboutScope:
 		return t.stepUp(ctx, ch, sent)
-	case ch.code == errorUseNonce && !sent.IsZero(): // the proof was refused, and not the token
+	case ch.code == errorUseNonce && !sent.IsZero(): // the server refused the proof, not the token
 		if !t.newNonce || t.nonceRetried {
 			return auth.Secret{}, errFinal
 		}
 		t.nonceRetried = true
 		return sent, nil
 	case t.tokenRenewed && !sent.IsZero():
-		// The renewed token was refused too. The user may have revoked access, or the server has moved to another
+		// The renewed token was refused too. The user may have revoked access, or the server may have moved to another
 		// authorization server.
 		return t.giveUp(ctx, ch, sent)
 	}
@@ -203,9 +201,9 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 	return token, nil
 }
 
-// giveUp handles a refusal after which no token can be requested without a sign-in. sent is the refused token. If the
-// user has another valid token by now, from another request or another process, giveUp returns that. Otherwise it
-// drops the user's grant and returns ErrConsent in an *Error. For a grant without a sign-in it returns errFinal.
+// giveUp handles a refusal after which no token can be requested without a sign-in. sent is the refused token. If
+// another request or process has obtained a valid token for the user, giveUp returns that. Otherwise it drops the
+// user's grant and returns an *Error that wraps ErrConsent. For grants without sign-in it returns errFinal.
 func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if tokens.c.cfg.Kind != AuthorizationCode {
@@ -215,7 +213,7 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	if sent.IsZero() {
 		return auth.Secret{}, asError(ErrConsent)
 	}
-	if err := tokens.reloadGrant(ctx); err != nil { // the user may have signed in at another process
+	if err := tokens.reloadGrant(ctx); err != nil { // the user may have signed in through another process
 		return auth.Secret{}, asError(err)
 	}
 	if token, ok := tokens.source.Cached(); ok && token != sent {
@@ -225,13 +223,13 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	return auth.Secret{}, asError(ErrConsent)
 }
 
-// stepUp returns a token of more scopes after a 403 that requires them (MCP basic/authorization, step-up
-// authorization). sent is the refused token. If the user must sign in for the scopes, the error is ErrConsent in an
-// *Error; if the 403 has another reason, it is errFinal.
+// stepUp returns a token with more scopes after a 403 that requires them (MCP basic/authorization, step-up
+// authorization). sent is the refused token. If the user must sign in for the scopes, the error is an *Error that
+// wraps ErrConsent. If the 403 has another reason, the error is errFinal.
 //
-// stepUp returns another *Error if it has replaced the token before, or if those scopes were requested before: to
-// request them again would give the same token, and loop. It does so too if the configuration names the scopes: the
-// operator has decided what the token may do, and a server must not be able to widen that.
+// stepUp returns another *Error in three cases. If it has replaced the token before, or if the scopes were requested
+// before, a request would give the same token, and Send would loop. If the configuration has scopes, the operator has
+// decided what the token may do, and a server must not be able to extend that.
 func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {

@@ -12,9 +12,9 @@ import (
 const revocationEndpoint = "the revocation endpoint"
 
 // SignOut removes the tokens of the user id from the store, and asks the authorization server to revoke the refresh
-// token (RFC 7009) if its metadata has an endpoint for that. Other processes that share the store use their copy of
-// the access token for at most ten seconds more. SignOut reports whether the user had signed in. Errors are *Error,
-// after which the user may still be signed in. A failed revocation is only logged.
+// token (RFC 7009) if its metadata has an endpoint for that. Other processes that share the store may use their copy
+// of the access token for up to ten seconds more. SignOut reports whether the user had signed in. Errors are *Error;
+// the user may then still be signed in. A failed revocation is only logged.
 func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
@@ -45,8 +45,9 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 	return false, asError(fetchErrorf("other processes keep changing the sign-in"))
 }
 
-// revoke revokes the tokens of a grant, which the store and this process do not use any more, at the authorization
-// server if that has a revocation endpoint. It only logs an error: the user is signed out in any case.
+// revoke asks the authorization server to revoke the tokens of g, which neither the store nor this process uses any
+// more. It does nothing if the authorization server has no revocation endpoint. It only logs an error, because the
+// user is signed out in any case.
 func (c *Client) revoke(ctx context.Context, g *grant) {
 	if g.server.revokeURL == "" {
 		return
@@ -56,8 +57,8 @@ func (c *Client) revoke(ctx context.Context, g *grant) {
 	}
 }
 
-// requestRevocation sends a revocation request (RFC 7009 section 2.1) for the refresh token of the grant, or for its
-// access token if it has no refresh token.
+// requestRevocation sends a revocation request (RFC 7009 section 2.1) for g's refresh token or, if g has none, for its
+// access token.
 func (c *Client) requestRevocation(ctx context.Context, g *grant) error {
 	form := url.Values{"token": {g.refresh.Reveal()}, "token_type_hint": {"refresh_token"}}
 	if g.refresh.IsZero() {

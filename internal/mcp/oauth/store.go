@@ -13,13 +13,13 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// The types below are the JSON of sign-ins in Config.Store, which encrypts it. A process of another version may read
-// it, so members may be added but not removed or renamed.
+// The types below are the JSON of sign-ins in Config.Store, which encrypts them. Processes of another version may read
+// them, so members may be added, but not removed or renamed.
 
-// The kinds of secrets in the store: the first part of their names.
+// Kinds of secrets in the store: the first part of their names.
 const (
 	kindGrant         = "grant"         // a storedGrant, by user
-	kindRefresh       = "refresh"       // says that a process uses the user's refresh token now
+	kindRefresh       = "refresh"       // set while a process uses the user's refresh token
 	kindAuthorization = "authorization" // a storedAuthorization, by state
 	kindPending       = "pending"       // the state of the user's latest authorization
 )
@@ -40,7 +40,7 @@ type storedServer struct {
 	AcceptsMetadata bool     `json:"accepts_metadata,omitempty"`
 }
 
-// storeServer returns the stored form of an authServer; restore is the reverse.
+// storeServer converts an authServer to its stored form; restore is the reverse.
 func storeServer(a *authServer) storedServer {
 	return storedServer{
 		Issuer: a.issuer, Configured: a.configured, Resource: a.resource, ResourceScopes: a.resourceScopes, TokenURL: a.tokenURL, AuthorizeURL: a.authorizeURL,
@@ -49,8 +49,9 @@ func storeServer(a *authServer) storedServer {
 	}
 }
 
-// restore returns the authorization server as it was when the sign-in began. Its metadata is not requested again,
-// because a refresh token must go to the endpoint that has issued it, whatever the MCP server names now.
+// restore returns the authorization server as it was when the sign-in began. It does not request the metadata again:
+// even if the MCP server names another authorization server now, a refresh token must go to the endpoint that has
+// issued it.
 func (s *storedServer) restore() *authServer {
 	return &authServer{
 		issuer: s.Issuer, configured: s.Configured, resource: s.Resource, resourceScopes: s.ResourceScopes, tokenURL: s.TokenURL, authorizeURL: s.AuthorizeURL,
@@ -68,7 +69,8 @@ type storedClient struct {
 	Expires time.Time `json:"expires,omitzero"`
 }
 
-// storeClient returns the stored form of our client, empty for a configured one; restoreClient is the reverse.
+// storeClient converts our client to its stored form, which is empty for a configured client; restoreClient is the
+// reverse.
 func (c *Client) storeClient(client clientIdentity) storedClient {
 	if c.cfg.ClientID != "" {
 		return storedClient{}
@@ -76,7 +78,8 @@ func (c *Client) storeClient(client clientIdentity) storedClient {
 	return storedClient{client.id, client.secret.Reveal(), client.method, c.storedTime(client.expires)}
 }
 
-// restoreClient returns our client at server: the configured one if there is one, or else the stored one.
+// restoreClient returns our client at server: the configured one if the configuration has one, otherwise the stored
+// one.
 func (c *Client) restoreClient(s storedClient, server *authServer) clientIdentity {
 	if c.cfg.ClientID != "" {
 		return c.configuredClient(server)
@@ -91,12 +94,12 @@ type storedGrant struct {
 	Scopes  []string     `json:"scopes,omitempty"`
 	Refresh string       `json:"refresh,omitempty"`
 	Token   string       `json:"token"`
-	Expires time.Time    `json:"expires"`       // of Token, by the store's clock
-	Key     []byte       `json:"key,omitempty"` // that the tokens are bound to, in PKCS #8
+	Expires time.Time    `json:"expires"`       // when Token expires, by the store's clock
+	Key     []byte       `json:"key,omitempty"` // key that the tokens are bound to, in PKCS #8
 }
 
-// encodeGrant returns the stored form of a grant, which Config.Store encrypts. It has the time when the token expires
-// by the store's clock, which is the same for all processes, and not how long the token is valid.
+// encodeGrant returns the stored form of g, which Config.Store encrypts. It contains the time when the token expires,
+// instead of its lifetime, by the store's clock, which is the same for all processes.
 func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 	key, err := g.key.encode()
 	if err != nil {
@@ -109,11 +112,11 @@ func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 }
 
 // decodeGrant decodes what encodeGrant has returned. If the token has expired since then, its Lifetime is 0, and only
-// the refresh token can be used. The error quotes nothing of data.
+// the refresh token can be used. The error does not quote data.
 func (c *Client) decodeGrant(data []byte) (*grant, error) {
 	var stored storedGrant
 	if json.Unmarshal(data, &stored) != nil {
-		return nil, errors.New("a stored sign-in cannot be decoded") // the error of json could quote data
+		return nil, errors.New("a stored sign-in cannot be decoded") // json's error could quote data
 	}
 	now := time.Now()
 	lifetime := c.localTime(stored.Expires).Sub(now)
@@ -133,33 +136,33 @@ func (c *Client) decodeGrant(data []byte) (*grant, error) {
 	return g, nil
 }
 
-// The states of a storedAuthorization.
+// States of a storedAuthorization.
 const (
 	statusPending   = "pending"
-	statusRedeeming = "redeeming" // a process exchanges the code, or has died while it did
+	statusRedeeming = "redeeming" // a process is exchanging the code, or died while doing so
 	statusGranted   = "granted"
 	statusFailed    = "failed"
 )
 
-// storedAuthorization is the JSON of an authorization request, and of what became of it.
+// storedAuthorization is the JSON of an authorization request and its outcome.
 type storedAuthorization struct {
 	Status string `json:"status"` // statusPending and so on
-	// Issuer and Subject are the user who started the authorization. Its tokens are theirs, whoever comes back with
-	// the state.
+	// Issuer and Subject identify the user who started the authorization. The tokens go to that user, even if someone
+	// else comes back with the state.
 	Issuer  string `json:"issuer,omitempty"`
 	Subject string `json:"subject,omitempty"`
 
 	Server   storedServer `json:"server"`
 	Client   storedClient `json:"client"`
-	Scopes   []string     `json:"scopes,omitempty"`   // that are requested
-	Verifier string       `json:"verifier,omitempty"` // of PKCE; "" after Callback
+	Scopes   []string     `json:"scopes,omitempty"`   // the requested scopes
+	Verifier string       `json:"verifier,omitempty"` // for PKCE; "" after Callback
 	Expires  time.Time    `json:"expires"`            // when it is too late to sign in, by the store's clock
-	Waiters  []string     `json:"waiters,omitempty"`  // that Callback returns
+	Waiters  []string     `json:"waiters,omitempty"`  // what Callback returns
 }
 
-// storedName returns the name of a secret in the store: its kind, all settings on which it depends, and more, such as
-// the user. A change of the configuration that leads to other tokens leads to other names, so that old tokens are not
-// used; a new client secret does not.
+// storedName returns the name of a secret in the store. It consists of kind, all settings that affect the tokens, and
+// more, such as the user. After a change of the configuration that leads to other tokens, the names differ, so old
+// tokens are not used. A new client secret does not change the names.
 func (c *Client) storedName(kind string, more ...string) []string {
 	cfg := &c.cfg
 	return append([]string{
@@ -167,7 +170,7 @@ func (c *Client) storedName(kind string, more ...string) []string {
 	}, more...)
 }
 
-// storedTime converts a time of this process's clock to the store's clock, which is the same for all processes. It
+// storedTime converts t from this process's clock to the store's clock, which is the same for all processes. It
 // returns the zero time unchanged.
 func (c *Client) storedTime(t time.Time) time.Time {
 	if t.IsZero() {
@@ -176,7 +179,7 @@ func (c *Client) storedTime(t time.Time) time.Time {
 	return c.store.Now().Add(time.Until(t)).UTC()
 }
 
-// localTime converts a time of the store's clock to this process's clock. It returns the zero time unchanged.
+// localTime converts t from the store's clock to this process's clock. It returns the zero time unchanged.
 func (c *Client) localTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -184,12 +187,12 @@ func (c *Client) localTime(t time.Time) time.Time {
 	return time.Now().Add(t.Sub(c.store.Now()))
 }
 
-// storeErrorInterval is the minimum time between two log lines about errors of the store. Many calls of Await may
-// poll the store at the same time.
+// storeErrorInterval is the minimum time between two log lines about errors of the store. It is needed because many
+// calls of Await may poll the store at the same time.
 const storeErrorInterval = 10 * time.Second
 
-// storeError logs an error of the store, unless another one was logged within storeErrorInterval. It returns a
-// *fetch.Error with the cause err, whose text may be shown to the caller.
+// storeError logs err, an error of the store, unless another one was logged within storeErrorInterval. It returns a
+// *fetch.Error that wraps err and whose text may be shown to users.
 func (c *Client) storeError(ctx context.Context, err error) error {
 	now := time.Now()
 	c.mu.Lock()

@@ -10,31 +10,31 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// How processes share the grant of a user
+// How processes share a user's grant
 //
-// The grant in the store is the valid one. A process has a copy, which it compares with the store every grantMaxAge
-// while it is used, and whenever it has no valid token.
+// The grant in the store is the valid one. A process has a copy. While the copy is used, the process compares it with
+// the store every grantMaxAge, and also whenever the copy has no valid token.
 //
-// An authorization server may rotate refresh tokens, and it may take the second use of one for a theft and revoke all
+// An authorization server may rotate refresh tokens. It may take the second use of one for a theft and revoke all
 // tokens of the user (RFC 9700 section 4.14.2). So a process that uses a refresh token holds a lock: a value with a
-// ttl in the store, which only one process can set (compare-and-set). Having the lock, the process reads the grant
-// again, since another process may just have renewed it. It stores the new grant only if the store still has the
-// grant that it has read: a sign-in or a sign-out in between wins. The store ends the lock of a process that has
-// died, so the clocks of processes do not matter.
+// ttl in the store, which only one process can set (compare-and-set). With the lock, the process reads the grant
+// again, since another process may just have renewed it. It stores the new grant only if the store still has the grant
+// that it has read, so a sign-in or sign-out in between takes precedence. The store ends the lock of a process that
+// has died, so the processes' clocks do not matter.
 
 const (
-	storeTimeout = 5 * time.Second // for storing what a token endpoint has given
-	// refreshLease is the ttl of the lock. It is longer than a process may need with the lock: the rest of the
-	// fetchTimeout in which it also got the lock, for reading the grant; fetchTimeout for the token request; and
-	// storeTimeout for its outcome.
+	storeTimeout = 5 * time.Second // for storing what a token endpoint returned
+	// refreshLease is the lock's ttl. It is longer than a process may hold the lock: for the rest of the fetchTimeout
+	// in which it acquired the lock, to read the grant; for fetchTimeout, to request the token; and for storeTimeout,
+	// to store the result.
 	refreshLease  = 2*fetchTimeout + storeTimeout + 5*time.Second
-	refreshPoll   = 100 * time.Millisecond // between two attempts to get the lock
-	grantMaxAge   = 10 * time.Second       // after which a copy is compared with the store
+	refreshPoll   = 100 * time.Millisecond // pause between two attempts to get the lock
+	grantMaxAge   = 10 * time.Second       // age at which a copy is compared with the store
 	maxStoreTries = 20                     // attempts to change a value that other processes change too
 )
 
-// loadGrant returns the stored grant of the user and its revision, for saveGrant. The grant is nil without an error
-// if there is none, or if it cannot be decoded.
+// loadGrant returns the user's stored grant and its revision, which saveGrant needs. If none is stored or it cannot be
+// decoded, the grant is nil without an error.
 func (u *userTokens) loadGrant(ctx context.Context) (*grant, uint64, error) {
 	data, revision, err := u.c.store.Load(ctx, u.grantName()...)
 	if err != nil {
@@ -44,15 +44,15 @@ func (u *userTokens) loadGrant(ctx context.Context) (*grant, uint64, error) {
 		return nil, revision, nil
 	}
 	g, err := u.c.decodeGrant(data)
-	if err != nil { // another version has written it: the user has to sign in again
+	if err != nil { // another version of answerd wrote it: the user has to sign in again
 		u.c.log.WarnContext(ctx, err.Error(), "subject", u.id.Subject)
 		return nil, revision, nil
 	}
 	return g, revision, nil
 }
 
-// latestGrant returns the user's grant of this process if it could not be stored and has replaced stored, the grant that
-// the store has at revision. Otherwise it returns stored.
+// latestGrant returns the user's latest grant. stored is the grant that the store has at revision. If this process has
+// replaced that one with a grant that it could not store, latestGrant returns this grant, otherwise stored.
 func (u *userTokens) latestGrant(stored *grant, revision uint64) *grant {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,8 +63,8 @@ func (u *userTokens) latestGrant(stored *grant, revision uint64) *grant {
 	return stored
 }
 
-// saveGrant stores a grant of the user in place of the one at revision; a nil grant removes it. It returns the new
-// revision, or 0 if the store has another one than revision: then nothing was changed. It does not change u.grant.
+// saveGrant stores g as the user's grant in place of the one at revision; a nil g removes that one. It returns the new
+// revision. It changes nothing and returns 0 if the store has another revision. It does not change u.grant.
 func (u *userTokens) saveGrant(ctx context.Context, g *grant, revision uint64) (uint64, error) {
 	var data []byte
 	if g != nil {
@@ -85,7 +85,7 @@ func (u *userTokens) grantName() []string {
 	return u.c.storedName(kindGrant, u.id.Issuer, u.id.Subject)
 }
 
-// replaceGrant stores the grant of a new sign-in in place of any other, and makes it the copy of this process.
+// replaceGrant stores g, the grant of a new sign-in, in place of any other one, and makes it this process's copy.
 func (u *userTokens) replaceGrant(ctx context.Context, g *grant) error {
 	for range maxStoreTries {
 		_, revision, err := u.loadGrant(ctx)
@@ -104,8 +104,8 @@ func (u *userTokens) replaceGrant(ctx context.Context, g *grant) error {
 	return fetchErrorf("other processes keep changing the sign-in")
 }
 
-// adoptGrant makes g, which the store has at revision, the copy of this process, and caches its token. If g is nil,
-// the copy has no tokens then.
+// adoptGrant makes g, which the store has at revision, this process's copy, and caches its token. If g is nil, the
+// copy then has no tokens. u.mu must not be held.
 func (u *userTokens) adoptGrant(g *grant, revision uint64) {
 	u.mu.Lock()
 	replaced := u.adoptLocked(g, revision)
@@ -113,10 +113,10 @@ func (u *userTokens) adoptGrant(g *grant, revision uint64) {
 	u.cacheToken(g, replaced)
 }
 
-// adoptLocked sets the copy of this process to g, which the store has at revision, and returns the token that it had
-// before. The caller holds u.mu, and must unlock it and call cacheToken with the same g and the returned token.
+// adoptLocked sets this process's copy to g, which the store has at revision, and returns the copy's previous token.
+// u.mu must be held. After u.mu is unlocked, cacheToken must be called with the same g and the returned token.
 func (u *userTokens) adoptLocked(g *grant, revision uint64) (replaced auth.Secret) {
-	if g == nil { // keep the scopes: the next sign-in asks for them again (SEP-2350)
+	if g == nil { // keep the scopes, because the next sign-in asks for them again (SEP-2350)
 		g = &grant{server: u.grant.server, scopes: u.grant.scopes}
 	}
 	replaced = u.grant.token.Secret
@@ -127,8 +127,8 @@ func (u *userTokens) adoptLocked(g *grant, revision uint64) (replaced auth.Secre
 	return replaced
 }
 
-// cacheToken puts the token of the grant g into the CachedSource in place of the token replaced. If g is nil or its
-// token has expired, it only removes replaced.
+// cacheToken puts g's token into the CachedSource in place of the token replaced. If g is nil or its token has
+// expired, it only removes replaced.
 func (u *userTokens) cacheToken(g *grant, replaced auth.Secret) {
 	switch {
 	case g != nil && g.token.Secret == replaced:
@@ -139,8 +139,8 @@ func (u *userTokens) cacheToken(g *grant, replaced auth.Secret) {
 	}
 }
 
-// syncGrant calls reloadGrant, unless the copy of this process has a valid token and was compared with the store less
-// than grantMaxAge ago. It ignores an error of the store while the copy has a valid token.
+// syncGrant calls reloadGrant, unless this process's copy has a valid token and was compared with the store less than
+// grantMaxAge ago. While the copy has a valid token, it ignores an error of the store.
 func (u *userTokens) syncGrant(ctx context.Context) error {
 	_, hasToken := u.source.Cached()
 	u.mu.Lock()
@@ -155,11 +155,11 @@ func (u *userTokens) syncGrant(ctx context.Context) error {
 	return nil
 }
 
-// reloadGrant adopts the stored grant if it differs from the copy of this process: the user may have signed in or out
-// at another process. The error is one of the store.
+// reloadGrant adopts the stored grant if it differs from this process's copy, because the user may have signed in or
+// out through another process. The error is one of the store.
 //
-// u.mu must not be held. It is not held while the store is read, so this process may change the grant in between;
-// then reloadGrant ignores what it has read.
+// u.mu must not be held. reloadGrant does not hold it while it reads the store. If this process changes the grant
+// during that time, reloadGrant ignores what it has read.
 func (u *userTokens) reloadGrant(ctx context.Context) error {
 	u.mu.Lock()
 	known := u.revision
@@ -184,8 +184,9 @@ func (u *userTokens) reloadGrant(ctx context.Context) error {
 	return nil
 }
 
-// lockRefresh waits, under ctx, until no other process uses the refresh token of the user, and sets the lock for this
-// process. The caller must call unlock when the outcome is stored. The lock ends after refreshLease in any case.
+// lockRefresh waits until no other process uses the user's refresh token, and sets the lock for this process. The end
+// of ctx ends the wait. When the result is stored, unlock must be called. The lock ends after refreshLease in any
+// case.
 func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error) {
 	name := u.c.storedName(kindRefresh, u.id.Issuer, u.id.Subject)
 	for {
@@ -208,8 +209,8 @@ func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error)
 	}
 }
 
-// tryLock stores the lock under name, for refreshLease, and returns its revision. It returns 0 without an error if
-// another process has the lock.
+// tryLock stores the lock under name for refreshLease and returns its revision. If another process has the lock, it
+// returns 0 and no error.
 func (u *userTokens) tryLock(ctx context.Context, name []string) (revision uint64, _ error) {
 	holder, revision, err := u.c.store.Load(ctx, name...)
 	if err != nil || holder != nil {
@@ -218,11 +219,11 @@ func (u *userTokens) tryLock(ctx context.Context, name []string) (revision uint6
 	return u.c.store.Save(ctx, []byte{1}, revision, refreshLease, name...)
 }
 
-// redeemRefreshToken returns a new token of the user's sign-in. If another process has just renewed the token, it
-// adopts that grant. Otherwise it uses the refresh token, at the authorization server and as the client that it was
-// issued to, and stores the new grant. If there is no refresh token, or the authorization server has refused it, the
-// error is or wraps ErrConsent: the user must sign in again. The user's CachedSource calls it once at a time in this
-// process; lockRefresh extends that to all processes.
+// redeemRefreshToken returns a new token for the user's sign-in. If another process has just renewed the token,
+// redeemRefreshToken adopts that process's grant. Otherwise it uses the refresh token, at the authorization server and
+// as the client that it was issued to, and stores the new grant. If the grant has no refresh token, or the
+// authorization server has refused it, the user must sign in again, and the error is or wraps ErrConsent. In this
+// process, the user's CachedSource does not call it concurrently; lockRefresh extends that to all processes.
 func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error) {
 	unlock, err := u.lockRefresh(ctx)
 	if err != nil {
@@ -248,8 +249,8 @@ func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error
 	case current.refresh.IsZero():
 		return token.Token{}, ErrConsent
 	}
-	// The request continues when ctx ends, with Close for example: an authorization server that rotates refresh
-	// tokens takes the next use of this one for a theft, so its reply must be stored.
+	// The request continues when ctx ends, for example because of Close. An authorization server that rotates refresh
+	// tokens would take the next use of this one for a theft, so its reply must be stored.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer stop()
 	next := *current
@@ -259,7 +260,7 @@ func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error
 	if err != nil {
 		return token.Token{}, u.handleRefreshError(ctx, &next, revision, err)
 	}
-	if !reply.refresh.IsZero() { // rotated (RFC 9700 section 4.14.2); without a new one, the old one stays valid
+	if !reply.refresh.IsZero() { // rotated (RFC 9700 section 4.14.2); otherwise the old one stays valid
 		next.refresh = reply.refresh
 	}
 	next.token = reply.Token
@@ -267,10 +268,9 @@ func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error
 }
 
 // storeRefreshed stores the renewed grant g in place of the grant at revision, adopts it, and returns its token. It
-// does so even if ctx has ended: the authorization server may not accept the old refresh token any more. If the store
-// does not work for storeTimeout, this process alone uses g (grantUnsaved). If the store has another revision, the
-// user has signed in or out in between: storeRefreshed adopts what the store has, and returns that token or
-// ErrConsent.
+// does so even if ctx has ended, because the authorization server may no longer accept the old refresh token. If the
+// store fails for storeTimeout, only this process uses g (grantUnsaved). If the store has another revision, the user
+// has signed in or out in between; storeRefreshed then adopts the stored grant, and returns its token or ErrConsent.
 func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint64) (token.Token, error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer stop()
@@ -296,8 +296,8 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 	}
 }
 
-// adoptStored adopts the grant that the store has instead of the renewed grant g, and returns its token. The error is
-// ErrConsent if the store has no grant, or one without a valid token.
+// adoptStored adopts the stored grant instead of the renewed grant g, and returns its token. The error is ErrConsent
+// if no grant is stored or its token is not valid, or an error of the store.
 func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, error) {
 	current, revision, err := u.loadGrant(ctx)
 	if err != nil {
@@ -305,7 +305,7 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 	}
 	u.adoptGrant(current, revision)
 	if current == nil {
-		u.c.revoke(ctx, g) // the sign-out has revoked only the refresh token that g has replaced
+		u.c.revoke(ctx, g) // the sign-out has revoked only the refresh token that g replaced
 		return token.Token{}, ErrConsent
 	}
 	if current.token.Lifetime <= 0 {
@@ -314,9 +314,9 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 	return current.token, nil
 }
 
-// handleRefreshError handles the error err of a token request with the refresh token of g, which the store has at
-// revision. If the authorization server has refused the refresh token for good, it removes the grant here and in the
-// store, and returns an error that wraps ErrConsent; otherwise it returns err.
+// handleRefreshError handles err, the error of a token request with the refresh token of g, which the store has at
+// revision. If the authorization server has refused the refresh token for good, handleRefreshError removes the grant
+// here and in the store, and returns an error that wraps ErrConsent. Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
 	if isClientUnknown(err) {
 		u.c.discovery.forgetClient(ctx, g.server, g.client)
@@ -327,16 +327,16 @@ func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision 
 	if next, storeErr := u.saveGrant(ctx, nil, revision); storeErr == nil && next > 0 {
 		u.adoptGrant(nil, next)
 	} else {
-		// A new sign-in has replaced the grant, or the store has failed: then another process removes it when it
-		// refreshes.
+		// A new sign-in has replaced the grant, or the store has failed. In the second case, the next process that
+		// refreshes removes the grant.
 		u.adoptGrant(nil, revision)
 	}
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
 
-// dropGrant removes the grant whose token the MCP server has refused, here and in the store. If the user's grant has
-// another token by now, it only removes the refused token from the cache. If the store has another revision, its
-// grant stays there, and the next syncGrant adopts it. An error of the store is ignored.
+// dropGrant removes the grant whose token refused was refused by the MCP server, here and in the store. If the user's
+// grant has another token by now, dropGrant only removes refused from the cache. If the store has another revision,
+// its grant stays there, and the next syncGrant adopts it. An error of the store is ignored.
 func (u *userTokens) dropGrant(ctx context.Context, refused auth.Secret) {
 	u.mu.Lock()
 	current, revision := u.grant.token.Secret, u.revision

@@ -27,8 +27,8 @@ type tokenReply struct {
 	scopes  []string    // nil if not stated, which means the requested ones
 }
 
-// requestGrant requests a token from the token endpoint of server with the parameters in form, as client. It adds the
-// resource to form (RFC 8707 section 2.2). The token is bound to key; with nil it is a bearer token. Errors quote
+// requestGrant requests a token from server's token endpoint with the parameters in form, as client. It adds the
+// resource to form (RFC 8707 section 2.2). The token is bound to key, or is a bearer token if key is nil. Errors quote
 // nothing of the reply.
 func (c *Client) requestGrant(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (tokenReply, error) {
 	started := time.Now()
@@ -42,8 +42,8 @@ func (c *Client) requestGrant(ctx context.Context, server *authServer, client cl
 	return parseTokenReply(reply, started, key)
 }
 
-// postTokenRequest sends a token request. It sends it once more if the endpoint requires a nonce in the proof (RFC 9449
-// section 8), and once more if the client may be accepted by another method (mayUsePost).
+// postTokenRequest sends a token request. It repeats the request once if the endpoint requires a nonce in the proof
+// (RFC 9449 section 8), and once if the endpoint may accept the client by another authentication method (mayUsePost).
 func (c *Client) postTokenRequest(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (fetch.Reply, error) {
 	sentNonce := false
 	for {
@@ -70,8 +70,8 @@ func (c *Client) postTokenRequest(ctx context.Context, server *authServer, clien
 	}
 }
 
-// newTokenRequest returns a token request with the parameters in form, authenticated as client. With a key it has a
-// new proof, whose nonce newTokenRequest also returns; "" if the proof has none.
+// newTokenRequest returns a token request with the parameters in form, authenticated as client. If key is not nil, the
+// request has a new proof, and newTokenRequest also returns the proof's nonce; "" if it has none.
 func (c *Client) newTokenRequest(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (_ *http.Request, nonce string, _ error) {
 	req, err := c.newClientRequest(ctx, server.tokenURL, server, client, form)
 	if err != nil || key == nil {
@@ -84,8 +84,8 @@ func (c *Client) newTokenRequest(ctx context.Context, server *authServer, client
 	return req, nonce, nil
 }
 
-// newClientRequest returns a request to an endpoint of server with the parameters in form, authenticated as client.
-// It does not change form.
+// newClientRequest returns a request to one of server's endpoints with the parameters in form, authenticated as
+// client. It does not change form.
 func (c *Client) newClientRequest(ctx context.Context, endpoint string, server *authServer, client clientIdentity, form url.Values) (*http.Request, error) {
 	form = maps.Clone(form)
 	if err := c.addClientAuth(form, server, client); err != nil {
@@ -98,8 +98,8 @@ func (c *Client) newClientRequest(ctx context.Context, endpoint string, server *
 	return token.NewRequest(ctx, endpoint, form, client.id, secret)
 }
 
-// parseTokenReply decodes a successful reply to a token request that was sent at the time requested. The token must
-// be bound to a key if key is not nil, and a bearer token otherwise.
+// parseTokenReply decodes a successful reply to a token request that was sent at the time requested. The token must be
+// bound to a key if key is not nil, otherwise it must be a bearer token.
 func parseTokenReply(reply fetch.Reply, requested time.Time, key *proofKey) (tokenReply, error) {
 	kind := "Bearer"
 	if key != nil {
@@ -114,7 +114,7 @@ func parseTokenReply(reply fetch.Reply, requested time.Time, key *proofKey) (tok
 		Refresh string  `json:"refresh_token"`
 		Scope   *string `json:"scope"`
 	}
-	// Malformed optional members are ignored, since there is a token.
+	// Malformed optional members are ignored, because the token can be used without them.
 	if json.Unmarshal(reply.Body, &decoded) == nil {
 		if len(decoded.Refresh) <= maxRefresh {
 			result.refresh = auth.NewSecret(decoded.Refresh)

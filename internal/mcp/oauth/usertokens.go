@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	maxUsers            = 4096                // users whose tokens are cached at a time
-	exchangeIdleTimeout = 30 * time.Minute    // after which tokens that need no sign-in are dropped
-	signInIdleTimeout   = 30 * 24 * time.Hour // after which tokens of a sign-in are dropped
+	maxUsers            = 4096                // how many users' tokens are cached
+	exchangeIdleTimeout = 30 * time.Minute    // idle time after which tokens without a sign-in are dropped
+	signInIdleTimeout   = 30 * 24 * time.Hour // idle time after which a sign-in's tokens are dropped
 )
 
-// acquireUser returns the entry for the tokens of the user id, which it creates if there is none. The entry may have
-// no token yet. Without an error, the caller must call releaseUser. For Enterprise, id must have a Token.
+// acquireUser returns the entry for the tokens of the user id, and creates it if needed. The entry may have no token
+// yet. Unless there is an error, releaseUser must be called. For Enterprise, id must have a Token.
 func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 	key := userKey{issuer: id.Issuer, subject: id.Subject}
 	if c.cfg.Kind == Enterprise {
@@ -43,10 +43,10 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 	return tokens, nil
 }
 
-// releaseUser ends the use of an entry that acquireUser has begun. The tokens stay cached.
+// releaseUser ends one use of an entry that acquireUser returned. The tokens stay cached.
 func (c *Client) releaseUser(u *userTokens) { c.users.Release(u.key) }
 
-// newUserCache returns the cache of users' tokens, with the idle timeout for the kind of grant.
+// newUserCache returns the cache of users' tokens. Its idle timeout depends on the kind of grant.
 func (c *Client) newUserCache() *lru.Cache[userKey, *userTokens] {
 	idle := exchangeIdleTimeout
 	if c.cfg.Kind == AuthorizationCode {
@@ -55,8 +55,8 @@ func (c *Client) newUserCache() *lru.Cache[userKey, *userTokens] {
 	return lru.New[userKey](maxUsers, idle, func(u *userTokens) { u.source.Close() }) // waits for a refresh in flight
 }
 
-// saveChallenge records a challenge of the MCP server that arrived now. It decides where and with which scopes the
-// next token is requested.
+// saveChallenge records ch, a challenge of the MCP server that arrived now. It determines where and with which scopes
+// the next token is requested.
 func (u *userTokens) saveChallenge(ch challenge) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -64,8 +64,8 @@ func (u *userTokens) saveChallenge(ch challenge) {
 	u.challengedAt = time.Now()
 }
 
-// clearChallenge drops the challenge, after it led to no authorization server. The next request then has no token and
-// gets a new challenge, which may be another one.
+// clearChallenge drops the challenge because it led to no authorization server. The next request is then sent without
+// a token and gets a new challenge, which may be a different one.
 func (u *userTokens) clearChallenge() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -73,9 +73,9 @@ func (u *userTokens) clearChallenge() {
 	u.challengedAt = time.Time{}
 }
 
-// needsChallenge reports whether a token can be requested only after the MCP server has sent a challenge, and it has
-// sent none. The challenge says where to request a token, unless the configuration does. A sign-in needs one in any
-// case, for the scopes.
+// needsChallenge reports whether the MCP server must first send a challenge before a token can be requested, and has
+// not sent one. The challenge says where to request a token, unless the configuration does. A sign-in always needs
+// one, for the scopes.
 func (u *userTokens) needsChallenge() bool {
 	if u.c.cfg.Kind != AuthorizationCode && u.c.discovery.isConfigured() {
 		return false
@@ -85,9 +85,9 @@ func (u *userTokens) needsChallenge() bool {
 	return u.challengedAt.IsZero()
 }
 
-// fetchToken requests the next token, with the refresh token of a sign-in, or by a grant that needs no sign-in. It
-// logs the outcome in one line without secrets. The user's CachedSource calls it, once at a time. The error is or
-// wraps ErrConsent if the user must sign in.
+// fetchToken requests the next token: for a sign-in with the refresh token, otherwise by a grant that needs no
+// sign-in. It logs the outcome in one line without secrets. The user's CachedSource calls it, never concurrently. If
+// the user must sign in, the error is or wraps ErrConsent.
 func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
@@ -98,7 +98,7 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	}
 	fresh, err := request(ctx)
 	switch {
-	case err == ErrConsent: // expected, so not logged: the user has not signed in
+	case err == ErrConsent: // not logged, because it is expected: the user has not signed in
 	case err != nil:
 		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(u.c.cfg.Kind), "error", err.Error(), help.ServerTokens.Attr())
 	default:
@@ -110,7 +110,7 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 
 // requestToken requests a token by a grant that needs no sign-in, from the authorization server that discovery finds.
 // It makes the token the user's grant, so that the next request asks for the same scopes again. It does not use the
-// store: such a token can be requested again at any time.
+// store, because such a token can be requested again at any time.
 func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
@@ -134,8 +134,8 @@ func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	return reply.Token, nil
 }
 
-// scopesAt returns the scopes of the grant if the same authorization server has issued it, and nil otherwise: scopes
-// of another authorization server have another meaning.
+// scopesAt returns g's scopes if server has the same issuer as g's authorization server, and nil otherwise, because
+// another authorization server may give scopes another meaning.
 func (g *grant) scopesAt(server *authServer) []string {
 	if g.server == nil || g.server.issuer != server.issuer {
 		return nil
@@ -144,8 +144,9 @@ func (g *grant) scopesAt(server *authServer) []string {
 }
 
 // isGrantRefused reports whether err means that a token endpoint has refused a refresh token for good (RFC 6749
-// section 5.2), so that the user must sign in again. A refusal of a registered client counts too, since the refresh
-// token is of no use without it. A refusal of a configured client does not: its secret may be wrong in one process.
+// section 5.2), so that the user must sign in again. A refusal of a registered client counts too, because the refresh
+// token is useless without it. A refusal of a configured client does not count, because its secret may be wrong in
+// only one process.
 func (c *Client) isGrantRefused(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
 	if !ok {

@@ -15,11 +15,11 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// clientOptions returns the SDK's options with the handlers for a server's requests. sampling says that the
-// configuration lets the server ask for sampling; otherwise the client does not declare that capability.
+// clientOptions returns the SDK's client options with handlers for a server's requests. sampling says that the
+// configuration allows the server to request sampling; otherwise the client does not declare that capability.
 func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
 	o := &sdk.ClientOptions{
-		// For nil Capabilities the SDK would declare roots, and elicitation without URL mode.
+		// If Capabilities were nil, the SDK would declare roots, and elicitation without URL mode.
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
 			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
 		}},
@@ -32,7 +32,7 @@ func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
 	return o
 }
 
-// withRecover returns a function that calls f. If f panics, the function returns a *transport.Failure.
+// withRecover returns a function that calls f and, if f panics, returns a *transport.Failure as the error.
 func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
 	return func(ctx context.Context, arg Arg) (res Result, err error) {
 		defer transport.Recover(log, func(f *transport.Failure) { err = f })
@@ -40,9 +40,9 @@ func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg)
 	}
 }
 
-// claimRequest removes the request for which the SDK has called a handler from the registry of its session, and returns
-// it. ctx and meta are those of the handler. It returns the zero value if the request belongs to no call, or its call
-// has ended.
+// claimRequest returns the server's request for which the SDK has called a handler, and removes it from the session's
+// registry. ctx and meta are the handler's. If the request belongs to no call, or its call has ended, claimRequest
+// returns the zero value.
 func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 	request := requestOf(ctx)
 	if request == nil {
@@ -52,9 +52,9 @@ func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
 	return request.session.requests.claim(tag)
 }
 
-// answerElicitation handles elicitation/create for the SDK. If the person has answered before the request was sent
-// again, it returns that answer. Otherwise it calls Handlers.Elicit of the call and waits. It declines if there is no
-// such handler, and cancels after an error or if the bounds of beginAnswer are reached.
+// answerElicitation handles elicitation/create for the SDK. If the user answered a suspended call and the call was
+// sent again, it returns that answer. Otherwise it calls the call's Handlers.Elicit and waits. It declines if there is
+// no such handler. It cancels if the handler returns an error or beginAnswer refuses another answer.
 func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 	request := claimRequest(ctx, r.Params.Meta)
 	elicitation, err := decodeElicitation(r.Params, request.requestedSchema(r.Params.RequestedSchema))
@@ -64,24 +64,24 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 	if request.resumeAnswer != nil {
 		return elicitResult(elicitation, *request.resumeAnswer), nil
 	}
-	handlers := request.requests
-	if handlers == nil || handlers.Elicit == nil {
+	answerer := request.answerer
+	if answerer == nil || answerer.Elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
 	}
-	ctx, done, ok := handlers.beginAnswer(ctx, true)
+	ctx, done, ok := answerer.beginAnswer(ctx, true)
 	if !ok {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
 	defer done()
-	answer, err := handlers.Elicit(ctx, elicitation)
+	answer, err := answerer.Elicit(ctx, elicitation)
 	if err != nil {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
 	return elicitResult(elicitation, answer), nil
 }
 
-// elicitResult converts an answer to the SDK's type, with the defaults of the form. It returns Cancel if the content of a
-// form does not decode.
+// elicitResult converts an answer to the SDK's type, and adds the form's defaults to an accepted form. If the form's
+// content does not decode, the result is Cancel.
 func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 	result := &sdk.ElicitResult{Action: answer.Action}
 	if answer.Action == Accept && e.Mode == ElicitForm {
@@ -95,10 +95,10 @@ func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 	return result
 }
 
-// addDefaults adds the defaults of the form to content, for the fields that content leaves out. The SDK would add them
-// as well, but as floats, which rounds large integers.
+// addDefaults adds the form's defaults to content, for fields that content leaves out. The SDK would add them too, but
+// as floats, which rounds large integers.
 func addDefaults(content map[string]any, form json.RawMessage) {
-	schema, _ := decodeMembers(form) // compileForm has decoded it before
+	schema, _ := decodeMembers(form) // cannot fail: compileForm has decoded it
 	fields, _ := schema["properties"].(map[string]any)
 	for name, field := range fields {
 		members, _ := field.(map[string]any)
@@ -108,7 +108,7 @@ func addDefaults(content map[string]any, form json.RawMessage) {
 	}
 }
 
-// decodeMembers decodes a JSON object whose numbers keep all of their digits.
+// decodeMembers decodes a JSON object. Numbers become json.Number, which keeps all of their digits. null is an error.
 func decodeMembers(raw json.RawMessage) (members map[string]any, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -119,8 +119,8 @@ func decodeMembers(raw json.RawMessage) (members map[string]any, err error) {
 	return members, err
 }
 
-// answerSampling handles sampling/createMessage for the SDK, if the configuration lets the server ask for sampling. It
-// calls Handlers.Sample of the call and waits. The error is a *jsonrpc.Error, which the server gets.
+// answerSampling handles sampling/createMessage for the SDK, if the configuration allows the server to request
+// sampling. It calls the call's Handlers.Sample and waits. The error is a *jsonrpc.Error, which is sent to the server.
 func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (*sdk.CreateMessageWithToolsResult, error) {
 	request := claimRequest(ctx, r.Params.Meta)
 	sampling, err := decodeSampling(r.Params)
@@ -128,16 +128,16 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
-	handlers := request.requests
-	if handlers == nil || handlers.Sample == nil {
+	answerer := request.answerer
+	if answerer == nil || answerer.Sample == nil {
 		return nil, refused
 	}
-	ctx, done, ok := handlers.beginAnswer(ctx, false)
+	ctx, done, ok := answerer.beginAnswer(ctx, false)
 	if !ok {
 		return nil, refused
 	}
 	defer done()
-	answer, err := handlers.Sample(ctx, sampling)
+	answer, err := answerer.Sample(ctx, sampling)
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, refused

@@ -19,27 +19,27 @@ import (
 // Lists, calls, prompts and reads are sent as custom methods of the SDK (transport.MethodPrefix), because the SDK
 // returns a result as received only for custom methods. The SDK's own result types turn integers beyond 2^53 into
 // floats, refuse unknown content types, and refuse a whole page of tools if one tool is bad. The SDK also caches lists
-// for their ttlMs. rawResult costs some 0.5 ms of CPU per 100 kB.
+// for their ttlMs. rawResult costs some 0.5 ms of CPU time per 100 kB.
 
 const (
 	methodDiscover   = "server/discover"
 	methodInitialize = "initialize"
 )
 
-// rawMethods are the methods that are sent as custom methods, with the result type rawResult.
+// rawMethods are the methods that are sent as custom methods with the result type rawResult.
 var rawMethods = []string{
 	"tools/list", methodCall, "prompts/list", methodPrompt, "resources/list", "resources/templates/list", methodRead, methodListen,
 }
 
-// newClient returns an SDK client for the sessions with one server. version is that of answerd. sampling says that the
-// configuration lets the server ask for sampling.
+// newClient returns an SDK client for the sessions with one server. version is answerd's version. sampling says that
+// the configuration allows the server to request sampling.
 func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	client := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
 	for _, method := range rawMethods {
-		// The error would be about a standard name. The SDK ignores the type of the parameters here.
+		// AddSendingCustomMethod fails only for standard names. The SDK ignores the type of the parameters here.
 		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](client, transport.MethodPrefix+method)
 	}
-	var receive sdk.MethodHandler // the SDK's handler of the server's requests, with our middleware
+	var receive sdk.MethodHandler // handles the server's requests: the SDK's handler with our middleware
 	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		receive = keepEmptyContent(markRefusals(next, log))
 		if !sampling {
@@ -51,13 +51,13 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	return client
 }
 
-// errSamplingDisabled is the answer to a sampling request if the configuration does not allow them. The error of the
-// SDK, that the client does not support sampling, would not say what the operator can change.
+// errSamplingDisabled is the answer to a sampling request if the configuration does not allow sampling. The SDK's own
+// error, that the client does not support sampling, would not tell the operator which setting to change.
 var errSamplingDisabled = fmt.Errorf(`sampling is disabled for this server, "sampling": true in mcp.json enables it: %w`,
 	&jsonrpc.Error{Code: codeRefused, Message: "refused"})
 
-// refuseSampling returns a handler that answers sampling requests with errSamplingDisabled and logs them as a warning.
-// It passes other requests to next.
+// refuseSampling returns a handler that answers sampling requests with errSamplingDisabled and logs a warning. It
+// passes other requests to next.
 func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if method != methodSample {
@@ -68,9 +68,9 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 	}
 }
 
-// markRefusals returns a handler that passes all requests of the server to next. If next refuses the parameters of a
-// request, the handler logs that and marks the error as answerd's refusal (transport.RefusedRequest), because many
-// servers return the text of the error as the failure of the tool call.
+// markRefusals returns a handler that passes all of the server's requests to next. If next refuses a request's
+// parameters, the handler logs that and marks the error as answerd's refusal (transport.RefusedRequest), because many
+// servers return the error's text as the failure of the tool call.
 func markRefusals(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
@@ -83,8 +83,8 @@ func markRefusals(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
 	}
 }
 
-// keepEmptyContent returns a handler that passes all requests to next. If the result is the answer to a form with an
-// empty object as content, the handler returns it as emptyForm: the SDK would omit the content.
+// keepEmptyContent returns a handler that passes all requests to next. If the result is the answer to a form and its
+// content is an empty object, the handler returns it as emptyForm, because the SDK would omit the content.
 func keepEmptyContent(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, req)
@@ -97,7 +97,7 @@ func keepEmptyContent(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// emptyForm is an answer to a form in which no field was filled in. Its JSON has an empty content.
+// emptyForm is an answer to a form in which no field was filled in. Its JSON has a content that is an empty object.
 type emptyForm struct{ *sdk.ElicitResult }
 
 // MarshalJSON implements json.Marshaler.
@@ -108,10 +108,10 @@ func (f emptyForm) MarshalJSON() ([]byte, error) {
 	}{f.Action, f.Content})
 }
 
-// separateHandshake returns a sending handler that gives server/discover and initialize a Request each, derived from
-// that of the handshake: a failure ends the context of its Request, and after a failed server/discover the SDK
-// still tries initialize. The handler returns such a failure as a *transport.Failure, and sets session.handleRequest to
-// receive. It passes other requests to next.
+// separateHandshake returns a sending handler that sends server/discover and initialize each with its own Request,
+// derived from the handshake's Request. A failure ends only the context of its own Request, so the SDK can still try
+// initialize after server/discover has failed. The handler returns such a failure as a *transport.Failure. It also
+// sets session.handleRequest to receive. It passes other requests to next.
 func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		handshake := requestOf(ctx)
@@ -121,8 +121,8 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		}
 		deadline := handshake.Deadline()
 		if method == methodDiscover {
-			// Servers of versions before 2026-07-28 may not answer this unknown method at all. The rest of the
-			// time is for initialize.
+			// Servers older than 2026-07-28 may not answer this unknown method at all. The rest of the time is for
+			// initialize.
 			deadline = time.Now().Add(handshake.discoverTimeout)
 		}
 		request := &Request{}
@@ -130,7 +130,7 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		request.useSession(handshake.session)
 		request.Start(ctx, handshake.Life(), deadline)
 		defer request.Finish()
-		request.SetTokenRenewed(handshake.TokenRenewed()) // a handshake may renew the token once
+		request.SetTokenRenewed(handshake.TokenRenewed()) // one renewal per handshake
 		request.session.handshake.Store(request)
 		request.session.handleRequest = receive
 		res, err := next(request.Context(), method, req)

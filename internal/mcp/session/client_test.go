@@ -88,10 +88,10 @@ func TestAskReturnsTheResultAsReceived(t *testing.T) {
 	}
 	x := NewRequest(t.Context(), p.Life, time.Now().Add(time.Minute), s)
 	defer x.Finish()
-	if raw, f := ask(x, methodCall, &sdk.CallToolParams{Name: "t"}); f != nil || string(raw) != lossy {
+	if raw, f := callMethod(x, methodCall, &sdk.CallToolParams{Name: "t"}); f != nil || string(raw) != lossy {
 		t.Errorf("got %s, %v, want %s", raw, f, lossy)
 	}
-	if raw, f := ask(x, "tools/list", &sdk.ListToolsParams{}); f != nil || string(raw) != list {
+	if raw, f := callMethod(x, "tools/list", &sdk.ListToolsParams{}); f != nil || string(raw) != list {
 		t.Errorf("got %s, %v, want %s", raw, f, list)
 	}
 	if got := returned[transport.MethodPrefix+methodCall]; got != lossy {

@@ -16,20 +16,20 @@ import (
 // ConnectorOptions configure a Connector.
 type ConnectorOptions struct {
 	Endpoint      transport.Endpoint
-	Protocol      string // version of the protocol; "" for the newest that both sides support
-	ClientVersion string // version of this program, which servers get as clientInfo.version
+	Protocol      string // protocol version; "" for the newest that both sides support
+	ClientVersion string // answerd's version, sent as clientInfo.version
 	Sampling      bool   // the server may send sampling requests
 	Logger        *slog.Logger
 }
 
-// Connector makes the sessions with one server. All pools of the server share it.
+// Connector opens the sessions with one server. All of the server's pools share it.
 type Connector struct {
 	endpoint   transport.Endpoint
 	client     *sdk.Client
 	negotiator versionNegotiator
 }
 
-// NewConnector returns a Connector. It connects to nothing yet.
+// NewConnector returns a Connector. It does not connect.
 func NewConnector(o ConnectorOptions) *Connector {
 	return &Connector{
 		endpoint:   o.Endpoint,
@@ -38,8 +38,8 @@ func NewConnector(o ConnectorOptions) *Connector {
 	}
 }
 
-// Connect makes a session, with one or more handshakes until the protocol version is negotiated. ctx must carry the
-// Request of the handshake, as that of Options.Connect does.
+// Connect opens a session. It performs one or more handshakes until the protocol version is negotiated. ctx must carry
+// the handshake's Request, as the context of Options.Connect does.
 func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
 	return c.negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
 		t := c.endpoint.NewTransport()
@@ -51,36 +51,36 @@ func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
 	})
 }
 
-// UseInitialize makes later handshakes begin with LastInitialize, until the server refuses that. It is the last version
-// in which a server sends requests during a call.
+// UseInitialize makes later handshakes begin with LastInitialize, until the server refuses it. That is the last
+// version in which a server sends requests during a call.
 func (c *Connector) UseInitialize() { c.negotiator.setUseInitialize() }
 
 // LastInitialize is the last protocol version that begins with initialize.
 const LastInitialize = "2025-11-25"
 
 // versionNegotiator chooses the protocol version with which a handshake begins. By default the SDK first sends
-// server/discover, which servers of versions before 2026-07-28 refuse. To save that, a handshake begins with the
-// version of the last successful one, until the server refuses it.
+// server/discover, which servers older than 2026-07-28 refuse. To save that request, a handshake begins with the
+// version of the last successful one, until the server refuses that version.
 type versionNegotiator struct {
 	pinned string // the configured version; "" for the newest that both sides support
 
-	mu            sync.Mutex // protects what follows
-	lastVersion   string     // negotiated by the last handshake that succeeded; "" before, and after a refusal
-	useInitialize bool       // begin with LastInitialize, also if the server supports later versions
-	// initializeRefused says that the server refused the version of initialize in the last handshake. It has only
-	// later versions then, but had not answered server/discover in time, such as a process that takes long to
-	// start.
+	mu            sync.Mutex // protects the fields below
+	lastVersion   string     // negotiated by the last successful handshake; "" before, and after a refusal
+	useInitialize bool       // begin with LastInitialize, even if the server supports later versions
+	// initializeRefused says that the server refused the version of initialize in the last handshake. Such a server
+	// has only later versions, but did not answer server/discover in time, for example because its process takes long
+	// to start.
 	initializeRefused bool
 }
 
-// connectNegotiated makes a session with connect, which it calls up to three times with the version to begin with; ""
-// stands for the newest. It records the result for the next handshake. ctx must carry the Request of the handshake.
+// connectNegotiated opens a session with connect, which it calls up to three times. version is the version to begin
+// with; "" means the newest. It records the result for the next handshake. ctx must carry the handshake's Request.
 func (n *versionNegotiator) connectNegotiated(
 	ctx context.Context, connect func(version string) (*sdk.ClientSession, error),
 ) (*sdk.ClientSession, error) {
 	first, initializeRefused := n.firstVersion()
 	if n.pinned != "" || initializeRefused {
-		// server/discover gets the whole time of the handshake: initialize does not follow, or would be refused.
+		// server/discover gets all of the handshake's time, because initialize does not follow or would be refused.
 		request := requestOf(ctx)
 		request.discoverTimeout = time.Until(request.Deadline())
 	}
@@ -92,14 +92,13 @@ func (n *versionNegotiator) connectNegotiated(
 		n.forgetVersion()
 		cs, err = connect("")
 	}
-	// Some servers of versions before 2026-07-28 close the connection on a request that comes before initialize
-	// (go-sdk#1177).
+	// Some servers older than 2026-07-28 close the connection on any request before initialize (go-sdk#1177).
 	if errors.Is(err, transport.ErrHungUp) {
 		cs, err = connect(LastInitialize)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// A server that was too busy for server/discover has not refused it, so the version of initialize is not recorded
+	// A server that was too busy for server/discover has not refused it. So the version of initialize is not recorded,
 	// and the next handshake sends server/discover again.
 	if err == nil && !requestOf(ctx).discoverBusy {
 		n.lastVersion = negotiatedVersion(cs)
@@ -109,7 +108,7 @@ func (n *versionNegotiator) connectNegotiated(
 	return cs, err
 }
 
-// firstVersion returns the protocol version with which the next handshake begins; "" for the newest. It also returns
+// firstVersion returns the protocol version with which the next handshake begins; "" means the newest. It also returns
 // whether the server refused the version of initialize in the last handshake.
 func (n *versionNegotiator) firstVersion() (version string, initializeRefused bool) {
 	n.mu.Lock()
@@ -120,21 +119,22 @@ func (n *versionNegotiator) firstVersion() (version string, initializeRefused bo
 	return n.lastVersion, n.initializeRefused
 }
 
+// setUseInitialize makes later handshakes begin with LastInitialize, until forgetVersion is called.
 func (n *versionNegotiator) setUseInitialize() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.useInitialize = true
 }
 
-// forgetVersion makes the next handshake begin with the newest version. It also ends useInitialize.
+// forgetVersion makes the next handshake begin with the newest version. It also resets useInitialize.
 func (n *versionNegotiator) forgetVersion() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.lastVersion, n.useInitialize = "", false
 }
 
-// refusedHandshake reports whether err, the error of a handshake, is an answer of the server and may be about the
-// version. It returns false if the server was not reached or was busy, or if ctx has ended.
+// refusedHandshake reports whether err, the error of a handshake, came from the server and may be about the version.
+// It returns false if the server was not reached or was busy, or if ctx has ended.
 func refusedHandshake(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false

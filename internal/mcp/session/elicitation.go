@@ -17,18 +17,18 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Elicitation is a server's question to the person behind a call.
+// Elicitation is a server's question to the user behind a call.
 type Elicitation struct {
 	Mode    string          // ElicitForm or ElicitURL
 	Message string          // at most 8 KiB
-	Schema  json.RawMessage // of a form: a flat object of texts, numbers, booleans and choices
-	URL     string          // where to go: https, or loopback. We never fetch it.
+	Schema  json.RawMessage // for ElicitForm: a flat object of texts, numbers, booleans and choices
+	URL     string          // for ElicitURL: the page to visit, https or loopback; answerd never fetches it
 }
 
-// ElicitationResult is what the person did.
+// ElicitationResult is the user's answer to an Elicitation.
 type ElicitationResult struct {
 	Action  string          // Accept, Decline or Cancel
-	Content json.RawMessage // a JSON object that Elicitation.Check accepts; of an accepted form only
+	Content json.RawMessage // of an accepted form only: a JSON object that Elicitation.Check accepts
 }
 
 // The modes of an Elicitation and the actions of its result.
@@ -48,8 +48,8 @@ const (
 	maxFormFields         = 100
 )
 
-// decodeElicitation returns the elicitation in p. form is its requested schema as received, which keeps the order of
-// fields. The error, which the server gets, says why the elicitation is not allowed.
+// decodeElicitation converts p to an Elicitation. form is p's requested schema as received, in which the fields still
+// have their order. The error says why the elicitation is not allowed, and is sent to the server.
 func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, error) {
 	elicitation := Elicitation{Mode: p.Mode, Message: elicitationMessage(p.Message)}
 	if elicitation.Mode == "" {
@@ -71,13 +71,13 @@ func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, 
 	return elicitation, err
 }
 
-// elicitationMessage returns a server's message as valid UTF-8, cut to maxElicitationMessage.
+// elicitationMessage returns s, a server's message, as valid UTF-8 and cut to maxElicitationMessage.
 func elicitationMessage(s string) string {
 	return wire.Truncate(strings.ToValidUTF8(s, "\uFFFD"), maxElicitationMessage)
 }
 
-// checkElicitationURL returns an error for a URL that a person should not visit, since they may type secrets there. It
-// accepts https URLs, and http URLs of this host.
+// checkElicitationURL returns an error if raw is a URL that the user should not visit, since they may type secrets
+// there. It accepts https URLs, and http URLs with a loopback host.
 func checkElicitationURL(raw string) error {
 	u, err := url.Parse(raw)
 	hasSpace := strings.ContainsFunc(raw, unicode.IsSpace)
@@ -92,10 +92,11 @@ func checkElicitationURL(raw string) error {
 	return nil
 }
 
-// ContentError says which fields of a form's content are wrong. The pointers of Fields (RFC 6901) begin at the content.
+// ContentError lists the fields of a form's content that are wrong. The pointers of Fields (RFC 6901) are relative to
+// the content.
 type ContentError struct{ Fields []ContentField }
 
-// ContentField is what is wrong with one field of a form, or of a call's arguments.
+// ContentField is a problem with one field of a form, or of a call's arguments.
 type ContentField = schema.Problem
 
 func (e *ContentError) Error() string {
@@ -106,8 +107,8 @@ func (e *ContentError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// compileForm compiles the schema of the form, which may have at most maxFormFields fields. References to other
-// documents are errors, since nothing is fetched. A recursive reference is an error, too, since no form can show it.
+// compileForm compiles the form's schema, which may have at most maxFormFields fields. References to other documents
+// are errors, because nothing is fetched. Recursive references are errors, because no form can show them.
 func (e Elicitation) compileForm() (*schema.Schema, error) {
 	var fields struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -125,8 +126,8 @@ func (e Elicitation) compileForm() (*schema.Schema, error) {
 	return s, nil
 }
 
-// Check returns nil if content fits the form of e, so that it may be the content of an accepted answer. Otherwise it
-// returns a *ContentError with all fields that are wrong. In URL mode, content must be nil.
+// Check returns nil if content fits e's form and may be the content of an accepted answer. Otherwise it returns a
+// *ContentError with all problems. In URL mode, content must be nil.
 func (e Elicitation) Check(content json.RawMessage) error {
 	if e.Mode == ElicitURL {
 		if content != nil {
@@ -145,15 +146,15 @@ func (e Elicitation) Check(content json.RawMessage) error {
 }
 
 const (
-	// codeURLElicitationRequired is the code of the error with which a server refuses a call until the person has
-	// visited web pages (URLElicitationRequiredError, 2025-11-25 client/elicitation).
+	// codeURLElicitationRequired is the error code with which a server refuses a call until the user has visited web
+	// pages (URLElicitationRequiredError, 2025-11-25 client/elicitation).
 	codeURLElicitationRequired = -32042
-	maxElicitationURLs         = 8 // web pages of one error
+	maxElicitationURLs         = 8 // web pages in one error
 )
 
-// RequiredElicitations returns the web pages that a URLElicitationRequiredError in f requires the person to visit. It
-// returns nil if f is another failure, if there are more than maxElicitationURLs, or if one of the URLs is not safe:
-// all of the pages are required.
+// RequiredElicitations returns the web pages that the user must visit, if f is a URLElicitationRequiredError. It
+// returns nil for any other failure, if there are more than maxElicitationURLs pages, or if any URL is not safe: since
+// all pages are required, the others alone would not help.
 func RequiredElicitations(f *transport.Failure) []Elicitation {
 	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
 	if !ok || e.Code != codeURLElicitationRequired {

@@ -13,9 +13,10 @@ import (
 // fieldTypes are the types that a field of a form may have (2025-11-25 client/elicitation, PrimitiveSchemaDefinition).
 var fieldTypes = []string{"string", "number", "integer", "boolean", "array"}
 
-// plainForm returns a form as MCP defines it: fields of fieldTypes, and lists with choices, in the order of form. MCP's
-// forms have no null, but some servers write an optional field as one that may be null: the Python SDK 1 does so for
-// Optional[str]. Such a field gets its other type. The error names a field that MCP does not allow.
+// plainForm returns form with only the kinds of fields that MCP defines: fields of fieldTypes, and lists with choices.
+// It keeps the order of the fields. MCP's forms have no null, but some servers let an optional field be null: the
+// Python SDK 1 does so for Optional[str]. Such a field gets its other type. The error names a field that MCP does not
+// allow.
 func plainForm(form json.RawMessage) (json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(form, &members); err != nil {
@@ -48,8 +49,8 @@ func plainForm(form json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(members)
 }
 
-// plainField returns the field without null among its types, or nil if null is not among them. The error continues
-// a sentence whose subject is the field.
+// plainField returns field without null among its types, or nil if field can stay as it is. The error continues a
+// sentence whose subject is the field.
 func plainField(field json.RawMessage) (plain json.RawMessage, err error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(field, &members); err != nil {
@@ -73,8 +74,8 @@ func plainField(field json.RawMessage) (plain json.RawMessage, err error) {
 	return json.Marshal(members)
 }
 
-// removeNull removes null from the two types or the two alternatives (anyOf) of a field, and reports whether null was
-// one of them.
+// removeNull removes null if it is one of the two types or alternatives (anyOf) of the field with these members, and
+// reports whether it was.
 func removeNull(members map[string]json.RawMessage) bool {
 	if removeNullAlternative(members) {
 		return true
@@ -91,8 +92,9 @@ func removeNull(members map[string]json.RawMessage) bool {
 	return true
 }
 
-// removeNullAlternative removes the anyOf of a field that has two alternatives, one of them null, and reports whether
-// it did. The members of the other alternative become those of the field, unless the field has them already.
+// removeNullAlternative removes anyOf from members, those of a field, if it has two alternatives and one of them is
+// null. It reports whether it did. The other alternative's members are added to members, unless they are already
+// there.
 func removeNullAlternative(members map[string]json.RawMessage) bool {
 	var alternatives []map[string]json.RawMessage
 	if json.Unmarshal(members["anyOf"], &alternatives) != nil || len(alternatives) != 2 {

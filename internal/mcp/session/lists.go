@@ -9,9 +9,9 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// CollectPages returns the first elements of one of the server's lists, at most limit of them and from at most maxPages
-// pages. member is the name of the list in the result. getPage requests the page of a cursor; "" is the first page. If
-// the server does not have the method, the list is empty.
+// CollectPages returns the first elements of one of the server's lists: at most limit elements, from at most maxPages
+// pages. member is the list's name in the result. getPage must request the page with the given cursor; "" means the
+// first page. If the server does not have the method, CollectPages returns nil, nil.
 func CollectPages(
 	member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure),
 ) ([]json.RawMessage, *transport.Failure) {
@@ -32,7 +32,7 @@ func CollectPages(
 			return nil, failure
 		}
 		elements = append(elements, page...)
-		// A used cursor can only lead to the same pages again.
+		// A used cursor would only lead to the same pages again.
 		if len(elements) >= limit || usedCursors[nextCursor] {
 			break
 		}
@@ -41,11 +41,11 @@ func CollectPages(
 	return elements[:min(len(elements), limit)], nil
 }
 
-// decodePage returns the elements of one page, the list called member in result, and the cursor of the next page. The
-// cursor is "" if the page is the last one, or if its cursor is not a string.
+// decodePage returns the elements of one page, which are the list called member in result, and the cursor of the next
+// page. nextCursor is "" on the last page, or if it is not a string.
 func decodePage(member string, result json.RawMessage) (elements []json.RawMessage, nextCursor string, _ *transport.Failure) {
 	var header resultHeader
-	// A result of another type may look like an empty list.
+	// A result of another type must not be taken for an empty list.
 	if json.Unmarshal(result, &header) == nil && !header.isComplete() {
 		return nil, "", transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, header.ResultType), nil)
 	}
@@ -61,20 +61,20 @@ func decodePage(member string, result json.RawMessage) (elements []json.RawMessa
 	return elements, nextCursor, nil
 }
 
-// ListPrompts returns a function that requests a page of the server's prompts; cursor "" is the first page.
+// ListPrompts returns a RequestFunc that requests the page of the server's prompts at cursor; "" means the first page.
 func ListPrompts(cursor string) RequestFunc {
 	return func(request *Request) (json.RawMessage, *transport.Failure) {
-		return ask(request, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
+		return callMethod(request, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
 	}
 }
 
-// GetPrompt returns a function that requests a prompt with arguments. The caller handles no messages of the server, so
-// its questions during the request are declined.
+// GetPrompt returns a RequestFunc that requests a prompt with the given arguments. It has no handlers, so the server's
+// questions during the request are declined.
 func GetPrompt(name string, args map[string]string) RequestFunc {
 	return func(request *Request) (json.RawMessage, *transport.Failure) {
 		sendGet := func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			params := &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: answers, RequestState: state}
-			return ask(request, methodPrompt, params)
+			return callMethod(request, methodPrompt, params)
 		}
 		return request.answerInputs(Handlers{}, sendGet)
 	}

@@ -19,27 +19,28 @@ import (
 )
 
 // Multi round-trip requests (2026-07-28 basic/utilities/mrtr): a server answers a request with the result
-// input_required, which has requests to the client. The client sends its request again with the answers.
+// input_required, which contains requests to the client. The client sends its own request again with the answers.
 
 const (
 	maxRoundTrips = 10 // how often one request is sent at most, as in the SDK
-	// retryWait is the pause before a request is sent again whose result had no requests to the client. It doubles
-	// with each round trip.
+	// retryWait is the pause before a request is sent again if its result was input_required but had no requests to
+	// the client. It doubles with each round trip.
 	retryWait = 50 * time.Millisecond
 )
 
-// sendFunc sends one message of a request with the answers to the server's requests and the server's state, which are
-// both empty at first, and returns the result as received.
+// sendFunc sends one message of a request and returns the result as received. answers are the answers to the server's
+// requests and state is the server's state; both are empty in the first message.
 type sendFunc func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure)
 
 // answerInputs sends a request with send until the result is complete. Before each repetition it answers the requests
-// in the result, and it passes their answers and the server's state to send. The SDK does this only for its own result
+// in the result, and passes the answers and the server's state to send. The SDK does this only for its own result
 // types.
 //
-// If handlers.Suspend is set and a result asks a person, answerInputs sets request.InputRequired and returns nil, nil.
-// handlers.Resume continues after that. After maxRoundTrips the result may still be incomplete; the caller must refuse it.
+// If handlers.Suspend is set and a result asks the user something, answerInputs sets request.InputRequired and returns
+// nil, nil. handlers.Resume continues from there. After maxRoundTrips, the result may still be incomplete; the caller
+// of answerInputs must refuse it.
 func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.RawMessage, *transport.Failure) {
-	var answers sdk.InputResponseMap     // to the requests in required
+	var answers sdk.InputResponseMap     // to the requests in required.Requests
 	required := &content.InputRequired{} // the latest result
 	if handlers.Resume != nil {
 		required = handlers.Resume.Required
@@ -77,8 +78,8 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 	}
 }
 
-// answerRequired returns the answers to the requests in a result. If the result has no requests, the server may be
-// overloaded, so answerRequired returns after wait.
+// answerRequired returns the answers to the requests in required. If required has no requests, the server may be
+// overloaded, and answerRequired returns only after wait.
 func (request *Request) answerRequired(required *content.InputRequired, wait time.Duration) (sdk.InputResponseMap, *transport.Failure) {
 	if len(required.Requests) == 0 && !transport.Pause(request.Context(), wait) {
 		return nil, request.Ended()
@@ -87,7 +88,7 @@ func (request *Request) answerRequired(required *content.InputRequired, wait tim
 	switch {
 	case request.Context().Err() != nil:
 		return nil, request.Ended()
-	case errors.Is(err, errSamplingDisabled): // its text names the setting that the operator can change
+	case errors.Is(err, errSamplingDisabled): // its text names the setting to change
 		return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
 	case err != nil:
 		return nil, cannotAnswer(err)
@@ -95,24 +96,24 @@ func (request *Request) answerRequired(required *content.InputRequired, wait tim
 	return answers, nil
 }
 
-// cannotAnswer returns the failure of a request whose result asks for something that answerd refuses to answer, for the
-// reason err.
+// cannotAnswer returns the failure of a request to which the server answered with input_required, if answerd refuses
+// to give the input because of err.
 func cannotAnswer(err error) *transport.Failure {
 	reason := strings.ReplaceAll(err.Error(), transport.RefusedRequest, "")
 	return &transport.Failure{Kind: transport.Protocol, Public: "it asks for something that cannot be answered: " + wire.Printable(reason, 300), Err: err}
 }
 
-// asksPerson reports whether a result has elicitations, and all of them are allowed (Elicitations).
-func asksPerson(in *content.InputRequired) bool {
-	asked, err := Elicitations(in)
+// asksPerson reports whether required has elicitations and all of them are allowed (Elicitations).
+func asksPerson(required *content.InputRequired) bool {
+	asked, err := Elicitations(required)
 	return err == nil && len(asked) > 0
 }
 
-// Elicitations returns the elicitations in a result by the key of their request. The error is that of the first one
-// that does not decode or is not allowed.
-func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
+// Elicitations returns the elicitations in required, by their keys in required.Requests. If one does not decode or is
+// not allowed, it returns an error.
+func Elicitations(required *content.InputRequired) (map[string]Elicitation, error) {
 	asked := make(map[string]Elicitation)
-	for key, input := range in.Requests {
+	for key, input := range required.Requests {
 		if input.Method != methodElicit {
 			continue
 		}
@@ -129,9 +130,8 @@ func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 	return asked, nil
 }
 
-// answerAll answers the requests of one result concurrently, and returns the answers by the key of their request.
-// resumeAnswers has the person's answers of Handlers.Resume by the same keys; it may be nil. The error joins the errors
-// of all requests.
+// answerAll answers requests concurrently, and returns the answers by the requests' keys. resumeAnswers has the user's
+// answers from Handlers.Resume by the same keys; it may be nil. The error joins the errors of all requests.
 func (request *Request) answerAll(
 	requests map[string]content.InputRequest, resumeAnswers map[string]ElicitationResult,
 ) (sdk.InputResponseMap, error) {
@@ -156,9 +156,9 @@ func (request *Request) answerAll(
 	return answers, errors.Join(errs...)
 }
 
-// answerInput answers one request of a result. It passes the request to the SDK as if it were a message of the server,
-// so that the SDK calls our handlers. resumeAnswer is the person's answer of Handlers.Resume; nil if the person must be
-// asked.
+// answerInput answers input, one request in a result. It passes input to the SDK as if it were a message from the
+// server, so that the SDK calls answerd's handlers. resumeAnswer is the user's answer from Handlers.Resume; nil if the
+// user must be asked.
 func (request *Request) answerInput(input content.InputRequest, resumeAnswer *ElicitationResult) (sdk.InputResponse, error) {
 	message := &jsonrpc.Request{Method: input.Method, Params: input.Params}
 	tagged := request.session.tagRequest(message, request, resumeAnswer)

@@ -15,71 +15,72 @@ import (
 )
 
 const (
-	progressInterval = 100 * time.Millisecond // least time between two deliveries of progress
-	maxProgress      = 1000                   // progress notifications that are delivered to one call
-	maxProgressText  = 4 << 10                // bytes of the message of a Progress; a longer message is cut
+	progressInterval = 100 * time.Millisecond // minimum time between two deliveries of progress
+	maxProgress      = 1000                   // progress notifications delivered to one call
+	maxProgressText  = 4 << 10                // bytes of Progress.Message; a longer message is cut
 	maxProgressSize  = 64 << 10               // bytes of a notification; a larger notification is left out
-	maxLogQueue      = 64                     // log messages of one call that wait for a slow reader
-	maxLogs          = 1000                   // log messages that are delivered to one call
+	maxLogQueue      = 64                     // log messages of one call that wait for a slow handler
+	maxLogs          = 1000                   // log messages delivered to one call
 )
 
-// Progress is one notifications/progress of a call.
+// Progress is one notifications/progress message of a call.
 type Progress struct {
 	Progress float64
 	Total    float64 // 0 if unknown
 	Message  string
 }
 
-// notification is a notification of a server during a call. Exactly one field is set.
+// notification is a notification that a server sent during a call. Exactly one field is set.
 type notification struct {
 	progress json.RawMessage // the text of notifications/progress, not decoded
 	log      *LogMessage
 }
 
-// notificationQueue delivers the notifications of a call to their reader, on a goroutine of
-// its own, so that a slow reader delays neither the stream that brings them nor other calls.
+// notificationQueue delivers a call's notifications to their handler on its own goroutine, so that a slow handler
+// delays neither the stream that brings them nor other calls.
 //
 // The queue is bounded:
 //   - It delivers one progress notification per progressInterval, and at most maxProgress. Progress that comes too
-//     early is delayed until the interval is over, or the call ends. Newer progress replaces it without being decoded,
-//     since progress only grows (MCP basic/utilities/progress).
-//   - Log messages beyond maxLogQueue and maxLogs are left out and counted. The next log message has the count, or an
-//     additional one at the end.
+//     early is delayed until the interval is over or the call ends. Newer progress replaces it without being
+//     decoded, because progress only grows (MCP basic/utilities/progress).
+//   - Log messages beyond maxLogQueue and maxLogs are left out and counted. The next log message has the count; if
+//     none follows, an additional one at the end has it.
 //
-// Notifications are delivered in the order of the server, except that log messages overtake delayed progress.
+// Notifications are delivered in the server's order, except that log messages overtake delayed progress.
 type notificationQueue struct {
 	deliver func(notification)
 	wake    chan struct{} // of capacity 1: wakes deliverLoop
 	ended   chan struct{} // closed when deliverLoop has ended
 
-	mu            sync.Mutex     // protects what follows
+	mu            sync.Mutex     // protects the fields below
 	queue         []notification // to be delivered as soon as possible
 	queuedLogs    int            // log messages in queue
-	acceptedLogs  int            // log messages that were added to queue so far
-	omittedLogs   int            // log messages that were left out since the last one was added
-	delayed       []byte         // the latest progress, which came too early; empty if there is none
+	acceptedLogs  int            // log messages added to queue so far
+	omittedLogs   int            // log messages left out since the last one was added
+	delayed       []byte         // the latest progress, if it came too early; else empty
 	progressDue   time.Time      // when the next progress may be delivered
-	progressCount int            // progress notifications that were delivered or are in queue
+	progressCount int            // progress notifications that are in queue or were delivered
 	closed        bool
 }
 
-// newNotificationQueue returns a queue whose goroutine calls deliver with one notification at a time. closeQueue ends
-// the goroutine.
+// newNotificationQueue returns a queue and starts its goroutine, which calls deliver with one notification at a time.
+// closeQueue ends the goroutine.
 func newNotificationQueue(deliver func(notification)) *notificationQueue {
 	q := &notificationQueue{deliver: deliver, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	go q.deliverLoop()
 	return q
 }
 
-// enqueueProgress adds a progress notification, or delays it. It keeps a copy of message, and leaves out a message of
-// more than maxProgressSize. It does not wait for deliver, because the goroutine that reads the stream runs it.
+// enqueueProgress queues or delays message, the text of a progress notification. It keeps a copy of message, and drops
+// a message of more than maxProgressSize. It does not wait for deliver, because the goroutine that reads the stream
+// calls it.
 func (q *notificationQueue) enqueueProgress(message []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(message) > maxProgressSize {
 		return
 	}
-	isFirst := len(q.delayed) == 0 && len(q.queue) == q.queuedLogs // no other progress waits
+	isFirst := len(q.delayed) == 0 && len(q.queue) == q.queuedLogs // no other progress is waiting
 	if isFirst && q.mayDeliverLocked(time.Now()) {
 		q.progressCount++
 		q.queue = append(q.queue, notification{progress: bytes.Clone(message)})
@@ -87,13 +88,13 @@ func (q *notificationQueue) enqueueProgress(message []byte) {
 		return
 	}
 	if len(q.delayed) == 0 {
-		q.signalLocked() // deliverLoop must wait until progress is due
+		q.signalLocked() // deliverLoop must start to wait until progress is due
 	}
 	q.delayed = append(q.delayed[:0], message...)
 }
 
-// mayDeliverLocked reports whether progress may be delivered at now. The last of maxProgress is kept for the end of the
-// call, so that the final progress is delivered.
+// mayDeliverLocked reports whether progress may be delivered at the time now. The last of the maxProgress
+// notifications is reserved for the end of the call, so that the final progress is delivered. q.mu must be held.
 func (q *notificationQueue) mayDeliverLocked(now time.Time) bool {
 	if q.closed {
 		return true
@@ -101,8 +102,8 @@ func (q *notificationQueue) mayDeliverLocked(now time.Time) bool {
 	return !now.Before(q.progressDue) && q.progressCount < maxProgress-1
 }
 
-// enqueueLog adds the log message that decode returns; nil if the message does not decode. It does not call decode if
-// the bounds are reached. It does not wait for deliver.
+// enqueueLog queues the log message that decode returns; decode returns nil if the message does not decode. If the
+// bounds are reached, enqueueLog only counts the message and does not call decode. It does not wait for deliver.
 func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -124,7 +125,8 @@ func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
 	q.signalLocked()
 }
 
-// signalLocked wakes deliverLoop. One signal that deliverLoop has not received yet is enough for several calls.
+// signalLocked wakes deliverLoop. A signal that deliverLoop has not received yet is enough for several calls. q.mu
+// must be held.
 func (q *notificationQueue) signalLocked() {
 	select {
 	case q.wake <- struct{}{}:
@@ -132,7 +134,7 @@ func (q *notificationQueue) signalLocked() {
 	}
 }
 
-// deliverLoop delivers the notifications until the queue is closed and empty. It does not hold q.mu during a delivery.
+// deliverLoop delivers notifications until the queue is closed and empty. It does not hold q.mu during a delivery.
 func (q *notificationQueue) deliverLoop() {
 	defer close(q.ended)
 	for {
@@ -155,9 +157,9 @@ func (q *notificationQueue) deliverLoop() {
 	}
 }
 
-// dequeue removes and returns the next notification that may be delivered at now. If there is none, note is the zero
-// value, and wait is the time until delayed progress is due; 0 if there is none, or it waits for the end of the call.
-// closed says that the queue is closed.
+// dequeue removes and returns the next notification that may be delivered at the time now. If it has none, note is the
+// zero value, and wait is the time until delayed progress is due. wait is 0 if no progress is delayed, or if it must
+// wait for the end of the call. closed says that the queue is closed.
 func (q *notificationQueue) dequeue(now time.Time) (note notification, wait time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -175,16 +177,16 @@ func (q *notificationQueue) dequeue(now time.Time) (note notification, wait time
 		q.progressDue = now.Add(progressInterval)
 	case len(q.delayed) > 0 && q.progressCount < maxProgress-1:
 		wait = q.progressDue.Sub(now)
-	case q.closed && q.omittedLogs > 0: // no further log message comes that could have the count
+	case q.closed && q.omittedLogs > 0: // no other log message follows that could have the count
 		note.log = &LogMessage{Omitted: q.omittedLogs}
 		q.omittedLogs = 0
 	}
 	return note, wait, q.closed
 }
 
-// closeQueue closes the queue and waits until deliverLoop has ended, so that nothing is delivered afterwards. If
-// deliverRest is set, what is queued or delayed is delivered first. Otherwise closeQueue only waits for a delivery that
-// has begun.
+// closeQueue closes the queue and waits until deliverLoop has ended, so that nothing is delivered after that. With
+// deliverRest, queued and delayed notifications are delivered first. Without it, closeQueue only waits for a delivery
+// that has begun.
 func (q *notificationQueue) closeQueue(deliverRest bool) {
 	q.mu.Lock()
 	q.closed = true
@@ -198,23 +200,23 @@ func (q *notificationQueue) closeQueue(deliverRest bool) {
 	<-q.ended
 }
 
-// LogMessage is one notifications/message during a call.
+// LogMessage is one notifications/message message during a call.
 type LogMessage struct {
-	Level  string // one of the eight of RFC 5424, such as "warning"
-	Logger string // the server's name for the part that logs; "" if it gave none
-	// Data is any JSON value, as received. A value that is too large or too deep is replaced by a string with
-	// its beginning. Data is nil in an additional message at the end of the call that has only Omitted.
+	Level  string // one of the eight levels of RFC 5424, such as "warning"
+	Logger string // the server's name for the component that logs; "" if it gave none
+	// Data is any JSON value, as received. If the value is too large or too deep, Data is a string with its beginning.
+	// Data is nil in an additional message at the end of the call that has only Omitted.
 	Data json.RawMessage
-	// Omitted is how many messages were left out between the message before and this one, because the
-	// reader was too slow or the call had too many.
+	// Omitted is how many messages were left out directly before this one, because the handler was too slow or the
+	// call had too many.
 	Omitted int
 }
 
 const (
-	// logLevel is the least severe level that we ask servers for.
+	// logLevel is the least severe level that answerd asks servers for.
 	logLevel     = "info"
 	metaLogLevel = sdk.MetaKeyLogLevel
-	// unknownLevel replaces a level that MCP does not have.
+	// unknownLevel replaces a level that MCP does not define.
 	unknownLevel = "notice"
 
 	maxLogger  = 256     // bytes of a logger's name
@@ -224,7 +226,7 @@ const (
 // logLevels are the levels of MCP, which are those of RFC 5424.
 var logLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// boundLogData returns the data of a log message as valid UTF-8. It returns null for empty data. Data that is larger
+// boundLogData returns raw, the data of a log message, as valid UTF-8, or null if raw is empty. Data that is larger
 // than maxLogData or deeper than schema.MaxDepth becomes a string with its beginning.
 func boundLogData(raw json.RawMessage) json.RawMessage {
 	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
@@ -239,6 +241,6 @@ func boundLogData(raw json.RawMessage) json.RawMessage {
 	if json.Unmarshal(raw, &s) == nil {
 		begin = s
 	}
-	short, _ := json.Marshal(wire.Truncate(begin, maxLogData) + " […]") // strings always marshal
+	short, _ := json.Marshal(wire.Truncate(begin, maxLogData) + " […]") // cannot fail for a string
 	return short
 }

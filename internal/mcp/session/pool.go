@@ -12,56 +12,56 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// HandshakeTimeout bounds one handshake, which may consist of server/discover (2026-07-28) and then initialize.
+// HandshakeTimeout is the time limit of one handshake, which may consist of server/discover (2026-07-28) and then
+// initialize.
 const HandshakeTimeout = 10 * time.Second
 
-// Options configure a Pool. Its functions, except for Connect, must not wait.
+// Options configure a Pool. The functions, except for Connect, must not block.
 type Options struct {
-	// Life ends all handshakes, requests and subscriptions when it ends.
+	// Life is the server's life. When it ends, all handshakes, requests and subscriptions end.
 	Life   context.Context
 	Logger *slog.Logger
-	// Connect makes a session, such as Connector.Connect. Its context carries the Request of the handshake.
+	// Connect opens a session, as Connector.Connect does. Its context carries the handshake's Request.
 	Connect func(context.Context) (*sdk.ClientSession, error)
-	// HandshakeTimeout bounds one handshake.
+	// HandshakeTimeout is the time limit of one handshake.
 	HandshakeTimeout time.Duration
-	// Tokens sends requests with the token of the principal to whom the sessions belong. If it is nil, the token
-	// of the server is used.
+	// Tokens adds the token of the user to whom the sessions belong. If it is nil, the server's token is used.
 	Tokens transport.Sender
 	// CacheResources gives each session a cache of the resources that were read in it.
 	CacheResources bool
-	// Subscribe keeps the session subscribed to changes of tools and resources.
+	// Subscribe keeps sessions subscribed to changes of tools and resources.
 	Subscribe bool
 	// OverHTTP says that the transport is Streamable HTTP, where notifications outside of requests need a stream.
 	OverHTTP bool
-	// OnConnected is called after each successful handshake, and after the loss of a session that no call has
-	// noticed.
+	// OnConnected is called after each successful handshake, and when the pool itself notices that the session was
+	// lost.
 	OnConnected func()
-	// OnLost is called when the pool notices the loss of the current session, before OnConnected.
+	// OnLost is called when the pool itself notices that the current session was lost, before OnConnected.
 	OnLost func(*transport.Failure)
-	// OnNotification is called with the method of each notification that does not belong to one of our requests.
+	// OnNotification is called with the method of each notification that does not belong to a request of ours.
 	OnNotification func(method string)
 }
 
-// Pool has the one session with a server that all calls share, or all calls of one principal. It makes the handshake
-// when a call needs a session, in the background: however many callers wait, there is one handshake, and a caller who
-// gives up does not cancel it for the rest.
+// Pool has the one session with a server that all calls share, or that all calls of one user share. It performs the
+// handshake when a call needs a session, in the background: all waiting calls share one handshake, and a call that is
+// cancelled does not end it for the others.
 type Pool struct {
 	Options
 
-	mu      sync.Mutex // protects what follows
-	current *Session   // may still be in its handshake; nil until a call needs one, and after a loss
-	losses  int        // sessions lost in a row, of which only the first has lasted longer than transport.MaxBackoff
+	mu      sync.Mutex // protects the fields below
+	current *Session   // nil until a call needs a session, and after a loss; may still be in its handshake
+	losses  int        // sessions lost in a row; only the first may have lasted longer than transport.MaxBackoff
 	retryAt time.Time  // see ReconnectDelay
 	closed  bool
 	work    sync.WaitGroup // counts handshakes, subscriptions, and sessions that are being closed
 }
 
-// New returns a Pool without a session.
+// New returns a Pool that has no session yet.
 func New(o Options) *Pool { return &Pool{Options: o} }
 
-// GetSession returns the current session, or makes a new one, and waits for its handshake. The session can be used only
-// if the failure is nil. If ctx ends before the handshake is over, the handshake continues; the failure then has
-// ErrCredentials in its chain if the handshake was waiting for a token.
+// GetSession returns the current session, or opens a new one, and waits for its handshake. The session is usable only
+// if the failure is nil. If ctx ends during the handshake, GetSession returns, but the handshake continues. If the
+// handshake was waiting for a token, that failure wraps ErrCredentials.
 func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	session := p.currentOrNew()
 	if session == nil {
@@ -71,7 +71,7 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	}
 	select {
 	case <-session.ready:
-		return session, session.failure // nil if the handshake succeeded
+		return session, session.failure // failure is nil if the handshake succeeded
 	case <-ctx.Done():
 		f := &transport.Failure{
 			Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx),
@@ -83,9 +83,9 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	}
 }
 
-// currentOrNew returns the current session. If there is none, or the server's requests cannot be attributed to calls in
-// it any more (transport.Session.Ambiguous), it starts the handshake of a new session and returns that. It returns nil
-// after Close.
+// currentOrNew returns the current session. If the pool has none, or the server's requests can no longer be attributed
+// to calls in it (transport.Session.Ambiguous), it starts the handshake of a new session and returns that one. It
+// returns nil after Close.
 func (p *Pool) currentOrNew() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,8 +96,8 @@ func (p *Pool) currentOrNew() *Session {
 		if !s.conn.Ambiguous() {
 			return s
 		}
-		// The SDK sends the cancellation of an abandoned call after the call has returned. It cannot do so
-		// when the session is closed, so that has to wait.
+		// The SDK sends the cancellation of an abandoned call after the call has returned, and cannot do so once the
+		// session is closed. So closing has to wait.
 		p.retireLocked(s, transport.NotifyTimeout)
 	}
 	session := &Session{ready: make(chan struct{}), pool: p}
@@ -112,9 +112,9 @@ func (p *Pool) currentOrNew() *Session {
 	return session
 }
 
-// makeHandshake makes the handshake of session, starts the goroutines of the session, and closes session.ready. After a
-// failure it calls handshakeFailed. The context of the handshake is not that of a caller, because the SDK keeps its
-// values for the whole session and uses them for the requests that it sends by itself.
+// makeHandshake performs session's handshake, starts session's goroutines, and closes session.ready. After a failure
+// it calls handshakeFailed. The handshake's context is not a call's context, because the SDK keeps its values for the
+// whole session and uses them for the requests that the SDK itself sends.
 func (p *Pool) makeHandshake(session *Session) {
 	request := NewRequest(context.Background(), p.Life, time.Now().Add(p.HandshakeTimeout), session)
 	request.Handshake = true
@@ -126,7 +126,7 @@ func (p *Pool) makeHandshake(session *Session) {
 		p.handshakeFailed(session, request, handshakeFailure(request, err))
 		return
 	}
-	// request.Finish ends the context of the handshake, with which the SDK's session does not end.
+	// request.Finish ends the handshake's context, but not the SDK's session.
 	session.cs, session.connectedAt = cs, time.Now()
 	request.Finish()
 	session.setLogLevel()
@@ -136,11 +136,12 @@ func (p *Pool) makeHandshake(session *Session) {
 	if p.Subscribe {
 		p.work.Go(func() { session.subscribeChanges(ctx) })
 	}
-	close(session.ready) // after p.work has counted all goroutines, since Close may follow
+	close(session.ready) // after p.work has counted all goroutines, because Close may follow
 	p.OnConnected()
 }
 
-// handshakeFailure returns the reason why the handshake of request failed. err is the error of Options.Connect.
+// handshakeFailure returns the reason why a handshake failed. request is the handshake's Request, and err the error of
+// Options.Connect.
 func handshakeFailure(request *Request, err error) *transport.Failure {
 	failure, ok := errors.AsType[*transport.Failure](err)
 	switch {
@@ -150,15 +151,15 @@ func handshakeFailure(request *Request, err error) *transport.Failure {
 	default:
 		failure = transport.BadReply("the handshake failed", err)
 	}
-	// There was no session yet that could be lost, so the reason is what ended the connection.
+	// No session could be lost yet, so the reason is what ended the connection.
 	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok && failure.Lost {
 		failure = cause
 	}
 	return failure
 }
 
-// handshakeFailed ends the handshake request of session, which failed or panicked. GetSession returns failure to the
-// callers who wait for session, and makes a new session for the next caller.
+// handshakeFailed ends the handshake of session, whose Request is request and which failed or panicked. GetSession
+// then returns failure to the calls that wait for session, and opens a new session for the next call.
 func (p *Pool) handshakeFailed(session *Session, request *Request, failure *transport.Failure) {
 	if isClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
 		p.handleLoss(session, failure)
@@ -178,8 +179,8 @@ func (p *Pool) handshakeFailed(session *Session, request *Request, failure *tran
 	close(session.ready)
 }
 
-// waitForEnd waits for the end of a session and calls handleLoss. Over HTTP a session ends only when the pool closes
-// it. With other transports, a child process may exit or a connection may break at any time.
+// waitForEnd waits until s has ended and calls handleLoss. Over HTTP a session ends only when the pool closes it. With
+// other transports, a child process may exit or a connection may break at any time.
 func (p *Pool) waitForEnd(s *Session) {
 	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) })
 	err := s.cs.Wait()
@@ -190,8 +191,9 @@ func (p *Pool) waitForEnd(s *Session) {
 	p.handleLoss(s, f)
 }
 
-// handleLoss drops a session that was lost, and calls OnLost and OnConnected so that the supervisor makes a new one. It
-// does nothing if the session is not the current one: then the pool has closed it, or a call has noticed the loss.
+// handleLoss drops s, which was lost because of f. It calls OnLost, and then OnConnected so that the supervisor opens
+// a new session. If s is not the current session, the pool has closed it or a call has noticed the loss, and
+// handleLoss does nothing.
 func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	if !p.DropSession(s) {
 		return
@@ -200,9 +202,9 @@ func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	p.OnConnected()
 }
 
-// DropSession removes a session that was lost from the pool, if it is still the current one, and closes it when its
-// calls have ended. It returns false, and does nothing, if the session was not current, because another caller has
-// dropped it already, or if the pool is closed.
+// DropSession removes session, which was lost, from the pool and closes it when its calls have ended. It returns false
+// and does nothing if session is no longer the current one, because another goroutine has dropped it, or if the pool
+// is closed.
 //
 // It also sets ReconnectDelay, which grows with each session in a row that is lost within transport.MaxBackoff of its
 // handshake.
@@ -222,8 +224,8 @@ func (p *Pool) DropSession(session *Session) bool {
 	return true
 }
 
-// retireLocked removes s, the current session, from the pool, ends its subscriptions, and closes it in the background:
-// after delay, and when its calls have ended.
+// retireLocked removes s, the current session, from the pool and ends its subscriptions. It closes s in the
+// background, after delay and when its calls have ended. p.mu must be held.
 func (p *Pool) retireLocked(s *Session, delay time.Duration) {
 	p.current = nil
 	s.stopSubscribing()
@@ -233,13 +235,13 @@ func (p *Pool) retireLocked(s *Session, delay time.Duration) {
 	})
 }
 
-// closeClientSession closes cs, which waits for its calls. It recovers from a panic.
+// closeClientSession closes cs and waits for its calls. It recovers from a panic.
 func (p *Pool) closeClientSession(cs *sdk.ClientSession) {
 	defer transport.Recover(p.Logger, func(*transport.Failure) {})
 	_ = cs.Close()
 }
 
-// isClosed reports whether ch is closed.
+// isClosed reports whether ch, on which no value is ever sent, is closed.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -249,8 +251,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// ReconnectDelay returns how long the supervisor must wait before it makes a session after a loss. waiting is false if
-// it need not wait. Calls do not wait: GetSession makes a session at once.
+// ReconnectDelay returns how long the supervisor must wait before it opens a session after a loss. If it need not
+// wait, waiting is false. Calls do not wait, because GetSession opens a session at once.
 func (p *Pool) ReconnectDelay() (remaining time.Duration, waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +260,7 @@ func (p *Pool) ReconnectDelay() (remaining time.Duration, waiting bool) {
 	return remaining, p.current == nil && remaining > 0
 }
 
-// CurrentSession returns the current session, which may still be in its handshake; nil if there is none.
+// CurrentSession returns the current session, which may still be in its handshake, or nil if the pool has none.
 func (p *Pool) CurrentSession() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +268,7 @@ func (p *Pool) CurrentSession() *Session {
 }
 
 // Close closes the current session and waits for all goroutines of the pool. Options.Life must have ended, so that no
-// call is in flight.
+// call is in flight. The error is that of closing the session.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// methodAcknowledged is the notification with the subscriptions that the server accepted.
+// methodAcknowledged is the notification that lists the subscriptions which the server has accepted.
 const methodAcknowledged = "notifications/subscriptions/acknowledged"
 
 // Bounds of a session's cache of resources.
@@ -16,35 +16,35 @@ const (
 	maxCacheEntries = 64      // results
 	maxCacheBytes   = 8 << 20 // bytes of all results
 	maxEntryBytes   = 1 << 20 // bytes of one result; larger results are not cached
-	// maxSubscriptions bounds the resources to which a session subscribes. They are subscribed to in the
-	// order in which they were listed or read.
+	// maxSubscriptions is how many resources a session subscribes to: the first ones that were listed or read.
 	maxSubscriptions = 128
 )
 
-// resourceCache caches the results of resources/read in one session while they are known to be current: until their
-// ttlMs has passed (2026-07-28), or while the session is subscribed to the resource and no notification of a change has
-// come. It also has the resources to which the session subscribes. A new session has a new cache, because subscriptions
-// end with the session.
+// resourceCache caches a session's results of resources/read while they are known to be current: until their ttlMs has
+// passed (2026-07-28), or while the session is subscribed to the resource and no change was notified. It also lists
+// the resources to which the session subscribes. Each session has its own cache, because subscriptions end with the
+// session.
 type resourceCache struct {
 	wake chan struct{} // of capacity 1: wakes the goroutine that subscribes to the resources in wanted
 
-	mu         sync.Mutex // protects what follows
+	mu         sync.Mutex // protects the fields below
 	entries    map[cacheKey]cacheEntry
 	size       int             // bytes of all entries
-	wanted     []string        // URIs to subscribe to, in the order of wantSubscription
+	wanted     []string        // URIs to subscribe to, in the order of the calls of wantSubscription
 	subscribed map[string]bool // URIs whose subscription the server confirmed
-	listening  bool            // notifications outside of requests reach us
-	// version counts changes of resources and of subscriptions. It detects reads during which there was one.
+	listening  bool            // notifications outside of requests are received
+	// version counts changes of resources and of subscriptions, so that store notices a change during a read.
 	version int
 }
 
-// cacheKey identifies a result. scope is ResourceRead.Scope as JSON, because the result may depend on it.
+// cacheKey identifies a result. scope is ResourceRead.Scope as JSON, because the content may depend on it.
 type cacheKey struct{ uri, scope string }
 
+// cacheEntry is a cached result, with what isCurrentLocked needs to know about its age.
 type cacheEntry struct {
 	raw     json.RawMessage
-	expires time.Time // when the ttlMs has passed; zero if there was none
-	watched bool      // every notification about the resource since the read would have reached us
+	expires time.Time // when the ttlMs has passed; zero if the server sent none
+	watched bool      // no notification about the resource can have been missed since the read
 }
 
 // newResourceCache returns an empty cache.
@@ -52,7 +52,7 @@ func newResourceCache() *resourceCache {
 	return &resourceCache{wake: make(chan struct{}, 1), entries: map[cacheKey]cacheEntry{}, subscribed: map[string]bool{}}
 }
 
-// newCacheKey returns the key for the resource uri and a ResourceRead.Scope.
+// newCacheKey returns the key for a read of uri with the given ResourceRead.Scope.
 func newCacheKey(uri string, scope map[string]string) cacheKey {
 	k := cacheKey{uri: uri}
 	if len(scope) > 0 {
@@ -62,7 +62,7 @@ func newCacheKey(uri string, scope map[string]string) cacheKey {
 	return k
 }
 
-// lookup returns the cached result for k if it is current, else nil. version is the argument for store.
+// lookup returns the cached result for k if it is current, otherwise nil. Pass version to store after the read.
 func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,15 +74,15 @@ func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
 	return e.raw, c.version
 }
 
-// isCurrentLocked reports whether e, the result for uri, may be used: its ttlMs has not passed, or a notification would
-// have come if the resource had changed.
+// isCurrentLocked reports whether e, the result for uri, may be used: its ttlMs has not passed, or a change of the
+// resource would have been notified. c.mu must be held.
 func (c *resourceCache) isCurrentLocked(uri string, e cacheEntry) bool {
 	isWatched := e.watched && c.listening && c.subscribed[uri]
 	return isWatched || time.Now().Before(e.expires)
 }
 
-// store caches raw, the result of a read for key. version is that of the lookup before the read. store does nothing if
-// raw may be outdated, because c.version has changed since, or if raw is too large or would not be current.
+// store caches raw, the result of a read for key. version is what lookup returned before the read. store does not
+// cache raw if a change has happened since then, if raw is too large, or if raw would not be current.
 func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Duration, version int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Durati
 	if c.version != version || len(raw) > maxEntryBytes || !c.isCurrentLocked(key.uri, entry) {
 		return
 	}
-	for old := range c.entries { // removes random entries; results that are read often are soon stored again
+	for old := range c.entries { // in random order; results that are read often are soon stored again
 		if len(c.entries) < maxCacheEntries && c.size+len(raw) <= maxCacheBytes {
 			break
 		}
@@ -104,13 +104,14 @@ func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Durati
 	c.size += len(raw)
 }
 
+// removeLocked removes the result for k, if one is cached. c.mu must be held.
 func (c *resourceCache) removeLocked(k cacheKey) {
 	c.size -= len(c.entries[k].raw)
 	delete(c.entries, k)
 }
 
-// wantSubscription adds a resource to those to which the session subscribes, and wakes the goroutine that subscribes.
-// It does nothing if the resource was added before, or if there are maxSubscriptions.
+// wantSubscription adds uri to the resources to subscribe to, and wakes the goroutine that subscribes. It does nothing
+// if uri was already added, or if there are already maxSubscriptions.
 func (c *resourceCache) wantSubscription(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,8 +132,8 @@ func (c *resourceCache) wantedFrom(n int) []string {
 	return c.wanted[n:len(c.wanted):len(c.wanted)]
 }
 
-// setSubscribed records that the server has confirmed the subscriptions to uris. It changes c.version, because changes
-// before the subscription were not notified: the result of a read that began before it is not cached.
+// setSubscribed records that the server has confirmed the subscriptions to uris. It increments c.version, because
+// changes before the subscription were not notified: the result of a read that is in progress must not be cached.
 func (c *resourceCache) setSubscribed(uris ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,15 +143,16 @@ func (c *resourceCache) setSubscribed(uris ...string) {
 	}
 }
 
-// clearSubscribed records that the session is subscribed to no resource.
+// clearSubscribed records that the session is not subscribed to any resource.
 func (c *resourceCache) clearSubscribed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.subscribed)
 }
 
-// setListening records whether notifications about resources reach us. At each change, a notification may have been
-// missed, so it removes the entries that depend on notifications. Entries with a ttlMs are kept until that has passed.
+// setListening records whether notifications about resources are received. A notification may have been missed around
+// each change of that, so setListening removes the entries that depend on notifications. It keeps entries whose ttlMs
+// has not passed, until it has.
 func (c *resourceCache) setListening(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +169,7 @@ func (c *resourceCache) setListening(on bool) {
 	}
 }
 
-// handleNotification updates the cache if the notification of the server is about resources or subscriptions.
+// handleNotification updates the cache if a notification of the server is about resources or subscriptions.
 func (c *resourceCache) handleNotification(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/resources/updated":
@@ -186,14 +188,14 @@ func (c *resourceCache) handleNotification(method string, params json.RawMessage
 			} `json:"notifications"`
 		}
 		_ = json.Unmarshal(params, &p) // after an error, no subscription is confirmed
-		c.clearSubscribed()            // the subscriptions of the stream before have ended with it
+		c.clearSubscribed()            // the previous stream's subscriptions ended with it
 		c.setSubscribed(p.Notifications.URIs...)
 	}
 }
 
-// invalidate removes the results that a change of the resource uri may have changed; "" stands for all resources. A
+// invalidate removes the results that may be outdated after a change of the resource uri; "" means all resources. A
 // resource and its parts have URIs with a common prefix, and an update may have the URI of a part (2025-11-25
-// server/resources). So results whose URI is a prefix of uri, or begins with uri, are removed.
+// server/resources). So invalidate removes results whose URI is a prefix of uri or begins with uri.
 func (c *resourceCache) invalidate(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxResources bounds each of the two lists of a server's resources: those with a URI, and
-// those with a URI template.
+// maxResources is the maximum length of each of the two lists of a server's resources: those with a URI, and those
+// with a URI template.
 const maxResources = 256
 
-// Resource is a resource of a server, or a template of resources: either URI or Template is set.
+// Resource is a server's resource, or a template for resources. Either URI or Template is set.
 type Resource struct {
 	URI         string `json:"uri"`
 	Template    string `json:"uriTemplate"`
@@ -31,19 +31,19 @@ func (r *Resource) Address() string {
 	return r.URI
 }
 
-// ListResources returns the server's resources and templates for whose address allowed returns true. It has the session
-// subscribe to changes of these resources. At most maxResources of each kind are listed. The pool must have
-// CacheResources.
+// ListResources returns the server's resources and templates for whose address allowed returns true. It looks at no
+// more than maxResources of each kind. It makes the session subscribe to changes of the returned resources, but not of
+// templates. The pool must have CacheResources.
 func (s *Session) ListResources(deadline time.Time, allowed func(address string) bool) ([]Resource, *transport.Failure) {
-	ctx := context.Background() // not that of a caller, because the list is for all callers
+	ctx := context.Background() // not a call's context, because the list is for all calls
 	getResources := func(cursor string) (json.RawMessage, *transport.Failure) {
 		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
-			return ask(request, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
+			return callMethod(request, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
 		})
 	}
 	getTemplates := func(cursor string) (json.RawMessage, *transport.Failure) {
 		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
-			return ask(request, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
+			return callMethod(request, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
 		})
 	}
 	listed, failure := CollectPages("resources", maxResources, getResources)
@@ -71,14 +71,14 @@ func (s *Session) ListResources(deadline time.Time, allowed func(address string)
 // ResourceRead is one read of a resource in a session.
 type ResourceRead struct {
 	URI   string
-	Scope map[string]string // what else the result depends on: a cached result is used only for the same Scope
+	Scope map[string]string // what else the content depends on: a cached result is used only for the same Scope
 	Meta  sdk.Meta          // not nil; ReadResource writes to it
 	Handlers
 }
 
-// ReadResource returns the result of resources/read as received. If the session has a cached result that is current, it
-// sends nothing. Otherwise it sends request, as CallTool does, and caches the result. The pool must have
-// CacheResources.
+// ReadResource returns the result of resources/read as received. If the session's cache has a current result, it sends
+// nothing. Otherwise it sends request, as CallTool does, and caches the result. If the user must answer first
+// (Handlers.Suspend), the result is nil and request.InputRequired is set. The pool must have CacheResources.
 func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMessage, *transport.Failure) {
 	return s.withHandlers(request, read.Handlers, read.Meta, func() (json.RawMessage, *transport.Failure) {
 		key := newCacheKey(read.URI, read.Scope)
@@ -88,7 +88,7 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 		}
 		sendRead := func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			params := &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: answers, RequestState: state}
-			return ask(request, methodRead, params)
+			return callMethod(request, methodRead, params)
 		}
 		raw, f := request.answerInputs(read.Handlers, sendRead)
 		if f != nil || request.InputRequired != nil {
@@ -97,7 +97,7 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 		var header resultHeader
 		if json.Unmarshal(raw, &header) == nil && header.isComplete() {
 			s.resources.wantSubscription(read.URI)
-			if !request.serverAsked.Load() { // else the result may depend on the answers of this caller
+			if !request.serverAsked.Load() { // otherwise the result may depend on this user's answers
 				s.resources.store(key, raw, s.ttl(&header), version)
 			}
 		}

@@ -14,26 +14,27 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Request is one of our requests in a session, with the server's notifications and requests during it. It sends several
-// messages if its results are input_required. A handshake and each of its messages has a Request, too.
+// Request is one request to the server in a session, with the notifications and requests that the server sends during
+// it. It sends several messages if its results are input_required. A handshake has a Request too, and so does each of
+// its messages.
 type Request struct {
 	transport.RoundTrip
-	// InputRequired is set if the request ended because a person has to answer first (Handlers.Suspend).
-	InputRequired  *content.InputRequired
-	session        *Session
-	notifications  *notificationQueue // nil if the caller reads neither progress nor log messages
-	wantsLog       bool               // the caller reads log messages
-	serverRequests *serverRequests    // answers the server's requests; nil declines them
-	serverAsked    atomic.Bool        // a request of the server was attributed to this request
+	// InputRequired is set if the request ended because the user has to answer first (Handlers.Suspend).
+	InputRequired *content.InputRequired
+	session       *Session
+	notifications *notificationQueue // nil if neither progress nor log messages are handled
+	wantsLog      bool               // log messages are handled
+	answerer      *requestAnswerer   // answers the server's requests; nil declines them
+	serverAsked   atomic.Bool        // a request of the server was attributed to this request
 
-	// The following fields are used by a handshake only.
+	// Only a handshake uses the following fields.
 
-	discoverTimeout time.Duration // for the answer to server/discover
+	discoverTimeout time.Duration // time limit for the answer to server/discover
 	discoverBusy    bool          // the server was too busy for server/discover
 }
 
-// NewRequest returns a request in s. Its context has the values of ctx and ends with ctx, with life, and at deadline. s
-// may be nil for CallTool and ReadResource, which set their session. The caller must call Finish.
+// NewRequest returns a Request in s. Its context has the values of ctx, and ends with ctx, with life, and at deadline.
+// s may be nil for CallTool and ReadResource, which set the session. Finish must be called.
 func NewRequest(ctx, life context.Context, deadline time.Time, s *Session) *Request {
 	request := &Request{}
 	request.Owner = request
@@ -42,19 +43,19 @@ func NewRequest(ctx, life context.Context, deadline time.Time, s *Session) *Requ
 	return request
 }
 
-// useSession sets the session in which the request is sent. A nil s changes nothing.
+// useSession sets the session in which the request is sent. It does nothing if s is nil.
 func (request *Request) useSession(s *Session) {
 	if s != nil {
 		request.session, request.Session = s, &s.conn
 	}
 }
 
-// requestOf returns the Request that ctx carries; nil if there is none. Every context that the SDK gets carries one.
+// requestOf returns the Request in ctx, or nil if ctx has none. Every context that the SDK gets must have one.
 func requestOf(ctx context.Context) *Request {
 	return requestOfRoundTrip(transport.RoundTripOf(ctx))
 }
 
-// requestOfRoundTrip returns the Request that owns r; nil if there is none. r may be nil.
+// requestOfRoundTrip returns the Request that owns r, or nil if r is nil or has no such owner.
 func requestOfRoundTrip(r *transport.RoundTrip) *Request {
 	if r == nil {
 		return nil
@@ -63,7 +64,7 @@ func requestOfRoundTrip(r *transport.RoundTrip) *Request {
 	return request
 }
 
-// Finish removes the server's requests that were not handled, and finishes the RoundTrip.
+// Finish removes the server's requests that were not handled from the session's registry, and finishes the RoundTrip.
 func (request *Request) Finish() {
 	if request.serverAsked.Load() {
 		request.session.requests.removeRequestsOf(&request.RoundTrip)
@@ -71,7 +72,7 @@ func (request *Request) Finish() {
 	request.RoundTrip.Finish()
 }
 
-// connectionHandlers returns the functions that the connection of the session calls for messages of the server.
+// connectionHandlers returns the functions that session's connection calls for messages of the server.
 func connectionHandlers(session *Session) transport.Handlers {
 	return transport.Handlers{
 		Protocol: session.protocolIfReady,
@@ -86,29 +87,28 @@ func connectionHandlers(session *Session) transport.Handlers {
 	}
 }
 
-// tagRequest returns m, a request of the server during request, with a tag for our handlers (requestRegistry). request
-// is nil if m cannot be attributed to one of our requests. resumeAnswer is the person's answer of Handlers.Resume; nil
-// if there is none.
+// tagRequest returns m, a request that the server sent during request, with a tag for answerd's handlers
+// (requestRegistry). request is nil if m cannot be attributed to a request. resumeAnswer is the user's answer from
+// Handlers.Resume, or nil.
 func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, resumeAnswer *ElicitationResult) *jsonrpc.Request {
 	if request == nil {
 		return s.requests.tag(m, serverRequest{})
 	}
 	request.serverAsked.Store(true)
 	return s.requests.tag(m, serverRequest{
-		call: &request.RoundTrip, requests: request.serverRequests, resumeAnswer: resumeAnswer,
+		call: &request.RoundTrip, answerer: request.answerer, resumeAnswer: resumeAnswer,
 	})
 }
 
-// queueProgress queues a progress notification if the caller reads progress. message is the text of the notification.
-// It does not wait.
+// queueProgress queues message, the text of a progress notification, if progress is handled. It does not block.
 func (request *Request) queueProgress(message json.RawMessage) {
 	if request.notifications != nil && request.ProgressToken != "" {
 		request.notifications.enqueueProgress(message)
 	}
 }
 
-// decodeProgress decodes the text of a progress notification. ok is false if message does not decode, or has the token
-// of another request.
+// decodeProgress decodes message, the text of a progress notification. ok is false if message does not decode, or has
+// another request's token.
 func (request *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) {
 	var m struct {
 		Params struct {
@@ -125,16 +125,15 @@ func (request *Request) decodeProgress(message json.RawMessage) (_ Progress, ok 
 	return Progress{Progress: m.Params.Progress, Total: m.Params.Total, Message: text}, true
 }
 
-// queueLog queues a log message if the caller reads log messages. message is the text of the notification. It does not
-// wait.
+// queueLog queues message, the text of a log notification, if log messages are handled. It does not block.
 func (request *Request) queueLog(message json.RawMessage) {
 	if request.notifications != nil && request.wantsLog {
 		request.notifications.enqueueLog(func() *LogMessage { return decodeLog(message) })
 	}
 }
 
-// decodeLog decodes the text of a log message; nil if it does not decode. Level, Logger and Data are brought within
-// their bounds.
+// decodeLog decodes message, the text of a log notification. It returns nil if message does not decode. It replaces an
+// unknown Level, and cuts Logger and Data that are too long.
 func decodeLog(message json.RawMessage) *LogMessage {
 	var m struct {
 		Params *struct {

@@ -9,11 +9,11 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Sampling is a server's request to a language model. It has only text.
+// Sampling is a server's request to a language model. It contains only text.
 type Sampling struct {
 	System    string // system prompt; may be empty
 	Messages  []SamplingMessage
-	MaxTokens int64 // of the answer: the server's value, at most 4096
+	MaxTokens int64 // of the answer; the server's value, at most maxSampleTokens
 }
 
 // SamplingMessage is one message of the conversation that the server wants answered.
@@ -26,13 +26,13 @@ type SamplingMessage struct {
 type Sample struct {
 	Text  string
 	Model string
-	Cut   bool // ended at MaxTokens
+	Cut   bool // the answer ended at MaxTokens
 }
 
-// ErrRefused is what Handlers.Sample returns to refuse a request, such as one beyond the budget of the run.
+// ErrRefused is returned by Handlers.Sample for a request that it refuses, for example because of the run's budget.
 var ErrRefused = errors.New("refused")
 
-// Bounds of one request.
+// Bounds of one sampling request.
 const (
 	maxSampleTokens   = 4096
 	maxSampleMessages = 64
@@ -42,8 +42,8 @@ const (
 	codeRefused = -1
 )
 
-// decodeSampling returns the sampling request in p, with at most maxSampleTokens. The error, which the server gets,
-// says why the request is not allowed, such as for tools, or content other than text.
+// decodeSampling converts p to a Sampling, whose MaxTokens is at most maxSampleTokens. The error says why the request
+// is not allowed, for example because it has tools or content other than text. It is sent to the server.
 func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 	sampling := Sampling{
 		System:    strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"),
@@ -72,8 +72,8 @@ func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 	return sampling, nil
 }
 
-// decodeSamplingMessage returns the message m, with its texts on lines of their own. The error, which the server gets,
-// says why the message is not allowed.
+// decodeSamplingMessage converts m to a SamplingMessage, with a line break between m's texts. The error says why m is
+// not allowed, and is sent to the server.
 func decodeSamplingMessage(m *sdk.SamplingMessageV2) (SamplingMessage, error) {
 	hasRole := m != nil && (m.Role == "user" || m.Role == "assistant")
 	if !hasRole {

@@ -22,33 +22,35 @@ const (
 	methodPrompt = "prompts/get"
 	methodRead   = "resources/read"
 
-	// tagKey is the member of _meta in the params of a server's request that has the tag of the request
-	// (requestRegistry). A value that the server wrote there is overwritten.
+	// tagKey is the member of params._meta in a server's request that has the request's tag (requestRegistry). A value
+	// that the server has set there is overwritten.
 	tagKey = "answerd/request"
 
-	maxOpenRequests  = 8  // requests of a server within one call that are answered at a time
-	maxTotalRequests = 32 // requests of a server within one call
+	maxOpenRequests  = 8  // requests of a server that are answered at the same time, per call
+	maxTotalRequests = 32 // requests of a server that are answered, per call
 )
 
-// requestRegistry has the requests of a session's server between the connection, which knows to which call a request
-// belongs, and our handlers. The SDK calls a handler with the context of the handshake and the params of the request.
-// So the connection registers the request under a tag and adds the tag to the params (tagKey). The zero value works.
+// requestRegistry passes the requests of a session's server from the connection to answerd's handlers. Only the
+// connection knows to which call a request belongs: the SDK calls a handler with the handshake's context and the
+// request's params. So the connection registers the request under a tag and adds the tag to the params (tagKey). The
+// zero value is ready to use.
 type requestRegistry struct {
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // protects the fields below
 	lastTag int64
 	open    map[string]serverRequest // by tag
 }
 
-// serverRequest is one request of a server within one of our calls.
+// serverRequest is one request that a server sends during a call.
 type serverRequest struct {
 	call         *transport.RoundTrip
-	requests     *serverRequests    // of the call; nil declines the request
-	resumeAnswer *ElicitationResult // the person's answer of Handlers.Resume; nil if the person must be asked
-	params       json.RawMessage    // as received: the SDK's types lose the order of fields
+	answerer     *requestAnswerer   // the call's; nil declines the request
+	resumeAnswer *ElicitationResult // the user's answer from Handlers.Resume; nil if the user must be asked
+	params       json.RawMessage    // as received, because the SDK's types lose the order of fields
 }
 
-// requestedSchema returns the requested schema of an elicitation as received, because a person fills in a form in the
-// order of its fields. Without it, the result is decoded, the schema in the SDK's types, which has lost the order.
+// requestedSchema returns an elicitation's requested schema as received, because the user fills in the form in the
+// order of its fields. If r.params has no such schema, requestedSchema returns decoded, the schema in the SDK's type,
+// which has lost that order.
 func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	var p struct {
 		Schema json.RawMessage `json:"requestedSchema"`
@@ -56,11 +58,11 @@ func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	if json.Unmarshal(r.params, &p) == nil && p.Schema != nil {
 		return p.Schema
 	}
-	raw, _ := json.Marshal(decoded) // cannot fail, since it was decoded from JSON
+	raw, _ := json.Marshal(decoded) // cannot fail, because it was decoded from JSON
 	return raw
 }
 
-// register adds request and returns its tag. claim or removeRequestsOf removes it.
+// register adds request and returns its tag. claim and removeRequestsOf remove it.
 func (g *requestRegistry) register(request serverRequest) (tag string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,7 +75,7 @@ func (g *requestRegistry) register(request serverRequest) (tag string) {
 	return tag
 }
 
-// claim removes the request with that tag and returns it. It returns the zero value if there is no such request.
+// claim removes the request with this tag and returns it. It returns the zero value if no request has the tag.
 func (g *requestRegistry) claim(tag string) serverRequest {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +84,7 @@ func (g *requestRegistry) claim(tag string) serverRequest {
 	return r
 }
 
-// removeRequestsOf removes the requests of call for which the SDK has not called a handler.
+// removeRequestsOf removes those requests of call for which the SDK has not called a handler.
 func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,8 +95,8 @@ func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 	}
 }
 
-// tag registers request, to which msg belongs, and returns a copy of msg with the tag. If request has no call, it is
-// not registered, and the tag is empty. Messages of methods without a handler are returned unchanged.
+// tag registers request, which describes msg, and returns a copy of msg with the tag. If request has no call, tag does
+// not register it, and the copy has an empty tag. If no handler exists for msg's method, tag returns msg unchanged.
 func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *jsonrpc.Request {
 	if msg.Method != methodElicit && msg.Method != methodSample {
 		return msg
@@ -111,8 +113,8 @@ func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *json
 		request.params = msg.Params
 		tag = g.register(request)
 	}
-	// The SDK does not get the form: it would refuse forms that servers do send, and round large integers.
-	// decodeElicitation checks the form.
+	// Hide the form from the SDK, which would refuse forms that servers do send, and round large integers.
+	// decodeElicitation checks the form instead.
 	delete(params, "requestedSchema")
 	// These cannot fail, because all values were decoded from JSON.
 	meta[tagKey], _ = json.Marshal(tag)
@@ -122,53 +124,54 @@ func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *json
 	return &tagged
 }
 
-// Handlers are the functions with which a caller handles the server's messages during a call. Each may be nil.
-// OnProgress and OnLog are called one at a time, Elicit and Sample concurrently.
+// Handlers are the functions that handle the server's messages during a call. Each may be nil. OnProgress and OnLog
+// are never called at the same time; Elicit and Sample may be called concurrently.
 type Handlers struct {
 	OnProgress func(Progress)
 	OnLog      func(LogMessage)
-	// Elicit asks a person. The request is declined if Elicit is nil, and cancelled after an error.
+	// Elicit asks the user. If Elicit is nil, the request is declined; if it returns an error, the request is
+	// cancelled.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
-	// Sample asks a model. The request is refused if Sample is nil.
+	// Sample asks a model. If Sample is nil, the request is refused.
 	Sample func(context.Context, Sampling) (Sample, error)
-	// OnQuestion is called before Elicit, unless another question is open. It must be set if Elicit is, and must
-	// not wait.
+	// OnQuestion is called before Elicit, unless the user is already being asked another question. It must be set if
+	// Elicit is set, and must not block.
 	OnQuestion func()
-	// Suspend ends the request when its result is input_required and asks a person (2026-07-28), so that no
-	// goroutine waits for the person. Elicit is not called. Request.InputRequired has the questions, and the
-	// caller sends the request again with Resume.
+	// Suspend ends the request if its result is input_required and asks the user something (2026-07-28), so that no
+	// goroutine waits for the user. Elicit is then not called. Request.InputRequired has the questions; to continue,
+	// send the request again with Resume.
 	Suspend bool
 	Resume  *Resumption
 }
 
-// serverRequests answers the requests of a server during one call, within bounds. It is nil if the caller has no
-// handlers for them.
-type serverRequests struct {
+// requestAnswerer answers the requests that a server sends during one call, within bounds. It is nil if the call has
+// no handlers for them.
+type requestAnswerer struct {
 	Handlers
 	call *transport.RoundTrip
 
-	mu        sync.Mutex // protects what follows
-	total     int        // requests so far
-	open      int        // requests that are being answered
-	questions int        // requests that a person is being asked to answer
+	mu        sync.Mutex // protects the fields below
+	total     int        // requests answered so far
+	open      int        // requests being answered
+	questions int        // requests that the user is being asked to answer
 	closed    bool
-	cancels   map[int]context.CancelFunc // of the open requests, by their number
+	cancels   map[int]context.CancelFunc // of the open requests, by their ids
 	answering sync.WaitGroup             // counts the open requests
 }
 
-// newServerRequests returns the serverRequests of a call; nil if handlers h can answer no requests.
-func newServerRequests(call *transport.RoundTrip, h Handlers) *serverRequests {
+// newRequestAnswerer returns the requestAnswerer of a call; nil if h has neither Elicit nor Sample.
+func newRequestAnswerer(call *transport.RoundTrip, h Handlers) *requestAnswerer {
 	if h.Elicit == nil && h.Sample == nil {
 		return nil
 	}
-	return &serverRequests{Handlers: h, call: call, cancels: map[int]context.CancelFunc{}}
+	return &requestAnswerer{Handlers: h, call: call, cancels: map[int]context.CancelFunc{}}
 }
 
-// beginAnswer begins the answer to one request, and returns the context for it. ctx is that of the SDK, which ends when
-// the server cancels the request, or with the session; the returned context also ends with the call. person says that a
-// person is asked: this stops the timer of the call until no person is asked any more. If ok is true, the caller must
-// call done. ok is false if the bounds are reached or the call has ended.
-func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ context.Context, done func(), ok bool) {
+// beginAnswer begins the answer to one request, and returns a context for it. ctx is the SDK's context, which ends
+// when the server cancels the request, or with the session; the returned context also ends with the call. asksUser
+// says that the user will be asked. The call's timer is paused until the user is asked nothing more. If ok is true,
+// done must be called. ok is false if too many requests were sent or are open, or if the call has ended.
+func (r *requestAnswerer) beginAnswer(ctx context.Context, asksUser bool) (_ context.Context, done func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.open == maxOpenRequests || r.total == maxTotalRequests {
@@ -178,10 +181,10 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	r.open++
 	r.answering.Add(1)
 	id := r.total
-	answerCtx, cancel := context.WithCancel(r.call.Context()) // with its values, such as the trace
+	answerCtx, cancel := context.WithCancel(r.call.Context()) // with the call's values, such as the trace
 	unlink := context.AfterFunc(ctx, cancel)
 	r.cancels[id] = cancel
-	if person {
+	if asksUser {
 		r.questions++
 		if r.questions == 1 {
 			r.call.PauseTimer()
@@ -191,18 +194,18 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	return answerCtx, func() {
 		unlink()
 		cancel()
-		r.endAnswer(id, person)
+		r.endAnswer(id, asksUser)
 	}, true
 }
 
-// endAnswer ends the answer to the request with the number id, for done of beginAnswer. After the last question to a
-// person, it resumes the timer of the call.
-func (r *serverRequests) endAnswer(id int, person bool) {
+// endAnswer ends the answer to the request with the number id. When the last question to the user has ended, it
+// resumes the call's timer. beginAnswer's done calls it.
+func (r *requestAnswerer) endAnswer(id int, asksUser bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.cancels, id)
 	r.open--
-	if person {
+	if asksUser {
 		r.questions--
 		if r.questions == 0 {
 			r.call.ResumeTimer()
@@ -211,9 +214,9 @@ func (r *serverRequests) endAnswer(id int, person bool) {
 	r.answering.Done()
 }
 
-// cancelAndWait cancels the contexts of the open requests and waits until their handlers have returned. Afterwards
+// cancelAndWait cancels the contexts of the open requests and waits until their handlers have returned. From then on,
 // beginAnswer returns false. r may be nil.
-func (r *serverRequests) cancelAndWait() {
+func (r *requestAnswerer) cancelAndWait() {
 	if r == nil {
 		return
 	}
@@ -226,8 +229,8 @@ func (r *serverRequests) cancelAndWait() {
 	r.answering.Wait()
 }
 
-// Resumption continues a request that ended with Request.InputRequired, because of Handlers.Suspend.
+// Resumption continues a request that ended with Request.InputRequired because of Handlers.Suspend.
 type Resumption struct {
-	Required *content.InputRequired       // that of Request.InputRequired
-	Answers  map[string]ElicitationResult // the person's answers, by the keys of Required.Requests
+	Required *content.InputRequired       // the value of Request.InputRequired
+	Answers  map[string]ElicitationResult // the user's answers, by the keys of Required.Requests
 }

@@ -1,25 +1,25 @@
-// Package session keeps one session with an MCP server usable: it makes the session, makes it again
-// after a loss, sends requests in it, keeps it subscribed to changes, and answers what the server
-// asks. The go-sdk speaks the protocol; package transport carries the messages.
+// Package session keeps one session with an MCP server usable: it opens the session, opens a new one after a loss,
+// sends requests in it, keeps it subscribed to changes, and answers the server's requests. The go-sdk implements the
+// protocol, and package transport the connections.
 //
-// A Connector belongs to one server. A Pool holds the session that all calls share, or all calls of
-// one principal; a Session is one handshake and what came of it; a Request is one of our requests.
+// A Connector belongs to one server. A Pool holds the session that all calls share, or all calls of one user. A
+// Session is one handshake and the session that results from it. A Request is one request to the server.
 //
 //	endpoint := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
 //	connector := session.NewConnector(session.ConnectorOptions{Endpoint: endpoint, ClientVersion: "1.0", Logger: log})
 //	p := session.New(session.Options{Life: life, Logger: log, Connect: connector.Connect, HandshakeTimeout: session.HandshakeTimeout, …})
-//	s, failure := p.GetSession(ctx) // connects if there is no session
+//	s, failure := p.GetSession(ctx) // connects if the pool has no session
 //	request := session.NewRequest(ctx, life, time.Now().Add(time.Minute), s)
 //	result, failure := s.CallTool(request, session.ToolCall{Name: "get_weather", Args: args, Meta: sdk.Meta{}})
 //	request.Finish()
 //	if failure != nil && failure.Lost {
-//		p.DropSession(s) // the next GetSession makes another one
+//		p.DropSession(s) // the next GetSession opens a new one
 //	}
 //	p.Close() // after life has ended
 //
-// All types may be used concurrently. GetSession waits for a handshake that no caller can cancel for
-// others. A server's messages about a call arrive in its order and before the result of the call, and
-// only at that call's Handlers. A panic over what a server sent costs one request or one session.
+// All types may be used concurrently. GetSession waits for a handshake that no single call can cancel. The server's
+// messages about a call arrive in the server's order and before the call's result, and only at that call's Handlers. A
+// panic over what a server sent costs one request or one session.
 package session
 
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); servers still use it.
@@ -35,31 +35,32 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Session is one handshake with a server, and the session that it led to.
+// Session is one handshake with a server, and the session that results from it.
 type Session struct {
 	pool  *Pool
-	ready chan struct{} // closed when the handshake is over; the next four fields do not change afterwards
+	ready chan struct{} // closed when the handshake is over; the next four fields do not change after that
 
 	cs          *sdk.ClientSession // nil if the handshake failed
-	failure     *transport.Failure // why the handshake failed, else nil
+	failure     *transport.Failure // why the handshake failed; nil if it succeeded
 	connectedAt time.Time
 	// stopSubscribing ends subscribeChanges. It is nil if the handshake failed.
 	stopSubscribing context.CancelFunc
 
-	handshake      atomic.Pointer[Request] // the present request of the handshake, or the last one
+	handshake      atomic.Pointer[Request] // the handshake's current request, or its last one
 	conn           transport.Session       // shared with the connection
 	requests       requestRegistry
-	handleRequest  sdk.MethodHandler // makes the SDK answer a request of the server; set by separateHandshake
+	handleRequest  sdk.MethodHandler // passes a server's request to the SDK, which answers it; set by separateHandshake
 	resources      *resourceCache    // nil if the pool does not cache resources
-	progressTokens atomic.Int64      // how many progress tokens were assigned
-	// mayHaveMissed says that notifications outside of requests may not have reached us. setListening resets it.
+	progressTokens atomic.Int64      // number of progress tokens assigned so far
+	// mayHaveMissed says that notifications outside of requests may have been missed. setListening resets it.
 	mayHaveMissed atomic.Bool
 }
 
 // Protocol returns the negotiated protocol version. The handshake must have succeeded.
 func (s *Session) Protocol() string { return negotiatedVersion(s.cs) }
 
-// Instructions returns the instructions for the use of the server, as received in the handshake; "" if it sent none.
+// Instructions returns the server's instructions for its use, as received in the handshake; "" if it sent none. The
+// handshake must have succeeded.
 func (s *Session) Instructions() string {
 	if r := s.cs.InitializeResult(); r != nil {
 		return r.Instructions
@@ -83,8 +84,8 @@ func (s *Session) capabilities() sdk.ServerCapabilities {
 	return sdk.ServerCapabilities{}
 }
 
-// markForgotten marks the session as lost, because the standalone stream found out that the server forgot it. The pool
-// then makes a new session without waiting for a call. It does not block.
+// markForgotten marks the session as lost. It is called when the standalone stream shows that the server no longer
+// knows the session. The pool then opens a new session without waiting for a call. markForgotten does not block.
 func (s *Session) markForgotten() {
 	s.conn.Lost.Store(true)
 	if isClosed(s.ready) {
@@ -92,8 +93,8 @@ func (s *Session) markForgotten() {
 	}
 }
 
-// handleNotification handles a notification that does not belong to one of our requests: it updates the cache of
-// resources and calls OnNotification. It does not wait, because the goroutine that reads messages runs it.
+// handleNotification handles a notification that does not belong to a request of ours: it updates the cache of
+// resources and calls OnNotification. It does not block, because the goroutine that reads messages calls it.
 func (s *Session) handleNotification(method string, params json.RawMessage) {
 	if s.resources != nil {
 		s.resources.handleNotification(method, params)
@@ -104,8 +105,9 @@ func (s *Session) handleNotification(method string, params json.RawMessage) {
 	s.pool.OnNotification(method)
 }
 
-// setListening records whether notifications outside of requests reach us. If they do so again after an interruption,
-// it reports a change of the tools to OnNotification, since that notification may have been missed.
+// setListening records whether notifications outside of requests are received. If they are received again after an
+// interruption, it reports a change of the tools to OnNotification, because a notification of one may have been
+// missed.
 func (s *Session) setListening(on bool) {
 	if s.resources != nil {
 		s.resources.setListening(on)
@@ -117,13 +119,14 @@ func (s *Session) setListening(on bool) {
 	}
 }
 
-// setLogLevel asks the server for log messages of logLevel, because some servers send none otherwise. It waits for the
-// reply for at most NotifyTimeout. From protocol 2026-07-28 on it does nothing, because each request has a log level.
+// setLogLevel asks the server for log messages of logLevel and above, because some servers send none otherwise. It
+// waits for the reply, for at most NotifyTimeout. From protocol 2026-07-28 on it does nothing, because each request
+// has a log level.
 func (s *Session) setLogLevel() {
 	if s.capabilities().Logging == nil || s.Protocol() >= transport.StatelessVersion {
 		return
 	}
-	// An error is ignored, because no call depends on log messages.
+	// The error is ignored, because no call depends on log messages.
 	deadline := time.Now().Add(transport.NotifyTimeout)
 	_, _ = s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 		_ = s.cs.SetLoggingLevel(request.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
@@ -131,7 +134,7 @@ func (s *Session) setLogLevel() {
 	})
 }
 
-// negotiatedVersion returns the protocol version of a session; "" if the SDK does not have it.
+// negotiatedVersion returns the session's protocol version; "" if the SDK does not have it.
 func negotiatedVersion(cs *sdk.ClientSession) string {
 	if r := cs.InitializeResult(); r != nil {
 		return r.ProtocolVersion

@@ -16,20 +16,20 @@ import (
 const (
 	methodListen = "subscriptions/listen"
 
-	// maxListenTime bounds one subscriptions/listen stream.
+	// maxListenTime is the time limit of one subscriptions/listen stream.
 	maxListenTime = 24 * time.Hour
 	// subscribeDelay is how long new resources are collected before one request subscribes to all of them.
 	subscribeDelay = time.Second
 
-	// minStreamTime is how long a subscription must have lasted to count as a success, which resets the backoff.
+	// minStreamTime is how long a stream must last to count as a success, which resets the backoff.
 	minStreamTime = 10 * time.Second
 )
 
-// subscribeChanges subscribes the session to changes of the server's tools and of the configured resources, and keeps
-// it subscribed until ctx ends. It returns earlier if the server offers no subscriptions or the session is lost. ctx
-// ends when the session is no longer the current one of the pool.
+// subscribeChanges keeps the session subscribed to changes of the server's tools and of the configured resources until
+// ctx ends, which is when the session is no longer the pool's current one. It returns earlier if the server offers no
+// subscriptions or the session is lost.
 func (s *Session) subscribeChanges(ctx context.Context) {
-	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session can still be used for calls
+	defer transport.Recover(s.pool.Logger, func(*transport.Failure) {}) // the session remains usable for calls
 	stateless := s.Protocol() >= transport.StatelessVersion
 	// Over HTTP, the connection calls setListening when it opens the standalone stream. Other connections always
 	// carry notifications.
@@ -45,11 +45,11 @@ func (s *Session) subscribeChanges(ctx context.Context) {
 	}
 }
 
-// subscribeResources sends resources/subscribe for each resource that the cache wants, and waits for further ones. It
+// subscribeResources sends resources/subscribe for each resource that the cache wants, and waits for more of them. It
 // is for protocol versions before 2026-07-28. It returns when ctx ends, the session is lost, or the server does not
 // have the method.
 func (s *Session) subscribeResources(ctx context.Context) {
-	requested := 0 // how many of the wanted resources were requested
+	requested := 0 // how many wanted resources were requested
 	for {
 		for _, uri := range s.resources.wantedFrom(requested) {
 			requested++
@@ -66,7 +66,7 @@ func (s *Session) subscribeResources(ctx context.Context) {
 			case failure == nil:
 				s.resources.setSubscribed(uri)
 			}
-			// After another failure the resource has no subscription, so it is not cached.
+			// After any other failure the resource has no subscription, so it is not cached.
 		}
 		select {
 		case <-ctx.Done():
@@ -77,14 +77,14 @@ func (s *Session) subscribeResources(ctx context.Context) {
 }
 
 // listenLoop keeps a subscriptions/listen stream open (2026-07-28 basic/utilities/subscriptions). It opens a new
-// stream, with backoff, when the stream has ended, and when there are more resources to subscribe to. canSubscribe says
-// that the server offers subscriptions to resources. listenLoop returns when ctx ends, the session is lost, or the
-// server does not have the method.
+// stream, with backoff, when the stream has ended, and without backoff when there are more resources to subscribe to.
+// canSubscribe says that the server offers subscriptions to resources. listenLoop returns when ctx ends, the session
+// is lost, or the server does not have the method.
 func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
-	var moreWanted chan struct{} // nil, and so never ready, if there are no resources to subscribe to
+	var moreWanted chan struct{} // nil, and so never ready, if the server offers no subscriptions to resources
 	if canSubscribe {
 		moreWanted = s.resources.wake
-		// The resources are being listed at the moment. Waiting for them saves a second stream.
+		// Another goroutine is listing the resources. Waiting for that saves a second stream.
 		select {
 		case <-moreWanted:
 		case <-time.After(subscribeDelay):
@@ -93,9 +93,9 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 	}
 
-	s.mayHaveMissed.Store(true) // until the server acknowledges the first stream, changes are not notified
-	// wasAcknowledged says that the server has acknowledged a stream. If it does not know the method later, that may be
-	// one of several replicas, so the loop continues.
+	s.mayHaveMissed.Store(true) // changes are notified only after an acknowledgement
+	// wasAcknowledged says that the server has acknowledged a stream. If the method is unknown after that, another
+	// replica may have answered, so the loop continues.
 	wasAcknowledged := false
 	for failures := 0; ; {
 		want, isEmpty := s.wantedSubscriptions(canSubscribe)
@@ -122,9 +122,9 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		case interrupted || time.Since(opened) > minStreamTime:
 			failures = 0
 		}
-		wait := subscribeDelay // collects resources that are read at the same time
+		wait := subscribeDelay // collects resources that are read at about the same time
 		if !interrupted {
-			wait = max(transport.Backoff(failures), failure.RetryAfter()) // failure is nil if the server ended the stream
+			wait = max(transport.Backoff(failures), failure.RetryAfter()) // failure may be nil
 			failures++
 		}
 		if !transport.Pause(ctx, wait) {
@@ -133,8 +133,8 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	}
 }
 
-// wantedSubscriptions returns the subscriptions that the server offers and the session wants at the moment, and whether
-// there are none. canSubscribe says that the server offers subscriptions to resources.
+// wantedSubscriptions returns the subscriptions that the server offers and the session wants at present, and whether
+// these are none. canSubscribe says that the server offers subscriptions to resources.
 func (s *Session) wantedSubscriptions(canSubscribe bool) (want sdk.NotificationSubscriptions, isEmpty bool) {
 	offered := s.capabilities()
 	want.ToolsListChanged = offered.Tools != nil && offered.Tools.ListChanged
@@ -145,13 +145,13 @@ func (s *Session) wantedSubscriptions(canSubscribe bool) (want sdk.NotificationS
 	return want, !want.ToolsListChanged && !want.ResourcesListChanged && len(want.ResourceSubscriptions) == 0
 }
 
-// listenOnce opens a stream with the subscriptions in want, and returns when the stream has ended. The failure is the
-// reason, and nil if the server ended the stream. A value from moreWanted ends the stream, too: then interrupted is
-// true, and the failure nil.
+// listenOnce opens a stream with the subscriptions in want, and returns when the stream has ended: with nil if the
+// server ended it, otherwise with the reason. A value from moreWanted also ends the stream; then interrupted is true
+// and the failure is nil.
 func (s *Session) listenOnce(
 	ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{},
 ) (interrupted bool, _ *transport.Failure) {
-	// The deadline bounds a stream whose connection has broken without notice.
+	// The deadline ends a stream whose connection has broken unnoticed.
 	request := NewRequest(ctx, s.pool.Life, time.Now().Add(maxListenTime), s)
 	defer request.Finish()
 	ended := make(chan struct{})
@@ -164,8 +164,8 @@ func (s *Session) listenOnce(
 		case <-ended:
 		}
 	})
-	// The answer comes at the end of the stream.
-	_, f := ask(request, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
+	// The answer arrives when the stream ends.
+	_, f := callMethod(request, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
 	close(ended)
 	interrupter.Wait()
 	if interrupted {

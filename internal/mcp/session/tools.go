@@ -12,19 +12,19 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ToolList describes the list that ListTools has read.
+// ToolList describes a list of tools that ListTools has read.
 type ToolList struct {
 	TTL time.Duration // how long the list may be cached: the shortest ttlMs of its pages; 0 if they have none
-	Cut string        // why further pages of the server were not requested, as a predicate; "" if it has none
+	Cut string        // why not all pages were requested, as a predicate; "" if all were
 }
 
-// TooLarge is ToolList.Cut of a list with too many pages or bytes.
+// TooLarge is the ToolList.Cut of a list with too many pages or bytes.
 const TooLarge = "is too large"
 
-// ListTools requests the pages of the server's list of tools and calls add with each tool, as received. It stops, with
-// Cut, after a page during which add returned false, after maxPages, and before it would repeat a page. All tools
-// together may have about maxBytes: a page may have as many bytes as the tools before it have left of maxBytes, but
-// always transport.MaxMessage.
+// ListTools requests the pages of the server's list of tools, and calls add with each tool as received. It stops, and
+// sets Cut, after a page for which add returned false, after maxPages, and when it would request a page again. The
+// tools may have about maxBytes together: the limit for a page is what is left of maxBytes, but at least
+// transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	usedCursors := map[string]bool{"": true}
 	cursor := ""
@@ -49,7 +49,7 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			list.Cut = TooLarge
 			return list, nil
 		}
-		if usedCursors[page.NextCursor] { // it can only lead to the same pages again
+		if usedCursors[page.NextCursor] { // it would only lead to the same pages again
 			list.Cut = "repeats a cursor"
 			return list, nil
 		}
@@ -60,7 +60,7 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 	return list, nil
 }
 
-// toolPage is one page of the list of tools. Its tools are not decoded, because with the SDK's type one invalid tool
+// toolPage is one page of the list of tools. Its tools are not decoded yet: with the SDK's type, one invalid tool
 // would make the whole page fail.
 type toolPage struct {
 	Tools      []json.RawMessage `json:"tools"`
@@ -68,13 +68,13 @@ type toolPage struct {
 	resultHeader
 }
 
-// getToolPage requests the page of cursor, of at most maxBytes. If the server does not have the method, the page is
-// empty.
+// getToolPage requests the page at cursor, of at most maxBytes. If the server does not have the method, it returns an
+// empty page.
 func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
-	// The context is not that of a caller, because the list is for all callers.
+	// The context is not a call's context, because the list is for all calls.
 	raw, failure := s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 		request.MaxAnswer = maxBytes
-		return ask(request, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
+		return callMethod(request, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	})
 	switch {
 	case methodNotFound(failure):
@@ -91,7 +91,7 @@ func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (
 	if err := json.Unmarshal(raw, &page); err != nil {
 		return page, transport.BadReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
 	}
-	// A result of another type may look like an empty list.
+	// A result of another type must not be taken for an empty list.
 	if !page.isComplete() {
 		return page, transport.BadReply(fmt.Sprintf("a list of tools of type %.40q", page.ResultType), nil)
 	}
@@ -106,23 +106,23 @@ type ToolCall struct {
 	Handlers
 }
 
-// CallTool sends tools/call with request, waits for the result, and returns it as received. The handlers of call get
-// the server's messages until CallTool returns, and not afterwards. If a person must answer first (Handlers.Suspend),
-// the result is nil and request.InputRequired is set.
+// CallTool sends tools/call with request, waits for the result, and returns it as received. The Handlers of call get
+// the server's messages until CallTool returns, but not after that. If the user must answer first (Handlers.Suspend),
+// the result and the failure are nil and request.InputRequired is set.
 func (s *Session) CallTool(request *Request, call ToolCall) (json.RawMessage, *transport.Failure) {
 	params := &sdk.CallToolParams{Meta: call.Meta, Name: call.Name, Arguments: call.Args}
 	return s.withHandlers(request, call.Handlers, call.Meta, func() (json.RawMessage, *transport.Failure) {
 		sendCall := func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			params.InputResponses, params.RequestState = answers, state
-			return ask(request, methodCall, params)
+			return callMethod(request, methodCall, params)
 		}
 		return request.answerInputs(call.Handlers, sendCall)
 	})
 }
 
-// withHandlers calls send, which sends request in s, and returns its result. While send runs, the handlers get the
-// server's messages about request. When withHandlers returns, no handler is running. meta is the _meta of the request,
-// to which withHandlers adds the members that ask the server for progress and log messages.
+// withHandlers calls send, which sends request in s, and returns its result. Until withHandlers returns, handlers get
+// the server's messages about request. After that, none of them is running. meta is the request's _meta, to which
+// withHandlers adds the members that ask the server for progress and log messages.
 func (s *Session) withHandlers(
 	request *Request, handlers Handlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure),
 ) (json.RawMessage, *transport.Failure) {
@@ -132,7 +132,7 @@ func (s *Session) withHandlers(
 		meta["progressToken"] = request.ProgressToken
 	}
 	request.wantsLog = handlers.OnLog != nil
-	// In earlier versions, setLogLevel has asked for the log messages of the whole session.
+	// In earlier versions, setLogLevel has asked for log messages for the whole session.
 	if request.wantsLog && s.Protocol() >= transport.StatelessVersion {
 		meta[metaLogLevel] = logLevel
 	}
@@ -145,12 +145,12 @@ func (s *Session) withHandlers(
 			}
 		})
 	}
-	request.serverRequests = newServerRequests(&request.RoundTrip, handlers)
+	request.answerer = newRequestAnswerer(&request.RoundTrip, handlers)
 	result, f := send()
-	request.serverRequests.cancelAndWait()
+	request.answerer.cancelAndWait()
 	if request.notifications != nil {
-		// Unless the context of the request has ended, the caller gets all notifications that came before the answer,
-		// also before an error.
+		// Deliver all notifications that came before the answer, even if the answer is an error, unless the request's
+		// context has ended.
 		request.notifications.closeQueue(f == nil || request.Context().Err() == nil)
 	}
 	return result, f

@@ -13,27 +13,26 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// MessageConn is a connection that carries whole JSON-RPC messages: the pipes of a child process,
-// a WebSocket, or HTTP+SSE. One goroutine calls Read, another one calls Write; SetReadLimit and Close
-// may be called concurrently, and Close more than once. A *requestError of Read fails one request. Every
-// other error of Read or Write ends the connection; if the error is a *Failure, callers get its Public text.
+// MessageConn is a connection that carries whole JSON-RPC messages: the pipes of a child process, a WebSocket, or
+// HTTP+SSE. One goroutine calls Read and another one calls Write. SetReadLimit and Close may be called concurrently
+// with them, and Close more than once. If Read returns a *requestError, one request has failed. Any other error of
+// Read or Write ends the connection; if it is a *Failure, its Public text may be shown to users.
 type MessageConn interface {
-	// Read returns the next message in a slice that the caller owns. A message of more bytes than
-	// the limit, which is MaxMessage or the latest SetReadLimit, is the failure AnswerTooLarge.
-	// After Close, Read fails at once.
+	// Read returns the next message. The slice belongs to the caller of Read. If a message has more bytes than the
+	// limit (MaxMessage, or the value of the latest SetReadLimit), Read returns the failure AnswerTooLarge. After
+	// Close, Read returns an error at once.
 	Read() ([]byte, error)
-	// SetReadLimit sets how many bytes a message may have, for messages that begin after the call.
+	// SetReadLimit sets the maximum size of messages that begin after the call.
 	SetReadLimit(bytes int)
-	// Write sends one whole message. It may wait for the peer, but only until Close. Write has no
-	// context of a caller, because a caller who gives up must not leave half a message on the
-	// connection. A *Failure with NotRun promises that the peer got nothing of the message. Write may
-	// append to data within its capacity.
+	// Write sends one whole message. It may wait for the peer, but not after Close. Write has no context, because a
+	// sender that gives up must not leave half a message on the connection. A *Failure with NotRun promises that the
+	// peer received no part of the message. Write may append to data within its capacity.
 	Write(data []byte) error
-	// Close ends the connection without waiting, and makes Read and Write return.
+	// Close ends the connection without waiting, and makes pending calls of Read and Write return.
 	Close() error
 }
 
-// streamEndpoint is a server over connections that carry whole messages. Each session has its own connection.
+// streamEndpoint is a server whose connections carry whole messages. Each session has its own connection.
 type streamEndpoint struct {
 	open      func(context.Context) (MessageConn, error)
 	close     func()
@@ -41,9 +40,9 @@ type streamEndpoint struct {
 	warnQuery sync.Once // logs once that query parameters cannot be sent
 }
 
-// NewStream returns the endpoint of a server over the connections that open makes. The context of open is
-// that of the handshake: it must bound open, and must not end the connection later. If the error of open is
-// a *Failure, callers get its Public text. Endpoint.Close calls closeAll.
+// NewStream returns the endpoint of a server, to which open opens a connection per session. open gets the context of
+// the handshake, which must bound open but must not end the connection later. If open returns a *Failure, its Public
+// text may be shown to users. Endpoint.Close calls closeAll.
 func NewStream(open func(context.Context) (MessageConn, error), closeAll func(), log *slog.Logger) Endpoint {
 	return &streamEndpoint{open: open, close: closeAll, log: log}
 }
@@ -54,59 +53,60 @@ func (e *streamEndpoint) NewTransport() Transport { return newStreamConn(e) }
 // Close implements Endpoint.
 func (e *streamEndpoint) Close() { e.close() }
 
-// streamConn is the sdk.Transport and the sdk.Connection of one session over a MessageConn. It sees all
-// messages in both directions:
+// streamConn is the sdk.Transport and the sdk.Connection of one session over a MessageConn. All messages in both
+// directions pass through it:
 //   - It records for each RoundTrip whether its request was sent.
-//   - It hands progress to the RoundTrip that has the progress token. Log messages and requests of the server
-//     go to a RoundTrip only if they cannot be about another one (onlyCall).
-//   - It bounds the server's requests, and drops messages at which the SDK would end the session.
-//   - When the connection ends, it fails every request in flight with the reason before the SDK does: a request
-//     that was sent may have run, and a request that was not sent can be sent in the next session.
+//   - It passes progress to the RoundTrip that has the progress token. It passes the server's log messages and
+//     requests to a RoundTrip only if they cannot be about another one (onlyCall).
+//   - It limits the server's requests, and drops messages that would make the SDK end the session.
+//   - When the connection ends, it fails every request in flight with the reason, before the SDK fails them without
+//     one. A request that was sent may have run; a request that was not sent can be sent in the next session.
 type streamConn struct {
 	endpoint *streamEndpoint
 	log      *slog.Logger
 	session  *Session
 	conn     MessageConn
-	batch    []json.RawMessage // messages of the last batch that are not processed yet; used by Read only
-	outgoing chan *outMessage  // from send to writeLoop
+	batch    []json.RawMessage // messages of the last batch that Read has not processed yet; used by Read only
+	outgoing chan *outMessage  // passes messages from send to writeLoop
 	ended    chan struct{}     // closed when the connection has ended
 	written  chan struct{}     // closed when writeLoop has ended
-	// cancelQueued, of capacity 1, wakes writeLoop when cancellations is not empty.
+	// cancelQueued, of capacity 1, wakes writeLoop after a message was added to cancellations.
 	cancelQueued chan struct{}
 
-	mu       sync.Mutex // protects what follows
-	err      error      // why the connection ended; nil before
+	mu       sync.Mutex // protects the fields below
+	err      error      // why the connection ended; nil while it is open
 	opened   time.Time  // when the connection was opened
 	pending  map[jsonrpc.ID]*pendingRequest
 	byToken  map[string]*RoundTrip   // pending round trips by progress token
-	incoming map[jsonrpc.ID]struct{} // requests of the server whose answer is not written yet
-	// cancellations has the cancellations that writeLoop has not taken yet.
+	incoming map[jsonrpc.ID]struct{} // the server's requests whose answers are not written yet
+	// cancellations has the notifications/cancelled that writeLoop has not taken yet.
 	cancellations []*outMessage
-	// triedDiscover says that server/discover was registered to be sent.
+	// triedDiscover is true once server/discover was registered to be sent.
 	triedDiscover bool
-	// abandoned has the calls that were cancelled after they were sent, until the server answers them: the
-	// server may still work on them.
+	// abandoned has the calls that were sent and then cancelled, until the server answers them: the server may still
+	// work on them.
 	abandoned map[jsonrpc.ID]struct{}
-	// abandonedOverflow says that a call was not added to abandoned, because maxAbandoned calls were in it.
+	// abandonedOverflow is true if a call could not be added to abandoned, because it had maxAbandoned calls.
 	abandonedOverflow bool
-	// declinedQuestion says that a request of the server was declined only because of abandoned calls.
+	// declinedQuestion is true if a request of the server was declined only because of abandoned calls.
 	declinedQuestion bool
-	dropped          int // messages that were dropped
-	unmatched        int // messages that could be about no call, or about several
+	dropped          int // how many messages were dropped
+	unmatched        int // how many messages could be about no call, or about several
 }
 
-// pendingRequest is one of our requests that does not have an answer yet.
+// pendingRequest is a request to the server that has no answer yet.
 type pendingRequest struct {
 	id      jsonrpc.ID
-	trip    *RoundTrip // nil for a request that the SDK sends by itself
+	trip    *RoundTrip // nil for a request that the SDK itself sends
 	method  string
 	sent    bool // writing has begun, and has not failed with NotRun
-	writing bool // the writer is writing it; the writer then fails it if the connection ends
+	writing bool // writeLoop is writing it, and fails it if the connection ends
 }
 
-// maxDropLog bounds how many dropped messages of one connection are logged.
+// maxDropLog is how many dropped messages are logged per connection.
 const maxDropLog = 5
 
+// newStreamConn returns the streamConn of a new session, which Connect connects.
 func newStreamConn(e *streamEndpoint) *streamConn {
 	return &streamConn{
 		endpoint: e, log: e.log,
@@ -117,8 +117,8 @@ func newStreamConn(e *streamEndpoint) *streamConn {
 	}
 }
 
-// Connect implements sdk.Transport. It opens the connection and starts writeLoop, which Close ends. ctx must
-// carry a RoundTrip with a Session.
+// Connect implements sdk.Transport. It opens the connection and starts writeLoop, which Close ends. ctx must carry a
+// RoundTrip with a Session.
 func (c *streamConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	conn, err := c.endpoint.open(ctx)
 	if err != nil {
@@ -129,26 +129,26 @@ func (c *streamConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	return c, nil
 }
 
-// SessionID implements sdk.Connection. It returns "": the session has no id, because it is this connection.
+// SessionID implements sdk.Connection. It returns "", because the session has no id apart from its connection.
 func (c *streamConn) SessionID() string { return "" }
 
-// Close ends the connection and returns when writeLoop has ended. The SDK calls Close when no request is in
-// flight, or after Read has failed.
+// Close implements sdk.Connection. It ends the connection and waits until writeLoop has ended. The SDK calls Close
+// when no request is in flight, or after Read has failed.
 func (c *streamConn) Close() error {
 	c.endConnection(errConnClosed)
 	<-c.written
 	return nil
 }
 
-// removePending removes and returns the pending request with that id. It returns nil if there is none.
+// removePending removes and returns the pending request with this id, or returns nil if none has it.
 func (c *streamConn) removePending(id jsonrpc.ID) *pendingRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.removePendingLocked(id)
 }
 
-// removePendingLocked removes and returns the pending request with that id, with its progress token and its part in the
-// read limit. It returns nil if there is none. The caller holds c.mu.
+// removePendingLocked removes and returns the pending request with this id, or returns nil if none has it. It also
+// removes the request's progress token, and lowers the read limit if only this request needed it. c.mu must be held.
 func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 	pending := c.pending[id]
 	if pending == nil {
@@ -162,8 +162,8 @@ func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 	return pending
 }
 
-// setReadLimitLocked sets the read limit of the connection to the largest limit of all pending requests. Call
-// it after trip was added to or removed from c.pending.
+// setReadLimitLocked sets the connection's read limit to the largest limit of all pending requests. Call it after trip
+// was added to or removed from c.pending. c.mu must be held.
 func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
 	if trip.MaxAnswer <= MaxMessage {
 		return // trip does not raise the limit
@@ -177,16 +177,16 @@ func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
 	c.conn.SetReadLimit(limit)
 }
 
-// endConnection ends the connection because of err, and fails all requests in flight (endConnectionLocked).
+// endConnection does what endConnectionLocked does. c.mu must not be held.
 func (c *streamConn) endConnection(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endConnectionLocked(err)
 }
 
-// endConnectionLocked ends the connection because of err: it fails all requests in flight and closes the MessageConn.
-// writeLoop fails the request that it is writing. It does nothing if the connection has ended before. The caller holds
-// c.mu.
+// endConnectionLocked fails all requests in flight because of err, and closes the MessageConn. Only the request that
+// writeLoop is writing is left for writeLoop to fail. If the connection has already ended, endConnectionLocked does
+// nothing. c.mu must be held.
 func (c *streamConn) endConnectionLocked(err error) {
 	if c.err != nil {
 		return
@@ -194,18 +194,18 @@ func (c *streamConn) endConnectionLocked(err error) {
 	c.err = err
 	expectingResult := 0
 	for _, pending := range c.pending {
-		if pending.method != methodListen { // the answer to a subscription is only its end, and never large
+		if pending.method != methodListen { // the answer to a subscription only ends it, and is never large
 			expectingResult++
 		}
 	}
 	for id, pending := range c.pending {
 		delete(c.pending, id)
-		if !pending.writing { // else finishWriting fails it, which knows whether the server got the request
+		if !pending.writing { // finishWriting fails the others, because it knows whether the server got them
 			c.failPendingLocked(pending, expectingResult == 1)
 		}
 	}
 	clear(c.byToken)
-	// Only now, because the SDK fails all requests without a reason when Read returns.
+	// Close the connection only now: Read then returns, and the SDK fails all remaining requests without a reason.
 	close(c.ended)
 	_ = c.conn.Close() // does not wait
 	if c.dropped > 0 {
@@ -216,10 +216,10 @@ func (c *streamConn) endConnectionLocked(err error) {
 	}
 }
 
-// failPendingLocked fails pending with the reason c.err of the ended connection. A request that was not sent
-// gets LostSession. A request whose answer was too large to read gets that failure: the message named the
-// request, or it named none and isOnly says that no other request expected a result. Any other request may
-// have run.
+// failPendingLocked fails pending because the connection ended with c.err. If the request was not sent, the failure is
+// LostSession, so that it can be sent again. If the request's answer was too large to read, the failure is that one:
+// the oversized message has the request's id, or its id is unknown and isOnly says that no other request waited for a
+// result. Any other request may have run, and has an unknown outcome. c.mu must be held.
 func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
 	if pending.trip == nil {
 		return
@@ -243,7 +243,7 @@ func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
 func (c *streamConn) Explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil && !errors.Is(err, c.err) { // err does not say why the connection ended
+	if c.err != nil && !errors.Is(err, c.err) { // err lacks the reason
 		if f, ok := errors.AsType[*Failure](err); ok && f.Lost {
 			err = LostSession(c.err)
 		} else {
@@ -256,8 +256,8 @@ func (c *streamConn) Explain(err error) error {
 	return err
 }
 
-// connectionEnded returns the failure of a request that was sent over a connection that ended with err before
-// the answer. It has the public text of err if err is a *Failure.
+// connectionEnded returns the failure of a request that was sent and not answered before the connection ended with
+// err. If err is a *Failure, the result has the same Public text.
 func connectionEnded(err error) *Failure {
 	public := "the connection ended before its answer"
 	if f, ok := errors.AsType[*Failure](err); ok {

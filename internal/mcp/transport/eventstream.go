@@ -18,20 +18,20 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// maxEventID is how many bytes the id of an event may have, which is sent back in the header Last-Event-ID.
+// maxEventID is the maximum size of an event's id, which is sent back in the header Last-Event-ID.
 const maxEventID = 1 << 10
 
-// Before the answer, at most throttleMessages messages and about throttleBytes bytes of a stream are read in each
-// throttleInterval. That is far more than a server needs to report progress to people.
+// In each throttleInterval before the answer, at most throttleMessages messages and about throttleBytes bytes of a
+// stream are read. That is far more than a server needs to report progress to people.
 const (
 	throttleInterval = 100 * time.Millisecond
 	throttleMessages = 500
 	throttleBytes    = 1 << 20
 )
 
-// eventStream is the event stream of the reply to one request. It hands progress and log messages to the call when
-// it reads them, so the call has them before its answer, and a flood of them does not reach the SDK's queue, which
-// is not bounded. It returns at most one answer; after that, readToEnd discards the rest of the body.
+// eventStream is the event stream in the reply to one request. It passes progress and log messages to the call as soon
+// as it reads them, so the call gets them before its answer, and a flood of them does not fill the SDK's queue, which
+// has no bound. It returns at most one answer; after that, readToEnd discards the rest of the body.
 type eventStream struct {
 	trip *RoundTrip
 	id   jsonrpc.ID // of the request
@@ -39,16 +39,16 @@ type eventStream struct {
 	log  *slog.Logger
 	eventReader
 	opened   time.Time
-	requests int  // requests of the server so far
-	listens  bool // the stream is a subscription, whose messages are not counted and throttled
+	requests int  // how many requests the server has sent in the stream
+	listens  bool // the stream is a subscription, whose messages are neither counted nor throttled
 
-	// messages and bytes were read since intervalStart, the beginning of the present throttleInterval.
+	// messages and bytes count what was read since intervalStart, the beginning of the current throttleInterval.
 	intervalStart   time.Time
 	messages, bytes int
 }
 
-// newEventStream returns the stream in body, which answers the request id of trip. The caller has called
-// trip.streamOpened; eventStream.close calls streamClosed.
+// newEventStream returns the stream in body, which answers the request id of trip. trip.streamOpened must have been
+// called; eventStream.close calls streamClosed.
 func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
 	return &eventStream{
 		trip: trip, id: id, body: body, log: log,
@@ -63,9 +63,10 @@ type eventReader struct {
 	batch  []json.RawMessage // messages of the last event that nextData has not returned yet
 }
 
-// messageLimit is a reader that fails with AnswerTooLarge if more than limit bytes, plus commentRate bytes for each
-// second, come between two messages. So comments and events without a message are bounded, and those that keep a
-// connection open do not end a stream that has no message for weeks. The sse.Reader bounds each event by limit alone.
+// messageLimit is an io.Reader that fails with AnswerTooLarge if too many bytes come between two messages: more than
+// limit bytes, plus commentRate bytes per second. So comments and events without a message are bounded, but the few
+// that keep a connection open do not end a stream that has no message for weeks. The sse.Reader limits the size of
+// each event to limit.
 type messageLimit struct {
 	in    io.Reader
 	read  int       // bytes since the last message
@@ -73,7 +74,7 @@ type messageLimit struct {
 	limit int
 }
 
-// commentRate is how many bytes per second without a message may come of comments and events without a message.
+// commentRate is how many bytes per second a stream may have in comments and in events without a message.
 const commentRate = 1 << 10
 
 // Read implements io.Reader.
@@ -86,21 +87,21 @@ func (r *messageLimit) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// restart is called after each message.
+// restart starts to count again after a message.
 func (r *messageLimit) restart() {
 	r.read = 0
 	r.since = time.Now()
 }
 
-// newEventReader returns a reader of the messages in body, each of at most limit bytes.
+// newEventReader returns a reader for the messages in body, of at most limit bytes each.
 func newEventReader(body io.Reader, limit int) eventReader {
 	limited := &messageLimit{in: body, limit: limit, since: time.Now()}
 	return eventReader{events: sse.NewReader(limited, limit), body: limited}
 }
 
-// nextMessage returns the next message, its text, and the number of bytes that were read from the stream since the
-// message before. Message and text are valid until the following call. For a message that is too large or does not
-// decode, the error is a *Failure. Any other error means that the stream has ended.
+// nextMessage returns the next message, its text, and the number of bytes read from the stream since the previous
+// message. The message and data are valid until the next call. If a message is too large or does not decode, the error
+// is a *Failure. Any other error means that the stream has ended.
 func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _ error) {
 	data, err := r.nextData()
 	if err != nil {
@@ -108,7 +109,8 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 	}
 	msg, err := decodeStreamed(data)
 	_, isAnswer := msg.(*jsonrpc.Response)
-	// The stream ended within the event. A whole answer counts; anything else is sent again if the stream is resumed.
+	// The stream ended within the event. A whole answer is accepted; anything else is sent again if the stream is
+	// resumed.
 	if r.events.Cut() && !(isAnswer && err == nil) {
 		return nil, nil, 0, io.ErrUnexpectedEOF
 	}
@@ -121,8 +123,8 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 }
 
 // nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
-// (basic/transports, "Sending Messages to the Server"), which nextData returns one by one. A batch that does not
-// decode is returned whole.
+// (basic/transports, "Sending Messages to the Server"); nextData returns its messages one by one. A batch that does
+// not decode is returned whole.
 func (r *eventReader) nextData() ([]byte, error) {
 	for len(r.batch) == 0 {
 		e, err := r.events.Next()
@@ -132,7 +134,7 @@ func (r *eventReader) nextData() ([]byte, error) {
 		case err != nil:
 			return nil, err
 		case len(e.Data) == 0 || e.Event != "" && e.Event != "message":
-			// MCP has only events of the type "message", so other events are ignored.
+			// MCP uses only events of type "message", so others are ignored.
 		case e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil:
 			return e.Data, nil
 		}
@@ -142,8 +144,8 @@ func (r *eventReader) nextData() ([]byte, error) {
 	return data, nil
 }
 
-// lastID returns the id of the last event, after which the stream can be resumed. It returns "" if there is no id, or
-// the id cannot be sent in a header.
+// lastID returns the id of the last event, which is needed to resume the stream. It returns "" if no event had an id,
+// or if the id cannot be sent in a header.
 func (r *eventReader) lastID() string {
 	id := r.events.LastEventID()
 	isControl := func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
@@ -153,8 +155,8 @@ func (r *eventReader) lastID() string {
 	return id
 }
 
-// retry returns the reconnection time that the server has set in the stream, between minBackoff/10 and
-// maxRetryAfter; 0 if it set none.
+// retry returns the reconnection time that the server has set in the stream, at least minBackoff/10 and at most
+// maxRetryAfter. It returns 0 if the server set none.
 func (r *eventReader) retry() time.Duration {
 	if d := r.events.Retry(); d > 0 {
 		return min(max(d, minBackoff/10), maxRetryAfter)
@@ -162,9 +164,9 @@ func (r *eventReader) retry() time.Duration {
 	return 0
 }
 
-// nextForSDK returns the next message for the SDK. The last one is the answer, of type *jsonrpc.Response. It
-// processes the messages before it. The error is a *Failure if a message is refused; any other error means that the
-// stream broke.
+// nextForSDK returns the next message for the SDK, and processes the messages that the SDK must not get. The last
+// message is the answer, a *jsonrpc.Response. The error is a *Failure if a message is refused; any other error means
+// that the stream broke.
 func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 	defer Recover(s.log, func(f *Failure) { msg, err = nil, f })
 	for {
@@ -186,8 +188,9 @@ func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 	}
 }
 
-// throttle counts a message of n bytes. If the bounds of the present throttleInterval are reached, it waits until the
-// interval is over, or the request ends. TCP then stops a server that sends a flood, which would keep a core busy.
+// throttle counts a message of n bytes. If the bounds of the current throttleInterval are reached, it waits until the
+// interval is over or the request ends. TCP then slows down a server that sends a flood, which would keep a CPU core
+// busy.
 func (s *eventStream) throttle(n int) {
 	now := time.Now()
 	if now.Sub(s.intervalStart) >= throttleInterval {
@@ -202,14 +205,15 @@ func (s *eventStream) throttle(n int) {
 	}
 }
 
-// tooManyRequests reports whether a server has sent more than maxServerRequests requests in a stream, plus one for
-// each second since opened, so that it may send pings for as long as the stream lasts.
+// tooManyRequests reports whether requests, the number of a server's requests in a stream, is more than
+// maxServerRequests plus one for each second since opened, so that a server may send pings for as long as the stream
+// lasts.
 func tooManyRequests(requests int, opened time.Time) bool {
 	return requests > maxServerRequests+int(time.Since(opened)/time.Second)
 }
 
 // readToEnd discards the rest of the stream after the answer, so that its TCP connection can be used again, and closes
-// s. It returns false if the stream has more than maxRefusal bytes or broke. RoundTrip.Finish bounds the time.
+// s. It returns false if the rest has maxRefusal bytes or more, or the stream broke. RoundTrip.Finish bounds the time.
 func (s *eventStream) readToEnd() (whole bool) {
 	withoutPanic(s.log, func() {
 		_, err := io.CopyN(io.Discard, s.body, maxRefusal)
@@ -219,31 +223,32 @@ func (s *eventStream) readToEnd() (whole bool) {
 	return whole
 }
 
-// close closes the body and calls streamClosed. It must be called once, as the last call on s.
+// close closes the body and calls streamClosed. It must be called exactly once, and s must not be used after that.
 func (s *eventStream) close() {
 	_ = s.body.Close()
 	s.trip.streamClosed()
 }
 
-// processMessage processes a message, whose text is data. It returns the message for the SDK, which may be the
-// answer, or nil if the SDK must not get it. The failure ends the request.
+// processMessage processes msg, whose text is data. It returns the message for the SDK, which may be the answer, or
+// nil if the SDK must not get it. A failure ends the request.
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
-	// Each message restarts the idle timeout. The deadline of the call and countReceived bound the messages.
+	// Each message restarts the idle timeout. The call's deadline and countReceived keep messages from extending it
+	// forever.
 	s.trip.timer.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {
 			return nil, BadReply("it answers another request", nil)
 		}
-		return m, nil // the answer keeps its memory, because no further message is read
+		return m, nil // not copied, because no other message is read into its memory
 	case *jsonrpc.Request:
 		if m.IsCall() {
-			// The SDK answers each one with a POST of its own.
+			// Bounded, because the SDK answers each request with a POST of its own.
 			s.requests++
 			if tooManyRequests(s.requests, s.opened) {
 				return nil, BadReply("too many requests in one stream", nil)
 			}
-			m.Params = bytes.Clone(m.Params) // a part of data, which is valid until the next message only
+			m.Params = bytes.Clone(m.Params) // copied, because data is valid only until the next message
 			return s.trip.Session.Request(m, s.trip), nil
 		}
 		return s.processNotification(m, data), nil
@@ -251,8 +256,8 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 	return nil, nil
 }
 
-// processNotification passes a notification, whose text is data, to the handlers of the session. It returns the
-// message for the SDK, or nil if the SDK must not get it.
+// processNotification passes m, a notification whose text is data, to the session's handlers. It returns m if the SDK
+// must get it too, otherwise nil.
 func (s *eventStream) processNotification(m *jsonrpc.Request, data []byte) jsonrpc.Message {
 	switch m.Method {
 	case notificationProgress:
@@ -269,9 +274,9 @@ func (s *eventStream) processNotification(m *jsonrpc.Request, data []byte) jsonr
 	return m
 }
 
-// readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK. The caller
-// has called trip.streamOpened. A stream that breaks is resumed if an event had an id and the protocol version is
-// before StatelessVersion. Otherwise readStream fails trip with an unknown outcome.
+// readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK.
+// trip.streamOpened must have been called. If the stream breaks, readStream resumes it, provided that an event had an
+// id and the protocol version is before StatelessVersion. Otherwise it fails trip with an unknown outcome.
 func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	// Both are kept if a resumed stream ends without an event (WHATWG HTML, "Server-sent events").
 	var lastID string
@@ -281,7 +286,7 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 		s.listens = msg.Method == methodListen
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
-			// In the background, because the call has its answer. RoundTrip.Finish bounds the time.
+			// In the background, so that the call does not wait for it. RoundTrip.Finish bounds the time.
 			ended := c.idle.beginEnd(resp)
 			c.background.Go(func() { ended(s.readToEnd()) })
 			c.deliverAnswer(ctx, trip, msg, answer)
@@ -291,7 +296,7 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 		lastID = cmp.Or(s.lastID(), lastID)
 		retry = cmp.Or(s.retry(), retry)
 		failure, isRefused := errors.AsType[*Failure](err)
-		// After a refused message, or if the stream cannot be resumed, the server may continue the request.
+		// The server may continue the request after a refused message, and if the stream cannot be resumed.
 		mayContinue := isRefused
 		if !isRefused && lastID != "" && c.session.Protocol() < StatelessVersion {
 			if resp, err = c.resume(ctx, lastID, retry); err == nil {
@@ -312,9 +317,9 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 	}
 }
 
-// readAnswer delivers the messages of s to the SDK, up to the answer, which it returns without delivering it. The error
-// is a *Failure if a message is refused. Any other error means that the stream broke, or that ctx or the connection
-// ended.
+// readAnswer delivers the messages of s to the SDK until the answer, which it returns instead of delivering it. The
+// error is a *Failure if a message is refused. Any other error means that the stream broke, or that ctx or the
+// connection ended.
 func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Response, error) {
 	for {
 		msg, err := s.nextForSDK()
@@ -330,18 +335,18 @@ func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Res
 	}
 }
 
-// maxResumes is how many GETs may fail in a row before a broken stream is not resumed any more.
+// maxResumes is how many GETs in a row may fail before readStream gives up on a broken stream.
 const maxResumes = 8
 
 // resume continues a broken stream after the event lastID with a GET (2025-11-25 basic/transports, "Resumability and
-// Redelivery"), and returns the reply, which is an event stream. It sends GETs until one succeeds, the server refuses
-// to resume, or maxResumes have failed. wait is the reconnection time that the server has set, 0 if it set none. ctx is
-// that of the call, so resuming a stream does not extend the time of the call.
+// Redelivery"). It returns the reply, which is an event stream. It sends GETs until one succeeds, the server refuses
+// to resume, or maxResumes have failed. wait is the reconnection time that the server has set, or 0. ctx is the call's
+// context, so resuming a stream does not extend the call.
 func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration) (*http.Response, error) {
-	var busyFor time.Duration // Retry-After of the last reply
+	var busyFor time.Duration // the last reply's Retry-After
 	for try := 1; try <= maxResumes; try++ {
 		pause := max(wait, busyFor)
-		if try > 1 || wait == 0 { // the first GET follows exactly the server's reconnection time, if there is one
+		if try > 1 || wait == 0 { // the first GET waits exactly for the server's reconnection time, if set
 			pause = max(pause, Backoff(try))
 		}
 		if !Pause(ctx, pause) {
@@ -375,8 +380,8 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 	return nil, fmt.Errorf("%d attempts to resume", maxResumes)
 }
 
-// mayResumeLater reports whether a later GET may succeed after one that got this status. 409 Conflict means that the
-// server has not noticed the end of the broken stream yet.
+// mayResumeLater reports whether another GET may succeed after a reply with this status. 409 Conflict means that the
+// server has not yet noticed that the stream broke.
 func mayResumeLater(status int) bool {
 	return status >= 500 || status == http.StatusTooManyRequests || status == http.StatusConflict
 }

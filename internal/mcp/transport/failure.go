@@ -35,22 +35,22 @@ const (
 	Protocol         Kind = "protocol"    // the answer is not valid MCP
 	TooLarge         Kind = "too_large"
 	Cancelled        Kind = "cancelled"
-	UnknownOutcome   Kind = "unknown_outcome" // the server may or may not have carried the request out
+	UnknownOutcome   Kind = "unknown_outcome" // the server may or may not have executed the request
 )
 
 // Failure is the reason why a request to a server has no result.
 //
-// A Failure is made where the reason is seen, and passes through the SDK unchanged, mostly as the cause of a context.
-// The errors of the SDK are not enough for callers: a connection that was cut in the middle of a call has the same
-// text and code ("rejected by transport") as a connection that was never made.
+// A Failure is created where the reason is known. It passes through the SDK unchanged, mostly as the cause of a
+// context. The SDK's own errors do not say enough: a connection that was cut during a call gives the same text and
+// code ("rejected by transport") as a connection that was never made.
 type Failure struct {
 	Kind   Kind
-	Public string        // text for the caller: without session ids, credentials and addresses
-	NotRun bool          // the server provably did not carry the request out
+	Public string        // text for users: without session ids, credentials and addresses
+	NotRun bool          // the server provably did not execute the request
 	Lost   bool          // the session is lost, and a new session is needed
 	Err    error         // the cause, for the log; may be nil
-	Status int           // HTTP status if the failure is one; else 0
-	Later  time.Duration // from the header Retry-After; 0 if there was none
+	Status int           // HTTP status of the reply, if that is the failure; else 0
+	Delay  time.Duration // from the header Retry-After; 0 if it was absent
 }
 
 func (f *Failure) Error() string {
@@ -65,20 +65,21 @@ func (f *Failure) Unwrap() error { return f.Err }
 // maxRetryAfter bounds the delay that a server can impose with Retry-After.
 const maxRetryAfter = time.Minute
 
-// RetryAfter returns how long the server asked not to be called, at most maxRetryAfter; 0 if it did not ask. The
-// value may also be that of a *Failure in the chain of f, such as the failure of a handshake. f may be nil.
+// RetryAfter returns the server's Retry-After, at most maxRetryAfter; 0 if the server sent none. It uses the first one
+// in f's chain of *Failure values, since f may wrap the failure of a handshake. f may be nil.
 func (f *Failure) RetryAfter() time.Duration {
 	for f != nil {
-		if f.Later > 0 {
-			return f.Later
+		if f.Delay > 0 {
+			return f.Delay
 		}
 		f, _ = errors.AsType[*Failure](f.Err)
 	}
 	return 0
 }
 
-// StateReason returns the failure as the reason for the state of the server, which all callers may see. It is
-// Public, except that only the caller of the request may see the message of a JSON-RPC error.
+// StateReason returns the text that describes f in the server's state, which all users may see. It is Public, except
+// for a JSON-RPC error: its message may be shown only to the user whose request failed, so StateReason returns its
+// code.
 func (f *Failure) StateReason() string {
 	if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok {
 		return fmt.Sprintf("it answered with the error %d", e.Code)
@@ -92,12 +93,12 @@ var (
 	ErrTimeout = errors.New("no answer in time")
 	// ErrClosed ends all requests when the MCP client is closed.
 	ErrClosed = errors.New("the MCP client is closed")
-	// ErrCredentials is in the chain of a failure whose reason is a missing or refused token. If
-	// each caller has their own token, the failure says nothing about the server.
+	// ErrCredentials is in the chain of a failure that is due to a missing or refused token. If each user has their
+	// own token, such a failure says nothing about the server.
 	ErrCredentials = errors.New("credentials")
 )
 
-// CredentialsError returns err, which may be nil, with ErrCredentials in its chain.
+// CredentialsError wraps err so that errors.Is finds ErrCredentials. err may be nil.
 func CredentialsError(err error) error {
 	if err == nil {
 		return ErrCredentials
@@ -105,8 +106,8 @@ func CredentialsError(err error) error {
 	return fmt.Errorf("%w: %w", ErrCredentials, err)
 }
 
-// LostSession returns the failure of a request that was not sent, or that the server refused, because its session
-// is gone. The caller can send the request again in a new session. err is the cause, and may be nil.
+// LostSession returns the failure of a request that was not sent, or that the server refused, because its session is
+// gone. The request can be sent again in a new session. err is the cause, and may be nil.
 func LostSession(err error) *Failure {
 	return &Failure{Kind: Unavailable, Public: "its session is gone", NotRun: true, Lost: true, Err: err}
 }
@@ -116,15 +117,15 @@ func AnswerTooLarge(limit int) *Failure {
 	return &Failure{Kind: TooLarge, Public: fmt.Sprintf("its answer is larger than %d bytes", limit)}
 }
 
-// BadReply returns the failure of a request whose answer breaks the protocol. what completes the sentence "its
-// answer is not MCP: ". err is the cause, and may be nil. The tool may have run, but the Kind is not
-// UnknownOutcome: a repetition would get the same answer.
+// BadReply returns the failure of a request whose answer breaks the protocol. what completes the sentence "its answer
+// is not MCP: ". err is the cause, and may be nil. The tool may have run, but Kind is not UnknownOutcome, because
+// sending the request again would give the same answer.
 func BadReply(what string, err error) *Failure {
 	return &Failure{Kind: Protocol, Public: "its answer is not MCP: " + what, Err: err}
 }
 
-// noReply returns the failure of a request that ended with err and without a reply. sent says that there was a
-// connection, so that the server may have got the request. If err has a *Failure in its chain, noReply returns that.
+// noReply returns the failure of a request that ended with err and without a reply. If err wraps a *Failure, noReply
+// returns that one. sent says that the request got a connection, so that the server may have received it.
 func noReply(err error, sent bool) *Failure {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
@@ -138,17 +139,17 @@ func noReply(err error, sent bool) *Failure {
 	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 }
 
-// refusesCertificate reports whether err is a TLS alert of the server about our client certificate, or about its
-// absence. In TLS 1.3 the alert arrives after the handshake (RFC 8446 section 4.4.2.4), when the request was sent
-// already. The server has not read the request then, because it checks the certificate first. crypto/tls does not
-// export a type for alerts, so the text of the error is compared.
+// refusesCertificate reports whether err is the server's TLS alert about a missing or refused client certificate. In
+// TLS 1.3 the alert arrives after the handshake (RFC 8446 section 4.4.2.4), when the request has already been sent.
+// The server has not read the request then, because it checks the certificate first. crypto/tls does not export a type
+// for alerts, so the text of the error is compared.
 func refusesCertificate(err error) bool {
 	alert, ok := errors.AsType[*net.OpError](err)
 	return ok && alert.Op == "remote error" && strings.Contains(alert.Error(), "certificate")
 }
 
-// connectReason returns why the connection failed with err, as a text for the caller. The text of err is not fit
-// for the caller: it may contain addresses, and proxy URLs with passwords.
+// connectReason returns the reason for err, with which connecting failed, as a text for users. The text of err itself
+// must not be shown: it may contain addresses, and proxy URLs with passwords.
 func connectReason(err error) string {
 	_, unknownCA := errors.AsType[x509.UnknownAuthorityError](err)
 	_, wrongHost := errors.AsType[x509.HostnameError](err)
@@ -168,9 +169,9 @@ func connectReason(err error) string {
 	return "it cannot be reached"
 }
 
-// badStatus returns the failure of a request that was answered with an HTTP status other than 2xx. The request
-// may have run if the status is 500 or above, except for 503, with which the server refuses it. Callers must not
-// add the body of the reply: it may repeat what the request sent.
+// badStatus returns the failure of a request that was answered with an HTTP status other than 2xx. Statuses of 500 and
+// above mean that the request may have run, except for 503, with which a server refuses a request. Do not add the body
+// of the reply to the failure, because it may repeat what the request sent.
 func badStatus(status int) *Failure {
 	failure := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true, Status: status}
 	switch {
@@ -191,13 +192,12 @@ func badStatus(status int) *Failure {
 	return failure
 }
 
-// refusal returns the failure of a request that was answered with resp, whose status is not 2xx. It adds to
-// badStatus what the headers say: Retry-After, or that a redirect only adds or removes a slash at the end of
-// the URL.
+// refusal returns the failure of a request that was answered with resp, whose status is not 2xx. It extends badStatus
+// with what the headers say: Retry-After, and that a redirect only adds or removes a slash at the end of the URL.
 func refusal(resp *http.Response) *Failure {
 	failure := badStatus(resp.StatusCode)
 	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
-		// Public does not get the address itself: its path may hold a key.
+		// Public must not contain the address itself: its path may hold a key.
 		path := resp.Request.URL.Path
 		switch {
 		case to.Path == path+"/":
@@ -207,13 +207,13 @@ func refusal(resp *http.Response) *Failure {
 		}
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
-		failure.Later = retryAfter(resp.Header)
+		failure.Delay = retryAfter(resp.Header)
 	}
 	return failure
 }
 
-// retryAfter returns the delay in the header Retry-After, which has seconds or a date (RFC 9110 section 10.2.3). It
-// is at most maxRetryAfter, and 0 if the header is absent or malformed.
+// retryAfter returns the delay in the header Retry-After, which has seconds or a date (RFC 9110 section 10.2.3). It is
+// at most maxRetryAfter. It is 0 if the header is absent or malformed, or if the date has passed.
 func retryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
@@ -226,25 +226,25 @@ func retryAfter(h http.Header) time.Duration {
 	return min(max(time.Until(at), 0), maxRetryAfter)
 }
 
-// RefusedRequest begins the message of an error with which answerd refuses a server's request during a call. Servers
-// repeat the message, often with its code, when the call fails because of it.
+// RefusedRequest is the beginning of the error message with which answerd refuses a server's request during a call. If
+// the call fails because of that, servers repeat the message, often with its code.
 const RefusedRequest = "answerd refused the server's request: "
 
-// maxErrorText is how many bytes of the message of a JSON-RPC error callers and models get.
+// maxErrorText is how many bytes of a JSON-RPC error's message are shown to users and models.
 const maxErrorText = 300
 
-// refusedResult matches the messages with which the TypeScript SDK says that the result of a tool is invalid. Their code
-// is that of invalid params.
+// refusedResult matches the message with which the TypeScript SDK reports an invalid result of a tool. Its code is
+// that of invalid params.
 var refusedResult = regexp.MustCompile(`^(MCP error -32602: )?(Output validation error: |Invalid tools/call result: )`)
 
-// IsUnrelatedToArguments reports whether the message of an error says that the arguments of the call are not its cause,
-// although its code may be that of invalid params.
+// IsUnrelatedToArguments reports whether message, of an error, shows that the call's arguments did not cause the
+// error. The error's code may still be that of invalid params.
 func IsUnrelatedToArguments(message string) bool {
 	return strings.Contains(message, RefusedRequest) || refusedResult.MatchString(message)
 }
 
-// rpcFailure returns the failure of a request that the server answered with a JSON-RPC error. Public has the
-// message of the error, because servers write it for the client that sent the request.
+// rpcFailure returns the failure of a request that the server answered with the JSON-RPC error e. Public contains e's
+// message, because servers write it for the client that sent the request.
 func rpcFailure(e *jsonrpc.Error) *Failure {
 	failure := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, maxErrorText), Err: e}
 	if IsUnrelatedToArguments(e.Message) {
@@ -254,7 +254,7 @@ func rpcFailure(e *jsonrpc.Error) *Failure {
 	case jsonrpc.CodeInvalidParams:
 		failure.Kind = InvalidArguments
 		failure.NotRun = true
-		// An unknown tool has the same code (MCP server/tools), so only the message tells.
+		// The code for an unknown tool is the same (MCP server/tools), so only the message distinguishes them.
 		message := strings.ToLower(e.Message)
 		saysUnknown := strings.Contains(message, "unknown") || strings.Contains(message, "not found")
 		if saysUnknown && strings.Contains(message, "tool") {
@@ -267,8 +267,8 @@ func rpcFailure(e *jsonrpc.Error) *Failure {
 }
 
 // Recover must be deferred directly. It recovers from a panic, logs it with its stack, and calls onPanic with a
-// failure. Without a panic it does nothing. The goroutines that process messages of servers use it: a defect
-// must cost one request or one session, and not the process with the runs of all callers.
+// failure. Without a panic it does nothing. It is used in goroutines that process servers' messages: a defect there
+// should cost one request or one session, and not the whole process with all runs.
 func Recover(log *slog.Logger, onPanic func(*Failure)) {
 	v := recover()
 	if v == nil {
@@ -290,15 +290,15 @@ const (
 	MaxBackoff = time.Minute
 )
 
-// Backoff returns how long to wait after that many failures in a row. The upper bound of the wait doubles from
-// minBackoff to MaxBackoff. The wait is a random part of it, at least half, so that servers that failed
-// at the same time are not tried again at the same time.
+// Backoff returns how long to wait after the given number of failures in a row. It is a random time between half of a
+// bound and the bound, which doubles from minBackoff to MaxBackoff. It is random so that servers that failed at the
+// same time are not tried again at the same time.
 func Backoff(failures int) time.Duration {
-	bound := min(minBackoff<<min(failures, 10), MaxBackoff) // 10: shifted further, the value could overflow
+	bound := min(minBackoff<<min(failures, 10), MaxBackoff) // 10, because a larger shift could overflow
 	return bound/2 + rand.N(bound/2)
 }
 
-// Pause waits for d and returns true. It returns false at once when ctx ends.
+// Pause waits for d and returns true. If ctx ends first, it returns false at once.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

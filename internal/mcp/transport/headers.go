@@ -9,23 +9,23 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// HeaderTransport is an http.RoundTripper for one server. It adds the configured headers, the query
-// parameters of the server and of the RoundTrip, and the bearer token. Unlike other http.RoundTrippers
-// it changes the request that it is given.
+// HeaderTransport is an http.RoundTripper for one server. It adds the configured headers, the server's and the
+// RoundTrip's query parameters, and the bearer token. Unlike other http.RoundTrippers, it changes the request that it
+// is given.
 type HeaderTransport struct {
 	Next    http.RoundTripper
 	Base    *url.URL // scheme and host of the server
 	Headers map[string]auth.Secret
 	Query   map[string]string
-	// Tokens sends requests for which neither the RoundTrip nor its Session has Tokens. If it is nil, they
-	// are sent without a token.
+	// Tokens adds tokens to requests for which neither the RoundTrip nor its Session has a Sender. If it is nil, such
+	// requests carry no token.
 	Tokens Sender
 }
 
-// RoundTrip implements http.RoundTripper. The context of r must carry a RoundTrip if a token is to be sent. A
-// request to another origin than Base is an error.
+// RoundTrip implements http.RoundTripper. If a token is to be sent, r's context must carry a RoundTrip. A request to
+// another origin than Base is an error.
 func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	// Redirects are not followed. Even if one were, its target must not get headers or a token.
+	// Redirects are not followed. Even if one were, its target must not get the headers or a token.
 	if r.URL.Scheme != t.Base.Scheme || r.URL.Host != t.Base.Host {
 		closeBody(r)
 		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
@@ -39,11 +39,11 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if tokens == nil {
 		return t.Next.RoundTrip(r)
 	}
-	trip.fetchingToken.Store(true) // until Send calls tokenWatcher
+	trip.fetchingToken.Store(true) // tokenWatcher sets it to false
 	return tokens.Send(tokenWatcher{t.Next, trip}, r)
 }
 
-// tokenWatcher is the http.RoundTripper that a Sender gets. It maintains RoundTrip.fetchingToken: a Sender
+// tokenWatcher is the http.RoundTripper that is passed to a Sender, to maintain RoundTrip.fetchingToken. A Sender
 // fetches a token before it calls tokenWatcher, and again after the server has refused the token.
 type tokenWatcher struct {
 	next http.RoundTripper
@@ -60,8 +60,8 @@ func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// addHeaders adds the configured headers and the query parameters to r. A query parameter of trip, which may be
-// nil, replaces one of the server, which replaces one in the URL.
+// addHeaders adds the configured headers and the query parameters to r. If names are equal, a query parameter of trip
+// replaces one of the server, which replaces one in the URL. trip may be nil.
 func (t *HeaderTransport) addHeaders(r *http.Request, trip *RoundTrip) {
 	for name, value := range t.Headers {
 		r.Header.Set(name, value.Reveal())
@@ -81,12 +81,12 @@ func (t *HeaderTransport) addHeaders(r *http.Request, trip *RoundTrip) {
 	r.URL.RawQuery = query.Encode()
 }
 
-// Bearer is a Sender with the tokens of Source.
+// Bearer is a Sender that sends the tokens of Source.
 type Bearer struct{ Source token.Source }
 
-// Send implements Sender. If the server refuses the token, Send renews the token and sends r once more. A
-// RoundTrip renews its token once, so a server that always refuses does not cause a loop. The error is a
-// *Failure with ErrCredentials in its chain if there is no token.
+// Send implements Sender. If the server refuses the token, Send renews the token and sends r once more, but only once
+// per RoundTrip, so a server that always refuses does not cause a loop. If the Source has no token, the error is a
+// *Failure that wraps ErrCredentials.
 func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 	trip := RoundTripOf(r.Context())
 	bearer, err := b.Source.Token(r.Context())
@@ -94,7 +94,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 		closeBody(r)
 		return nil, &Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: CredentialsError(err)}
 	}
-	r.Header.Set("Authorization", "Bearer "+bearer.Reveal()) // replaces one among the configured headers
+	r.Header.Set("Authorization", "Bearer "+bearer.Reveal()) // replaces a configured header
 	resp, err := next.RoundTrip(r)
 	if err != nil || !refusesToken(r, resp) || !trip.tokenRenewed.CompareAndSwap(false, true) {
 		return resp, err
@@ -106,7 +106,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 		f.Err = CredentialsError(err)
 		return nil, f
 	}
-	// The body of r has been read; GetBody returns a new reader of the same bytes.
+	// The body of r was already read; GetBody returns a new reader of the same bytes.
 	again := r.Clone(r.Context())
 	if r.GetBody != nil {
 		if again.Body, err = r.GetBody(); err != nil {
@@ -117,14 +117,14 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	return next.RoundTrip(again)
 }
 
-// refusesToken reports whether resp, the reply to r, says that the token is not accepted: with 401, or with 403
-// for a WebSocket handshake, which some frameworks cannot refuse in another way.
+// refusesToken reports whether resp, the reply to r, refuses the token. Its status is 401, or 403 for a WebSocket
+// handshake, which some frameworks cannot refuse in another way.
 func refusesToken(r *http.Request, resp *http.Response) bool {
 	isWebSocket := r.Header.Get("Upgrade") != ""
 	return resp.StatusCode == http.StatusUnauthorized || isWebSocket && resp.StatusCode == http.StatusForbidden
 }
 
-// closeBody closes the body of a request that is not sent, as a http.RoundTripper must.
+// closeBody closes the body of a request that is not sent. http.RoundTripper requires that.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
 		_ = r.Body.Close()

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// NotifyTimeout bounds requests that no caller waits for: most notifications, and the DELETE that
-	// ends a session. The SDK sends them with contexts that are never cancelled.
+	// NotifyTimeout limits the time of requests that no goroutine of a call waits for: most notifications, and the
+	// DELETE that ends a session. The SDK sends them with contexts that are never cancelled.
 	NotifyTimeout = 2 * time.Second
-	// answerTimeout bounds sending an answer to a server's request. If an answer is lost, the
-	// server waits for it, and so does the call.
+	// answerTimeout limits the time to send an answer to a server's request. If the answer is lost, the server keeps
+	// waiting for it, and so does the call.
 	answerTimeout = 20 * time.Second
-	// maxQueued is how many messages wait for the SDK before reading stops.
+	// maxQueued is how many messages may wait for the SDK before reading stops.
 	maxQueued = 10
 
 	sessionHeader = "Mcp-Session-Id"
@@ -33,43 +33,43 @@ type HTTPConfig struct {
 	URL string
 	// RoundTripper sends the requests. It may change them, and must not follow redirects.
 	RoundTripper http.RoundTripper
-	// StandaloneStream says whether each session opens the standalone stream (GET). If it is nil, a session
-	// opens the stream if it has Session.WatchTools and the server announces changes of its tools, or if
-	// WatchResources is set and the server offers subscriptions to resources.
+	// StandaloneStream says whether each session opens the standalone stream (GET). If it is nil, a session opens the
+	// stream in two cases: Session.WatchTools is set and the server announces changes of its tools, or WatchResources
+	// is set and the server offers subscriptions to resources.
 	StandaloneStream *bool
 	WatchResources   bool
 	Logger           *slog.Logger
 }
 
-// httpEndpoint is a server over HTTP, shared by all of its sessions.
+// httpEndpoint is a server over HTTP. All of its sessions share it.
 type httpEndpoint struct {
 	HTTPConfig
-	// background counts the goroutines that outlast their request: they read a stream to its end, or send a
-	// cancellation again.
+	// background counts the goroutines that outlive their request: they read a stream to its end, or repeat a
+	// cancellation.
 	background sync.WaitGroup
 	idle       idleConns
 }
 
-// maxConnWait bounds how long a request waits for a TCP connection whose last stream is ending.
+// maxConnWait limits how long a request waits for a TCP connection whose current stream is about to end.
 const maxConnWait = 100 * time.Millisecond
 
-// idleConns makes requests reuse TCP connections: servers end the stream of an answer some milliseconds after
-// the answer, and a request waits for that instead of opening a connection, which takes longer over TLS. The
-// counts are estimates, since http.Transport does not report its connections. A wrong count costs a new
-// connection or a wait of maxConnWait. The zero value works.
+// idleConns makes requests reuse TCP connections. Servers end an answer's stream some milliseconds after the answer. A
+// request that follows at once waits for that, because opening a connection takes longer over TLS. The counts are
+// estimates, since http.Transport does not report its connections. A wrong count costs a new connection or a wait of
+// maxConnWait. The zero value is ready to use.
 type idleConns struct {
-	mu      sync.Mutex    // protects what follows
-	idle    int           // connections that no request uses
-	ending  int           // streams that have delivered their answer and are being read to their end
-	waiting int           // requests that wait for the end of a stream
+	mu      sync.Mutex    // protects the fields below
+	idle    int           // connections that are not in use
+	ending  int           // streams that are being read to their end after their answer
+	waiting int           // requests that wait for a stream to end
 	changed chan struct{} // closed when a stream has ended; nil if no request waits
-	// skipWait says that requests do not wait: the server keeps streams open for longer than maxConnWait after
-	// the answer, or all requests share one connection (HTTP/2).
+	// skipWait is true if requests do not wait, because the server keeps streams open for longer than maxConnWait
+	// after the answer, or because all requests share one connection (HTTP/2).
 	skipWait bool
 }
 
-// takeConn counts a connection as used, before a request is sent. If no connection is idle, it first waits under
-// ctx for a stream that is ending, unless other requests already wait for all of these streams.
+// takeConn counts a connection as used, before a request is sent. If no connection is idle but more streams are ending
+// than requests are waiting, takeConn first waits for a stream to end. The end of ctx ends the wait.
 func (p *idleConns) takeConn(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,9 +83,9 @@ func (p *idleConns) takeConn(ctx context.Context) {
 	}
 }
 
-// waitLocked waits until a connection is idle, until no stream is ending, for maxConnWait, or until ctx ends. A
-// wait of maxConnWait sets p.skipWait, so that later requests do not wait. The caller holds p.mu, which is
-// released during the wait.
+// waitLocked waits until a connection is idle, no stream is ending, maxConnWait has passed, or ctx ends. After
+// maxConnWait it sets p.skipWait, so that later requests do not wait. p.mu must be held; waitLocked releases it while
+// it waits.
 func (p *idleConns) waitLocked(ctx context.Context) {
 	timeout := time.NewTimer(maxConnWait)
 	defer timeout.Stop()
@@ -110,14 +110,14 @@ func (p *idleConns) waitLocked(ctx context.Context) {
 	}
 }
 
-// putConn counts the connection of resp, whose body was read to its end, as idle.
+// putConn counts resp's connection as idle. The body of resp must have been read to its end.
 func (p *idleConns) putConn(resp *http.Response) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.putLocked(resp)
 }
 
-// putLocked counts the connection of resp as idle, or sets skipWait if resp came over HTTP/2. The caller holds p.mu.
+// putLocked counts resp's connection as idle, or sets p.skipWait if resp came over HTTP/2. p.mu must be held.
 func (p *idleConns) putLocked(resp *http.Response) {
 	if resp.ProtoMajor >= 2 { // all requests share one connection
 		p.skipWait = true
@@ -126,9 +126,9 @@ func (p *idleConns) putLocked(resp *http.Response) {
 	p.idle++
 }
 
-// beginEnd records that the stream resp has delivered its answer and is now read to its end. The caller must call
-// ended afterwards; wholeBody says that the body was read to its end, so that the connection can be used again.
-// ended also decides from the duration whether later requests wait.
+// beginEnd records that the stream resp has delivered its answer and is now read to its end. When that is over, ended
+// must be called; wholeBody says that the body was read to its end, so that the connection can be used again. ended
+// also decides, from the time that this took, whether later requests wait.
 func (p *idleConns) beginEnd(resp *http.Response) (ended func(wholeBody bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,29 +158,30 @@ func (e *httpEndpoint) NewTransport() Transport { return newHTTPConn(e) }
 // Close implements Endpoint.
 func (e *httpEndpoint) Close() { e.background.Wait() }
 
-// httpConn is the sdk.Transport and the sdk.Connection of one session over Streamable HTTP: each of our messages
-// is a POST, and the reply to a request has its answer (2025-11-25 and 2026-07-28 basic/transports). httpConn
-// records for each RoundTrip whether the request was sent, hands it the messages that the server sends before the
-// answer, and bounds what is read. An invalid reply fails only its own request (RoundTrip.fail), because all runs
-// share the session. The id of a session that the server has lost is never sent again.
+// httpConn is the sdk.Transport and the sdk.Connection of one session over Streamable HTTP. Each message to the server
+// is a POST, and the reply to a request contains its answer (2025-11-25 and 2026-07-28 basic/transports). httpConn
+// records for each RoundTrip whether the request was sent, passes it the messages that the server sends before the
+// answer, and limits how much is read. An invalid reply fails only its own request (RoundTrip.fail), because all runs
+// share the session. Once the server has lost the session, its id is never sent again.
 type httpConn struct {
 	*httpEndpoint
 	session   *Session
-	ctx       context.Context      // has the values of the handshake's context, and ends with Close
+	ctx       context.Context      // has the values of the handshake's context; ends with Close
 	cancel    context.CancelFunc   // ends ctx
-	incoming  chan jsonrpc.Message // messages for the SDK, from deliver to Read
-	work      sync.WaitGroup       // the goroutine of the standalone stream
+	incoming  chan jsonrpc.Message // passes messages for the SDK from deliver to Read
+	work      sync.WaitGroup       // counts the goroutine of the standalone stream
 	closeOnce sync.Once
-	closeErr  error // the result of Close; set within closeOnce
+	closeErr  error // the result of Close; set in closeOnce
 
-	mu      sync.Mutex // protects what follows
-	id      string     // of the session; "" before initialize, and if the server gave none
-	version string     // protocol version that initialize has negotiated; "" before
-	// canSubscribe and announcesTools are capabilities of the server according to initialize: subscriptions to
+	mu      sync.Mutex // protects the fields below
+	id      string     // the session's id; "" before initialize, and if the server gave none
+	version string     // the protocol version negotiated by initialize; "" before
+	// canSubscribe and announcesTools are capabilities that the server stated in initialize: subscriptions to
 	// resources, and notifications about changes of its tools.
 	canSubscribe, announcesTools bool
 }
 
+// newHTTPConn returns the httpConn of a new session, which Connect sets up.
 func newHTTPConn(e *httpEndpoint) *httpConn {
 	return &httpConn{httpEndpoint: e, incoming: make(chan jsonrpc.Message, maxQueued)}
 }
@@ -192,11 +193,10 @@ func (c *httpConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	return c, nil
 }
 
-// Explain implements Transport. It returns err, because each request over HTTP fails with its own reason.
+// Explain implements Transport. It returns err unchanged, because each request over HTTP fails with its own reason.
 func (c *httpConn) Explain(err error) error { return err }
 
-// SessionID implements sdk.Connection. It returns the server's id for the session; "" before initialize, and
-// if the server gave none.
+// SessionID implements sdk.Connection. It returns the session's id; "" before initialize, and if the server gave none.
 func (c *httpConn) SessionID() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,8 +215,8 @@ func (c *httpConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// deliver queues a message for the SDK. While maxQueued messages are in the queue it waits, until ctx or the
-// connection ends. So a slow SDK slows the server down, and the queue is bounded.
+// deliver queues m for the SDK. While the queue has maxQueued messages it waits, until ctx or the connection ends.
+// This bounds the queue, and a slow SDK slows the server down.
 func (c *httpConn) deliver(ctx context.Context, m jsonrpc.Message) error {
 	select {
 	case c.incoming <- m:
@@ -228,9 +228,9 @@ func (c *httpConn) deliver(ctx context.Context, m jsonrpc.Message) error {
 	}
 }
 
-// Close implements sdk.Connection. It sends DELETE if the session has an id and is not lost, ends the connection
-// and waits for the goroutine of the standalone stream. The SDK calls Close when no request is in flight. The
-// error is that of DELETE; later calls return it again.
+// Close implements sdk.Connection. It sends DELETE if the session has an id and is not lost, ends the connection, and
+// waits for the goroutine of the standalone stream. The SDK calls Close when no request is in flight. Close returns
+// the error of DELETE, also when it is called again.
 func (c *httpConn) Close() error {
 	c.closeOnce.Do(func() {
 		defer c.work.Wait()
@@ -243,15 +243,15 @@ func (c *httpConn) Close() error {
 	return c.closeErr
 }
 
-// sessionLost reports whether a request would carry the id of a session that the server forgot.
+// sessionLost reports whether the session has an id that the server no longer knows, so that no request may be sent.
 func (c *httpConn) sessionLost() bool { return c.SessionID() != "" && c.session.Lost.Load() }
 
-// readJSON reads the body of resp and closes it. A body of more than limit bytes is the failure AnswerTooLarge;
-// its TCP connection cannot be used again.
+// readJSON reads and closes the body of resp. If the body has more than limit bytes, readJSON returns the failure
+// AnswerTooLarge, and the TCP connection is not used again.
 func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	defer resp.Body.Close()
 	var body bytes.Buffer
-	// No large buffer before the bytes arrive: Content-Length is only a claim of the server.
+	// Allocate no large buffer before the bytes arrive: Content-Length is only the server's claim.
 	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead)
 	if _, err := body.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1)); err != nil {
 		return nil, noReply(err, true)
@@ -262,8 +262,8 @@ func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	return body.Bytes(), nil
 }
 
-// decodeAnswer decodes data, the body of a reply, as the answer to the request id. Some servers of 2025-03-26
-// send the answer in a batch; the other messages of the batch are ignored.
+// decodeAnswer decodes data, the body of a reply, as the answer to the request with this id. Some servers of
+// 2025-03-26 send the answer in a batch; decodeAnswer ignores the other messages of the batch.
 func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	var batch []json.RawMessage
@@ -286,8 +286,8 @@ func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	return answer, nil
 }
 
-// decodeReply decodes the body of a reply with a 2xx status as decodeAnswer does. It also accepts an error without
-// an id, which can only be about the request that the reply belongs to.
+// decodeReply does what decodeAnswer does, for a reply with a 2xx status. It also accepts an error without an id,
+// which can only be about the request that the reply belongs to.
 func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	answer, failure := decodeAnswer(id, data)
 	if failure == nil {
@@ -304,7 +304,7 @@ func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
 }
 
-// answerTo returns msg if it is a response with that id, else nil.
+// answerTo returns msg if it is a response with this id, otherwise nil.
 func answerTo(id jsonrpc.ID, msg jsonrpc.Message) *jsonrpc.Response {
 	answer, ok := msg.(*jsonrpc.Response)
 	if !ok || answer.ID != id {
@@ -313,23 +313,23 @@ func answerTo(id jsonrpc.ID, msg jsonrpc.Message) *jsonrpc.Response {
 	return answer
 }
 
-// saysSessionLost reports whether the status and body of a reply say that the session is lost. The request must
-// have had a session id. 404 means that whatever the body says (2025-11-25 basic/transports). Servers of the
-// TypeScript SDK answer 400 with a text about the session.
+// saysSessionLost reports whether a reply with this status and body says that the session is lost. Use it only for
+// requests that had a session id. 404 has that meaning with every body (2025-11-25 basic/transports). Servers built
+// with the TypeScript SDK answer 400 with a text about the session.
 func saysSessionLost(status int, body []byte) bool {
 	return status == http.StatusNotFound ||
 		status == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))
 }
 
-// mediaType returns the content type without parameters, in lower case; "" if there is none. It does not parse
-// the parameters: the official SDKs accept a reply whose parameters are malformed, too.
+// mediaType returns resp's content type without parameters, in lower case; "" if it has none. It does not parse the
+// parameters, because the official SDKs also accept replies whose parameters are malformed.
 func mediaType(resp *http.Response) string {
 	value, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return strings.ToLower(strings.TrimSpace(value))
 }
 
-// drainBody reads at most maxRefusal bytes of the body and closes it. If the body ends before that, its TCP
-// connection can be used again. It returns what was read; read errors are ignored.
+// drainBody reads at most maxRefusal bytes of resp's body, closes it and returns what it read. It ignores read errors.
+// If the body ends within maxRefusal bytes, the TCP connection can be used again.
 func drainBody(resp *http.Response) []byte {
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))

@@ -26,9 +26,9 @@ type LegacySSEConfig struct {
 	Logger       *slog.Logger
 }
 
-// NewLegacySSE returns the endpoint of a server over HTTP+SSE (2024-11-05 basic/transports). A GET opens the stream
-// of a session, on which all messages of the server arrive. The first event of the stream has the URL for messages
-// to the server. NewLegacySSE sends nothing.
+// NewLegacySSE returns the endpoint of a server over HTTP+SSE (2024-11-05 basic/transports). A GET opens a session's
+// stream, on which all messages of the server arrive. The stream's first event has the URL for messages to the server.
+// NewLegacySSE sends nothing.
 func NewLegacySSE(cfg LegacySSEConfig) Endpoint {
 	var work sync.WaitGroup
 	open := func(ctx context.Context) (MessageConn, error) { return openLegacySSE(ctx, cfg, &work) }
@@ -36,39 +36,39 @@ func NewLegacySSE(cfg LegacySSEConfig) Endpoint {
 }
 
 const (
-	// maxPosts is how many POSTs of one connection may be in flight. Some servers reply to the POST of a
-	// call only when the call has ended.
+	// maxPosts is how many POSTs of one connection may be in flight. It is large because some servers reply to a
+	// call's POST only when the call has ended.
 	maxPosts = 1000
-	// maxEndpoint is how many bytes the URL in the endpoint event may have.
+	// maxEndpoint is the maximum size of the endpoint event's URL, in bytes.
 	maxEndpoint = 8 << 10
 )
 
-// legacySSE is a session over HTTP+SSE as a MessageConn. Each message is a POST. Write does not wait for the POST of
-// a request: a server may reply to it only after the call, and may need the next message during the call, such as the
-// answer to an elicitation. So the failure of a POST is an error of Read.
+// legacySSE is a session over HTTP+SSE as a MessageConn. Each message is a POST. Write does not wait for the POST of a
+// request: a server may reply to it only after the call, and may need another message during the call, such as the
+// answer to an elicitation. So Read reports the failure of a POST.
 type legacySSE struct {
 	cfg      LegacySSEConfig
-	ctx      context.Context         // carries a RoundTrip with the Session, and ends with the connection
-	end      context.CancelCauseFunc // ends ctx; the first cause is the error of Read
-	body     io.ReadCloser           // of the stream
+	ctx      context.Context         // carries a RoundTrip with the Session; ends with the connection
+	end      context.CancelCauseFunc // ends ctx; Read returns the first cause
+	body     io.ReadCloser           // the stream
 	stream   eventReader             // reads body
-	endpoint string                  // URL for messages to the server
+	endpoint string                  // the URL for messages to the server
 	work     *sync.WaitGroup         // counts readLoop and the POSTs; Endpoint.Close waits for it
-	posts    chan struct{}           // has an element for each POST in flight
+	posts    chan struct{}           // has one element per POST in flight
 	reads    chan legacyRead         // results for Read
 }
 
-// legacyRead is the result of one Read.
+// legacyRead is what Read returns once.
 type legacyRead struct {
 	data []byte
 	err  error
 }
 
-// openLegacySSE opens a session and starts its readLoop, which work counts. ctx, which must carry a RoundTrip, bounds
-// the time until the endpoint event. The connection does not end with ctx later.
+// openLegacySSE opens a session and starts its readLoop, which work counts. ctx must carry a RoundTrip. It limits the
+// time until the endpoint event; after that, the end of ctx does not end the connection.
 func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGroup) (*legacySSE, error) {
 	session := RoundTripOf(ctx).Session
-	// The GET gets a RoundTrip of its own, so that it can renew a token once.
+	// The GET gets its own RoundTrip, so that it can renew a token once.
 	connCtx := context.WithValue(context.WithoutCancel(ctx), roundTripKey{}, &RoundTrip{Session: session})
 	connCtx, end := context.WithCancelCause(connCtx)
 	detach := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
@@ -91,8 +91,8 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 	return c, nil
 }
 
-// openStream makes the GET and reads the stream up to the endpoint event. It sets c.body, c.stream and c.endpoint.
-// After an error the caller must close c.body, unless it is nil.
+// openStream sends the GET and reads the stream up to the endpoint event. It sets c.body, c.stream and c.endpoint. If
+// it fails after it has set c.body, the caller must close c.body.
 func (c *legacySSE) openStream() error {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, c.cfg.URL.String(), nil)
 	if err != nil {
@@ -123,8 +123,8 @@ func (c *legacySSE) openStream() error {
 	}
 }
 
-// setEndpoint sets c.endpoint from the text of the endpoint event, which may be a relative URL. The URL must have the
-// configured origin, because headers and tokens are sent to it.
+// setEndpoint sets c.endpoint from the text of the endpoint event, which may be a relative URL. Because headers and
+// tokens are sent to that URL, it must have the configured origin.
 func (c *legacySSE) setEndpoint(text string) error {
 	u, err := c.cfg.URL.Parse(text)
 	switch {
@@ -133,14 +133,14 @@ func (c *legacySSE) setEndpoint(text string) error {
 	case originOf(u) != originOf(c.cfg.URL) || u.User != nil:
 		return BadReply("its endpoint event names another origin", nil)
 	}
-	u.Scheme, u.Host = c.cfg.URL.Scheme, c.cfg.URL.Host // as configured, since HeaderTransport compares the texts
+	u.Scheme, u.Host = c.cfg.URL.Scheme, c.cfg.URL.Host // as configured, because HeaderTransport compares the texts
 	u.Fragment, u.RawFragment = "", ""
 	c.endpoint = u.String()
 	return nil
 }
 
-// originOf returns the origin of u as text (RFC 6454 section 4), with the host in lower case and always with a port, so
-// that equal origins have equal texts.
+// originOf returns the origin of u as text (RFC 6454 section 4). Equal origins have equal texts, because the host is
+// in lower case and the port is always present.
 func originOf(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -149,7 +149,7 @@ func originOf(u *url.URL) string {
 	return u.Scheme + "://" + strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// readLoop reads the stream and delivers its messages to Read, until the connection ends. An error of the stream ends
+// readLoop reads the stream and delivers its messages to Read until the connection ends. An error of the stream ends
 // the connection.
 func (c *legacySSE) readLoop() {
 	defer func() { _ = c.body.Close() }()
@@ -168,8 +168,8 @@ func (c *legacySSE) readLoop() {
 	}
 }
 
-// nextData returns the text of the next message in the stream. It ignores other events, and an event that the end of
-// the stream may have cut.
+// nextData returns the text of the next message in the stream. It ignores other events, and an event that may be
+// incomplete because the stream ended in it.
 func (c *legacySSE) nextData() ([]byte, error) {
 	for {
 		e, err := c.stream.events.Next()
@@ -188,7 +188,7 @@ func (c *legacySSE) nextData() ([]byte, error) {
 	}
 }
 
-// deliver waits until Read takes result. It returns false if the connection has ended.
+// deliver waits until Read takes result and returns true. It returns false if the connection ends first.
 func (c *legacySSE) deliver(result legacyRead) bool {
 	select {
 	case c.reads <- result:
@@ -198,11 +198,11 @@ func (c *legacySSE) deliver(result legacyRead) bool {
 	}
 }
 
-// SetReadLimit implements MessageConn. It does nothing: all answers come in one stream, whose limit is fixed when it
-// is opened.
+// SetReadLimit implements MessageConn. It does nothing, because the limit of the stream, in which all answers come, is
+// fixed when the stream is opened.
 func (c *legacySSE) SetReadLimit(int) {}
 
-// Read implements MessageConn. After the end of the connection, it returns the cause of that.
+// Read implements MessageConn. After the connection has ended, it returns the cause.
 func (c *legacySSE) Read() ([]byte, error) {
 	select {
 	case result := <-c.reads:
@@ -212,9 +212,9 @@ func (c *legacySSE) Read() ([]byte, error) {
 	}
 }
 
-// Write implements MessageConn. It starts a POST, whose failure Read reports. For a notification it waits for the POST,
-// up to NotifyTimeout: requests must not overtake notifications/initialized. If maxPosts are in flight, the
-// server is taken for dead, and the error ends the connection.
+// Write implements MessageConn. It starts a POST, whose failure Read reports. For a notification it waits for the
+// POST, up to NotifyTimeout, because later requests must not overtake notifications/initialized. If maxPosts are in
+// flight, Write assumes that the server is dead; its error then ends the connection.
 func (c *legacySSE) Write(data []byte) error {
 	if c.ctx.Err() != nil {
 		return LostSession(context.Cause(c.ctx))
@@ -228,7 +228,7 @@ func (c *legacySSE) Write(data []byte) error {
 		ID     json.RawMessage `json:"id"`
 		Method string          `json:"method"`
 	}
-	_ = json.Unmarshal(data, &head) // the SDK has written it
+	_ = json.Unmarshal(data, &head) // cannot fail: the SDK has written it
 	data = bytes.Clone(data)
 	done := make(chan struct{})
 	c.work.Go(func() {
@@ -239,7 +239,8 @@ func (c *legacySSE) Write(data []byte) error {
 			c.reportFailure(head.ID, c.post(c.ctx, data))
 			return
 		}
-		// data is an answer, whose id is that of the server's request: it must not fail one of ours.
+		// data is an answer. Its id is that of the server's request, and must not fail a request of ours with the same
+		// id.
 		post := func(ctx context.Context) *Failure { return c.post(ctx, data) }
 		c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, post))
 	})
@@ -255,7 +256,7 @@ func (c *legacySSE) Write(data []byte) error {
 	return nil
 }
 
-// post sends one message and waits for the reply, whose body is ignored. It returns nil for a 2xx status.
+// post sends data as one message and waits for the reply, whose body it ignores. It returns nil for a 2xx status.
 func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	trip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
 	ctx = context.WithValue(ctx, roundTripKey{}, trip)
@@ -279,9 +280,8 @@ func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	return refusal(resp)
 }
 
-// reportFailure processes the failure of a POST; nil means success. It makes Read return a *requestError for the
-// request with the id rawID, which is nil if the message was not a request. If the session is lost, it ends the
-// connection.
+// reportFailure reports a POST's failure to Read; nil means success. If rawID, the id of the request that was sent, is
+// not nil, Read returns a *requestError for that request. If the session is lost, reportFailure ends the connection.
 func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 	if failure == nil || c.ctx.Err() != nil {
 		return
@@ -294,13 +294,13 @@ func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 	}
 }
 
-// Close implements MessageConn. It also ends the POSTs in flight.
+// Close implements MessageConn. It also cancels the POSTs in flight.
 func (c *legacySSE) Close() error {
 	c.end(io.EOF)
 	return nil
 }
 
-// requestError is an error of MessageConn.Read that fails one request and does not end the connection.
+// requestError is an error of MessageConn.Read that fails one request but does not end the connection.
 type requestError struct {
 	id      jsonrpc.ID
 	failure *Failure
@@ -311,8 +311,8 @@ func (e *requestError) Error() string { return e.failure.Error() }
 // Unwrap returns the failure.
 func (e *requestError) Unwrap() error { return e.failure }
 
-// failRequest fails the request that err names, if that is still pending. It returns false if err is not a
-// *requestError.
+// failRequest fails the pending request that err is about, if err is a *requestError. It does nothing if that request
+// is no longer pending. It returns false if err is not a *requestError.
 func (c *streamConn) failRequest(err error) bool {
 	e, ok := errors.AsType[*requestError](err)
 	if !ok {

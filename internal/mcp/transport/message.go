@@ -16,17 +16,17 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// byteOrderMark begins the output of some runtimes, such as .NET with Encoding.UTF8 and PHP files that were
-// saved with one. A parser may ignore it (RFC 8259 section 8.1).
+// byteOrderMark is at the beginning of what some runtimes write, such as .NET with Encoding.UTF8 and PHP files saved
+// with one. A parser may ignore it (RFC 8259 section 8.1).
 var byteOrderMark = []byte("\ufeff")
 
-// messageParts are the members of a JSON-RPC message as received; nil if absent.
+// messageParts holds the members of a JSON-RPC message as received; an absent one is nil.
 type messageParts struct{ version, id, method, params, result, rpcError json.RawMessage }
 
-// decodeMessage decodes a JSON-RPC message, whose parts share memory with data. If a response is malformed but
-// has an id and a version, decodeMessage returns an error together with a response that has this id. With any
-// other error the message is nil. jsonrpc.DecodeMessage is not used, because it copies large results several
-// times, and refuses deep results that limitDepth makes acceptable.
+// decodeMessage decodes a JSON-RPC message. The result shares memory with data. If data is a malformed response that
+// has an id and a version, decodeMessage returns both an error and a response with that id, so that the request can be
+// failed. With any other error the message is nil. decodeMessage replaces jsonrpc.DecodeMessage, which copies large
+// results several times, and refuses deeply nested results that limitDepth makes acceptable.
 func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	defer compute.Begin(len(data))()
 	var parts messageParts
@@ -66,10 +66,10 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	return &jsonrpc.Request{ID: id, Method: method, Params: parts.params}, nil
 }
 
-// decodeResponse decodes a message without a method, which should be a response. headErr says that its id or its
-// version is wrong. A response that has an id and a version is returned also with headErr, and if its error does not
-// decode; with any other error the message is nil. An error response may have no id, because the server could not read
-// the id of the request (JSON-RPC section 5).
+// decodeResponse decodes a message without a method, which should be a response. headErr is not nil if its id or its
+// version is wrong. If the response has an id and a version, decodeResponse returns it even together with headErr or
+// the error of an error object that does not decode. With any other error the message is nil. An error response may
+// lack an id, because the server could not read the request's id (JSON-RPC section 5).
 func decodeResponse(parts messageParts, id jsonrpc.ID, headErr error) (jsonrpc.Message, error) {
 	id = ownID(id)
 	isErrorWithoutID := headErr == nil && bytes.HasPrefix(parts.rpcError, []byte("{")) && parts.result == nil
@@ -88,19 +88,19 @@ func decodeResponse(parts messageParts, id jsonrpc.ID, headErr error) (jsonrpc.M
 	return &jsonrpc.Response{ID: id, Error: answer}, err
 }
 
-// isNull reports whether value is null, which some servers write for every member that they do not use.
+// isNull reports whether value is null. Some servers write null for each member that they do not use.
 func isNull(value json.RawMessage) bool { return string(value) == "null" }
 
-// progressMessage and logMessage are what decodeStreamed returns for progress and log messages.
+// progressMessage and logMessage are what decodeStreamed returns for all progress and log messages.
 var (
 	progressMessage = &jsonrpc.Request{Method: notificationProgress}
 	logMessage      = &jsonrpc.Request{Method: notificationMessage}
 )
 
-// decodeStreamed decodes a message as decodeMessage does, except for progress and log messages, which a stream
-// may have in large numbers. For these it returns progressMessage and logMessage, without id and params. The
-// receiver decodes the text of the message only if it delivers the message. A message whose method comes after
-// its params is decoded whole; all SDKs write the method first.
+// decodeStreamed does what decodeMessage does, except for progress and log messages, of which a stream may have many.
+// For these it returns progressMessage or logMessage, without id and params, and leaves it to the receiver to decode
+// data if it delivers the message. A message whose method comes after its params is decoded whole; all SDKs write the
+// method first.
 func decodeStreamed(data []byte) (jsonrpc.Message, error) {
 	switch streamedMethod(data) {
 	case notificationProgress:
@@ -111,8 +111,8 @@ func decodeStreamed(data []byte) (jsonrpc.Message, error) {
 	return decodeMessage(data)
 }
 
-// streamedMethod returns the method of a message without reading what follows. It returns "" if a member other
-// than jsonrpc comes before the method.
+// streamedMethod returns the message's method without reading what follows it. It returns "" if any member other than
+// jsonrpc precedes the method.
 func streamedMethod(data []byte) string {
 	dec := wire.NewDecoder(data)
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '{' {
@@ -137,7 +137,7 @@ func streamedMethod(data []byte) string {
 	}
 }
 
-// decodeID returns the request id in a JSON value. The id is invalid, without an error, if value is empty or null.
+// decodeID decodes a request id. If value is empty or null, it returns an invalid id and no error.
 func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if text, ok := wire.Text(value); ok {
 		if value == nil || value[0] == 'n' {
@@ -149,14 +149,14 @@ func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if err != nil {
 		return jsonrpc.ID{}, fmt.Errorf("its id is not a string or a number: %w", err)
 	}
-	if n != math.Trunc(n) { // MakeID would truncate it to the id of another request
+	if n != math.Trunc(n) { // MakeID would truncate it, and it could then equal another request's id
 		return jsonrpc.ID{}, errors.New("its id is not an integer")
 	}
 	return jsonrpc.MakeID(n)
 }
 
-// ownID converts the id of an answer to the id of our request, which is always a number: some gateways return
-// the number as a string. The SDKs for TypeScript and Python accept that, too
+// ownID converts an id that a server has sent to the id of our request, which is always a number, because some
+// gateways return the number as a string. The SDKs for TypeScript and Python accept that too
 // (https://github.com/modelcontextprotocol/python-sdk/pull/1720). Other ids are returned unchanged.
 func ownID(id jsonrpc.ID) jsonrpc.ID {
 	text, _ := id.Raw().(string)
@@ -171,14 +171,14 @@ func ownID(id jsonrpc.ID) jsonrpc.ID {
 	return number
 }
 
-// serverError is a JSON-RPC error that the server answered with. It hides the code from errors.Is: the SDK
-// compares errors by their code, and would take a server's -32003 for the end of the session. errors.As finds
-// the *jsonrpc.Error.
+// serverError is a JSON-RPC error that the server answered with. It hides the error's code from errors.Is: the SDK
+// compares errors by code, and would take a server's -32003 for the end of the session. errors.As still finds the
+// *jsonrpc.Error.
 type serverError struct{ rpc jsonrpc.Error }
 
 func (e *serverError) Error() string { return e.rpc.Message }
 
-// As sets target to the *jsonrpc.Error if it has that type. It is for errors.As.
+// As implements the interface of errors.As for targets of type **jsonrpc.Error.
 func (e *serverError) As(target any) bool {
 	rpc, ok := target.(**jsonrpc.Error)
 	if ok {
@@ -187,14 +187,14 @@ func (e *serverError) As(target any) bool {
 	return ok
 }
 
-// maxNesting is how many levels of objects and arrays the SDK decodes. The SDK refuses a deeper result as a
-// whole, so that one deep schema would hide all tools of a list.
+// maxNesting is how many nested levels of objects and arrays the SDK decodes. The SDK refuses a deeper result as a
+// whole, so one deep schema would hide all tools of a list.
 const maxNesting = 1000
 
-// limitDepth returns result with each object and array that is nested deeper than maxNesting replaced by a
-// string. result must be valid JSON or empty.
+// limitDepth returns result, with a string in place of each object and array that is nested deeper than maxNesting.
+// result must be valid JSON or empty.
 func limitDepth(result json.RawMessage) json.RawMessage {
-	opening := bytes.Count(result, []byte("{")) + bytes.Count(result, []byte("[")) // an upper bound of the depth
+	opening := bytes.Count(result, []byte("{")) + bytes.Count(result, []byte("[")) // at least the depth
 	if opening <= maxNesting || wire.Depth(result) <= maxNesting {
 		return result
 	}
@@ -209,14 +209,14 @@ func limitDepth(result json.RawMessage) json.RawMessage {
 			continue
 		}
 		token, err := dec.ReadToken()
-		if err != nil { // the end: the result is valid
+		if err != nil { // the end, because result is valid
 			return bytes.TrimSpace(out.Bytes())
 		}
 		_ = enc.WriteToken(token)
 	}
 }
 
-// standardName returns m without MethodPrefix in the name of its method. It does not change m.
+// standardName returns m without MethodPrefix in its method's name. It does not change m.
 func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 	name, prefixed := strings.CutPrefix(m.Method, MethodPrefix)
 	if !prefixed {
@@ -227,20 +227,20 @@ func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 	return &out
 }
 
-// oversizeError is the error that ends a connection because of a message that is too large. With the id in
-// answers, failPendingLocked fails that one request as TooLarge, and the other requests with an unknown outcome.
+// oversizeError is the error that ends a connection after a message that was too large. If answers is valid,
+// failPendingLocked fails the request with that id as TooLarge, and the other requests with an unknown outcome.
 type oversizeError struct {
 	*Failure
-	answers jsonrpc.ID // of the request that the message answers; invalid if that is not known
+	answers jsonrpc.ID // id of the request that the message answers; invalid if unknown
 }
 
 func (e *oversizeError) Unwrap() error { return e.Failure }
 
-// maxIDOffset is how many bytes at the beginning of a message are searched for its id.
+// maxIDOffset is how many bytes at the beginning of an oversized message are searched for its id.
 const maxIDOffset = 1 << 10
 
-// newOversizeError returns the error for a message of more than limit bytes that begins with head. It searches
-// head for the id of the request that the message answers.
+// newOversizeError returns the error for a message of more than limit bytes that begins with head. It searches head
+// for the id of the request that the message answers.
 func newOversizeError(head []byte, limit int) *oversizeError {
 	oversize := &oversizeError{Failure: AnswerTooLarge(limit)}
 	dec := json.NewDecoder(bytes.NewReader(head[:min(len(head), maxIDOffset)]))
@@ -251,11 +251,11 @@ func newOversizeError(head []byte, limit int) *oversizeError {
 	for dec.More() {
 		name, err := dec.Token()
 		if err != nil || name == "method" {
-			return oversize // the server's own request
+			return oversize // a request of the server, not an answer
 		}
 		var value any
 		if dec.Decode(&value) != nil {
-			break // the value is longer than head
+			break // head ends within the value
 		}
 		if name == "id" {
 			id = value

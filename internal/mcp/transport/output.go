@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	maxTail      = 64 << 10 // bytes of a child's stderr that are kept
-	maxTailLine  = 500      // bytes of one line of it in the log
-	maxExitLines = 20       // lines of it in the log when the child dies
-	maxTailRate  = 100      // lines of it in the debug log, per second
+	maxTail      = 64 << 10 // how many bytes of a child's stderr are kept
+	maxTailLine  = 500      // how many bytes of a line are logged
+	maxExitLines = 20       // how many lines are logged when the child exits
+	maxTailRate  = 100      // how many lines per second go to the debug log
 )
 
-// readStdout reads the child's stdout to its end. When readMessages has ended, it discards the rest, because a full
+// readStdout reads the child's stdout to its end. After readMessages has ended, it discards the rest, because a full
 // pipe could keep the child from exiting.
 func (p *process) readStdout() {
 	p.outErr = p.readMessages()
@@ -30,8 +30,9 @@ func (p *process) readStdout() {
 	_, _ = io.Copy(io.Discard, p.stdout)
 }
 
-// readMessages sends the lines of stdout that may be messages to p.lines, or discards them after Close. It skips other
-// lines, such as a banner or logs, and logs the first of them. It returns the error that ends reading, such as io.EOF.
+// readMessages sends the lines of stdout that may be messages to p.lines; after Close it discards them. It skips other
+// lines, such as a banner or logs, and logs only the first of them. It returns the error that ends reading, such as
+// io.EOF.
 func (p *process) readMessages() (err error) {
 	defer Recover(p.log, func(f *Failure) { err = f })
 	in := bufio.NewReaderSize(p.stdout, 32<<10)
@@ -56,13 +57,13 @@ func (p *process) readMessages() (err error) {
 	}
 }
 
-// readLine returns the next line without its line break, in a new slice. The last line need not have a line break. A
-// line of more than limit bytes is the failure AnswerTooLarge. limit may change during the call.
+// readLine returns the next line without its line break, in a new slice. The last line may lack a line break. If a
+// line has more than limit bytes, readLine returns the failure AnswerTooLarge. limit may change during the call.
 func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := in.ReadSlice('\n')
-		if maxBytes := int(limit.Load()); len(line)+len(part) > maxBytes+1 { // one more for the line feed
+		if maxBytes := int(limit.Load()); len(line)+len(part) > maxBytes+1 { // plus the line feed
 			return nil, AnswerTooLarge(maxBytes)
 		}
 		line = append(line, part...)
@@ -75,13 +76,13 @@ func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 	}
 }
 
-// isMessage reports whether a line may be a JSON-RPC message or a batch: it begins like a JSON object or array.
+// isMessage reports whether line may be a JSON-RPC message or a batch, because it begins like a JSON object or array.
 func isMessage(line []byte) bool {
 	line = bytes.TrimLeft(line, " \t")
 	return len(line) > 0 && (line[0] == '{' || line[0] == '[')
 }
 
-// readStderr reads the child's stderr to its end and gives the data to p.tail. MCP lets servers write logs to stderr.
+// readStderr reads the child's stderr, to which MCP servers may write logs, to its end and adds it to p.tail.
 func (p *process) readStderr() {
 	defer close(p.errDone)
 	buf := make([]byte, 32<<10)
@@ -94,27 +95,28 @@ func (p *process) readStderr() {
 	}
 }
 
-// keepStderr gives data of stderr to p.tail. It recovers from a panic, so that readStderr keeps reading the pipe.
+// keepStderr adds data to p.tail. It recovers from a panic, because readStderr must keep reading the pipe.
 func (p *process) keepStderr(data []byte) {
 	defer Recover(p.log, func(*Failure) {})
 	p.tail.add(data)
 }
 
-// stderrTail keeps the last maxTail bytes of a stream of lines. If debug logging is on, it also logs the lines when
-// they come, at most maxTailRate per second.
+// stderrTail keeps the last maxTail bytes of a stream of lines. If debug logging is on, it also logs the lines as they
+// arrive, at most maxTailRate per second.
 type stderrTail struct {
 	log   *slog.Logger
 	debug bool // debug logging is on
 
-	// The goroutine of readStderr uses the following fields, and lastLines after that goroutine has ended.
+	// Only the goroutine of readStderr uses the fields below; lastLines may use them after that goroutine has ended.
 
-	ring   []byte    // the last bytes, of which the newest is before index total % maxTail; nil until the first byte
-	total  int64     // bytes so far
+	ring   []byte    // the last bytes; the newest is before index total % maxTail; nil until the first byte
+	total  int64     // bytes received so far
 	line   []byte    // the beginning of the unfinished line, for the debug log
-	second time.Time // when the present second of the rate limit began
-	lines  int       // lines since then
+	second time.Time // when the rate limit's current second began
+	lines  int       // lines since second
 }
 
+// newStderrTail returns an empty stderrTail. It reads from log whether debug logging is on.
 func newStderrTail(log *slog.Logger) *stderrTail {
 	return &stderrTail{log: log, debug: log.Enabled(context.Background(), slog.LevelDebug)}
 }
@@ -134,7 +136,7 @@ func (t *stderrTail) add(buf []byte) {
 	}
 }
 
-// logLines logs the lines that end in b, within the rate limit. It keeps the rest of b for the next call.
+// logLines logs the lines that end in b, within the rate limit. It keeps an unfinished line for the next call.
 func (t *stderrTail) logLines(b []byte) {
 	for len(b) > 0 {
 		part, rest, complete := bytes.Cut(b, []byte("\n"))
@@ -154,14 +156,14 @@ func (t *stderrTail) logLines(b []byte) {
 	}
 }
 
-// lastLines returns the last maxExitLines lines, each printable and of at most maxTailLine bytes.
+// lastLines returns the last maxExitLines lines. Each is made printable and cut to maxTailLine bytes.
 func (t *stderrTail) lastLines() []string {
 	text := string(t.ring[:min(int64(len(t.ring)), t.total)])
 	if t.total > maxTail { // the ring has wrapped
 		oldest := int(t.total % maxTail)
 		text = string(t.ring[oldest:]) + string(t.ring[:oldest])
 		if _, rest, ok := strings.Cut(text, "\n"); ok {
-			text = rest // without the first line, whose beginning was overwritten
+			text = rest // drop the first line, whose beginning was overwritten
 		}
 	}
 	lines := strings.Split(strings.TrimRight(text, "\r\n"), "\n")

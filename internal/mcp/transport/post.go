@@ -17,16 +17,16 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Write implements sdk.Connection. It returns when the reply to msg is processed. For a request, the answer is then
-// queued for Read, or the RoundTrip has failed. The SDK ends the session after an error, so Write returns an error
-// only if notifications/initialized fails or ctx carries no RoundTrip.
+// Write implements sdk.Connection. It returns when the reply to msg has been processed: the answer to a request is
+// then queued for Read, or the RoundTrip has failed. The SDK ends the session if Write returns an error, so it returns
+// one only if notifications/initialized fails or ctx carries no RoundTrip.
 func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	trip := RoundTripOf(ctx)
 	if trip == nil {
 		return errors.New("the context of a message carries no RoundTrip")
 	}
-	// The panic must not reach the SDK, even if the caller of the SDK recovers from it: the SDK would wait for
-	// the end of this request forever, and its session could never be closed.
+	// A panic must not reach the SDK, even if the SDK's caller recovers from it: the SDK would wait forever for the
+	// end of this request, and its session could never be closed.
 	defer Recover(c.Logger, trip.fail)
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
@@ -40,7 +40,7 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 		if c.wantsStandaloneStream() {
 			c.openStandaloneStream()
 		}
-		// Part of the handshake, whose context bounds it: a server may take long to initialize itself.
+		// Part of the handshake, whose context limits its time: a server may take long to initialize itself.
 		return c.notify(ctx, answerTimeout, http.MethodPost, m)
 	default:
 		_ = c.notify(ctx, NotifyTimeout, http.MethodPost, m)
@@ -48,7 +48,7 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	return nil
 }
 
-// sendResponse sends msg, our answer to a request of the server, until repeatAnswer gives up.
+// sendResponse sends msg, answerd's answer to a server's request, with repeatAnswer. It ignores a failure.
 func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) {
 	// ctx carries the RoundTrip of the handshake. The answer gets its own, so that it can renew a token.
 	ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
@@ -58,10 +58,10 @@ func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) 
 	})
 }
 
-// repeatAnswer calls post, which sends our answer to a request of the server, until the answer has arrived. It calls
-// post again only after failures that may be temporary: no reply, 429, or 5xx. A server that gets the answer
-// twice ignores the second one. repeatAnswer returns the failure of the last attempt; nil if the answer has arrived. It
-// gives up after answerTimeout, and when ctx or life ends.
+// repeatAnswer calls post, which sends answerd's answer to a server's request, until the answer has arrived. It calls
+// post again only after failures that may be temporary: no reply, 429, or 5xx. A server that gets the answer twice
+// ignores the second one. repeatAnswer stops after answerTimeout, and when ctx or life ends. It returns the last
+// attempt's failure, or nil if the answer has arrived.
 func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure) (last *Failure) {
 	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
@@ -77,7 +77,7 @@ func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure
 	return last
 }
 
-// sendRequest sends one of our requests and processes the reply. It hands the answer to the SDK, or fails trip.
+// sendRequest sends the request msg and processes the reply. It delivers the answer to the SDK, or fails trip.
 func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
 	trip.prepareMessage()
 	if c.sessionLost() {
@@ -117,14 +117,15 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 	case "application/json":
 		c.processJSON(ctx, trip, msg, resp)
 	default:
-		// Also for 202 and 204 without a body, because no answer will follow.
+		// This includes 202 and 204 without a body, because no answer will follow.
 		drainBody(resp)
 		c.idle.putConn(resp)
 		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
 
-// processJSON delivers the answer in resp, a JSON reply to msg, or fails trip if there is no valid answer in it.
+// processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. If resp has no valid answer, it fails
+// trip.
 func (c *httpConn) processJSON(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body, failure := readJSON(resp, trip.answerLimit())
 	c.idle.putConn(resp)
@@ -140,7 +141,7 @@ func (c *httpConn) processJSON(ctx context.Context, trip *RoundTrip, msg *jsonrp
 	c.deliverAnswer(ctx, trip, msg, answer)
 }
 
-// deliverAnswer hands the SDK the answer to m, or fails trip if the answer is not valid.
+// deliverAnswer delivers answer, the answer to m, to the SDK. If answer is not valid, it fails trip.
 func (c *httpConn) deliverAnswer(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
 	if f := trip.acceptAnswer(answer); f != nil {
 		trip.fail(f)
@@ -152,8 +153,8 @@ func (c *httpConn) deliverAnswer(ctx context.Context, trip *RoundTrip, m *jsonrp
 	_ = c.deliver(ctx, answer) // an error means that the connection was closed
 }
 
-// noteInitialized records the protocol version and the capabilities in the result of initialize. It records nothing
-// if the SDK does not support the version, since the SDK then ends the handshake.
+// noteInitialized records the protocol version and the capabilities in result, the result of initialize. If the SDK
+// does not support the version, it records nothing, because the SDK then ends the handshake.
 func (c *httpConn) noteInitialized(result json.RawMessage) {
 	var decoded struct {
 		Version      string `json:"protocolVersion"`
@@ -176,8 +177,10 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 	c.announcesTools = decoded.Capabilities.Tools.ListChanged
 }
 
-// processRefusal processes resp, a reply to msg with a status other than 2xx. It fails trip with LostSession if the
-// reply says that, delivers the JSON-RPC error in the body as the answer, or else fails trip with the status.
+// processRefusal processes resp, a reply to msg with a status other than 2xx. It fails trip with a failure that is
+// Lost if the reply says that the session is lost or, after the handshake, that the server refuses the session's
+// protocol version. Otherwise it delivers the JSON-RPC error in the body as the answer. Without such an error, it
+// fails trip with the status.
 func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp)
 	c.idle.putConn(resp)
@@ -185,7 +188,7 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	if mayCarryAnswer(resp.StatusCode) {
 		answer, _ = decodeAnswer(msg.ID, body)
 	}
-	// A server that has read the params knows the session: "session" in its message is a word of the tool.
+	// A server that has checked the params knows the session. "session" in its message is then a word of the tool.
 	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && isAboutParams(answer)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
 		c.session.Lost.Store(true)
@@ -209,9 +212,9 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	trip.fail(refusal(resp))
 }
 
-// refusesVersion reports whether the body of a reply with status 400 says that the server does not support the protocol
-// version of the session, such as after an update or a rollback. A server of an earlier version may instead complain
-// about a missing session id or initialize. answer is the JSON-RPC error in body; nil if there is none.
+// refusesVersion reports whether a reply with status 400 says that the server does not support the session's protocol
+// version, for example after an update or a rollback. A server of an earlier version may instead complain about a
+// missing session id or initialize. answer is the JSON-RPC error in body, or nil.
 func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	if answer == nil {
 		lower := bytes.ToLower(body)
@@ -222,16 +225,16 @@ func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 }
 
-// isAboutParams reports whether answer is the JSON-RPC error for invalid params.
+// isAboutParams reports whether answer is a JSON-RPC error about invalid params.
 func isAboutParams(answer *jsonrpc.Response) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
 	return ok && rpc.Code == jsonrpc.CodeInvalidParams
 }
 
-// mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with that status counts as the answer. It
+// mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with this status counts as the answer. It
 // does for 4xx: the error of server/discover, for example, has the versions that the SDK may try. It also does for
-// 500, which some servers send with an internal error. It does not for 401 and 429, whose status and headers say
-// more than the error: the token is refused, or the header Retry-After says when to try again.
+// 500, which some servers send with an internal error. It does not for 401, which refuses the token, and for 429,
+// whose Retry-After header says when to try again.
 func mayCarryAnswer(status int) bool {
 	switch status {
 	case http.StatusInternalServerError:
@@ -242,8 +245,8 @@ func mayCarryAnswer(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// notify sends a message that has no answer, or DELETE with a nil m, and waits for the reply for at most timeout. A
-// reply without a 2xx status is an error. If the session is lost, notify sends nothing and returns nil.
+// notify sends a message that has no answer, or a DELETE if m is nil. It waits for the reply, for at most timeout. A
+// status other than 2xx is an error. If the session is lost, notify sends nothing and returns nil.
 func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method string, m jsonrpc.Message) error {
 	if c.sessionLost() {
 		return nil
@@ -258,7 +261,7 @@ func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method str
 	if err != nil {
 		return noReply(err, true)
 	}
-	// Only the status matters: a body without end must not delay the sender longer than NotifyTimeout.
+	// Only the status matters: a body without end must not delay the sender for more than NotifyTimeout.
 	defer time.AfterFunc(NotifyTimeout, stop).Stop()
 	drainBody(resp)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
@@ -267,23 +270,23 @@ func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method str
 	return nil
 }
 
-// Names of headers, in the form of http.Header.
+// Names of headers, in the canonical form of http.Header.
 const (
 	versionHeader = "Mcp-Protocol-Version"
 	methodHeader  = "Mcp-Method"
-	nameHeader    = "Mcp-Name" // of the tool, prompt or resource that a request is about
+	nameHeader    = "Mcp-Name" // the tool, prompt or resource that a request is about
 )
 
 // Header values that all requests share. They must not be changed. Appending to one of them copies it, because its
-// length is its capacity.
+// length equals its capacity.
 var (
 	jsonOnly     = []string{"application/json"}
 	jsonOrStream = []string{"application/json, text/event-stream"}
 	streamOnly   = []string{"text/event-stream"}
 )
 
-// newRequest returns an HTTP request of this session with the headers that MCP demands. msg is the body; it may be
-// nil. If msg is one of our requests, ctx must carry its RoundTrip.
+// newRequest returns an HTTP request of this session with the headers that MCP requires. msg is the body; nil for
+// none. If msg is a request, ctx must carry its RoundTrip.
 func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Message) (*http.Request, error) {
 	var body io.Reader
 	if msg != nil {
@@ -313,11 +316,11 @@ func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Me
 		r.Header[sessionHeader] = []string{id}
 	}
 
-	rpc, _ := msg.(*jsonrpc.Request) // nil for responses and without msg
+	rpc, _ := msg.(*jsonrpc.Request) // nil if msg is a response or nil
 	switch {
 	case rpc != nil && rpc.Method == methodDiscover:
 		version = discoverVersion(rpc.Params)
-	case version == "": // a session without initialize
+	case version == "": // no initialize in this session, or not yet
 		version = c.session.Protocol()
 	}
 	if version != "" {
@@ -336,12 +339,12 @@ func discoverVersion(params json.RawMessage) string {
 			Version string `json:"io.modelcontextprotocol/protocolVersion"`
 		} `json:"_meta"`
 	}
-	_ = json.Unmarshal(params, &w) // the SDK has written it
+	_ = json.Unmarshal(params, &w) // cannot fail: the SDK has written it
 	return w.Meta.Version
 }
 
-// addRoutingHeaders adds the headers by which proxies route the request m (2026-07-28 basic/transports, SEP-2243):
-// its method, the name of its target, and for tools/call the Headers of trip.
+// addRoutingHeaders adds the headers by which proxies route requests (2026-07-28 basic/transports, SEP-2243): m's
+// method, the name of m's target, and for tools/call the Headers of trip.
 func addRoutingHeaders(h http.Header, m *jsonrpc.Request, trip *RoundTrip) {
 	h[methodHeader] = []string{m.Method}
 	if name := targetName(m); name != "" {
@@ -354,8 +357,8 @@ func addRoutingHeaders(h http.Header, m *jsonrpc.Request, trip *RoundTrip) {
 	}
 }
 
-// targetName returns the name of the tool or prompt, or the URI of the resource, that msg is about; ""
-// for other methods.
+// targetName returns what msg is about: the name of a tool or prompt, or the URI of a resource. It returns "" for
+// other methods.
 func targetName(msg *jsonrpc.Request) string {
 	var key string
 	switch msg.Method {
@@ -376,51 +379,51 @@ func targetName(msg *jsonrpc.Request) string {
 }
 
 const (
-	// resendAfter is the pause between the first and the second cancellation of a request. Each further pause is
-	// twice as long.
+	// resendAfter is the pause between the first and the second cancellation of a request. Each later pause is twice
+	// as long as the one before.
 	resendAfter = 50 * time.Millisecond
-	// maxReadDelay is the time after which the server must have read a request that was sent.
+	// maxReadDelay is the time within which a server is assumed to read a request that was sent.
 	maxReadDelay = 2 * time.Second
-	// maxResendPause bounds the pause between two cancellations. So the last one is sent 13 s after the first, or
-	// up to 31 s after it if no cancellation gets a reply.
+	// maxResendPause is the longest pause between two cancellations. The last one is sent about 13 s after the first,
+	// or up to 31 s after it if no cancellation gets a reply.
 	maxResendPause = 8 * time.Second
 )
 
-// cancelRequest sends msg, the notifications/cancelled for the request of trip. While the server may not have read
-// the request yet (maxReadDelay), cancelRequest sends msg again in the background: request and cancellation are POSTs
-// on two connections, and a server ignores the cancellation of a request that it does not know. The call would then
-// run to its end. No reply shows when the server has read a request, since many servers send the headers with
-// the result. A server ignores a second cancellation (2025-11-25 basic/utilities/cancellation).
+// cancelRequest sends msg, the notifications/cancelled for the request of trip. If the server may not have read that
+// request yet (maxReadDelay), cancelRequest sends msg again in the background. Request and cancellation are POSTs on
+// two connections, and a server ignores the cancellation of a request that it does not know yet. Without a repetition,
+// the call would run to its end. No reply shows when the server has read a request, since many servers send the
+// headers with the result. A server ignores a second cancellation (2025-11-25 basic/utilities/cancellation).
 //
-// If the server reads the request within maxReadDelay, and at time t after the first cancellation, the next
-// cancellation follows at 2t + 50 ms at the latest, provided that replies come at once. From 2026-07-28 on
-// cancelRequest sends nothing: the end of the request's stream is the cancellation (basic/patterns/cancellation).
+// If the server reads the request within maxReadDelay, at time t after the first cancellation, and replies come at
+// once, the next cancellation is sent by 2t + 50 ms. From 2026-07-28 on, cancelRequest sends nothing, because the end
+// of the request's stream cancels the request (basic/patterns/cancellation).
 func (c *httpConn) cancelRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
-	// Requests of the handshake must not be cancelled (2025-11-25 basic/lifecycle).
+	// The handshake's requests must not be cancelled (2025-11-25 basic/lifecycle).
 	if trip.Handshake || !trip.sent.Load() || trip.noCancel.Load() || c.session.Protocol() >= StatelessVersion {
 		return
 	}
-	// The SDK's context ends after 5 s, which may be over already if the machine was suspended.
+	// The SDK's context ends after 5 s. If the machine was suspended, that time may already be over.
 	ctx = context.WithoutCancel(ctx)
 	if !c.sendCancel(ctx, trip, msg) && trip.life.Err() == nil {
 		c.background.Go(func() { c.resendCancel(ctx, trip, msg) })
 	}
 }
 
-// sendCancel sends m, which cancels the request of trip, once. It returns true if the server certainly had read the
-// request before and has got m. A reply with an error status counts, too.
+// sendCancel sends m, the cancellation of trip's request, once. It returns true if the server had certainly read the
+// request before, and has received m. A reply with an error status also counts as received.
 func (c *httpConn) sendCancel(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request) (certain bool) {
 	requestRead := time.Since(time.Unix(0, trip.sentAt.Load())) >= maxReadDelay
 	f, _ := errors.AsType[*Failure](c.notify(ctx, NotifyTimeout, http.MethodPost, m))
 	return requestRead && (f == nil || f.Kind != UnknownOutcome)
 }
 
-// resendCancel sends msg, which cancels the request of trip, with growing pauses until sendCancel is certain, or the
-// pause exceeds maxResendPause. When the life of trip ends, it sends msg a last time.
+// resendCancel repeats msg, the cancellation of trip's request, with growing pauses until sendCancel is certain or the
+// pause exceeds maxResendPause. When the life of trip ends, it sends msg one last time.
 func (c *httpConn) resendCancel(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
 	defer Recover(c.Logger, func(*Failure) {})
 	for wait := resendAfter; wait <= maxResendPause; wait *= 2 {
-		// Closing the session does not replace the cancellation: some servers keep calls running after DELETE.
+		// Closing the session is not enough: some servers keep calls running after DELETE.
 		closing := !Pause(trip.life, wait)
 		if closing {
 			Pause(ctx, resendAfter)

@@ -18,47 +18,46 @@ import (
 )
 
 const (
-	// exitTimeout is how long a process has to exit after its standard input is closed, and again
-	// after SIGTERM (MCP basic/lifecycle, shutdown). So its process group is gone at most some 4 s
-	// after the end of its session.
+	// exitTimeout is how long a process has to exit after its standard input is closed, and again after SIGTERM (MCP
+	// basic/lifecycle, shutdown). A process group therefore ends at most some 4 s after its session.
 	exitTimeout = 2 * time.Second
-	// exitReportTimeout is how long exitError waits for the exit status of a process.
+	// exitReportTimeout is how long exitError waits for a process's exit status.
 	exitReportTimeout = time.Second
 )
 
 var errWorkDir = errors.New("the working directory cannot be used")
 
-// process is a child process and the MessageConn over its pipes, one message per line (MCP
-// basic/transports, stdio).
+// process is a child process, and the MessageConn over its pipes with one message per line (MCP basic/transports,
+// stdio).
 //
-// It has four goroutines: startAndWait, on whose thread the process depends; cleanUp, which ends the process; and
-// readStdout and readStderr. When the channel gone is closed, all of them have ended, the process is reaped and
-// its files are closed.
+// It has four goroutines: startAndWait, on whose thread the process depends; cleanUp, which ends the process;
+// readStdout; and readStderr. When the channel gone is closed, all of them have ended, the process is reaped and its
+// files are closed.
 type process struct {
 	cmd    *exec.Cmd
 	log    *slog.Logger
 	stdin  *os.File // the parent's ends of the pipes
 	stdout *os.File
 	stderr *os.File
-	tail   *stderrTail // of stderr
+	tail   *stderrTail // the end of stderr
 
 	closeOnce     sync.Once
 	stop          chan struct{} // closed by Close: the process must end
-	stoppedByUs   bool          // stop was closed before the process had exited; used by cleanUp only
+	stoppedByUs   bool          // stop was closed by the time the process had exited; used by cleanUp only
 	exited        chan struct{} // closed when the process has exited; on Linux it is not reaped yet
 	reapPermitted chan struct{} // closed by cleanUp when the process may be reaped
 	reaped        chan struct{} // closed when the process is reaped; cmd.ProcessState is set then
 	gone          chan struct{} // closed when cleanUp is complete
 
-	lines     chan []byte    // messages, from readStdout to Read
-	readLimit atomic.Int64   // how many bytes a message may have
-	readers   sync.WaitGroup // readStdout and readStderr
-	outDone   chan struct{}  // closed when no more lines come
-	outErr    error          // why no more lines come; set before outDone is closed
-	errDone   chan struct{}  // closed at the end of stderr
+	lines     chan []byte    // passes messages from readStdout to Read
+	readLimit atomic.Int64   // maximum size of a message, in bytes
+	readers   sync.WaitGroup // counts readStdout and readStderr
+	outDone   chan struct{}  // closed when readStdout sends no more lines
+	outErr    error          // why there are no more lines; set before outDone is closed
+	errDone   chan struct{}  // closed when stderr has ended
 }
 
-// startProcess starts the process of cfg and its goroutines. The caller must call Close.
+// startProcess starts a process as cfg says, and its goroutines. The caller must call Close on the result.
 func startProcess(cfg *StdioConfig) (*process, error) {
 	path, err := commandPath(cfg)
 	if err != nil {
@@ -71,7 +70,7 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	}
 	proc.readLimit.Store(MaxMessage)
 	proc.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
-	proc.cmd.Env = append([]string{}, cfg.Env...) // never nil: exec.Cmd would use the environment of answerd
+	proc.cmd.Env = append([]string{}, cfg.Env...) // never nil: exec.Cmd would then use answerd's environment
 	childEnds, err := proc.makePipes()
 	if err == nil {
 		started := make(chan error)
@@ -91,9 +90,9 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	return proc, nil
 }
 
-// commandPath returns the path of the command. It searches the PATH of the child's environment, as the official SDKs
-// do, then that of answerd, because the child may have none. A command with a slash is relative to cfg.Dir, as in a
-// shell. The error is errWorkDir if cfg.Dir is not a directory.
+// commandPath returns the path of cfg.Command. It searches the PATH of the child's environment, as the official SDKs
+// do, then answerd's PATH, because the child may have none. A command with a slash is relative to cfg.Dir, as in a
+// shell. The error wraps errWorkDir if cfg.Dir is not a directory.
 func commandPath(cfg *StdioConfig) (string, error) {
 	if cfg.Dir != "" {
 		if fi, err := os.Stat(cfg.Dir); err != nil || !fi.IsDir() {
@@ -108,20 +107,20 @@ func commandPath(cfg *StdioConfig) (string, error) {
 		return path, nil
 	}
 	path, err := exec.LookPath(name)
-	if err != nil && !errors.Is(err, exec.ErrDot) { // ErrDot: path is relative, which is accepted here
+	if err != nil && !errors.Is(err, exec.ErrDot) { // ErrDot only says that path is relative
 		return "", fmt.Errorf("find the command: %w", err)
 	}
 	return filepath.Abs(path)
 }
 
-// lookPathOf searches the PATH of env for the command name, without its relative directories. It returns "" if the
-// command is not found, or if name has a slash, so that PATH does not apply.
+// lookPathOf searches the absolute directories in the PATH of env for the command name. It returns "" if it does not
+// find the command, or if name has a slash, because PATH does not apply then.
 func lookPathOf(env []string, name string) string {
 	if strings.ContainsRune(filepath.ToSlash(name), '/') {
 		return ""
 	}
 	directories := ""
-	for _, variable := range env { // the last of several counts
+	for _, variable := range env { // the last of several PATH variables counts
 		if list, ok := strings.CutPrefix(variable, "PATH="); ok {
 			directories = list
 		}
@@ -134,9 +133,9 @@ func lookPathOf(env []string, name string) string {
 	return ""
 }
 
-// makePipes makes the pipes for stdin, stdout and stderr, sets the parent's ends in p and the child's ends in p.cmd,
-// and returns the child's ends. The caller closes all ends, also after an error. The pipes of os/exec are not used,
-// because its Wait would wait for a grandchild that keeps a pipe open.
+// makePipes creates the pipes for stdin, stdout and stderr. It sets the parent's ends in p and the child's ends in
+// p.cmd, and returns the child's ends. All ends must be closed later, also after an error. The pipes of os/exec are
+// not used, because Cmd.Wait would then wait for a grandchild that keeps a pipe open.
 func (p *process) makePipes() (childEnds []*os.File, err error) {
 	stdinRead, stdinWrite, err := os.Pipe()
 	if err != nil {
@@ -163,9 +162,9 @@ func (p *process) makePipes() (childEnds []*os.File, err error) {
 	return append(childEnds, stderrWrite), nil
 }
 
-// startAndWait starts the process, sends the result to started, and waits until the process is reaped. The thread that
-// starts the process must exist until then: on Linux, Pdeathsig kills the process when that thread ends (prctl(2),
-// PR_SET_PDEATHSIG). So startAndWait locks its thread, which Go could end otherwise.
+// startAndWait starts the process, sends the error or nil to started, and waits until the process is reaped. On Linux,
+// Pdeathsig kills the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). So startAndWait locks
+// its thread, which the Go runtime could otherwise end.
 func (p *process) startAndWait(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -187,8 +186,8 @@ func (p *process) start() (err error) {
 	return p.cmd.Start()
 }
 
-// cleanUp waits until the process has exited or must end, kills what is left of its process group, has the process
-// reaped, and closes all files. Then it closes p.gone. A panic in one step does not prevent the next steps.
+// cleanUp waits until the process has exited or p.stop is closed. Then it ends the process group, lets startAndWait
+// reap the process, closes all files, and closes p.gone. A panic in one step does not prevent the next steps.
 func (p *process) cleanUp() {
 	defer close(p.gone)
 	withoutPanic(p.log, p.awaitEnd)
@@ -199,8 +198,8 @@ func (p *process) cleanUp() {
 	withoutPanic(p.log, p.logExit)
 }
 
-// awaitEnd waits until the process has exited, or terminates it when p.stop is closed. Then it ends the rest of the
-// process group. It sets p.stoppedByUs.
+// awaitEnd waits until the process has exited, or terminates it when p.stop is closed. It sets p.stoppedByUs. Then it
+// gives the rest of the process group time to end.
 func (p *process) awaitEnd() {
 	select {
 	case <-p.exited:
@@ -208,12 +207,12 @@ func (p *process) awaitEnd() {
 		p.terminate()
 	}
 	p.stoppedByUs = isClosed(p.stop)
-	// On Linux the process is not reaped yet. So its id is not reused, and signals reach its group only.
+	// On Linux the process is not reaped yet, so its id cannot be reused, and signals reach only its group.
 	p.waitForGroup()
 }
 
-// closePipes closes our ends of the pipes and waits for the goroutines that read them. These end even if a process that
-// left the group keeps the other ends open.
+// closePipes closes the parent's ends of the pipes and waits for the goroutines that read them. These end even if a
+// process that has left the group keeps the other ends open.
 func (p *process) closePipes() {
 	_ = p.stdout.Close()
 	_ = p.stderr.Close()
@@ -221,7 +220,7 @@ func (p *process) closePipes() {
 	p.closeFiles()
 }
 
-// logExit logs how the process ended: as a warning with its last lines of stderr, unless we have ended it.
+// logExit logs how the process ended. Unless answerd ended it, that is a warning with the last lines of stderr.
 func (p *process) logExit() {
 	if p.stoppedByUs {
 		p.log.Debug("MCP server process ended", "pid", p.cmd.Process.Pid, "state", p.cmd.ProcessState.String())
@@ -230,8 +229,8 @@ func (p *process) logExit() {
 	p.log.Warn("MCP server process ended", "reason", p.cmd.ProcessState.String(), "stderr", p.tail.lastLines(), help.ChildProcesses.Attr())
 }
 
-// terminate ends the process and waits until it has exited. Close has closed its stdin; after exitTimeout terminate
-// sends SIGTERM to its group, and after another exitTimeout SIGKILL.
+// terminate ends the process and waits until it has exited. Close has already closed its stdin. If the process has not
+// exited after exitTimeout, terminate sends SIGTERM to its group, and after another exitTimeout SIGKILL.
 func (p *process) terminate() {
 	if closedWithin(exitTimeout, p.exited) {
 		return
@@ -244,14 +243,14 @@ func (p *process) terminate() {
 	<-p.exited
 }
 
-// waitForGroup sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives it
-// exitTimeout to end. The group has ended when both of its outputs are closed.
+// waitForGroup sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives
+// it exitTimeout to end. It takes the group as ended when both outputs are closed.
 func (p *process) waitForGroup() {
 	signalGroup(p.cmd.Process, terminateSignal)
 	closedWithin(exitTimeout, p.outDone, p.errDone)
 }
 
-// closedWithin waits until all channels are closed and returns true. After d it returns false.
+// closedWithin waits until all channels are closed and returns true, or returns false after d.
 func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -265,7 +264,7 @@ func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	return true
 }
 
-// closeFiles closes our ends of the pipes. Files that are closed or nil do no harm.
+// closeFiles closes the parent's ends of the pipes. It accepts files that are nil or already closed.
 func (p *process) closeFiles() {
 	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
 		if f != nil {
@@ -274,16 +273,16 @@ func (p *process) closeFiles() {
 	}
 }
 
-// Close implements MessageConn. It closes the stdin of the process and has cleanUp end the process. It does not wait.
+// Close implements MessageConn. It closes the process's stdin and makes cleanUp end the process. It does not wait.
 func (p *process) Close() error {
 	p.closeOnce.Do(func() {
 		close(p.stop)
-		_ = p.stdin.Close() // also ends a Write that waits for the child
+		_ = p.stdin.Close() // also ends a Write that is waiting for the child
 	})
 	return nil
 }
 
-// Write implements MessageConn. It has no timeout, because callers have their own, and a child may be busy.
+// Write implements MessageConn. It has no timeout, because senders have their own, and a child may be busy.
 func (p *process) Write(data []byte) error {
 	n, err := p.stdin.Write(append(data, '\n'))
 	if err == nil {
@@ -296,8 +295,8 @@ func (p *process) Write(data []byte) error {
 // SetReadLimit implements MessageConn.
 func (p *process) SetReadLimit(bytes int) { p.readLimit.Store(int64(bytes)) }
 
-// Read implements MessageConn. It returns io.EOF after Close. If the process closed its output, the error is a *Failure
-// that says how the process ended.
+// Read implements MessageConn. It returns io.EOF after Close. If the process has closed its output, the error is a
+// *Failure that says how the process ended.
 func (p *process) Read() ([]byte, error) {
 	select {
 	case line := <-p.lines:
@@ -312,8 +311,8 @@ func (p *process) Read() ([]byte, error) {
 	return nil, p.exitError()
 }
 
-// exitError returns how the process ended. The exit status is known shortly after the pipes are closed, so exitError
-// waits for it, up to exitReportTimeout or until Close.
+// exitError returns a failure that says how the process ended. The exit status is known only shortly after the pipes
+// are closed, so exitError waits for it, at most for exitReportTimeout and until Close.
 func (p *process) exitError() *Failure {
 	failure := &Failure{Kind: Unavailable, Public: "its process closed its output"}
 	t := time.NewTimer(exitReportTimeout)
@@ -327,7 +326,7 @@ func (p *process) exitError() *Failure {
 	return failure
 }
 
-// isClosed reports whether a channel that carries no values is closed.
+// isClosed reports whether ch, on which no value is ever sent, is closed.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -12,21 +12,21 @@ const (
 	killSignal      = syscall.SIGKILL
 )
 
-// ownGroup returns the attributes that make a child the leader of its own process group. The whole group can be
+// ownGroup returns attributes that make a child the leader of its own process group. The whole group can then be
 // signalled, and Ctrl-C in answerd's terminal does not reach it. The kernel also kills the child when answerd dies,
-// even of SIGKILL. That does not hold for the children of the child: if they ignore the end of their pipes, they live
-// on, unless answerd runs in a container, which ends with all of its processes.
+// even of SIGKILL. It does not kill the child's own children: if they ignore the end of their pipes, they live on,
+// unless answerd runs in a container, which ends with all of its processes.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// signalGroup sends sig to the process group of the child p. The child must not be reaped yet, or the id of the group
-// could be that of another one.
+// signalGroup sends sig to the process group that the child p leads. The child must not be reaped yet, because its id
+// could then be that of another group.
 func signalGroup(p *os.Process, sig syscall.Signal) {
-	_ = syscall.Kill(-p.Pid, sig) // ESRCH means that no process is left, which is the aim
+	_ = syscall.Kill(-p.Pid, sig) // ESRCH means that no process is left, which is fine
 }
 
-// awaitExit returns when the child has exited. It does not reap the child, since the id of its process group is not
+// awaitExit waits until the child has exited. It does not reap the child, because the id of the process group is not
 // reused while the child is a zombie.
 func awaitExit(cmd *exec.Cmd) {
 	const (

@@ -11,8 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Read implements sdk.Connection. It returns the next message that is meant for the SDK, and processes the
-// messages before it. An error means that the connection has ended. Close ends Read; the context is not used.
+// Read implements sdk.Connection. It returns the next message for the SDK, and processes those that the SDK must not
+// get. An error means that the connection has ended. The context is not used: Close makes Read return.
 func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
 	defer Recover(c.log, func(f *Failure) {
 		c.endConnection(f)
@@ -33,8 +33,8 @@ func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
 	}
 }
 
-// nextMessage returns the text of the next message. Servers of 2025-03-26 may send several messages in one
-// batch (JSON-RPC section 6), which nextMessage returns one by one. A batch that does not decode is dropped.
+// nextMessage returns the text of the next message. Servers of 2025-03-26 may send several messages in one batch
+// (JSON-RPC section 6); nextMessage returns them one by one. It drops a batch that does not decode.
 func (c *streamConn) nextMessage() (json.RawMessage, error) {
 	for len(c.batch) == 0 {
 		data, err := c.conn.Read()
@@ -53,8 +53,7 @@ func (c *streamConn) nextMessage() (json.RawMessage, error) {
 	return data, nil
 }
 
-// processMessage processes the message in data. It returns the message for the SDK, or nil if the SDK must not
-// get it.
+// processMessage processes the message in data. It returns the message for the SDK, or nil if the SDK must not get it.
 func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 	msg, err := decodeStreamed(data)
 	if err != nil {
@@ -74,8 +73,8 @@ func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 	return nil
 }
 
-// processAnswer ends the pending request that msg answers, and returns msg for the SDK. It returns nil if no
-// request waits for msg, or if msg is not a valid answer; then it has failed the request.
+// processAnswer removes the pending request that msg answers, and returns msg for the SDK. If msg is not a valid
+// answer, it fails the request and returns nil. If no request waits for msg, it returns nil.
 func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 	pending := c.removePending(msg.ID)
 	if pending == nil {
@@ -87,7 +86,7 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 	c.endIfAmbiguous()
 	if pending.trip != nil {
 		f := pending.trip.acceptAnswer(msg)
-		// The read limit of the connection may be higher, because of another request.
+		// The connection's read limit may be higher, because of another request.
 		if limit := pending.trip.answerLimit(); f == nil && len(msg.Result) > limit {
 			f = AnswerTooLarge(limit)
 		}
@@ -99,9 +98,9 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 	return msg
 }
 
-// processUndecodable processes a message that does not decode because of err. answer has the id of the request
-// that the message would have answered, and that request fails. If answer is nil or no request with its id is
-// pending, the message is dropped: it may be a log line in JSON.
+// processUndecodable processes a message that failed to decode with err. If answer is not nil, it has the id of the
+// request that the message answers, and that request fails. If answer is nil, or no request with its id is pending,
+// the message is dropped: it may be a log line in JSON.
 func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
 	var pending *pendingRequest
 	if answer != nil {
@@ -114,9 +113,9 @@ func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
 	}
 }
 
-// processRequest returns a request of the server for the SDK, which answers it. Elicitation and sampling
-// requests go through Session.Request first, with the call that they are about. processRequest drops the request
-// and returns nil if its id is in use, or if maxServerRequests are unanswered: the SDK's queue is not bounded.
+// processRequest returns msg, a request of the server, for the SDK, which answers it. For elicitation and sampling it
+// first calls Session.Request with the call that msg is about. If msg's id is in use, or if maxServerRequests are
+// unanswered, processRequest drops msg and returns nil, because the SDK's queue has no bound.
 func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	c.mu.Lock()
 	_, inUse := c.incoming[msg.ID]
@@ -142,9 +141,9 @@ func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	return msg
 }
 
-// processNotification processes a notification, whose text is data, and returns it for the SDK. It returns nil
-// for progress and log messages, which it hands to their call, and for the end of a subscription. The goroutine
-// that reads answers runs it, so a call gets its notifications before its answer.
+// processNotification processes msg, a notification whose text is data, and returns it for the SDK. It returns nil for
+// progress and log messages, which it passes to their call, and for the end of a subscription. It runs in the
+// goroutine that reads answers, so a call gets its notifications before its answer.
 func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMessage) jsonrpc.Message {
 	switch msg.Method {
 	case notificationProgress:
@@ -166,9 +165,9 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 	return msg
 }
 
-// endSubscription ends a subscription that the server has cancelled, and that it need not answer then (2026-07-28
-// basic/patterns/cancellation). params are those of its notification "notifications/cancelled". endSubscription returns
-// false if they name no pending subscription.
+// endSubscription ends the subscription that a notifications/cancelled message of the server refers to; params are the
+// message's params. The server need not answer the subscription after that (2026-07-28 basic/patterns/cancellation).
+// endSubscription returns false if params refer to no pending subscription.
 func (c *streamConn) endSubscription(params json.RawMessage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,8 +183,8 @@ func (c *streamConn) endSubscription(params json.RawMessage) bool {
 	return true
 }
 
-// processProgress hands a progress notification to the pending RoundTrip that its token names, or drops it.
-// Each notification puts off the idle timeout of that RoundTrip, and counts against its limits.
+// processProgress passes a progress notification to the pending RoundTrip whose progress token it has, or drops it.
+// Each notification restarts that RoundTrip's idle timeout, and counts towards its limits.
 func (c *streamConn) processProgress(message json.RawMessage) {
 	c.mu.Lock()
 	trip := c.byToken[progressToken(message)]
@@ -199,9 +198,10 @@ func (c *streamConn) processProgress(message json.RawMessage) {
 	c.session.Progress(trip, message)
 }
 
-// progressToken returns the progress token in the text of a notification; "" if there is none or it is not a
-// string, as all of our tokens are. It searches the text instead of decoding it, because most messages of a
-// flood are dropped. A match is the name of a member, since quotes within JSON strings are escaped.
+// progressToken returns the progress token in message, the text of a notification. It returns "" if message has no
+// token or one that is not a string; answerd's own tokens are strings. It searches the text instead of decoding it,
+// because most messages of a flood are dropped. A match is always the name of a member, since quotes within JSON
+// strings are escaped.
 func progressToken(message []byte) string {
 	_, rest, _ := bytes.Cut(message, []byte(`"progressToken"`))
 	rest = bytes.TrimLeft(rest, " \t\r\n:")
@@ -212,8 +212,8 @@ func progressToken(message []byte) string {
 	return string(token)
 }
 
-// dropMessage counts a dropped message. It logs the reason for the first maxDropLog messages of a connection,
-// the first of them as a warning. The text of the message is not logged: it may hold data of callers.
+// dropMessage counts a dropped message. It logs the reason for a connection's first maxDropLog dropped messages, the
+// first one as a warning. It does not log the message's text, which may contain users' data.
 func (c *streamConn) dropMessage(reason string) {
 	c.mu.Lock()
 	c.dropped++
@@ -229,23 +229,23 @@ func (c *streamConn) dropMessage(reason string) {
 	c.log.Log(context.Background(), level, "an MCP message was dropped", "reason", reason)
 }
 
-// On a connection that all calls share, a server's log messages and requests do not say which call
-// they are about. A guess could show one caller's question to another caller. So a message goes to a call
-// only if it cannot be about another call. Otherwise requests are declined and log messages dropped. This
-// includes abandoned calls: they were cancelled after they were sent, and the server may still work on them.
-// (From 2026-07-28 on questions are part of answers, and this does not apply.)
+// On a connection that all calls share, a server's log messages and requests do not say which call they are about. A
+// guess could show one user's question to another user. So a message goes to a call only if it cannot be about another
+// call. Otherwise requests are declined and log messages are dropped. Abandoned calls count too: they were cancelled
+// after they were sent, and the server may still work on them. (From 2026-07-28 on questions are part of answers, and
+// this does not apply.)
 
 const (
-	// maxAbandoned bounds the abandoned calls that a connection keeps.
+	// maxAbandoned is how many abandoned calls a connection keeps.
 	maxAbandoned = 1000
-	// minConnectionAge is how old a connection must be to be replaced because of abandoned calls. Without
-	// it, a process could reach the bound of maxStarts within startSpan.
+	// minConnectionAge is how old a connection must be before it is replaced because of abandoned calls. Without it,
+	// these replacements could use up the maxStarts that a process has within startSpan.
 	minConnectionAge = startSpan
 )
 
-// onlyCall returns the RoundTrip of the only call that the server can be working on. If there is no such call,
-// or another call is possible, it returns nil and counts the message as unmatched. isQuestion says that the
-// message is a request of the server, which is then declined.
+// onlyCall returns the RoundTrip of the call that the server must be working on, if only one is possible. Otherwise it
+// returns nil and counts the message as unmatched. isQuestion says that the message is a request of the server, which
+// is then declined.
 func (c *streamConn) onlyCall(isQuestion bool) *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,19 +262,19 @@ func (c *streamConn) onlyCall(isQuestion bool) *RoundTrip {
 		return trip
 	}
 	if onlyOne && isQuestion {
-		c.declinedQuestion = true // only because of abandoned calls
+		c.declinedQuestion = true // without abandoned calls, trip would be returned
 	}
 	c.unmatched++
 	return nil
 }
 
-// hasAbandonedLocked reports whether the server may still work on an abandoned call.
+// hasAbandonedLocked reports whether the server may still work on an abandoned call. c.mu must be held.
 func (c *streamConn) hasAbandonedLocked() bool { return len(c.abandoned) > 0 || c.abandonedOverflow }
 
-// endIfAmbiguous ends the connection if abandoned calls have made it decline a question and may do so again: the
-// server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so the state could last.
-// On the next connection, questions can be attributed to calls. It does nothing while a request is in flight,
-// which would fail, and before the connection has reached minConnectionAge.
+// endIfAmbiguous ends the connection if abandoned calls have made it decline a question and may do so again. The
+// server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so this state could last
+// forever. On the next connection, questions can be attributed to calls again. endIfAmbiguous does nothing while a
+// request is in flight, because the request would fail, and before the connection has reached minConnectionAge.
 func (c *streamConn) endIfAmbiguous() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,8 +288,8 @@ func (c *streamConn) endIfAmbiguous() {
 	})
 }
 
-// addAbandonedLocked records that pending was cancelled after it was sent. It ignores methods during which the
-// server does not ask anything.
+// addAbandonedLocked records that pending was cancelled after it was sent. It ignores methods during which the server
+// asks nothing. c.mu must be held.
 func (c *streamConn) addAbandonedLocked(pending *pendingRequest) {
 	switch {
 	case !serverMayAsk(pending.method):
@@ -300,15 +300,15 @@ func (c *streamConn) addAbandonedLocked(pending *pendingRequest) {
 	}
 }
 
-// removeAbandoned removes the abandoned call id, which the server has answered after all. It returns false if
-// id is not an abandoned call.
+// removeAbandoned removes the abandoned call with this id, which the server has answered after all. It returns false
+// if id is not an abandoned call's.
 func (c *streamConn) removeAbandoned(id jsonrpc.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, found := c.abandoned[id]
 	delete(c.abandoned, id)
 	if !c.hasAbandonedLocked() {
-		c.declinedQuestion = false // the next question can be attributed
+		c.declinedQuestion = false // questions can be attributed again
 	}
 	return found
 }

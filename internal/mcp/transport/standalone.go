@@ -11,45 +11,45 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// standaloneStream is the standalone stream of a session over HTTP: a GET (2025-11-25 basic/transports, "Listening
-// for Messages from the Server"). Announcements of changes arrive on it, and from some servers requests that do not
-// say which call they are about.
+// standaloneStream is the standalone stream of a session over HTTP: a GET (2025-11-25 basic/transports, "Listening for
+// Messages from the Server"). On it arrive announcements of changes and, from some servers, requests that do not say
+// which call they are about.
 //
-// When a GET has ended, the next one follows with backoff, until the session ends or the server says that it does not
-// have the stream. The SDK gets only the server's requests, which it answers with POSTs, and their cancellations. One
+// When a stream has ended, the next GET follows with backoff, until the session ends or the server says that it has no
+// such stream. The SDK gets only the server's requests, which it answers with POSTs, and their cancellations. Only one
 // goroutine at a time uses a standaloneStream.
 type standaloneStream struct {
 	conn *httpConn
 
 	resp     *http.Response     // the open stream; nil if there is none
-	events   eventReader        // of resp
+	events   eventReader        // reads resp
 	cancel   context.CancelFunc // ends resp
-	requests int                // requests of the server in resp
-	opened   time.Time          // when the last stream was opened; zero if there was none
+	requests int                // how many requests the server has sent in resp
+	opened   time.Time          // when the latest stream was opened; zero before the first
 
-	unavailable bool          // no GET follows: the server does not have the stream, or has lost the session
-	failures    int           // GETs in a row that were refused, or whose stream ended within minStreamTime
-	lastID      string        // id after which the server is asked to continue; "" for none
-	retry       time.Duration // reconnection time that the server has set; 0 if it set none
-	busyFor     time.Duration // Retry-After of the last reply
+	unavailable bool          // no more GETs: the server has no stream, or has lost the session
+	failures    int           // GETs in a row that failed, or whose stream ended within minStreamTime
+	lastID      string        // id of the event after which the server is asked to continue; "" for none
+	retry       time.Duration // the server's reconnection time; 0 if it set none
+	busyFor     time.Duration // the last reply's Retry-After
 }
 
-// minStreamTime is how long a stream must have lasted to count as a success, which resets the backoff.
+// minStreamTime is how long a stream must last to count as a success, which resets the backoff.
 const minStreamTime = 10 * time.Second
 
 // changesWait is how long a handshake waits for a standalone stream that is only for announcements of changes. It is
-// short because what was missed is asked for again when the stream opens later.
+// short, because the session's owner asks for what it missed when the stream opens later.
 const changesWait = 500 * time.Millisecond
 
-// openStandaloneStream opens the standalone stream of a new session, and starts the goroutine that reads it until the
+// openStandaloneStream opens a new session's standalone stream, and starts the goroutine that reads it until the
 // session ends. It waits a short time for the stream, because most servers drop messages that they send while no
-// stream is open. It does not wait longer, because some servers send the headers of the reply with the first event.
+// stream is open. It does not wait longer, because some servers send the reply's headers only with the first event.
 func (c *httpConn) openStandaloneStream() {
 	c.session.standalone.Store(true)
 	c.session.asksOnStandalone.Store(c.StandaloneStream != nil)
 	s := &standaloneStream{conn: c}
 	wait := changesWait
-	if c.StandaloneStream != nil { // the stream has requests of the server, too, which are not repeated
+	if c.StandaloneStream != nil { // the stream also carries the server's requests, which are not repeated
 		wait = NotifyTimeout
 	}
 	s.advance(wait)
@@ -59,8 +59,8 @@ func (c *httpConn) openStandaloneStream() {
 	c.work.Go(s.readUntilClosed)
 }
 
-// wantsStandaloneStream reports whether the session is to have a standalone stream (HTTPConfig.StandaloneStream). It
-// is called after initialize.
+// wantsStandaloneStream reports whether the session should have a standalone stream, as HTTPConfig.StandaloneStream
+// says. Call it after initialize.
 func (c *httpConn) wantsStandaloneStream() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *httpConn) wantsStandaloneStream() bool {
 	return forResources || forTools
 }
 
-// readUntilClosed reads the stream, and opens it again when it has ended, until the session ends or the stream is
+// readUntilClosed reads the stream and opens it again whenever it has ended, until the session ends or the stream is
 // unavailable.
 func (s *standaloneStream) readUntilClosed() {
 	defer s.endStream()
@@ -81,7 +81,7 @@ func (s *standaloneStream) readUntilClosed() {
 	}
 }
 
-// advance reads one message of the open stream. If no stream is open, it opens one with timeout (openStream). A panic
+// advance reads one message of the open stream, or opens a stream with timeout if none is open (openStream). A panic
 // ends the stream and counts as a failure.
 func (s *standaloneStream) advance(timeout time.Duration) {
 	defer Recover(s.conn.Logger, func(*Failure) {
@@ -95,7 +95,8 @@ func (s *standaloneStream) advance(timeout time.Duration) {
 	s.readMessage()
 }
 
-// waitToReopen waits before the next GET. It returns false if the stream is unavailable or the session has ended.
+// waitToReopen waits before the next GET and returns true. It returns false if the stream is unavailable or the
+// session ends.
 func (s *standaloneStream) waitToReopen() bool {
 	wait := s.retry
 	if wait == 0 || s.failures > 1 { // after one failure, the server's reconnection time is enough
@@ -104,12 +105,13 @@ func (s *standaloneStream) waitToReopen() bool {
 	return !s.unavailable && Pause(s.conn.ctx, max(wait, s.busyFor))
 }
 
-// openStream makes a GET. If the reply is a stream, it sets s.resp and calls Listening. Otherwise processRefusal
-// decides whether another GET follows. timeout bounds the wait for the headers of the reply; 0 means no bound.
+// openStream sends a GET. If the reply is a stream, it sets s.resp and calls Listening. For any other reply,
+// processRefusal decides whether another GET follows. timeout limits the wait for the reply's headers; 0 means no
+// limit.
 func (s *standaloneStream) openStream(timeout time.Duration) {
-	// A RoundTrip of its own, because each GET may renew a token once.
+	// Each GET has its own RoundTrip, because it may renew a token once.
 	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
-	s.failures++ // endStream resets it after a stream that has lasted
+	s.failures++ // endStream resets it after a stream that has lasted long enough
 	s.busyFor = 0
 	request, err := s.conn.newRequest(ctx, http.MethodGet, nil)
 	if err != nil {
@@ -140,10 +142,10 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 	}
 }
 
-// processRefusal processes resp, a reply to a GET that is not a stream. It sets s.unavailable if no GET is to follow:
-// the session is lost, or no stream was ever open and the status means that the server does not have one. Besides 405
-// and 501, servers say that with 2xx, 400, 404 and 406 (python-sdk#3102, go-sdk#393). After a stream was open, these
-// may come from a proxy or another replica, so GETs follow.
+// processRefusal processes resp, a reply to a GET that is not a stream. It sets s.unavailable if no GET should follow:
+// the session is lost, or no stream was ever open and the status means that the server has none. Besides 405 and 501,
+// servers use 2xx, 400, 404 and 406 for that (python-sdk#3102, go-sdk#393). Once a stream was open, these statuses may
+// come from a proxy or another replica, so more GETs follow.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
 	body := drainBody(resp)
 	s.busyFor = retryAfter(resp.Header)
@@ -154,7 +156,7 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 			s.unavailable = true
 			s.conn.session.Forgotten()
 		case status == http.StatusBadRequest, status == http.StatusNotFound:
-			s.lastID = "" // the server may not have that event any more
+			s.lastID = "" // the server may no longer have that event
 		}
 		return
 	}
@@ -168,15 +170,15 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 		return
 	}
 	s.unavailable = true
-	level := slog.LevelDebug // the specification does not demand the stream
+	level := slog.LevelDebug // the specification does not require the stream
 	if s.conn.StandaloneStream != nil {
 		level = slog.LevelWarn // the configuration does
 	}
 	s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
 }
 
-// endStream ends the open stream, if there is one, and calls Listening. A stream of more than minStreamTime resets the
-// backoff.
+// endStream closes the open stream, if any, and calls Listening. A stream that lasted longer than minStreamTime resets
+// the backoff.
 func (s *standaloneStream) endStream() {
 	if s.resp == nil {
 		return
@@ -206,13 +208,13 @@ func (s *standaloneStream) readMessage() {
 		s.endStream()
 		return
 	}
-	// A response is ignored: answers come in the replies to POSTs.
+	// Responses are ignored: answers come in the replies to POSTs.
 	if m, ok := msg.(*jsonrpc.Request); ok {
 		s.processMessage(m, data)
 	}
 }
 
-// processMessage processes msg, whose text is data: it hands progress and log messages to their calls, delivers
+// processMessage processes msg, whose text is data. It passes progress and log messages to their calls, delivers
 // requests and their cancellations to the SDK, and calls Notification for the rest. Too many requests end the stream.
 func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 	session := s.conn.session
@@ -225,8 +227,8 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 			session.Log(trip, data)
 		}
 	case msg.IsCall(), msg.Method == notificationCancelled:
-		msg.Params = bytes.Clone(msg.Params) // a part of data, which is valid until the next message only
-		s.requests++                         // each costs a POST with the answer
+		msg.Params = bytes.Clone(msg.Params) // copied, because data is valid only until the next message
+		s.requests++                         // bounded, because each answer costs a POST
 		if tooManyRequests(s.requests, s.opened) {
 			s.endStream()
 			return
@@ -234,7 +236,7 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 		if msg.IsCall() {
 			msg = session.Request(msg, session.inflight.onlyCall())
 		}
-		_ = s.conn.deliver(s.conn.ctx, msg) // the error is the end of the session
+		_ = s.conn.deliver(s.conn.ctx, msg) // fails only if the session has ended
 	default:
 		session.Notification(msg.Method, bytes.Clone(msg.Params))
 	}

@@ -12,44 +12,45 @@ import (
 	"time"
 )
 
-// StdioConfig configures a server that is a child process.
+// StdioConfig configures a server that runs as a child process.
 type StdioConfig struct {
-	// Command is searched in the PATH of Env, then in that of answerd. A relative path starts in Dir.
+	// Command is looked up in the PATH of Env, then in answerd's. A relative path is relative to Dir.
 	Command string
 	Args    []string
-	// Dir is the working directory; "" for that of answerd.
+	// Dir is the working directory; "" means answerd's.
 	Dir string
-	// Env is the whole environment, as NAME=value: the process does not inherit that of answerd.
+	// Env is the complete environment, as NAME=value. The process does not inherit answerd's.
 	Env []string
-	// Query says that query parameters are configured. NewStdio then logs that a process does not get them.
+	// Query says that query parameters are configured. NewStdio then logs that they are not sent to a process.
 	Query  bool
 	Logger *slog.Logger
 }
 
-// stdioServer is a server that is a child process. Each session starts a new process, after the process of the session
-// before is gone with its process group.
+// stdioServer is a server that runs as a child process. Each session starts a new process, after the previous
+// session's process and its process group have ended.
 type stdioServer struct {
 	cfg    StdioConfig
 	starts startLimit
 
 	mu      sync.Mutex // protects current
-	current *process   // of the last session; nil before
+	current *process   // the latest session's process; nil before the first
 }
 
-// NewStdio returns the endpoint of a child process that speaks MCP on its standard input and output. It starts
-// nothing. Endpoint.Close ends the process and returns when the process and its group are gone, after some 5 s at
+// NewStdio returns the endpoint of a child process that speaks MCP on its standard input and output. It starts no
+// process. Endpoint.Close ends the process, and returns when the process and its group have ended, after some 5 s at
 // most.
 func NewStdio(cfg StdioConfig) Endpoint {
 	s := &stdioServer{cfg: cfg}
 	e := &streamEndpoint{open: s.startProcess, close: s.endProcess, log: cfg.Logger}
-	if cfg.Query { // the connection then does not warn again about the query parameters of a request
+	if cfg.Query { // this also suppresses the connection's own warning about query parameters
 		e.warnQuery.Do(func() { cfg.Logger.Warn("a process does not have a URL: its query parameters are not sent") })
 	}
 	return e
 }
 
-// startProcess starts the process of a new session. Before that, it ends the last process and waits under ctx until
-// that is gone, since it may have files and ports open that the new process needs. The error is a *Failure.
+// startProcess starts the process of a new session. Before that, it closes the previous process and waits until it has
+// ended or ctx ends, since the old process may have files and ports open that the new one needs. The error is a
+// *Failure.
 func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 	s.mu.Lock()
 	last := s.current
@@ -76,8 +77,8 @@ func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 	return started, nil
 }
 
-// endProcess ends the process and waits until it and its group are gone. It must not run concurrently with
-// startProcess.
+// endProcess closes the current process, if any, and waits until it and its group have ended. It must not run
+// concurrently with startProcess.
 func (s *stdioServer) endProcess() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +88,8 @@ func (s *stdioServer) endProcess() {
 	}
 }
 
-// startReason returns why the process could not be started, as a text for the caller. The text of err is not fit for
-// the caller, because it contains paths.
+// startReason returns the reason for err, with which a process could not be started, as a text for users. The text of
+// err itself must not be shown, because it contains paths.
 func startReason(err error) string {
 	switch {
 	case errors.Is(err, errWorkDir):
@@ -107,14 +108,14 @@ const (
 	startSpan = time.Minute
 )
 
-// startLimit bounds how often a process is started. The backoff of the supervisor is not enough for a process that
-// exits soon after its handshake: each successful handshake resets the backoff.
+// startLimit limits how often a process is started. The supervisor's backoff is not enough for a process that exits
+// soon after its handshake, because each successful handshake resets the backoff.
 type startLimit struct {
 	mu     sync.Mutex  // protects starts
 	starts []time.Time // within the last startSpan
 }
 
-// isReached reports whether the process must not be started at now.
+// isReached reports whether the process must not be started at the time now.
 func (l *startLimit) isReached(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +123,8 @@ func (l *startLimit) isReached(now time.Time) bool {
 	return len(l.starts) >= maxStarts
 }
 
-// count records a start. A command that could not be started is not counted: nothing has ended.
+// count records a start at the time now. Do not call it for a command that could not be started, because no process
+// ended.
 func (l *startLimit) count(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

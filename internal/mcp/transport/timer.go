@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// idleTimer calls a function at a deadline, or earlier if nothing came from the server for the idle timeout. Its time
-// can be paused, while a person is asked.
+// idleTimer calls expire at a deadline, or earlier if nothing came from the server for the idle timeout. It can be
+// paused while a user is asked something.
 type idleTimer struct {
 	expire func()
-	// lastActivity is when the server was last heard from, in ns since started. To record a message is only a
-	// store, because check compares the times when the timer fires.
+	// lastActivity is when something last came from the server, in ns since started. Recording a message only stores
+	// this value; check compares the times when the timer fires.
 	lastActivity atomic.Int64
 	started      time.Time
 
-	mu          sync.Mutex // protects what follows
+	mu          sync.Mutex // protects the fields below
 	timer       *time.Timer
 	end         time.Time     // the deadline; each pause moves it
-	idleTimeout time.Duration // 0: there is no idle timeout
+	idleTimeout time.Duration // 0: no idle timeout
 	pausedAt    time.Time     // zero while the time is not paused
-	done        bool          // expire was called, or stop
+	done        bool          // stop or expire was called
 }
 
-// start starts the timer. It calls expire at end on another goroutine, or at once if end is past.
+// start starts the timer. At end it calls expire on another goroutine; if end has passed, it calls expire at once.
 func (t *idleTimer) start(end time.Time, expire func()) {
 	t.expire = expire
 	t.end = end
@@ -36,14 +36,14 @@ func (t *idleTimer) start(end time.Time, expire func()) {
 	t.timer = time.AfterFunc(remaining, t.check)
 }
 
-// deadline returns when the timer expires at the latest. Pauses move it.
+// deadline returns when the timer expires at the latest. Each pause moves it.
 func (t *idleTimer) deadline() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.end
 }
 
-// setIdle sets the idle timeout to d, which counts from now on.
+// setIdle sets the idle timeout to d, counted from now.
 func (t *idleTimer) setIdle(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,10 +52,10 @@ func (t *idleTimer) setIdle(d time.Duration) {
 	t.resetLocked(time.Now())
 }
 
-// noteActivity restarts the idle timeout, because something came from the server.
+// noteActivity restarts the idle timeout. Call it when something came from the server.
 func (t *idleTimer) noteActivity() { t.lastActivity.Store(int64(time.Since(t.started))) }
 
-// dueLocked returns when the timer expires if nothing more comes from the server.
+// dueLocked returns when the timer expires if nothing more comes from the server. t.mu must be held.
 func (t *idleTimer) dueLocked() time.Time {
 	idleEnd := t.started.Add(time.Duration(t.lastActivity.Load()) + t.idleTimeout)
 	if t.idleTimeout > 0 && idleEnd.Before(t.end) {
@@ -64,7 +64,7 @@ func (t *idleTimer) dueLocked() time.Time {
 	return t.end
 }
 
-// resetLocked makes the timer fire when it is due, unless it is paused or done.
+// resetLocked makes the timer fire when it is due, unless it is paused or done. t.mu must be held.
 func (t *idleTimer) resetLocked(now time.Time) {
 	if !t.done && t.pausedAt.IsZero() {
 		t.timer.Reset(max(t.dueLocked().Sub(now), 0))
@@ -72,7 +72,7 @@ func (t *idleTimer) resetLocked(now time.Time) {
 }
 
 // check runs when the timer fires. It calls expire if the timer is due. If something came from the server since the
-// timer was set, it sets the timer again. It does nothing if the timer is paused or done.
+// timer was set, it sets the timer again. If the timer is paused or done, it does nothing.
 func (t *idleTimer) check() {
 	t.mu.Lock()
 	now := time.Now()
@@ -90,7 +90,7 @@ func (t *idleTimer) check() {
 	t.expire()
 }
 
-// pause stops the time until resume. It must not be called again before resume.
+// pause stops the timer until resume. It must not be called again before resume.
 func (t *idleTimer) pause() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +98,7 @@ func (t *idleTimer) pause() {
 	t.pausedAt = time.Now()
 }
 
-// resume lets the time continue after pause, and moves the deadline by the length of the pause. A timer that is done
+// resume continues the timer after pause, and moves the deadline by the length of the pause. If the timer is done, it
 // does not fire again.
 func (t *idleTimer) resume() {
 	t.mu.Lock()
@@ -110,7 +110,7 @@ func (t *idleTimer) resume() {
 	t.resetLocked(now)
 }
 
-// stop stops the timer for good. expire may be running already.
+// stop stops the timer for good. expire may already be running.
 func (t *idleTimer) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

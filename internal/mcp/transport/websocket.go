@@ -23,9 +23,9 @@ const subprotocol = "mcp"
 
 // WebSocketConfig configures a server over a WebSocket.
 type WebSocketConfig struct {
-	URL *url.URL // of scheme http or https
-	// RoundTripper sends the WebSocket handshakes, which are HTTP requests. It adds the headers, query
-	// parameters and token.
+	URL *url.URL // with scheme http or https
+	// RoundTripper sends the WebSocket handshakes, which are HTTP requests. It adds the headers, the query parameters
+	// and the token.
 	RoundTripper http.RoundTripper
 	Logger       *slog.Logger
 }
@@ -45,19 +45,21 @@ func NewWebSocket(cfg WebSocketConfig) Endpoint {
 	return NewStream(open, sockets.Wait, cfg.Logger)
 }
 
-// wsHandshake is the WebSocket handshake of one session. It is the http.RoundTripper for the handshake of the library.
+// wsHandshake is the WebSocket handshake of one session. It is the http.RoundTripper that the WebSocket library sends
+// the handshake with.
 type wsHandshake struct {
 	next http.RoundTripper
-	// netConn is the network connection of the WebSocket, nil before the server has switched protocols. socket needs
-	// it, because the library does not export it, and its Close waits longer for a silent peer than closeTimeout.
+	// netConn is the WebSocket's network connection; nil before the server has switched protocols. socket needs it to
+	// close the connection within closeTimeout: the library does not export it, and its Close waits longer for a
+	// silent peer.
 	netConn io.Closer
 }
 
-// dial makes the handshake with url, of scheme http or https, and sets h.netConn. The connection does not end with ctx
-// after the handshake. The error is a *Failure.
+// dial performs the handshake with url, whose scheme is http or https, and sets h.netConn. After the handshake, the
+// end of ctx does not end the connection. The error is a *Failure.
 func (h *wsHandshake) dial(ctx context.Context, url string) (*websocket.Conn, error) {
 	conn, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{
-		// A new client for each session costs nothing: next keeps what sessions share, such as TLS sessions.
+		// A new client for each session costs nothing, because next has what sessions share, such as TLS sessions.
 		HTTPClient:   &http.Client{Transport: h, CheckRedirect: refuseRedirect},
 		Subprotocols: []string{subprotocol},
 	})
@@ -73,8 +75,8 @@ func (h *wsHandshake) dial(ctx context.Context, url string) (*websocket.Conn, er
 	return nil, noReply(err, false)
 }
 
-// RoundTrip implements http.RoundTripper. It sets h.netConn to the body of a reply with status 101, which is the
-// network connection.
+// RoundTrip implements http.RoundTripper. If the reply has status 101, its body is the network connection, and
+// RoundTrip sets h.netConn to it.
 func (h *wsHandshake) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := h.next.RoundTrip(r.Clone(r.Context())) // a clone, because next changes its request
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
@@ -83,16 +85,16 @@ func (h *wsHandshake) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// refuseRedirect is for http.Client.CheckRedirect. It makes the client return a redirect as the reply instead of
-// following it, because the target was not configured.
+// refuseRedirect is an http.Client.CheckRedirect function. It makes the client return a redirect as the reply instead
+// of following it, because the redirect's target was not configured.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Bounds of a socket. Together they detect within 30 s that the peer is gone.
+// Time limits of a socket. Together they detect within 30 s that the peer is gone.
 const (
 	pingInterval = 20 * time.Second
 	pongTimeout  = 10 * time.Second
-	// messageTimeout bounds the time between the first and the last frame of a message: endless frames without
-	// payload do not reach the read limit.
+	// messageTimeout limits the time between a message's first and last frame, because endless frames without payload
+	// do not reach the read limit.
 	messageTimeout = 25 * time.Second
 	writeTimeout   = 10 * time.Second
 	closeTimeout   = time.Second
@@ -100,15 +102,15 @@ const (
 
 // socket is a WebSocket as a MessageConn: each text message is one message.
 //
-// The library must not get the context of a caller, because it closes the connection for all callers when a context
-// ends within a frame. Timers that end the socket bound the operations instead.
+// The library must not get the context of a call: if a context ends within a frame, the library closes the connection,
+// which all calls share. Instead, timers that end the socket limit the time of each operation.
 type socket struct {
 	conn      *websocket.Conn
 	log       *slog.Logger
-	netConn   io.Closer       // the network connection of conn
-	work      *sync.WaitGroup // counts the goroutines of the socket; Endpoint.Close waits for it
-	receiving atomic.Bool     // Read has received a part of a message
-	readLimit atomic.Int64    // how many bytes a message may have
+	netConn   io.Closer       // conn's network connection
+	work      *sync.WaitGroup // counts the socket's goroutines; Endpoint.Close waits for it
+	receiving atomic.Bool     // Read has received a part of a message but not all of it
+	readLimit atomic.Int64    // maximum size of a message, in bytes
 
 	endOnce sync.Once
 	ended   chan struct{} // closed when the socket has ended
@@ -116,7 +118,7 @@ type socket struct {
 }
 
 // newSocket returns a socket over conn, whose network connection is netConn, and starts its pingLoop. work counts the
-// goroutines of the socket. The caller must call Close.
+// socket's goroutines. The caller must call Close.
 func newSocket(conn *websocket.Conn, netConn io.Closer, work *sync.WaitGroup, log *slog.Logger) *socket {
 	s := &socket{conn: conn, log: log, netConn: netConn, work: work, ended: make(chan struct{})}
 	s.SetReadLimit(MaxMessage)
@@ -130,8 +132,8 @@ func (s *socket) SetReadLimit(bytes int) {
 	s.conn.SetReadLimit(int64(bytes))
 }
 
-// Read implements MessageConn. It ends the socket at a binary message, and at a message that is too large or takes
-// longer than messageTimeout.
+// Read implements MessageConn. A binary message ends the socket, as does a message that is too large or takes longer
+// than messageTimeout.
 func (s *socket) Read() ([]byte, error) {
 	kind, r, err := s.conn.Reader(context.Background())
 	if err != nil {
@@ -149,7 +151,7 @@ func (s *socket) Read() ([]byte, error) {
 	data, err := io.ReadAll(r)
 	switch {
 	case errors.Is(err, websocket.ErrMessageTooBig):
-		// The library has sent the close frame already; closeWith waits for that of the peer.
+		// The library has already sent the close frame; closeWith waits for the peer's.
 		return nil, s.closeWith(websocket.StatusMessageTooBig, newOversizeError(data, int(s.readLimit.Load())))
 	case err != nil:
 		return nil, s.readError(err)
@@ -157,8 +159,8 @@ func (s *socket) Read() ([]byte, error) {
 	return data, nil
 }
 
-// readError ends the socket because reading failed with err, and returns the reason: the close frame of the peer, a
-// broken connection, or the earlier cause if the socket had ended before.
+// readError ends the socket because reading failed with err, and returns the reason: the peer's close frame, a broken
+// connection, or the earlier cause if the socket had already ended.
 func (s *socket) readError(err error) error {
 	switch code := websocket.CloseStatus(err); code {
 	case -1: // no close frame
@@ -171,7 +173,7 @@ func (s *socket) readError(err error) error {
 	}
 }
 
-// Write implements MessageConn. It ends the socket if the peer does not read the message within writeTimeout.
+// Write implements MessageConn. If the peer does not read the message within writeTimeout, Write ends the socket.
 func (s *socket) Write(data []byte) error {
 	select {
 	case <-s.ended:
@@ -182,12 +184,12 @@ func (s *socket) Write(data []byte) error {
 		_ = s.closeNow(&Failure{Kind: UnknownOutcome, Public: "it does not read"})
 	})
 	defer timeout.Stop()
-	// A server must close the connection if text is not UTF-8 (RFC 6455 section 8.1), and the arguments of one
-	// call must not end the session of all.
+	// A server must close the connection if text is not UTF-8 (RFC 6455 section 8.1). The arguments of one call must
+	// not end the session for all calls.
 	data = bytes.ToValidUTF8(data, []byte("\uFFFD"))
 	err := s.conn.Write(context.Background(), websocket.MessageText, data)
 	if errors.Is(err, net.ErrClosed) {
-		<-s.ended // Read sets the cause, since it gets the library's reason; timeout bounds the wait
+		<-s.ended // Read gets the library's reason and sets the cause; timeout limits the wait
 		return s.cause
 	}
 	if err != nil {
@@ -196,8 +198,8 @@ func (s *socket) Write(data []byte) error {
 	return nil
 }
 
-// pingLoop sends pings until the socket ends, and ends the socket if a pong is missing. Without pings, a peer that lost
-// its power would look like a silent one.
+// pingLoop sends pings until the socket ends, and ends the socket if a pong is missing. Without pings, a peer that has
+// lost power would look like a silent one.
 func (s *socket) pingLoop() {
 	defer Recover(s.log, func(f *Failure) { _ = s.closeNow(f) })
 	tick := time.NewTicker(pingInterval)
@@ -211,7 +213,7 @@ func (s *socket) pingLoop() {
 		ctx, stop := context.WithTimeout(context.Background(), pongTimeout)
 		err := s.conn.Ping(ctx)
 		stop()
-		// While a long message is being received, its pong has to wait; messageTimeout bounds the message. If the
+		// While Read receives a long message, the pong has to wait behind it; messageTimeout limits that time. If the
 		// connection is closed, Read ends the socket with the reason.
 		if err != nil && !errors.Is(err, net.ErrClosed) && !s.receiving.Load() {
 			_ = s.closeNow(&Failure{Kind: UnknownOutcome, Public: "it does not answer any more", Err: err})
@@ -225,29 +227,31 @@ func (s *socket) Close() error {
 	return nil
 }
 
-// closeWith ends the socket because of cause, and sends a close frame with that code in the background. It returns
-// cause, or the cause of an earlier end.
+// closeWith ends the socket because of cause, and sends a close frame with the given code in the background. It
+// returns cause, or the earlier cause if the socket had already ended.
 func (s *socket) closeWith(code websocket.StatusCode, cause error) error {
 	return s.end(cause, func() {
 		timeout := time.AfterFunc(closeTimeout, func() { _ = s.netConn.Close() })
 		defer timeout.Stop()
-		// Until then Close also reads and discards what the peer sends. Otherwise TCP would answer it with a
+		// Until timeout, Close also reads and discards what the peer sends. Otherwise TCP would answer that with a
 		// reset, and the peer might not see the close frame.
 		_ = s.conn.Close(code, "")
 	})
 }
 
-// closeNow ends the socket because of cause without a close frame. It returns cause, or the cause of an earlier end.
+// closeNow ends the socket because of cause, without a close frame. It returns cause, or the earlier cause if the
+// socket had already ended.
 func (s *socket) closeNow(cause error) error {
 	return s.end(cause, func() { _ = s.conn.CloseNow() })
 }
 
-// end ends the socket because of cause, and runs closeConn in the background, unless the socket has ended before. It
-// returns the first cause. If closeConn panics, the network connection is closed.
+// end ends the socket because of cause, and runs closeConn in the background. If the socket has already ended, it does
+// nothing. It returns the first cause. If closeConn panics, end closes the network connection.
 func (s *socket) end(cause error, closeConn func()) error {
 	s.endOnce.Do(func() {
 		s.cause = cause
-		// Before ended is closed: pingLoop then ends, and work must not reach 0 until the connection is closed.
+		// Start this before ended is closed, which ends pingLoop: work must not reach 0 until the connection is
+		// closed.
 		s.work.Go(func() {
 			defer Recover(s.log, func(*Failure) { _ = s.netConn.Close() })
 			closeConn()

@@ -10,18 +10,18 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// outMessage is a message for writeLoop.
+// outMessage is a message that writeLoop is to write.
 type outMessage struct {
 	data      []byte
-	id        jsonrpc.ID // of our request, or of the server's request that the message answers; else invalid
-	isRequest bool       // the message is one of our requests
+	id        jsonrpc.ID // id of the request, or of the server's request that the message answers; else invalid
+	isRequest bool       // the message is a request
 	done      chan error // of capacity 1; gets the result of writing
 }
 
-// Write implements sdk.Connection. It returns when msg is written, or was dropped because the server need not get
-// it. It also returns when ctx has ended; if writeLoop has taken the message by then, it is still written whole.
+// Write implements sdk.Connection. It returns when msg is written, or dropped because the server need not get it. It
+// also returns when ctx ends; if writeLoop has already taken the message, it still writes the whole message.
 func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	// The panic must not reach the SDK: see httpConn.Write.
+	// A panic must not reach the SDK: see httpConn.Write.
 	defer Recover(c.log, func(f *Failure) {
 		c.endConnection(f)
 		err = f
@@ -46,9 +46,9 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 	return c.send(ctx, msg, outMessage{})
 }
 
-// sendRequest registers one of our requests as pending, since its answer can arrive at once, and sends it. trip is
-// nil for a request that the SDK sends by itself. After an error the request is not pending any more, unless ctx
-// has ended: the server may then have got the request, and the SDK calls Write with its cancellation.
+// sendRequest sends the request msg. It first registers msg as pending, since the answer can arrive at once. trip is
+// nil for a request that the SDK itself sends. After an error the request is no longer pending, unless ctx has ended:
+// the server may then have received the request, and the SDK calls Write with its cancellation.
 func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) error {
 	pending := &pendingRequest{id: msg.ID, trip: trip, method: msg.Method}
 	if trip != nil {
@@ -73,7 +73,7 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 	}
 	c.mu.Unlock()
 	if err := c.send(ctx, msg, outMessage{id: msg.ID, isRequest: true}); err != nil {
-		if ctx.Err() == nil { // else the cancellation removes it, and needs to know whether it was sent
+		if ctx.Err() == nil { // otherwise closePending removes it, and needs to know whether it was sent
 			c.removePending(msg.ID)
 		}
 		return err
@@ -81,8 +81,8 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 	return nil
 }
 
-// send hands msg to writeLoop and waits under ctx until it is written. out has the id and isRequest of msg; send sets
-// the other fields. The error is io.ErrClosedPipe if the connection has ended.
+// send passes msg to writeLoop and waits until it is written or ctx ends. out has msg's id and isRequest; send sets
+// its other fields. If the connection has ended, the error is io.ErrClosedPipe.
 func (c *streamConn) send(ctx context.Context, msg jsonrpc.Message, out outMessage) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
@@ -107,9 +107,9 @@ func (c *streamConn) send(ctx context.Context, msg jsonrpc.Message, out outMessa
 	}
 }
 
-// sendCancel queues the cancellation of a call, and waits under ctx until it is written. The context of the SDK
-// ends after 5 s. The cancellation stays in the queue, so that it stops the call when the server reads again.
-// The queue has at most one message for each call that was sent.
+// sendCancel queues the cancellation of a call, and waits until it is written or ctx ends. The SDK's context ends
+// after 5 s, but the cancellation stays in the queue, so that it stops the call when the server reads again. The queue
+// has at most one message for each call that was sent.
 func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Request) error {
 	data, err := jsonrpc.EncodeMessage(cancellation)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Reque
 	c.mu.Unlock()
 	select {
 	case c.cancelQueued <- struct{}{}:
-	default: // writeLoop has not received the last signal yet, and will find m too
+	default: // writeLoop has not received the previous signal yet, and will find m too
 	}
 	select {
 	case err := <-m.done:
@@ -133,8 +133,8 @@ func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Reque
 	}
 }
 
-// writeLoop writes the messages that send and sendCancel queue, until the connection ends. It is the only
-// goroutine that writes to the connection.
+// writeLoop writes the messages of send and sendCancel until the connection ends. No other goroutine writes to the
+// connection.
 func (c *streamConn) writeLoop() {
 	defer close(c.written)
 	for {
@@ -155,8 +155,8 @@ func (c *streamConn) writeLoop() {
 	}
 }
 
-// writeQueued writes m and reports the result to m.done. It skips a request that was cancelled while it was
-// queued. An error ends the connection.
+// writeQueued writes m and sends the result to m.done. It skips a request that was cancelled while it was queued. An
+// error ends the connection.
 func (c *streamConn) writeQueued(m *outMessage) {
 	pending, wanted := c.startWriting(m)
 	if !wanted {
@@ -171,20 +171,20 @@ func (c *streamConn) writeQueued(m *outMessage) {
 	m.done <- err
 }
 
-// writeData writes one message. A panic becomes an error, so that writeLoop does not die while senders wait
-// for it.
+// writeData writes one message. A panic becomes an error, so that writeLoop does not end while senders wait for it.
 func (c *streamConn) writeData(data []byte) (err error) {
 	defer Recover(c.log, func(f *Failure) { err = f })
 	return c.conn.Write(data)
 }
 
-// startWriting records that writing of m begins. If m is one of our requests, it marks the request as sent and
-// returns it; otherwise pending is nil. wanted is false for a request that is not pending any more.
+// startWriting records that m is being written. If m is a request, startWriting marks it as sent and returns its
+// pendingRequest, or returns wanted false if it is no longer pending. For other messages, pending is nil and wanted
+// true.
 func (c *streamConn) startWriting(m *outMessage) (pending *pendingRequest, wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !m.isRequest {
-		// Not earlier: the bound on incoming also covers answers that wait to be written.
+		// Not earlier, because the bound on incoming must include answers that wait to be written.
 		delete(c.incoming, m.id)
 		return nil, true
 	}
@@ -199,9 +199,9 @@ func (c *streamConn) startWriting(m *outMessage) (pending *pendingRequest, wante
 	return pending, true
 }
 
-// finishWriting records the result err of writing pending, which may be nil. A *Failure with NotRun shows that
-// nothing was sent. If the connection ended during the write, finishWriting fails pending, because
-// endConnection did not.
+// finishWriting records err, the result of writing pending, which may be nil. If err is a *Failure with NotRun,
+// nothing was sent. If the connection has ended during the write, finishWriting fails pending, because endConnection
+// has left that to it.
 func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	if pending == nil {
 		return
@@ -220,9 +220,9 @@ func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	}
 }
 
-// closePending removes the pending request that params, of our notifications/cancelled, name. It returns true if
-// the request was sent and not answered, so that the server must get the cancellation. A request that was not
-// sent is not sent later, because startWriting does not find it.
+// closePending removes the pending request that our notifications/cancelled with these params refers to. It returns
+// true if the request was sent and not answered, so that the server must get the cancellation. A request that was not
+// sent yet will not be sent, because startWriting no longer finds it.
 func (c *streamConn) closePending(params json.RawMessage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,8 +234,8 @@ func (c *streamConn) closePending(params json.RawMessage) bool {
 	return true
 }
 
-// cancelledID returns the id of the request that the params of notifications/cancelled name; an invalid id if
-// they do not name a request.
+// cancelledID returns the id of the request that a notifications/cancelled with these params refers to. It returns an
+// invalid id if the params have none.
 func cancelledID(params json.RawMessage) jsonrpc.ID {
 	var p struct {
 		ID any `json:"requestId"`

@@ -12,10 +12,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// proofs are the ids of those that were seen: each is good once (RFC 9449 section 11.1).
+// proofs has the ids of the proofs that were seen. Each proof may be used once (RFC 9449 section 11.1).
 var proofs sync.Map
 
-// checkProof is the thumbprint of the key that a proof is of, or what is wrong with it.
+// checkProof returns the thumbprint of proof's key, or an error code if proof is not valid for a request with this
+// method, URL, token and nonce.
 func checkProof(proof, method, at, token, nonce string) (thumbprint, code string) {
 	claims := jwt.MapClaims{}
 	_, err := jwt.ParseWithClaims(proof, claims, func(t *jwt.Token) (any, error) {

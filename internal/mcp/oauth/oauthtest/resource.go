@@ -10,25 +10,25 @@ import (
 	"testing"
 )
 
-// Resource is a server that takes the tokens of a Server only. Protect makes one.
+// Resource is a server that accepts only the tokens of one Server. Protect starts one.
 type Resource struct {
 	*httptest.Server
-	sync.Mutex // protects what follows
+	sync.Mutex // protects the fields below
 
 	As       *Server
-	Metadata map[string]any                 // added to its own; nil takes a member away
-	Needs    func(r *http.Request) []string // scopes; nil: none
-	Nonce    string                         // that proofs must have
-	Silent   bool                           // refuses without a challenge
-	Refuse   bool                           // refuses every token
+	Metadata map[string]any                 // merged into the server's own metadata; nil removes a member
+	Needs    func(r *http.Request) []string // scopes that a request needs; nil: none
+	Nonce    string                         // nonce that proofs must have
+	Silent   bool                           // refuse without a challenge
+	Refuse   bool                           // refuse every token
 
-	Sent     []string // the Authorization headers that came, one per request
+	Sent     []string // the Authorization headers received, one per request
 	Refusals int
-	Reads    int // of the metadata
+	Reads    int // how often the metadata was read
 }
 
-// Protect serves next at /mcp, for requests with a good token. It tells next who that is
-// of in the header X-Subject.
+// Protect serves next at /mcp for requests with a valid token. The header X-Subject tells next who the token's user
+// is.
 func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
 	r := &Resource{As: s, Metadata: map[string]any{}}
 	mux := http.NewServeMux()
@@ -50,7 +50,7 @@ func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
 	return r
 }
 
-// serveMetadata serves the metadata of RFC 9728, with the changes of Metadata. A nil there removes a member.
+// serveMetadata serves the metadata of RFC 9728, merged with r.Metadata.
 func (r *Resource) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	r.Lock()
 	defer r.Unlock()
@@ -65,7 +65,8 @@ func (r *Resource) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, m)
 }
 
-// checkToken returns the subject of the token in req, or how the request is refused.
+// checkToken returns the subject of the token in req. If req must be refused, it returns the challenge and the status
+// instead; otherwise status is 0.
 func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject, challenge string, status int) {
 	r.Lock()
 	defer r.Unlock()

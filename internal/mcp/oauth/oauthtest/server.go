@@ -1,13 +1,13 @@
-// Package oauthtest is a real authorization server, a resource that it protects, and a
-// person with a browser, over loopback HTTP, for the tests of other packages.
+// Package oauthtest provides a real authorization server, a resource that it protects, and a user's browser, over
+// loopback HTTP, for the tests of other packages.
 //
 //	as := oauthtest.New(t)
 //	mcp := as.Protect(t, inner)           // answers 401 with a challenge
-//	query := oauthtest.Browse(t, address) // what the browser comes back with
+//	query := oauthtest.Browse(t, address) // the query of the redirect that the browser gets
 //
-// It checks what a careful one checks: the client's authentication, PKCE, the redirect
-// URL, the resource, that a client that has registered itself asks for registered scopes only, that a code and a
-// refresh token are used once, and proofs of possession. Its fields may be changed under Lock.
+// The authorization server checks the client's authentication, PKCE, the redirect URL, the resource, and proofs of
+// possession. It refuses a second use of a code or refresh token, and scopes for which a client has not registered. The
+// fields of a Server may be changed under Lock.
 package oauthtest
 
 import (
@@ -24,43 +24,44 @@ import (
 	"testing"
 )
 
-// Client is a client of the server.
+// Client is a client that the server knows.
 type Client struct {
 	Secret   string
 	Key      crypto.PublicKey // for private_key_jwt
 	Redirect string           // "": any
-	Scopes   []string         // that it may ask for, if it has registered itself
+	Scopes   []string         // scopes that a client which has registered itself may request
 }
 
-// Request is one token request that was understood.
+// Request is one token request that was authenticated.
 type Request struct {
 	Grant, Client, Method string
 	Form                  url.Values
 }
 
-// Server is an authorization server. New makes one.
+// Server is an authorization server. New starts one.
 type Server struct {
 	*httptest.Server
-	sync.Mutex // protects what follows
+	sync.Mutex // protects the fields below
 
 	Clients  map[string]Client
-	Metadata map[string]any                // added to the metadata; nil takes a member away
-	Response func(url.Values)              // changes what browsers are sent back with
-	Fail     func(r Request) (code string) // refuses a token request with that error code
-	FailWith int                           // status of such a refusal; 0: 400
-	Life     int                           // of tokens, in seconds; 0: not stated
-	Refresh  bool                          // whether there are refresh tokens
-	Nonce    string                        // that proofs must have at the token endpoint
-	Subject  string                        // who signs in next
-	Scope    string                        // that is granted, whatever was asked for; "": that
-	// NeedsClientID refuses token and revocation requests without client_id in the form, as the Python SDK does.
+	Metadata map[string]any                // merged into the metadata; nil removes a member
+	Response func(url.Values)              // changes the query with which browsers are redirected
+	Fail     func(r Request) (code string) // refuses a token request with the returned error code, unless it is ""
+	FailWith int                           // status of such a refusal; 0 means 400
+	Life     int                           // lifetime of tokens in seconds; 0: not stated
+	Refresh  bool                          // issue refresh tokens
+	Nonce    string                        // nonce that proofs must have at the token endpoint
+	Subject  string                        // the user who signs in next
+	Scope    string                        // if not "", granted instead of the requested scope
+	// NeedsClientID makes the server refuse token and revocation requests without client_id in the form, as the Python
+	// SDK does.
 	NeedsClientID bool
 
-	Requests []Request    // token requests
-	Visits   []url.Values // of the authorization endpoint
-	Reads    int          // of the metadata
-	Reused   int          // refresh tokens that came a second time
-	Revoked  []string     // tokens that a client asked to revoke (RFC 7009)
+	Requests []Request    // token requests received
+	Visits   []url.Values // queries of requests to the authorization endpoint
+	Reads    int          // how often the metadata was read
+	Reused   int          // how many used refresh tokens were sent again
+	Revoked  []string     // tokens that clients asked to revoke (RFC 7009)
 
 	codes   map[string]url.Values
 	refresh map[string]token
@@ -68,13 +69,13 @@ type Server struct {
 	tokens  map[string]token
 }
 
-// token is what an access or refresh token stands for.
+// token has the data of an access or refresh token.
 type token struct {
 	subject, client, resource, thumbprint string
 	scopes                                []string
 }
 
-// New starts a server that knows no client and registers everybody.
+// New starts a server that knows no client and accepts every registration.
 func New(t testing.TB) *Server {
 	s := &Server{
 		Clients: map[string]Client{}, Metadata: map[string]any{}, Life: 3600, Refresh: true, Subject: "ann",
@@ -91,7 +92,7 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// serveMetadata serves the metadata of RFC 8414, with the changes of Metadata. A nil there removes a member.
+// serveMetadata serves the metadata of RFC 8414, merged with s.Metadata.
 func (s *Server) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	s.Lock()
 	defer s.Unlock()
@@ -129,7 +130,7 @@ func (s *Server) serveRegistration(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusCreated, map[string]any{"client_id": id, "client_secret": secret, "token_endpoint_auth_method": in.Method})
 }
 
-// serveAuthorization is the authorization endpoint. It signs Subject in without asking them.
+// serveAuthorization serves the authorization endpoint. It signs Subject in without interaction.
 func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
@@ -155,7 +156,7 @@ func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, back.String(), http.StatusFound)
 }
 
-// serveRevocation revokes a token, and every other one of the same person and client.
+// serveRevocation revokes a token and all other tokens of the same user and client.
 func (s *Server) serveRevocation(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
@@ -174,12 +175,12 @@ func (s *Server) serveRevocation(w http.ResponseWriter, r *http.Request) {
 	if !known {
 		old = s.tokens[given]
 	}
-	of := func(_ string, t token) bool { return t.client == id && t.subject == old.subject }
-	maps.DeleteFunc(s.refresh, of)
-	maps.DeleteFunc(s.tokens, of)
+	sameOwner := func(_ string, t token) bool { return t.client == id && t.subject == old.subject }
+	maps.DeleteFunc(s.refresh, sameOwner)
+	maps.DeleteFunc(s.tokens, sameOwner)
 }
 
-// Revoke makes all access tokens worthless, and the refresh tokens too if all is true.
+// Revoke invalidates all access tokens, and with all set also the refresh tokens.
 func (s *Server) Revoke(all bool) {
 	s.Lock()
 	defer s.Unlock()
@@ -189,7 +190,7 @@ func (s *Server) Revoke(all bool) {
 	}
 }
 
-// Granted are the requests for tokens of that grant so far.
+// Granted returns the token requests with this grant type so far, including refused ones.
 func (s *Server) Granted(grant string) []Request {
 	s.Lock()
 	defer s.Unlock()
@@ -221,6 +222,7 @@ func Browse(t testing.TB, address string) url.Values {
 	return to.Query()
 }
 
+// writeJSON sends a reply with the given status and the JSON of body.
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -18,8 +18,9 @@ const (
 	typeIDJAG     = "urn:ietf:params:oauth:token-type:id-jag"
 )
 
-// serveToken serves the token endpoint, of an authorization server and of an identity provider. As the latter, it
-// exchanges the token "inbound-ann" for an assertion about ann. As the former, it accepts such an assertion of any Server.
+// serveToken serves the token endpoints of an authorization server and of an identity provider. As an identity
+// provider, it exchanges a token such as "inbound-ann" for an assertion about ann. As an authorization server, it
+// accepts such assertions of any Server.
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
@@ -71,7 +72,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	s.writeToken(w, t)
 }
 
-// writeToken answers with a token and its refresh token.
+// writeToken answers with an access token for t and, if s.Refresh is set and t is a user's token, a refresh token.
 func (s *Server) writeToken(w http.ResponseWriter, t token) {
 	if s.Scope != "" {
 		t.scopes = strings.Fields(s.Scope)
@@ -92,7 +93,7 @@ func (s *Server) writeToken(w http.ResponseWriter, t token) {
 	writeJSON(w, http.StatusOK, out)
 }
 
-// issueToken returns the token that a request is for, or an error code.
+// issueToken returns the token that in requests, or an error code.
 func (s *Server) issueToken(in Request) (token, string) {
 	form := in.Form
 	t := token{subject: "service", resource: form.Get("resource"), scopes: strings.Fields(form.Get("scope"))}
@@ -110,7 +111,7 @@ func (s *Server) issueToken(in Request) (token, string) {
 		return token{subject: asked.Get("subject"), resource: asked.Get("resource"), scopes: strings.Fields(asked.Get("scope"))}, ""
 	case "refresh_token":
 		old, ok := s.refresh[form.Get("refresh_token")]
-		delete(s.refresh, form.Get("refresh_token")) // it is good once
+		delete(s.refresh, form.Get("refresh_token")) // it can be used once
 		if s.spent[form.Get("refresh_token")] {
 			s.Reused++
 		}
@@ -140,7 +141,8 @@ func (s *Server) issueToken(in Request) (token, string) {
 	return t, "unsupported_grant_type"
 }
 
-// authenticate is which client sends r, and how it shows that.
+// authenticate returns the client that has sent r and the method by which it authenticates itself. ok is false if the
+// client is unknown or its credentials are wrong.
 func (s *Server) authenticate(r *http.Request) (id, method string, ok bool) {
 	id, method = r.PostForm.Get("client_id"), "none"
 	secret := r.PostForm.Get("client_secret")
@@ -162,7 +164,7 @@ func (s *Server) authenticate(r *http.Request) (id, method string, ok bool) {
 		return id, "private_key_jwt", err == nil && client.Key != nil
 	}
 	if method == "none" && id == "" && r.PostForm.Get("grant_type") == grantBearer {
-		return id, method, true // the assertion says it all
+		return id, method, true // the assertion alone authenticates the request
 	}
 	client, known := s.Clients[id]
 	return id, method, known && client.Secret == secret && client.Key == nil

@@ -1,5 +1,5 @@
-// Package transporttest has a network in memory that tests can break. It works in fake time
-// (testing/synctest).
+// Package transporttest provides an in-memory network that tests can break. It works with the fake time of
+// testing/synctest.
 //
 //	network := transporttest.NewNetwork()
 //	server := &http.Server{Handler: handler}
@@ -21,7 +21,7 @@ import (
 
 // Network is the network of one server: a net.Listener, and Dial for its clients.
 type Network struct {
-	Dead  atomic.Bool // what clients write is accepted and does not arrive
+	Dead  atomic.Bool // what clients write is accepted but does not arrive
 	Stuck atomic.Bool // clients' writes block until the connection is closed
 
 	conns  chan net.Conn
@@ -29,7 +29,7 @@ type Network struct {
 	once   sync.Once
 }
 
-// NewNetwork returns a network that works.
+// NewNetwork returns a network that is neither Dead nor Stuck.
 func NewNetwork() *Network {
 	return &Network{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
@@ -50,7 +50,7 @@ func (n *Network) Close() error { n.once.Do(func() { close(n.closed) }); return 
 // Addr implements net.Listener.
 func (n *Network) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Dial connects to the server, whatever the address.
+// Dial connects to the server. It ignores the network and the address.
 func (n *Network) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -63,8 +63,8 @@ func (n *Network) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// clientConn is the client's end of a connection. While the network is dead the other end never
-// learns that it is closed, so only the client's own timers can notice.
+// clientConn is the client's end of a connection. While the network is dead, the server never learns that the client
+// has closed it, and the client notices nothing except through its own timers.
 type clientConn struct {
 	net.Conn
 	network *Network
