@@ -62,7 +62,7 @@ func flush(
 ) error {
 	stop := context.AfterFunc(ctx, cancelExport)
 	err := shutdown(context.WithoutCancel(ctx))
-	if !stop() { // ctx has ended, so the export was canceled
+	if !stop() { // ctx has ended, so the export was cancelled
 		return fmt.Errorf("flushing %s: %w", what, context.Cause(ctx))
 	}
 	cancelExport()

@@ -79,7 +79,7 @@ func (l *LogWriter) Dropped() int64 {
 }
 
 // Close waits until the waiting lines are written. It returns an error if ctx ends first. The writing goroutine then
-// remains until w's current Write returns, because an io.Writer cannot be canceled. Lines that are logged after Close
+// remains until w's current Write returns, because an io.Writer cannot be cancelled. Lines that are logged after Close
 // are dropped.
 func (l *LogWriter) Close(ctx context.Context) error {
 	l.mu.Lock()

@@ -93,7 +93,7 @@ func (w *scrapeWriter) Write(b []byte) (int, error) {
 // metricSender exports metrics. The SDK never calls Export concurrently, so outage needs no lock.
 type metricSender struct {
 	sdkmetric.Exporter
-	canceled     context.Context    // canceled by cancelExport
+	canceled     context.Context    // cancelled by cancelExport
 	cancelExport context.CancelFunc // cancels the current export and all later ones
 	outage       outage
 }

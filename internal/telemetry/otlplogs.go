@@ -47,7 +47,7 @@ type logPipeline struct {
 // logSender exports log lines. The SDK never calls Export concurrently, so outage needs no lock.
 type logSender struct {
 	sdklog.Exporter
-	canceled context.Context // canceled by logPipeline.cancelExport
+	canceled context.Context // cancelled by logPipeline.cancelExport
 	outage   outage
 }
 

@@ -46,7 +46,7 @@ type spanQueue struct {
 // outage needs no lock.
 type spanSender struct {
 	sdktrace.SpanExporter
-	canceled    context.Context // canceled by tracePipeline.cancelExport
+	canceled    context.Context // cancelled by tracePipeline.cancelExport
 	waiting     *atomic.Int64   // spanQueue.waiting
 	countFailed func(spans int) // counts spans whose export failed
 	outage      outage

@@ -43,7 +43,7 @@ type Cache[T any] struct {
 	fetch  func(context.Context) (T, error)
 	policy Policy
 
-	ctx     context.Context // canceled by Close
+	ctx     context.Context // cancelled by Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // the goroutines of runFetch and pollUntilClosed
 

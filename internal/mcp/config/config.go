@@ -395,7 +395,7 @@ func (s *Server) AllowsResource(uri string) bool {
 	return slices.ContainsFunc(s.Resources, func(p string) bool { return matchWildcard(p, uri) })
 }
 
-// matchWildcard reports whether s matches a pattern in which * stands for any text, including slashes. It matches each
+// matchWildcard reports whether s matches a pattern in which * matches any text, including slashes. It matches each
 // part between two stars at its first occurrence. A later occurrence would only leave less text for the parts after it,
 // so no backtracking is needed, and each star costs at most one search through s.
 func matchWildcard(pattern, s string) bool {

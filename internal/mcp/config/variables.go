@@ -190,7 +190,7 @@ func isVariableName(s string) bool {
 	return s != ""
 }
 
-// readText returns the content of a regular file of at most maxFileSize bytes. A leading ~/ stands for the home
+// readText returns the content of a regular file of at most maxFileSize bytes. It replaces a leading ~/ by the home
 // directory. It checks that the file is regular before it opens the file, because opening a pipe could block.
 func readText(name string, getenv func(string) string) (string, error) {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {

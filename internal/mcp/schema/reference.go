@@ -125,8 +125,8 @@ func (c *compiler) findTarget(ref reference) (*node, error) {
 	return nil, fmt.Errorf("it has a reference to nothing: %s", printable(ref.uri, 80))
 }
 
-// hasLocation reports whether pointer refers to a value in v, or to a field that an object in v lacks. The latter is
-// where a Problem reports a missing field.
+// hasLocation reports whether pointer refers to a value in v, or to a field that an object in v lacks, which is where a
+// Problem reports a missing field.
 func (v *value) hasLocation(pointer string) bool {
 	if v.resolvePointer(pointer) != nil {
 		return true
