@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	keysRefresh  = 15 * time.Minute // time between fetches, after which a revoked key is rejected
+	keysRefresh  = 15 * time.Minute // time between fetches, after which a revoked key is rejected if the fetch succeeds
 	keysCooldown = 30 * time.Second // minimum time between two requests
 	keysMaxAge   = time.Hour        // how long keys are used if no newer ones can be fetched
 	maxKeyReply  = 256 << 10        // size of the key set in bytes
@@ -39,11 +39,11 @@ type keySet struct {
 func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 	var found jwt.VerificationKeySet
 	for _, k := range s.keys {
-		isMeant := k.id == h.kid
+		matches := k.id == h.kid
 		if !h.hasKid {
-			isMeant = len(s.keys) == 1
+			matches = len(s.keys) == 1
 		}
-		if isMeant && k.allowsAlgorithm(h.alg) {
+		if matches && k.allowsAlgorithm(h.alg) {
 			found.Keys = append(found.Keys, k.key)
 		}
 	}

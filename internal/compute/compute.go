@@ -10,18 +10,18 @@ package compute
 
 import "runtime"
 
-// large is the size in bytes from which a value counts as large.
-const large = 128 << 10
+// minLarge is the size in bytes from which a value counts as large.
+const minLarge = 128 << 10
 
-// places has one element for each large value that is being worked on. Its capacity is half of the processors, so that
-// the others remain free for small values.
+// places has one element for each large value that is being worked on. Its capacity is half of the processors, but at
+// least 1, so that the others remain free for small values.
 var places = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // Begin waits until a value of size bytes may be decoded or encoded. It returns at once for a small value. Callers must
 // call end when the work is done, and must not wait for anything before that, in particular not for another Begin,
 // which could deadlock.
 func Begin(size int) (end func()) {
-	if size < large {
+	if size < minLarge {
 		return func() {}
 	}
 	places <- struct{}{}

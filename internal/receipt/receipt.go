@@ -266,7 +266,7 @@ func (s *Statement) changedError(data []byte) error {
 
 // Key is a public key.
 type Key struct {
-	ID     string // the kid: the one in the JWK, or else the key's thumbprint (RFC 7638)
+	ID     string // the kid; a Signer uses the key's thumbprint (RFC 7638)
 	Public ed25519.PublicKey
 }
 

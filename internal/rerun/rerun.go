@@ -70,7 +70,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 		opts.Stall = 2 * time.Second
 	}
 	s := newSession(ctx, rec, opts)
-	defer s.end(nil)
+	defer s.cancel(nil)
 	first, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -93,7 +93,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	watchCtx, stopWatch := context.WithCancel(s.ctx)
 	defer stopWatch()
 	if opts.Model == nil {
-		s.drivers.Go(func() { s.watch.run(watchCtx, opts.Stall, s.end) })
+		s.drivers.Go(func() { s.watch.run(watchCtx, opts.Stall, s.cancel) })
 	}
 	events, err := root.driveRun(s.ctx)
 	stopWatch()
@@ -104,7 +104,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	return &Result{Differences: s.differences(), Events: events}, nil
 }
 
-// newSession returns the session for a recording, without agents and runs. Callers must call s.end.
+// newSession returns the session for a recording, without agents and runs. Callers must call s.cancel.
 func newSession(ctx context.Context, rec *recording, opts Options) *session {
 	s := &session{
 		otherModel: opts.Model != nil,
@@ -114,7 +114,7 @@ func newSession(ctx context.Context, rec *recording, opts Options) *session {
 		attached:   make(chan struct{}),
 		watch:      newWatch(),
 	}
-	s.ctx, s.end = context.WithCancelCause(ctx)
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
 	return s
 }

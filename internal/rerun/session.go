@@ -22,7 +22,7 @@ type session struct {
 	root       *recording
 	log        event.Log
 	ctx        context.Context // ends when Run returns, or earlier
-	end        context.CancelCauseFunc
+	cancel     context.CancelCauseFunc
 	drivers    sync.WaitGroup               // goroutines that observe runs or act on them
 	watch      *watch                       // ends all waits for the recorded order if no run appends events any more
 	newAgent   func() (*agent.Agent, error) // makes the first agent, and one after each takeover
@@ -135,7 +135,7 @@ func (s *session) currentAgent() *agent.Agent {
 func (s *session) close() {
 	s.watch.giveUp()
 	s.drain()
-	s.end(nil) // needed because a durable agent hands its runs over, so that the log never has their end
+	s.cancel(nil) // needed because a durable agent hands its runs over, so that the log never has their end
 	s.drivers.Wait()
 }
 

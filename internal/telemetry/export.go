@@ -15,19 +15,19 @@ import (
 
 // outage logs when exports begin to fail and when they succeed again, rather than each failed export.
 type outage struct {
-	logger       *slog.Logger
-	begins, ends string    // the log messages
-	help         help.Page // the page that is logged with the message begins
-	failing      bool      // the last export failed
+	logger                   *slog.Logger
+	beginMessage, endMessage string
+	helpPage                 help.Page // logged with beginMessage
+	failing                  bool      // the last export failed
 }
 
 // record records the result of an export, and logs if an outage begins or ends. err is nil if the export succeeded.
 func (o *outage) record(err error) {
 	switch {
 	case err != nil && !o.failing:
-		o.logger.Warn(o.begins, "error", withoutResponse(err), o.help.Attr())
+		o.logger.Warn(o.beginMessage, "error", withoutResponse(err), o.helpPage.Attr())
 	case err == nil && o.failing:
-		o.logger.Info(o.ends)
+		o.logger.Info(o.endMessage)
 	}
 	o.failing = err != nil
 }

@@ -27,7 +27,7 @@ func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string)
 		propagators = otelhttp.WithPropagators(newTracePropagator{propagator})
 	}
 	traced := otelhttp.NewHandler(next, "",
-		t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isNotProbe))
+		t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isTraced))
 	if !t.tracing || route == nil {
 		return traced // only spans need the route
 	}
@@ -47,8 +47,8 @@ func withoutMetrics() otelhttp.Option {
 	return otelhttp.WithMeterProvider(metricnoop.NewMeterProvider())
 }
 
-// isNotProbe reports whether a request gets a trace. otelhttp calls it as a filter.
-func isNotProbe(r *http.Request) bool {
+// isTraced reports whether a request gets a trace. otelhttp calls it as a filter.
+func isTraced(r *http.Request) bool {
 	switch r.URL.Path {
 	case "/healthz", "/readyz", "/metrics":
 		return false

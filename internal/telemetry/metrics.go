@@ -115,10 +115,10 @@ func newMetricSender(ctx context.Context, cfg Config) (*metricSender, error) {
 		canceled:     canceled,
 		cancelExport: cancel,
 		outage: outage{
-			logger: cfg.Logger,
-			begins: "metrics do not reach the collector",
-			ends:   "metrics reach the collector again",
-			help:   help.Metrics,
+			logger:       cfg.Logger,
+			beginMessage: "metrics do not reach the collector",
+			endMessage:   "metrics reach the collector again",
+			helpPage:     help.Metrics,
 		},
 	}, nil
 }

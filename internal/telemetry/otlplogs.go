@@ -67,10 +67,10 @@ func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*l
 		Exporter: exporter,
 		canceled: canceled,
 		outage: outage{
-			logger: cfg.Logger,
-			begins: "logs do not reach the collector",
-			ends:   "logs reach the collector again",
-			help:   help.ExportedLog,
+			logger:       cfg.Logger,
+			beginMessage: "logs do not reach the collector",
+			endMessage:   "logs reach the collector again",
+			helpPage:     help.ExportedLog,
 		},
 	}
 	provider := sdklog.NewLoggerProvider(

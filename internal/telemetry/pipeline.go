@@ -75,10 +75,10 @@ func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m
 		waiting:      waiting,
 		countFailed:  countFailed,
 		outage: outage{
-			logger: cfg.Logger,
-			begins: "traces do not reach the collector",
-			ends:   "traces reach the collector again",
-			help:   help.Traces,
+			logger:       cfg.Logger,
+			beginMessage: "traces do not reach the collector",
+			endMessage:   "traces reach the collector again",
+			helpPage:     help.Traces,
 		},
 	}
 	queue := &spanQueue{

@@ -136,9 +136,9 @@ func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 // maxBlockedLogged is the maximum number of log lines about newly blocked tools in one list.
 const maxBlockedLogged = 50
 
-// logBlocked logs how a server's blocked tools changed from before to now. It logs each tool that is newly blocked or
-// blocked for a new reason, but at most maxBlockedLogged of them and then their number. It also logs each tool that is
-// no longer blocked.
+// logBlocked logs how a server's blocked tools changed from before to now. It logs each tool that is newly blocked, or
+// is blocked for a new reason or with a new definition, but at most maxBlockedLogged of them and then their number. It
+// also logs each tool that is no longer blocked.
 func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 	changed := 0
 	for _, tool := range now {
@@ -369,8 +369,8 @@ func (c *Catalog) nameBlockedLocked() {
 
 // NameOf returns the current name of the tool that a run was offered under name. It can differ from name if other
 // servers were listed since then, or if the run began on another replica. server is the configured name of the tool's
-// server. NameOf returns name itself if server is "" or is not configured. It returns "" if the tool is gone, or if the
-// run may have been offered any of several tools.
+// server. NameOf returns name itself if server is "", or if server is not configured and no tool has that name. It
+// returns "" if the tool is gone, or if the run may have been offered any of several tools.
 func (c *Catalog) NameOf(server, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

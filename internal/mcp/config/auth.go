@@ -80,7 +80,7 @@ func parseAuth(server *Server, v jsonValue) error {
 	if server.Auth, err = readAuthType(fields); err != nil {
 		return err
 	}
-	// Cursor writes an OAuth client without a type. answerd cannot use it: sign-in needs a type.
+	// Cursor writes an OAuth client without a type. answerd does not use it: a sign-in must be configured with a type.
 	if server.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
 		v.reader.warn(v.errorf("the OAuth client of another host is not used; see type authorization_code").Error())
 		return nil

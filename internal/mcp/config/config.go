@@ -298,20 +298,20 @@ var transportHeaders = []string{
 func (s *Server) checkHeaders() *fieldError {
 	seen := map[string]bool{} // names in lower case; of two equal ones, each request would send a random one
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
-		value, low := s.Headers[name], strings.ToLower(name)
+		value, lower := s.Headers[name], strings.ToLower(name)
 		// RFC 9110 sections 5.1 and 5.5.
 		isSeparator := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
 		switch {
 		case name == "" || strings.ContainsFunc(name, isSeparator):
 			return fieldErrorf("headers", "%.80q is not a header name", name)
-		case slices.Contains(transportHeaders, low):
+		case slices.Contains(transportHeaders, lower):
 			return fieldErrorf("headers."+name, "is set by the transport")
 		case !validHeaderValue(value.Reveal()):
 			return fieldErrorf("headers."+name, "has characters that a header cannot have")
-		case seen[low]:
+		case seen[lower]:
 			return fieldErrorf("headers."+name, "appears twice, since case does not matter in names")
 		}
-		seen[low] = true
+		seen[lower] = true
 	}
 	if !validHeaderValue(s.BearerToken.Reveal()) {
 		return fieldErrorf("bearerToken", "has characters that a header cannot have")

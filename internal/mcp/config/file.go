@@ -175,7 +175,7 @@ func parseHeaders(s *Server, v jsonValue) (err error) {
 		return err
 	}
 	for name := range s.Headers {
-		if low := strings.ToLower(name); low == "accept" || low == "content-type" {
+		if lower := strings.ToLower(name); lower == "accept" || lower == "content-type" {
 			delete(s.Headers, name)
 			v.reader.warn(v.errorf("%s is not sent: the transport sets it", name).Error())
 		}

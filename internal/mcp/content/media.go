@@ -32,8 +32,8 @@ type mediaFormat struct {
 	magic func(head string) bool
 }
 
-// hasPrefix returns a magic function that accepts any of the prefixes.
-func hasPrefix(prefixes ...string) func(string) bool {
+// matchPrefix returns a magic function that accepts any of the prefixes.
+func matchPrefix(prefixes ...string) func(string) bool {
 	return func(head string) bool {
 		for _, p := range prefixes {
 			if strings.HasPrefix(head, p) {
@@ -44,9 +44,9 @@ func hasPrefix(prefixes ...string) func(string) bool {
 	}
 }
 
-// isRIFF returns a magic function for a RIFF container: the letters RIFF, a length of four bytes, and the form type,
+// matchRIFF returns a magic function for a RIFF container: the letters RIFF, a length of four bytes, and the form type,
 // such as WAVE.
-func isRIFF(formType string) func(string) bool {
+func matchRIFF(formType string) func(string) bool {
 	return func(head string) bool { return len(head) >= 12 && head[:4] == "RIFF" && head[8:12] == formType }
 }
 
@@ -60,15 +60,15 @@ func isMP3(head string) bool {
 // mediaFormats maps the media types that common model endpoints accept to their formats, with the standard name of each
 // type. Any other type, such as SVG, would make the endpoint reject the request.
 var mediaFormats = map[string]mediaFormat{
-	"image/png":      {"image/png", hasPrefix("\x89PNG\r\n\x1a\n")},
-	"image/jpeg":     {"image/jpeg", hasPrefix("\xFF\xD8\xFF")},
-	"image/jpg":      {"image/jpeg", hasPrefix("\xFF\xD8\xFF")},
-	"image/gif":      {"image/gif", hasPrefix("GIF87a", "GIF89a")},
-	"image/webp":     {"image/webp", isRIFF("WEBP")},
-	"audio/wav":      {"audio/wav", isRIFF("WAVE")},
-	"audio/x-wav":    {"audio/wav", isRIFF("WAVE")},
-	"audio/wave":     {"audio/wav", isRIFF("WAVE")},
-	"audio/vnd.wave": {"audio/wav", isRIFF("WAVE")},
+	"image/png":      {"image/png", matchPrefix("\x89PNG\r\n\x1a\n")},
+	"image/jpeg":     {"image/jpeg", matchPrefix("\xFF\xD8\xFF")},
+	"image/jpg":      {"image/jpeg", matchPrefix("\xFF\xD8\xFF")},
+	"image/gif":      {"image/gif", matchPrefix("GIF87a", "GIF89a")},
+	"image/webp":     {"image/webp", matchRIFF("WEBP")},
+	"audio/wav":      {"audio/wav", matchRIFF("WAVE")},
+	"audio/x-wav":    {"audio/wav", matchRIFF("WAVE")},
+	"audio/wave":     {"audio/wav", matchRIFF("WAVE")},
+	"audio/vnd.wave": {"audio/wav", matchRIFF("WAVE")},
 	"audio/mpeg":     {"audio/mpeg", isMP3},
 	"audio/mp3":      {"audio/mpeg", isMP3},
 }

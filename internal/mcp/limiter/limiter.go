@@ -200,8 +200,8 @@ func (l *Limiter) admitLocked(t *Ticket) {
 	close(t.admitted)
 }
 
-// dequeueLocked removes and returns the first call of the caller whose turn it is, and moves that caller to the end of
-// the queue. At least one call must be waiting.
+// dequeueLocked removes and returns the first call of the caller whose turn it is. If that caller has more calls, its
+// next turn comes after those of all other callers. At least one call must be waiting.
 func (l *Limiter) dequeueLocked() *Ticket {
 	queue := l.queues[0]
 	l.queues[0] = nil // let the garbage collector free it, as below

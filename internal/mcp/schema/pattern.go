@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	maxPattern     = 20_000  // states of a schema's patterns in total, about 40 bytes each
-	bytesPerStep   = 16      // product of states and bytes of text that counts as one validator step
-	maxPatternText = 4 << 10 // bytes of one regular expression
+	maxPatternStates = 20_000  // states of a schema's patterns in total, about 40 bytes each
+	workPerStep      = 16      // product of states and bytes of text that counts as one validator step
+	maxPatternLength = 4 << 10 // bytes of one regular expression
 )
 
 // compilePattern compiles a regular expression and stores it in c.patterns. JSON Schema uses the expressions of
@@ -22,7 +22,7 @@ func (c *compiler) compilePattern(expression string) error {
 		return nil
 	}
 	c.patterns[expression] = nil
-	if len(expression) > maxPatternText {
+	if len(expression) > maxPatternLength {
 		return errors.New("a pattern in it is too long")
 	}
 	tree, err := syntax.Parse(expression, syntax.Perl)
@@ -31,8 +31,8 @@ func (c *compiler) compilePattern(expression string) error {
 	}
 	size := countStates(tree)
 	c.patternStates += size
-	if c.patternStates > maxPattern {
-		return fmt.Errorf("its patterns have more than %d states", maxPattern)
+	if c.patternStates > maxPatternStates {
+		return fmt.Errorf("its patterns have more than %d states", maxPatternStates)
 	}
 	if compiled, err := regexp.Compile(expression); err == nil {
 		c.patterns[expression] = &pattern{compiled, size}
@@ -41,8 +41,8 @@ func (c *compiler) compilePattern(expression string) error {
 }
 
 // countStates estimates the number of states of the compiled expression x, with its repetitions expanded. It is called
-// before compiling, because even a short expression can take much memory. The result is at most maxPattern+1, so that
-// nested repetitions cannot overflow it.
+// before compiling, because even a short expression can take much memory. The result is at most maxPatternStates+1, so
+// that nested repetitions cannot overflow it.
 func countStates(x *syntax.Regexp) int {
 	n := 1 + len(x.Rune)
 	for _, sub := range x.Sub {
@@ -51,5 +51,5 @@ func countStates(x *syntax.Regexp) int {
 	if x.Op == syntax.OpRepeat {
 		n *= max(1, x.Min, x.Max)
 	}
-	return min(n, maxPattern+1)
+	return min(n, maxPatternStates+1)
 }

@@ -99,6 +99,6 @@ func listChoices(all []*value) string {
 // matchPattern reports whether s matches p. It counts the steps before it starts to match. If they exceed maxSteps, it
 // returns true without matching, because w.outOfSteps makes the whole check fail anyway.
 func (w *validator) matchPattern(p *pattern, s string) bool {
-	w.countSteps(1 + len(s)*p.size/bytesPerStep)
+	w.countSteps(1 + len(s)*p.size/workPerStep)
 	return w.outOfSteps || p.MatchString(s)
 }
