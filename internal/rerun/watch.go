@@ -20,6 +20,7 @@ type watch struct {
 	idle chan struct{} // closed and replaced when no event has come for a quarter of the time stall
 }
 
+// newWatch returns a watch that does not watch yet. See run.
 func newWatch() *watch {
 	w := &watch{unordered: make(chan struct{}), stuck: make(chan struct{}), idle: make(chan struct{})}
 	w.giveUp = sync.OnceFunc(func() { close(w.unordered) })

@@ -52,7 +52,8 @@ type logHandler struct {
 	writer       *exportWriter                     // the writer of Handler and root
 }
 
-// Handle implements slog.Handler.
+// Handle implements slog.Handler. It adds trace_id and help where they are needed. If the LogWriter has no space for a
+// line of the record's level, it drops the record and returns nil.
 func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
 	if h.logWriter != nil && !h.logWriter.admitLevel(record.Level) {
 		return nil

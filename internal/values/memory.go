@@ -90,6 +90,6 @@ func (m *Memory) removeLocked(key Key) {
 // dropExpiredLocked removes all expired entries. m.mu must be held.
 func (m *Memory) dropExpiredLocked() {
 	for key := range m.byKey {
-		m.currentLocked(key)
+		m.currentLocked(key) // removes the entry if it has expired
 	}
 }

@@ -136,9 +136,9 @@ func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 // maxBlockedLogged is the maximum number of log lines about newly blocked tools in one list.
 const maxBlockedLogged = 50
 
-// logBlocked logs how a server's blocked tools changed from before to now. It logs each tool that is newly blocked, or
-// is blocked for a new reason or with a new definition, but at most maxBlockedLogged of them and then their number. It
-// also logs each tool that is no longer blocked.
+// logBlocked logs how now, a server's blocked tools, differs from before, those of its previous list. It logs each tool
+// that is newly blocked, or is blocked for a new reason or with a new definition, but at most maxBlockedLogged of them
+// and then their number. It also logs each tool that is no longer blocked.
 func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 	changed := 0
 	for _, tool := range now {

@@ -20,6 +20,7 @@ type stream struct {
 	finished bool        // the handler is about to return, so nothing may be written any more
 }
 
+// newStream returns a stream that writes to w. Callers must call finish.
 func newStream(w http.ResponseWriter, heartbeat time.Duration) *stream {
 	return &stream{ResponseWriter: w, rc: http.NewResponseController(w), heartbeat: heartbeat}
 }

@@ -96,7 +96,7 @@ func (v *value) hashInto(hash *maphash.Hash) int {
 	_ = hash.WriteByte(byte(v.kind))
 	switch v.kind {
 	case integer, fraction:
-		hashNumber(hash, math.Float64bits(v.float+0)) // +0: -0 is 0
+		hashNumber(hash, math.Float64bits(v.float+0)) // adding 0 turns -0 into 0, which is equal
 	case text:
 		hashText(hash, v.text)
 	case array:

@@ -74,7 +74,8 @@ func (c *compiler) compile(tree *value) (*node, error) {
 }
 
 // collectSchemas creates an empty node for v and for each schema within it. It also checks the types of their keywords
-// and compiles their patterns.
+// and compiles their patterns. It returns an error for more than maxNodes schemas, for a keyword with the wrong type,
+// and for a pattern that cannot be used.
 func (c *compiler) collectSchemas(v *value) error {
 	c.nodes[v] = &node{}
 	if len(c.nodes) > maxNodes {

@@ -62,8 +62,9 @@ var (
 	}
 )
 
-// findMismatch returns v, or the first value in the list or object v, that has none of the types in s. It returns nil
-// if all values match. It does not look into schemas, because checkKeywords is called for each of them separately.
+// findMismatch returns v, or the first value in the list or object v, that has none of the types in s. A countValue
+// above maxCount is also a mismatch. It returns nil if all values match. It does not look into schemas, because
+// checkKeywords is called for each of them separately.
 func (s keywordType) findMismatch(v *value) *value {
 	s &= typesOf[v.kind] // the types that remain possible
 	isTooLarge := s == countValue && math.Abs(v.float) > maxCount
