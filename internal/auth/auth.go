@@ -1,8 +1,8 @@
 // Package auth decides who is calling and what they may do.
 //
-// A Verifier turns the bearer JWT of a request (RFC 6750, RFC 9068) into an Identity, with
-// the issuer's keys (RFC 7517). Rules say which servers, tools and models an Identity may
-// use. The tokens that the service sends itself are in auth/token.
+// A Verifier verifies a request's bearer JWT (RFC 6750, RFC 9068) with the issuer's keys (RFC 7517), and returns the
+// caller's Identity. Rules say which servers, tools and models an Identity may use. Package auth/token gets the tokens
+// that the service itself sends.
 //
 //	verifier, err := auth.NewVerifier(auth.VerifierConfig{Issuer: …, Audience: …, JWKSURL: …})
 //	defer verifier.Close()
@@ -13,9 +13,8 @@
 //	access := rules.Of(id)
 //	rule, ok := access.AllowsTool("crm", "crm_delete")
 //
-// Verify waits, under its context, only while there are no keys, or while the token's key is a new
-// one. Everything in this package may be used concurrently. Tokens and secrets are values of type
-// Secret, so formatting one never shows it.
+// Verify waits, until its context ends, only if there are no keys or if the token's key is new. Everything in this
+// package may be used concurrently. Tokens and secrets are values of type Secret, so formatting one never shows it.
 package auth
 
 import (
@@ -23,28 +22,28 @@ import (
 	"time"
 )
 
-// Identity describes a caller. The zero Identity is the anonymous caller of a service that runs
-// without inbound authentication. A run belongs to an (Issuer, Subject).
+// Identity describes a caller. The zero Identity is the anonymous caller of a service without inbound authentication. A
+// run belongs to an (Issuer, Subject).
 type Identity struct {
 	Issuer  string
-	Subject string // a user's sub, or "client:" and the client_id of a client without one
+	Subject string // the token's sub, or "client:" and the client_id if there is no sub
 	Scopes  []string
 	Expiry  time.Time // the token's exp; zero for the anonymous caller
-	// Group is the value of VerifierConfig.LimitClaim; "" if the token has none. Limits count all callers
-	// of one group together; it grants nothing.
+	// Group is the value of the claim VerifierConfig.LimitClaim, or "" if the token has none. Limits count all callers
+	// of one group together. The group grants nothing.
 	Group string
 	// Claims has all claims of the token as JSON, for Rules.
 	Claims map[string]json.RawMessage
-	// Token is the token that the caller sent. It may only be the subject_token of an
-	// exchange (RFC 8693): the MCP specification forbids passing it on.
+	// Token is the token that the caller sent. It may be used only as the subject_token of an exchange (RFC 8693),
+	// because the MCP specification forbids passing it on.
 	Token Secret
-	// Address is the remote address of an anonymous caller. Limits per caller use it to
-	// count anonymous callers separately; it grants nothing.
+	// Address is an anonymous caller's remote address. Limits per caller use it to count anonymous callers separately.
+	// The address grants nothing.
 	Address string
 }
 
-// Key returns the key by which limits count a caller: the issuer with the group if the caller has a group, else the
-// issuer with the subject, else the address of an anonymous caller.
+// Key returns the key by which limits count a caller: the issuer and the group, if the caller has a group, or else the
+// issuer and the subject. For an anonymous caller, it is the address.
 func (id Identity) Key() string {
 	if id.Group != "" {
 		return id.Issuer + "\x01" + id.Group // not \x00, so that no subject has the same key
@@ -55,8 +54,8 @@ func (id Identity) Key() string {
 	return id.Issuer + "\x00" + id.Subject
 }
 
-// Until returns the time from which Verify refuses the token: its exp plus the clock skew
-// that Verify allows. It returns the zero time for the anonymous caller.
+// Until returns the time from which Verify rejects the token: its exp plus the clock skew that Verify allows. It
+// returns the zero time for an anonymous caller.
 func (id Identity) Until() time.Time {
 	if id.Expiry.IsZero() {
 		return time.Time{}
@@ -64,7 +63,7 @@ func (id Identity) Until() time.Time {
 	return id.Expiry.Add(clockSkew)
 }
 
-// Owns reports whether a run that belongs to owner belongs to id.
+// Owns reports whether id is the same caller as owner, so that id may use a run that belongs to owner.
 func (id Identity) Owns(owner Identity) bool {
 	return id.Issuer == owner.Issuer && id.Subject == owner.Subject
 }

@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// maxTokenBytes bounds a caller's token.
+// maxTokenBytes is the maximum length of a caller's token.
 const maxTokenBytes = 8 << 10
 
-// FromRequest and Verify return these errors and *ScopeError. Their texts are fixed and contain no
-// value of the token. The reason that Verify adds is for the log; the caller gets only what Challenge
-// returns.
+// FromRequest and Verify return these errors and *ScopeError. Their texts contain no value of the token. The reason
+// that Verify adds is for the log. The HTTP client gets only what Challenge returns.
 var (
 	// ErrNoToken means that the request has no bearer token.
 	ErrNoToken = errors.New("no bearer token")
@@ -20,8 +19,8 @@ var (
 	ErrMalformed = errors.New("malformed authorization")
 	// ErrInvalidToken means that the token is expired, forged, or for another audience.
 	ErrInvalidToken = errors.New("invalid token")
-	// ErrKeysUnavailable means that there are no keys to verify signatures with. It says
-	// nothing about the token, which may be accepted a second later.
+	// ErrKeysUnavailable means that there are no keys to verify signatures with. It says nothing about the token, which
+	// may be accepted a second later.
 	ErrKeysUnavailable = errors.New("signing keys unavailable")
 )
 
@@ -33,10 +32,9 @@ type ScopeError struct {
 // Error names the scopes.
 func (e *ScopeError) Error() string { return "the token lacks the scope " + e.Required }
 
-// FromRequest returns the bearer token of the Authorization header (RFC 6750 section 2.1). It
-// reads no other place: a token in the URL ends up in logs, and a browser sends a cookie with
-// every request. Two headers are an error, because a proxy may have used the other one. Errors are
-// ErrNoToken and ErrMalformed.
+// FromRequest returns the bearer token in the Authorization header (RFC 6750 section 2.1). It looks nowhere else,
+// because a token in the URL ends up in logs, and a browser sends a cookie with every request. Two headers are an
+// error, because a proxy may have used the other one. The error is ErrNoToken or ErrMalformed.
 func FromRequest(r *http.Request) (token string, err error) {
 	headers := r.Header.Values("Authorization")
 	switch {
@@ -59,7 +57,7 @@ func FromRequest(r *http.Request) (token string, err error) {
 	return token, nil
 }
 
-// isB64Token reports whether s is a b64token of RFC 6750 section 2.1.
+// isB64Token reports whether s is a b64token (RFC 6750 section 2.1).
 func isB64Token(s string) bool {
 	body := strings.TrimRight(s, "=")
 	for i := range len(body) {
@@ -72,9 +70,9 @@ func isB64Token(s string) bool {
 	return body != ""
 }
 
-// IsVisibleASCII reports whether s can be sent as a token in an Authorization header: it is not
-// empty and has neither spaces nor control characters. RFC 6750 section 2.1 allows fewer
-// characters, but some issuers of opaque tokens use others.
+// IsVisibleASCII reports whether s is not empty and has only printable ASCII characters other than spaces, so that it
+// can be sent as a token in an Authorization header. RFC 6750 section 2.1 allows fewer characters, but some issuers of
+// opaque tokens use others.
 func IsVisibleASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
@@ -84,10 +82,10 @@ func IsVisibleASCII(s string) bool {
 	return s != ""
 }
 
-// Challenge returns the HTTP status and the value of the WWW-Authenticate header, or "" for none,
-// that RFC 6750 section 3 requires for an error of FromRequest or Verify. metadata is the URL of
-// the Metadata (RFC 9728 section 5.1); it must not need escaping in a quoted string. For any other
-// error the status is 500, so that an unexpected error never admits a caller.
+// Challenge returns the HTTP status and the WWW-Authenticate header that RFC 6750 section 3 requires for an error of
+// FromRequest or Verify. The header is "" if none is required. metadata is the URL of the Metadata (RFC 9728 section
+// 5.1). It must not need escaping in a quoted string. For any other error, and for nil, the status is 500, so that an
+// unexpected error never admits a caller.
 func Challenge(err error, metadata string) (status int, wwwAuthenticate string) {
 	realm, metadataParam := `Bearer realm="answerd"`, `, resource_metadata="`+metadata+`"`
 	var scope *ScopeError
@@ -95,7 +93,7 @@ func Challenge(err error, metadata string) (status int, wwwAuthenticate string) 
 	case errors.As(err, &scope):
 		return http.StatusForbidden, fmt.Sprintf(`%s, error="insufficient_scope", scope="%s"%s`, realm, scope.Required, metadataParam)
 	case errors.Is(err, ErrNoToken):
-		return http.StatusUnauthorized, realm + metadataParam // no error code: section 3.1
+		return http.StatusUnauthorized, realm + metadataParam // without an error code, see section 3.1
 	case errors.Is(err, ErrInvalidToken):
 		return http.StatusUnauthorized, realm + `, error="invalid_token"` + metadataParam
 	case errors.Is(err, ErrMalformed):

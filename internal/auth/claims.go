@@ -12,12 +12,12 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// claims has the claims of a JWT that the service uses: those of RFC 7519 section 4.1, and
-// client_id and scope of RFC 9068.
+// claims has the claims of a JWT that the service uses: those of RFC 7519 section 4.1, and client_id and scope of RFC
+// 9068.
 //
-// RegisteredClaims of golang-jwt does not fit. It matches names in any case, takes the last of two
-// claims with the same name, and converts an exp of 1e300 to an int64, whose value then depends on
-// the processor.
+// The type RegisteredClaims of golang-jwt is not used for three reasons. It ignores the case of names. It takes the
+// last of two claims with the same name. It converts an exp of 1e300 to an int64, whose value then depends on the
+// processor.
 type claims struct {
 	all                       strictjson.Object
 	issuer, subject, clientID string
@@ -29,8 +29,8 @@ type claims struct {
 	issuedAt                  *jwt.NumericDate
 }
 
-// UnmarshalJSON implements json.Unmarshaler. A claim of the wrong type is an error; it does not
-// count as absent.
+// UnmarshalJSON implements json.Unmarshaler. It returns an error if a claim has the wrong type, rather than treating
+// the claim as absent.
 func (c *claims) UnmarshalJSON(data []byte) error {
 	object, err := strictjson.Parse(data)
 	if err != nil {
@@ -54,8 +54,8 @@ func (c *claims) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// numericDate returns the NumericDate (RFC 7519 section 2) with that name, or nil if there is
-// none. It accepts only a number, and only one between 1970 and the year 9999, which time.Time can
+// numericDate returns the NumericDate (RFC 7519 section 2) in the claim name, or nil if there is no such claim. It
+// returns an error unless the claim is a number for a time between 1970 and the year 9999, which time.Time can
 // represent.
 func numericDate(o strictjson.Object, name string) (*jwt.NumericDate, error) {
 	const yearTenThousand = 253402300800
@@ -71,8 +71,8 @@ func numericDate(o strictjson.Object, name string) (*jwt.NumericDate, error) {
 	return jwt.NewNumericDate(time.Unix(int64(seconds), 0)), nil
 }
 
-// scopesOf returns the scopes in the claim scope, one string with spaces (RFC 8693 section 4.2).
-// Without that claim it reads scp, which some issuers use, as a list or a string.
+// scopesOf returns the scopes in the claim scope, which is a string of scopes separated by spaces (RFC 8693 section
+// 4.2). If there is no such claim, it reads scp, which some issuers use instead, as a list or a string.
 func scopesOf(o strictjson.Object) ([]string, error) {
 	name := "scope"
 	if !o.Has(name) {
@@ -85,13 +85,12 @@ func scopesOf(o strictjson.Object) ([]string, error) {
 	return strings.Fields(strings.Join(list, " ")), nil
 }
 
-// toIdentity returns the caller that the claims identify. ok is false if they identify neither a user nor
-// a client.
+// toIdentity returns the caller that the claims identify. ok is false if they identify neither a user nor a client.
 //
-// A token that a client got for itself may have no sub: RFC 9068 section 2.2 requires one, but
-// many issuers leave it out. The client is then the subject. A client could choose the id of a
-// user as its own (RFC 9068 section 5), so such a subject has the prefix "client:", and a user's
-// subject that begins with one of the two prefixes gets the prefix "user:".
+// A token that a client got for itself may have no sub. RFC 9068 section 2.2 requires one, but many issuers leave it
+// out. The client is then the subject. Because a client could choose a user's id as its own (RFC 9068 section 5), a
+// client's subject gets the prefix "client:". A sub that itself begins with "client:" or "user:" gets the prefix
+// "user:".
 func (c *claims) toIdentity() (id Identity, ok bool) {
 	id = Identity{Issuer: c.issuer, Subject: c.subject, Scopes: c.scopes, Claims: c.all}
 	switch {
@@ -110,19 +109,18 @@ func (c *claims) toIdentity() (id Identity, ok bool) {
 	return id, strings.TrimSpace(name) != ""
 }
 
-// clientPrefix and userPrefix keep the subjects of clients and users apart (toIdentity).
+// clientPrefix and userPrefix distinguish the subjects of clients and users (see toIdentity).
 const (
 	clientPrefix = "client:"
 	userPrefix   = "user:"
 )
 
-// UnverifiedExpiry returns the exp of token if token is a JWT that has one. It does not check the
-// signature. Callers use it for tokens that they received from an issuer and that others will
-// verify.
+// UnverifiedExpiry returns the exp of token. ok is false if token is not a JWT or has no exp. It does not check the
+// signature. It is for tokens that the service received from an issuer and that others will verify.
 func UnverifiedExpiry(token string) (time.Time, bool) {
 	var c claims
 	_, _, err := jwt.NewParser().ParseUnverified(token, &c)
-	// ErrTokenUnverifiable means an unknown algorithm. The parser has decoded the claims by then.
+	// ErrTokenUnverifiable means that the algorithm is unknown. The parser decodes the claims before that.
 	isDecoded := err == nil || errors.Is(err, jwt.ErrTokenUnverifiable)
 	if !isDecoded || c.expires == nil {
 		return time.Time{}, false
@@ -130,9 +128,9 @@ func UnverifiedExpiry(token string) (time.Time, bool) {
 	return c.expires.Time, true
 }
 
-// The methods below implement jwt.Claims for golang-jwt's validator. Their errors are always nil: what
-// cannot be read was refused by UnmarshalJSON. nil, or "", means that the token lacks the claim; the
-// options of the parser say which claims are required.
+// The methods below implement jwt.Claims for golang-jwt's validator. They return nil or "" if the token lacks the
+// claim. The parser's options say which claims are required. The errors are always nil, because UnmarshalJSON has
+// already rejected claims that cannot be read.
 
 func (c *claims) GetExpirationTime() (*jwt.NumericDate, error) { return c.expires, nil }
 func (c *claims) GetIssuedAt() (*jwt.NumericDate, error)       { return c.issuedAt, nil }

@@ -8,15 +8,15 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// errHeader means that the header of a token is invalid or not supported.
+// errHeader means that a token's header is invalid or not supported.
 var errHeader = errors.New("header")
 
-// header has the members of a token's JOSE header (RFC 7515 section 4) that the service uses:
-// which key to look for, and which algorithm. It does not have jku, jwk, x5u and x5c, which say
-// where to get a key, because nothing in a token may decide how it is verified.
+// header has those members of a token's JOSE header (RFC 7515 section 4) that the service uses. They say which key to
+// look for, and which algorithm to use. jku, jwk, x5u and x5c, which say where to get a key, are left out on purpose:
+// nothing in a token may decide how it is verified.
 type header struct {
 	alg, kid, typ string
-	hasKid        bool // also for a kid that is ""
+	hasKid        bool // true even if kid is ""
 }
 
 // parseHeader decodes and checks the header of token. The only error is errHeader. golang-jwt decodes the header again,
@@ -31,8 +31,8 @@ func parseHeader(token string) (header, error) {
 	if err != nil {
 		return header{}, errHeader
 	}
-	// A recipient must reject a token whose crit names an extension that it does not support (RFC
-	// 7515 section 4.1.11), and none is supported. b64 (RFC 7797) would change what is signed.
+	// A token whose crit names an unsupported extension must be rejected (RFC 7515 section 4.1.11), and no extension is
+	// supported. b64 (RFC 7797) would change what is signed.
 	if object.Has("crit") || object.Has("b64") {
 		return header{}, errHeader
 	}
@@ -49,16 +49,16 @@ func parseHeader(token string) (header, error) {
 	return h, nil
 }
 
-// isAcceptedType reports whether typ may be the type of an access token. Other JWTs of the same
-// issuer, such as logout tokens, have another type (RFC 8725 section 3.11). An ID token may also
-// be a "JWT"; it has another audience.
+// isAcceptedType reports whether typ may be the type of an access token. Some other JWTs of the same issuer, such as
+// logout tokens, have another type (RFC 8725 section 3.11). An ID token may also have the type "JWT", but it has
+// another audience.
 func isAcceptedType(typ string) bool { return isMediaType(typ, "jwt") || isAccessType(typ) }
 
 // isAccessType reports whether typ is the type of access tokens (RFC 9068 section 2.1).
 func isAccessType(typ string) bool { return isMediaType(typ, "at+jwt") }
 
-// isMediaType reports whether typ is the media type application/subtype. Media types are compared
-// without regard to case, and "application/" may be left out (RFC 7515 section 4.1.9).
+// isMediaType reports whether typ is the media type application/subtype. It ignores case, and "application/" may be
+// left out (RFC 7515 section 4.1.9).
 func isMediaType(typ, subtype string) bool {
 	return strings.EqualFold(typ, subtype) || strings.EqualFold(typ, "application/"+subtype)
 }

@@ -15,27 +15,26 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// Bounds of a key set. They are not settings, because only a broken or false issuer exceeds them.
+// Limits of a key set. They are not configurable, because only a broken or malicious issuer exceeds them.
 const (
 	maxKeys    = 32
 	minRSABits = 2048 // RFC 7518 section 3.3
 	maxRSABits = 8192 // verification with larger keys is slow
-	maxKeyID   = 128  // bytes of a kid
+	maxKeyID   = 128  // length of a kid in bytes
 )
 
-// errKeySet means that a document is not a key set within the bounds.
+// errKeySet means that a document is not a key set within these limits.
 var errKeySet = errors.New("not a JSON Web Key Set of at most 32 keys")
 
 // publicKey is one of the issuer's keys.
 type publicKey struct {
-	id  string // its kid, may be ""
-	alg string // the only algorithm of the key; "" allows those of its type
+	id  string // the key's kid, which may be ""
+	alg string // the only algorithm that the key allows; "" allows all algorithms for its type
 	key crypto.PublicKey
 }
 
-// allowsAlgorithm reports whether a signature with alg may be verified with k. The key decides
-// that and not the token. Otherwise an attacker could sign with HMAC and use the public RSA key as
-// the secret (RFC 8725 section 3.1).
+// allowsAlgorithm reports whether k may verify a signature made with alg. The key must decide that, not the token.
+// Otherwise an attacker could sign with HMAC and use the public RSA key as the secret (RFC 8725 section 3.1).
 func (k publicKey) allowsAlgorithm(alg string) bool {
 	if k.alg != "" && k.alg != alg {
 		return false
@@ -52,9 +51,8 @@ func (k publicKey) allowsAlgorithm(alg string) bool {
 	return false
 }
 
-// parseKeySet decodes a JSON Web Key Set (RFC 7517 section 5). It leaves out keys of unsupported
-// types and keys that are not for signatures, as section 5 advises. A set without any usable key
-// is an error.
+// parseKeySet decodes a JSON Web Key Set (RFC 7517 section 5). As section 5 advises, it leaves out keys of unsupported
+// types and keys that are not for signatures. It returns an error if no usable key remains.
 func parseKeySet(body []byte) ([]publicKey, error) {
 	set, err := strictjson.Parse(body)
 	if err != nil {
@@ -76,8 +74,8 @@ func parseKeySet(body []byte) ([]publicKey, error) {
 	return keys, nil
 }
 
-// parseKey decodes one key (RFC 7517 section 4). ok is false if it cannot be used. A key whose use
-// or key_ops is not for verification must not verify a signature (sections 4.2 and 4.3).
+// parseKey decodes one key (RFC 7517 section 4). ok is false if the key cannot be used. That includes keys whose use or
+// key_ops does not allow verifying signatures (sections 4.2 and 4.3).
 func parseKey(object strictjson.Object) (key publicKey, ok bool) {
 	var kty, use string
 	var err error
@@ -103,8 +101,8 @@ func parseKey(object strictjson.Object) (key publicKey, ok bool) {
 	return key, ok
 }
 
-// parseRSAKey decodes the members of RFC 7518 section 6.3.1. It refuses an even modulus or
-// exponent, and an exponent of 1, with which every message is its own signature.
+// parseRSAKey decodes the members of RFC 7518 section 6.3.1. It rejects an even modulus or exponent. It also rejects an
+// exponent of 1, because every message would then be its own signature.
 func parseRSAKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	n, e := new(big.Int).SetBytes(base64Member(o, "n")), new(big.Int).SetBytes(base64Member(o, "e"))
 	if n.BitLen() < minRSABits || n.BitLen() > maxRSABits || n.Bit(0) == 0 {
@@ -127,7 +125,7 @@ func parseECKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	if size := (curve.Params().BitSize + 7) / 8; len(x) != size || len(y) != size {
 		return nil, false
 	}
-	// The uncompressed form of SEC 1 section 2.3.3. The parser checks that the point is on the curve.
+	// This is the uncompressed form of SEC 1 section 2.3.3. The parser checks that the point is on the curve.
 	key, err := ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
 	return key, err == nil
 }
@@ -141,8 +139,7 @@ func parseEd25519Key(o strictjson.Object) (crypto.PublicKey, bool) {
 	return ed25519.PublicKey(x), true
 }
 
-// base64Member decodes the base64url member with that name. It returns nil if there is none or if
-// it is invalid.
+// base64Member decodes the base64url member called name. It returns nil if the member is missing or invalid.
 func base64Member(o strictjson.Object, name string) []byte {
 	s, err := o.String(name)
 	if err != nil {

@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	keysRefresh  = 15 * time.Minute // the longest time until a revoked key is refused
-	keysCooldown = 30 * time.Second // the shortest time between two requests
+	keysRefresh  = 15 * time.Minute // time between fetches, after which a revoked key is rejected if the fetch succeeds
+	keysCooldown = 30 * time.Second // minimum time between two requests
 	keysMaxAge   = time.Hour        // how long keys are used if no newer ones can be fetched
-	maxKeyReply  = 256 << 10        // bytes of the key set
+	maxKeyReply  = 256 << 10        // size of the key set in bytes
 	keyEndpoint  = "the key set's endpoint"
 )
 
-// errNoKey means that no key matches the token's header, so the signature was not verified.
+// errNoKey means that no key matches the token's header, so that the signature could not be verified.
 var errNoKey = errors.New("no such key")
 
-// keySet holds the keys that the issuer published at one time.
+// keySet has the keys that the issuer published at the time fetched.
 type keySet struct {
 	keys    []publicKey
 	fetched time.Time
 }
 
-// keysFor returns the keys that the token's header may mean and that allow its algorithm: those with its kid, or, for a
-// header without kid, the only key of the set. It returns all keys with the same kid, because some issuers rotate keys
-// without changing the kid. The error is errNoKey.
+// keysFor returns the keys that match h and allow its algorithm: those with its kid or, if h has no kid, the only key
+// of the set. It returns all keys with the same kid, because some issuers rotate keys without changing the kid. If no
+// key matches, the error is errNoKey.
 func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 	var found jwt.VerificationKeySet
 	for _, k := range s.keys {
-		isMeant := k.id == h.kid
+		matches := k.id == h.kid
 		if !h.hasKid {
-			isMeant = len(s.keys) == 1
+			matches = len(s.keys) == 1
 		}
-		if isMeant && k.allowsAlgorithm(h.alg) {
+		if matches && k.allowsAlgorithm(h.alg) {
 			found.Keys = append(found.Keys, k.key)
 		}
 	}
@@ -53,32 +53,32 @@ func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 	return found, nil
 }
 
-// keyCache stores the issuer's keys. It fetches them when they are first needed, every 15 minutes from then on, and
-// when no known key has signed a token. Because any caller can invent a kid, it sends at most one request in 30 s,
-// whether that succeeds or not. If the issuer signs with a key that it has not published before, tokens of that key may
-// be refused for these 30 s. Before the first keys the pauses after failures are shorter (fetch.Policy).
+// keyCache stores the issuer's keys. It fetches them when they are first needed, then every 15 minutes, and also when
+// no known key has signed a token. Any caller can invent a kid, so keyCache sends at most one request in 30 s, whether
+// it succeeds or fails. If the issuer signs with a key that it has not published before, tokens signed with that key
+// may therefore be rejected for up to 30 s. Until the first keys are fetched, the pauses after failures are shorter
+// (see fetch.Policy).
 type keyCache struct {
-	url    string // of the key set; "" if the issuer's metadata names it
+	url    string // the key set's URL; "" if it has to be read from the issuer's metadata
 	issuer string
-	// discovered is the URL that the metadata named last. It stays in use while the metadata cannot
-	// be read.
+	// discovered is the URL that was last read from the metadata. It stays in use while the metadata cannot be read. It
+	// is nil before the first success.
 	discovered atomic.Pointer[string]
 	client     *http.Client
 	logger     *slog.Logger
 	sets       *fetch.Cache[keySet]
 }
 
-// newKeyCache returns an empty cache. It does not send a request yet.
+// newKeyCache returns an empty cache. It sends no request.
 func newKeyCache(issuer, url string, client *http.Client, logger *slog.Logger) *keyCache {
 	k := &keyCache{issuer: issuer, url: url, client: client, logger: logger}
-	// Poll even without callers: a key that was revoked during a time without callers must not be accepted from the
-	// next caller.
+	// Poll even if there are no callers. Otherwise the next caller could use a key that was revoked since the last one.
 	k.sets = fetch.NewCache(k.fetchKeys, fetch.Policy{Cooldown: keysCooldown, PollEvery: keysRefresh})
 	return k
 }
 
-// currentKeys returns keys that are at most an hour old. It waits under ctx only if there are
-// none. The error is ErrKeysUnavailable.
+// currentKeys returns keys that are at most an hour old. It waits, until ctx ends, only if there are none. The error is
+// ErrKeysUnavailable.
 func (k *keyCache) currentKeys(ctx context.Context) (keySet, error) {
 	set, err := k.sets.Get(ctx, "the signing keys", func(s keySet) fetch.State {
 		age := time.Since(s.fetched)
@@ -96,8 +96,8 @@ func (k *keyCache) currentKeys(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// newerThan returns keys that were fetched after seen, for a token that no key of seen has signed. It waits under ctx
-// if they have to be fetched. ok is false if they cannot be fetched now.
+// newerThan returns keys that were fetched after seen. It is for a token that no key in seen has signed. It waits,
+// until ctx ends, if the keys have to be fetched. ok is false if they cannot be fetched now.
 func (k *keyCache) newerThan(ctx context.Context, seen keySet) (set keySet, ok bool) {
 	set, err := k.sets.Replace(ctx, "newer signing keys", 0, func(s keySet) bool {
 		return s.fetched.After(seen.fetched)
@@ -105,7 +105,7 @@ func (k *keyCache) newerThan(ctx context.Context, seen keySet) (set keySet, ok b
 	return set, err == nil
 }
 
-// fetchKeys fetches the keys and logs the outcome.
+// fetchKeys fetches the keys and logs whether that succeeded.
 func (k *keyCache) fetchKeys(ctx context.Context) (keySet, error) {
 	keys, err := k.requestKeys(ctx)
 	if err != nil {
@@ -116,8 +116,8 @@ func (k *keyCache) fetchKeys(ctx context.Context) (keySet, error) {
 	return keySet{keys, time.Now()}, nil
 }
 
-// requestKeys sends one request for the key set. It does not send If-None-Match, because the set
-// is a few kilobytes, four times an hour.
+// requestKeys sends one request for the key set. It does not use If-None-Match, because a few kilobytes four times an
+// hour do not matter.
 func (k *keyCache) requestKeys(ctx context.Context) ([]publicKey, error) {
 	url, err := k.keySetURL(ctx)
 	if err != nil {
@@ -144,8 +144,9 @@ func (k *keyCache) requestKeys(ctx context.Context) ([]publicKey, error) {
 	return keys, nil
 }
 
-// keySetURL returns the URL of the key set. If none is configured, it reads the URL in the issuer's metadata each time,
-// because the URL may change. While the metadata cannot be read, it returns the URL that it last found there.
+// keySetURL returns the key set's URL. If none is configured, it reads the URL from the issuer's metadata each time,
+// because the URL may change. If the metadata cannot be read, it returns the URL that it last found there, or an error
+// if it never found one.
 func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 	if k.url != "" {
 		return k.url, nil
@@ -163,7 +164,7 @@ func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 	return discovered, nil
 }
 
-// discoverURL returns the jwks_uri of the issuer's metadata.
+// discoverURL reads the issuer's metadata and returns its jwks_uri.
 func (k *keyCache) discoverURL(ctx context.Context) (string, error) {
 	source := issuer.Source{
 		Issuer: k.issuer, Name: "the metadata of AUTH_ISSUER", Client: k.client,

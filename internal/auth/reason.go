@@ -8,15 +8,15 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// invalidTokenError is ErrInvalidToken with one of a fixed set of reasons. It contains no value of
-// the token, so it may be logged.
+// invalidTokenError is ErrInvalidToken with one of a fixed set of reasons. It contains no value of the token, so it may
+// be logged.
 type invalidTokenError struct{ reason string }
 
-// Error and Unwrap implement error.
+// Error returns the text of ErrInvalidToken with the reason. Unwrap returns ErrInvalidToken.
 func (e *invalidTokenError) Error() string { return ErrInvalidToken.Error() + ": " + e.reason }
 func (e *invalidTokenError) Unwrap() error { return ErrInvalidToken }
 
-// These reasons come from Verifier itself; those of the parser are in parserReasons.
+// These reasons come from Verifier itself. Those for errors of the parser are in parserReasons.
 var (
 	errAlgorithm = &invalidTokenError{"algorithm"}
 	errType      = &invalidTokenError{"type"}
@@ -25,8 +25,8 @@ var (
 	errSubject   = &invalidTokenError{"subject"}
 )
 
-// parserReasons maps the errors of the parser to reasons. The first match counts. The texts of
-// golang-jwt are not used, because they quote the token.
+// parserReasons maps the parser's errors to reasons. The first match counts. The texts of golang-jwt are not used,
+// because they quote the token.
 var parserReasons = []struct {
 	is  error
 	err *invalidTokenError
@@ -43,8 +43,8 @@ var parserReasons = []struct {
 	{jwt.ErrTokenInvalidIssuer, &invalidTokenError{"issuer"}},
 }
 
-// invalidTokenReason converts an error of the parser to an invalidTokenError with the reason, or to ErrInvalidToken
-// for an unknown error.
+// invalidTokenReason converts an error of the parser to an invalidTokenError with the reason. It returns
+// ErrInvalidToken for an unknown error.
 func invalidTokenReason(err error) error {
 	for _, known := range parserReasons {
 		if errors.Is(err, known.is) {
@@ -54,8 +54,7 @@ func invalidTokenReason(err error) error {
 	return ErrInvalidToken
 }
 
-// Reason returns the reason why a caller was refused, as an attribute of a metric. It returns one
-// of Reasons for every error.
+// Reason returns why a caller was refused, as an attribute for a metric. It returns one of Reasons for every error.
 func Reason(err error) string {
 	var scope *ScopeError
 	token, ok := errors.AsType[*invalidTokenError](err)
@@ -74,8 +73,8 @@ func Reason(err error) string {
 	return "other"
 }
 
-// Reasons returns all values that Reason may return, sorted, so that a metric can start with all
-// of them at 0.
+// Reasons returns all values that Reason may return, sorted and without duplicates, so that a metric can start each of
+// them at 0.
 func Reasons() []string {
 	all := []string{"no_token", "malformed", "scope", "keys_unavailable", "other"}
 	for _, e := range []*invalidTokenError{errAlgorithm, errType, errClient, errLifetime, errSubject} {

@@ -17,16 +17,16 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// Bounds of a file of rules.
+// Limits of a rules file.
 const (
 	maxRulesFile = 1 << 20 // bytes
 	maxRules     = 1000
 )
 
-// RulesError is the error for an invalid file of rules.
+// RulesError is the error for an invalid rules file.
 type RulesError struct {
-	Pointer string // to the member (RFC 6901); "" if the file is not JSON
-	Line    int    // from 1 if the file is not JSON; else 0
+	Pointer string // JSON pointer (RFC 6901) to the wrong member; "" if the file is not JSON
+	Line    int    // if the file is not JSON, the line number, from 1; otherwise 0
 	Detail  string
 }
 
@@ -41,9 +41,8 @@ func (e *RulesError) Error() string {
 	return e.Pointer + ": " + e.Detail
 }
 
-// ParseRules decodes a file of rules, {"rules": [{"subjects": […], "tools": […]}]}. It refuses
-// unknown members, because a misspelled condition would match every caller. The error is a
-// *RulesError.
+// ParseRules decodes a rules file, {"rules": [{"subjects": […], "tools": […]}]}. It rejects unknown members, because a
+// misspelled condition would otherwise match every caller. The error is a *RulesError.
 func ParseRules(data []byte) ([]Rule, error) {
 	if len(data) > maxRulesFile {
 		return nil, &RulesError{Detail: fmt.Sprintf("is larger than %d bytes", maxRulesFile)}
@@ -78,8 +77,7 @@ const (
 	mustBeName   = "must be a string of at most 64 bytes"
 )
 
-// rulesError converts an error of json/v2 to one that an operator understands. It does not quote
-// the file.
+// rulesError converts an error of json/v2 to one that an operator understands. The result does not quote the file.
 func rulesError(data []byte, err error) *RulesError {
 	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		if errors.Is(bad, jsontext.ErrDuplicateName) {
@@ -101,14 +99,14 @@ func rulesError(data []byte, err error) *RulesError {
 		return &RulesError{Pointer: string(at), Detail: mustBeTexts}
 	case bad.GoType.Kind() != reflect.String:
 		return &RulesError{Pointer: string(at), Detail: mustBeObject}
-	case at.LastToken() == "name": // every other string of the file is an item of a list
+	case at.LastToken() == "name": // every other string in the file is an item of a list
 		return &RulesError{Pointer: string(at), Detail: mustBeName}
 	}
 	return &RulesError{Pointer: string(at.Parent()), Detail: mustBeTexts}
 }
 
-// validate returns an error, with a pointer from the rule on, if a name is too long, a list or a text is empty, or a
-// pattern is invalid.
+// validate returns an error if a name is too long, a list or a text is empty, or a pattern is invalid. The error's
+// pointer starts at the rule.
 func (r *Rule) validate() *RulesError {
 	if len(r.Name) > 64 {
 		return &RulesError{Pointer: "/name", Detail: mustBeName}
@@ -127,10 +125,10 @@ func (r *Rule) validate() *RulesError {
 	return nil
 }
 
-// validateList returns an error if the list at pointer is empty, or if one of its texts is empty or is not a valid
-// pattern. Scopes are not patterns. A list that is left out is nil, and is valid.
+// validateList returns an error if list, which is at pointer, is empty, or if one of its texts is empty or is not a
+// valid pattern. Scopes need not be valid patterns. A nil list is valid, because it means that the member is left out.
 func validateList(list []string, pointer string) *RulesError {
-	// An empty list is ambiguous: it could mean nothing or everything.
+	// An empty list is ambiguous, because it could mean nothing or everything.
 	if list != nil && len(list) == 0 {
 		return &RulesError{Pointer: pointer, Detail: mustBeTexts}
 	}

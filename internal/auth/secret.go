@@ -5,17 +5,17 @@ import (
 	"unique"
 )
 
-// redacted is printed instead of a secret.
+// redacted is shown instead of a secret.
 const redacted = "[redacted]"
 
-// Secret holds a text that never prints: formatting, logging or encoding it gives "[redacted]".
-// Only Reveal returns the text. Two Secrets are == if their texts are equal.
+// Secret holds a text that is never printed: formatting, logging or encoding a Secret gives "[redacted]". Only Reveal
+// returns the text. Two Secrets are equal (==) if their texts are equal.
 //
-// The struct contains a handle instead of the text. Package fmt does not call String for %d, or
-// for an unexported field of another struct; it then prints the field, which is only an address.
+// The struct contains a handle instead of the text, because package fmt does not always call String: for %d, and for an
+// unexported field of another struct, it prints the fields. A handle's field is only an address.
 type Secret struct{ text unique.Handle[string] }
 
-// NewSecret returns text as a Secret, and the zero Secret for "".
+// NewSecret returns a Secret with the given text. For "", it returns the zero Secret.
 func NewSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
@@ -23,7 +23,7 @@ func NewSecret(text string) Secret {
 	return Secret{unique.Make(text)}
 }
 
-// Reveal returns the text. Only code that sends the secret should call it.
+// Reveal returns the text, or "" for the zero Secret. Only code that sends the secret should call it.
 func (s Secret) Reveal() string {
 	if s.IsZero() {
 		return ""
@@ -31,7 +31,7 @@ func (s Secret) Reveal() string {
 	return s.text.Value()
 }
 
-// IsZero reports whether there is no secret.
+// IsZero reports whether s is the zero Secret, which has no text.
 func (s Secret) IsZero() bool { return s == Secret{} }
 
 // String and GoString implement fmt.Stringer and fmt.GoStringer.
@@ -41,10 +41,10 @@ func (s Secret) GoString() string { return redacted }
 // LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText implements encoding.TextMarshaler. It does not return the text either.
+// MarshalText implements encoding.TextMarshaler. It returns "[redacted]", not the text.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler, for the configuration.
+// UnmarshalText implements encoding.TextUnmarshaler, so that the configuration can have Secrets.
 func (s *Secret) UnmarshalText(b []byte) error {
 	*s = NewSecret(string(b))
 	return nil

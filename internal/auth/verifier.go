@@ -16,7 +16,7 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// clockSkew is the tolerated difference between the issuer's clock and the service's.
+// clockSkew is the tolerated difference between the clocks of the issuer and the service.
 const clockSkew = 60 * time.Second
 
 // ErrAlgorithm means that the configuration names an unsupported signature algorithm.
@@ -24,41 +24,39 @@ var ErrAlgorithm = errors.New("is not a supported signature algorithm")
 
 // VerifierConfig describes which tokens are accepted.
 type VerifierConfig struct {
-	// Issuer must be identical to the token's iss: a trailing slash counts.
+	// Issuer must be identical to the token's iss, including a trailing slash.
 	Issuer string
 	// Audience must be among the token's aud.
 	Audience string
-	// JWKSURL is the URL of the issuer's key set: https, or http on the loopback address. If it is
-	// "", the issuer must be such a URL, and its metadata names the key set (RFC 8414, OpenID Connect
-	// Discovery). Some issuers need it: that of OCI is the same for all customers.
+	// JWKSURL is the URL of the issuer's key set: https, or http on the loopback address. If it is "", Issuer must be
+	// such a URL, and the issuer's metadata must name the key set (RFC 8414, OpenID Connect Discovery). It must be set
+	// for some issuers, such as OCI, whose issuer is the same for all customers.
 	JWKSURL string
-	// Scope must be in the token's scope. Several are separated by spaces, and all of them
-	// are required; "" requires none.
+	// Scope has the scopes that a token must have, separated by spaces. If it is "", none is required.
 	Scope string
-	// Algorithms lists the accepted signature algorithms; nil means RS256 and ES256. Only
-	// asymmetric ones are supported.
+	// Algorithms lists the accepted signature algorithms. nil means RS256 and ES256. Only asymmetric algorithms are
+	// supported.
 	Algorithms []string
-	// Clients lists the clients whose tokens are accepted, by the token's azp, else its
-	// client_id (RFC 9068 section 2.2); nil accepts those of any client.
+	// Clients lists the clients whose tokens are accepted. A token's client is its azp or, without azp, its client_id
+	// (RFC 9068 section 2.2). nil accepts the tokens of any client.
 	Clients []string
-	// OnlyAccessTokens refuses tokens whose typ is not at+jwt (RFC 9068 section 4).
+	// OnlyAccessTokens rejects tokens whose typ is not at+jwt (RFC 9068 section 4).
 	OnlyAccessTokens bool
-	// MaxLifetime bounds the time from a token's iat to its exp; 0 means no bound. With a
-	// bound, a token without iat is refused.
+	// MaxLifetime is the maximum time from a token's iat to its exp. 0 means no limit. If there is a limit, tokens
+	// without iat are rejected.
 	MaxLifetime time.Duration
-	// LimitClaim names the claim by which limits count callers together (Identity.Group), as in rules;
-	// "" means that each caller counts alone.
+	// LimitClaim names the claim that becomes Identity.Group, by which limits count callers together. It has the same
+	// form as in rules. If it is "", limits count each caller separately.
 	LimitClaim string
-	// HTTPClient fetches the keys. Its redirects are not followed. nil means a new client with its
-	// own connections.
+	// HTTPClient fetches the keys. Redirects are not followed. nil means a new client with its own connections.
 	HTTPClient *http.Client
-	// Logger gets a debug line for each fetch of the keys and a warning for each failure; nil means
-	// no log. The caller of Verify logs refused tokens.
+	// Logger gets a debug line for each fetch of the keys and a warning for each failure. nil means no log. Rejected
+	// tokens are not logged here. The caller of Verify logs them.
 	Logger *slog.Logger
 }
 
-// Verifier verifies the bearer tokens of callers. It does not cache results: verifying a signature
-// takes about 50 µs, and caches of this kind have mixed up callers (CVE-2026-35030).
+// Verifier verifies callers' bearer tokens. It does not cache results, because verifying a signature takes only about
+// 50 µs, and such caches have mixed up callers elsewhere (CVE-2026-35030).
 type Verifier struct {
 	cfg    VerifierConfig
 	scopes []string // cfg.Scope, split
@@ -67,8 +65,8 @@ type Verifier struct {
 	parser *jwt.Parser
 }
 
-// NewVerifier returns a Verifier, or an error if cfg is invalid. It does not send a request, so that the service can
-// start while the issuer is down. The caller must Close the Verifier.
+// NewVerifier returns a Verifier, or an error if cfg is invalid. It sends no request, so that the service can start
+// while the issuer is down. Callers must call Close.
 func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Algorithms == nil {
 		cfg.Algorithms = []string{"RS256", "ES256"}
@@ -98,7 +96,7 @@ func (cfg *VerifierConfig) check() error {
 	if err := fetch.CheckEndpoint(name, endpoint); err != nil {
 		return err
 	}
-	// The characters of RFC 6749 section 3.3. The challenge has the scope in a quoted string.
+	// RFC 6749 section 3.3 allows these characters. Challenge puts the scope into a quoted string.
 	if strings.ContainsFunc(cfg.Scope, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
 		return errors.New("the scope has characters that are not allowed in a scope")
 	}
@@ -110,7 +108,7 @@ func (cfg *VerifierConfig) check() error {
 	return nil
 }
 
-// Close stops polling for keys, cancels a request in flight and waits for it.
+// Close stops polling for keys, cancels a request in flight, and waits until that has ended.
 func (v *Verifier) Close() {
 	v.keys.sets.Close()
 	if v.cfg.HTTPClient == nil {
@@ -118,29 +116,27 @@ func (v *Verifier) Close() {
 	}
 }
 
-// FetchKeys fetches the issuer's keys, unless there are some already. Its error is ErrKeysUnavailable, and says why.
-// Verify fetches them itself; FetchKeys is for reports about the configuration.
+// FetchKeys fetches the issuer's keys unless there are some already. The error is ErrKeysUnavailable and says why.
+// Verify fetches the keys by itself. FetchKeys is for reports about the configuration.
 func (v *Verifier) FetchKeys(ctx context.Context) error {
 	_, err := v.keys.currentKeys(ctx)
 	return err
 }
 
-// Verify returns the identity of the caller that the token was issued to. It waits, under ctx,
-// only while there are no keys or the token's key is a new one.
+// Verify returns the identity of the caller to whom the token was issued. It waits, until ctx ends, only if there are
+// no keys or if the token's key is new.
 //
-// Errors are ErrMalformed, ErrInvalidToken with a reason for the log, *ScopeError, and
-// ErrKeysUnavailable. Challenge returns the response to each of them.
+// The error is ErrMalformed, ErrInvalidToken with a reason for the log, a *ScopeError, or ErrKeysUnavailable. Challenge
+// returns the HTTP response for each of them.
 //
-// What each check prevents:
+// The checks prevent the following:
 //
-//   - The algorithm, together with allowsAlgorithm of the key: a token without a signature, or with a signature by
-//     another kind of key (RFC 8725 sections 3.1 and 3.2).
+//   - The algorithm, together with the key's allowsAlgorithm: a token without a signature, or with a signature by another kind of key (RFC 8725 sections 3.1 and 3.2).
 //   - The typ (OnlyAccessTokens): an ID token of the same issuer that is used as an access token (RFC 9068 section 5).
-//   - Issuer and audience: a token that was issued for another service, which could forward it to this one (RFC 8725
-//     sections 3.8 and 3.9).
+//   - Issuer and audience: a token that was issued for another service, which could forward it to this one (RFC 8725 sections 3.8 and 3.9).
 //
-// The header is checked before any key is looked up, so a token that can never be valid causes no request to
-// the issuer.
+// The header is checked before any key is looked up, so that a token that can never be valid causes no request to the
+// issuer.
 func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if len(token) > maxTokenBytes {
 		return Identity{}, ErrMalformed
@@ -160,8 +156,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 		return Identity{}, err
 	}
 	tokenClaims, err := v.parseToken(token, h, keys)
-	// The issuer may have rotated its keys. An invalid signature can mean that too, because some
-	// issuers give all their keys the same kid.
+	// The issuer may have rotated its keys. An invalid signature can also mean that, because some issuers give all
+	// their keys the same kid.
 	if errors.Is(err, errNoKey) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 		if rotated, ok := v.keys.newerThan(ctx, keys); ok {
 			tokenClaims, err = v.parseToken(token, h, rotated)
@@ -173,8 +169,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	return v.identify(tokenClaims)
 }
 
-// identify returns the identity of the caller that verified claims are about, or an error if the configuration excludes
-// the token, or if a required scope is missing.
+// identify returns the caller that verified claims identify. It returns an error if the configuration excludes the
+// token, if the claims identify no caller, or if a required scope is missing.
 func (v *Verifier) identify(c *claims) (Identity, error) {
 	if err := v.checkRestrictions(c); err != nil {
 		return Identity{}, err
@@ -194,8 +190,7 @@ func (v *Verifier) identify(c *claims) (Identity, error) {
 	return id, nil
 }
 
-// checkRestrictions returns an error if the configuration excludes a token that is otherwise
-// valid.
+// checkRestrictions returns an error if the configuration excludes the token's client or lifetime.
 func (v *Verifier) checkRestrictions(c *claims) error {
 	if v.cfg.Clients != nil {
 		client := cmp.Or(c.authorizedParty, c.clientID)
@@ -211,9 +206,9 @@ func (v *Verifier) checkRestrictions(c *claims) error {
 	return nil
 }
 
-// parseToken verifies the signature with keys and then the claims, so that no claim of a forged token is used. The
-// claims may only be used if err is nil. h is the header of token. golang-jwt requires an algorithm of the parser's
-// list, and keysFor returns only keys for that algorithm.
+// parseToken verifies the token's signature with keys, and then its claims, so that no claim of a forged token is used.
+// The claims may be used only if err is nil. h is the token's header. golang-jwt checks that the parser's list has the
+// algorithm, and keysFor returns only keys for that algorithm.
 func (v *Verifier) parseToken(token string, h header, keys keySet) (*claims, error) {
 	var c claims
 	_, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return keys.keysFor(h) })

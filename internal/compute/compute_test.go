@@ -12,7 +12,7 @@ func TestBeginLimitsLargeValuesOnly(t *testing.T) {
 	var all sync.WaitGroup
 	for range 100 {
 		all.Go(func() {
-			defer Begin(large)()
+			defer Begin(minLarge)()
 			n := working.Add(1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 			}
@@ -28,7 +28,7 @@ func TestBeginLimitsLargeValuesOnly(t *testing.T) {
 	}
 
 	for range cap(places) {
-		defer Begin(large)()
+		defer Begin(minLarge)()
 	}
-	Begin(large - 1)() // or the test would not end
+	Begin(minLarge - 1)() // or the test would not end
 }

@@ -4,14 +4,13 @@
 //	r.Method(http.MethodGet, "/", h)
 //	r.Method(http.MethodGet, "/console/*", h)
 //
-// The page is embedded as it was written: HTML, style sheets and ES modules, without a build step. It
-// is a client of the API like any other. It sends requests only to its own origin and, if people can
-// sign in, to the token endpoint of their issuer. Its Content Security Policy makes the browser enforce
-// that. Texts of models and tools are untrusted: the page creates nodes from them and never parses them
-// as HTML.
+// The page is embedded as written: HTML, style sheets and ES modules, without a build step. It is a client of the API
+// like any other. It sends requests only to its own origin and, if people can sign in, to their issuer's token
+// endpoint. Its Content Security Policy makes the browser enforce that. Texts of models and tools are untrusted, so the
+// page creates text nodes from them and never parses them as HTML.
 //
-// Handler reads and hashes all files once. The http.Handler that it returns has no other state, so it
-// may be used concurrently.
+// Handler reads and hashes all files once. The http.Handler that it returns has no other state and may be used
+// concurrently.
 package console
 
 import (
@@ -25,30 +24,29 @@ import (
 	"time"
 )
 
-// contentSecurityPolicy returns the value of the header Content-Security-Policy (CSP Level 3). It lets the page load
-// its own files, and send requests to its own origin and to tokenOrigin if that is not "". It forbids inline scripts,
-// inline styles and the submission of forms, and forbids other pages to show this one in a frame.
+// contentSecurityPolicy returns the value of the header Content-Security-Policy (CSP Level 3). The policy lets the page
+// load its own files, and send requests to its own origin and, unless tokenOrigin is "", to tokenOrigin. It forbids
+// inline scripts, inline styles and form submissions, and does not let other pages show this one in a frame.
 func contentSecurityPolicy(tokenOrigin string) string {
 	connect := strings.TrimSpace("'self' " + tokenOrigin)
 	return "default-src 'none'; script-src 'self'; style-src 'self'; connect-src " + connect + "; " +
 		"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
 
-// Options holds settings that the page cannot get from the API.
+// Options has the settings that the page cannot get from the API.
 type Options struct {
-	// TraceURL is the URL of a page that shows a trace, with {trace_id} as a placeholder. With "" the console has no
-	// links to traces.
+	// TraceURL is the URL of a page that shows a trace, with {trace_id} as a placeholder. If it is "", the console has
+	// no links to traces.
 	TraceURL string
-	// SignIn returns where people sign in; nil means that they paste a token. The handler calls it for each request for
-	// the page, because an issuer may change its endpoints, and may be down while the service starts.
+	// SignIn returns where people sign in. If it is nil, they paste a token instead. The handler calls SignIn whenever
+	// the page is requested, because an issuer may change its endpoints, and may be down when the service starts.
 	SignIn func(context.Context) (SignIn, error)
-	// Authenticated means that callers are authenticated, so the page lists the caller's threads. Without
-	// authentication the service cannot tell callers apart, and the page lists the threads that were started in the
-	// same browser.
+	// Authenticated means that callers are authenticated, so the page lists the caller's threads. Otherwise the service
+	// cannot tell callers apart, and the page lists only the threads that were started in the same browser.
 	Authenticated bool
 }
 
-// Handler returns a handler that serves the page at / and its files under /console/. For any other path it answers 404.
+// Handler returns a handler that serves the page at / and its files under /console/. It answers 404 for any other path.
 func Handler(opts Options) http.Handler {
 	files, err := loadFiles(page, opts)
 	if err != nil {
@@ -71,7 +69,7 @@ func Handler(opts Options) http.Handler {
 			return
 		}
 		header.Set("Content-Type", f.contentType)
-		// A file has the same name in each version of answerd. So a browser may keep it, but must ask each time whether
+		// A file has the same name in every version of answerd, so a browser may keep it but must ask each time whether
 		// it has changed (RFC 9111 section 5.2.2.4).
 		header.Set("Cache-Control", "no-cache")
 		header.Set("ETag", f.etag)
@@ -79,9 +77,9 @@ func Handler(opts Options) http.Handler {
 	})
 }
 
-// loadFiles returns the files of fsys, with the values of opts in the page, by the URL paths at which they are served.
-// The page itself is only at /, because its links are relative to that, so that it also works behind a proxy that adds
-// a prefix. A file without a known content type is an error.
+// loadFiles returns the files in fsys by the URL paths at which they are served, with the values of opts set in the
+// page. The page itself is served only at /. Its links are relative to that path, so that it also works behind a proxy
+// that adds a prefix. loadFiles returns an error for a file without a known content type.
 func loadFiles(fsys fs.FS, opts Options) (map[string]file, error) {
 	files := make(map[string]file)
 	err := fs.WalkDir(fsys, "page", func(name string, d fs.DirEntry, err error) error {
@@ -109,8 +107,8 @@ func loadFiles(fsys fs.FS, opts Options) (map[string]file, error) {
 	return files, nil
 }
 
-// setOptions returns the page with the values of opts. If people can sign in, the handler sets how for each request
-// (withSignIn).
+// setOptions returns the page with the values of opts. If people can sign in, it leaves the sign-in placeholder for
+// withSignIn, which replaces it in each request.
 func setOptions(page []byte, opts Options) []byte {
 	threads := "browser"
 	if opts.Authenticated {

@@ -9,13 +9,13 @@ import (
 	"html"
 )
 
-// page has the files of the console.
+// page has the console's files.
 //
 //go:embed page/*.html page/*.css page/*.js page/*.svg
 var page embed.FS
 
-// contentTypes has the content types by the ending of a file's name. They are fixed here because the tables of package
-// mime differ between machines, and a browser refuses a script that has another type.
+// contentTypes maps a file name's extension to its content type. It does not use package mime, whose tables differ
+// between machines, because a browser rejects a script that has another type.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -37,14 +37,14 @@ type file struct {
 	etag        string
 }
 
-// newFile returns a file with an ETag that is a hash of its content.
+// newFile returns a file whose ETag is a hash of its content.
 func newFile(content []byte, contentType string) file {
 	sum := sha256.Sum256(content)
 	etag := `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
 	return file{content: content, contentType: contentType, etag: etag}
 }
 
-// setContent returns a copy of page with the attribute content="value", escaped, in place of placeholder.
+// setContent returns a copy of page in which the attribute content="value", with value escaped, replaces placeholder.
 func setContent(page, placeholder []byte, value string) []byte {
 	return bytes.Replace(page, placeholder, fmt.Appendf(nil, `content="%s"`, html.EscapeString(value)), 1)
 }

@@ -1,20 +1,20 @@
-// Package help names the pages of the documentation that say what to do about a line of the log.
+// Package help lists the pages of the documentation that say what to do about a log line.
 //
 //	logger.Warn("MCP server is down", "reason", reason, help.Servers.Attr())
 //
-// A line at level warn or error without such an attribute gets Troubleshooting from the handler (package
-// telemetry). A test checks that the pages and their headings exist.
+// If a line at level warn or error has no such attribute, the handler of package telemetry adds Troubleshooting. A test
+// checks that the pages and their headings exist.
 package help
 
 import "log/slog"
 
-// Key is the key of the attribute in a line of the log.
+// Key is the attribute's key in a log line.
 const Key = "help"
 
-// Page is a page of the documentation, and after # one of its headings.
+// Page is the path of a documentation page, with one of its headings after #.
 type Page string
 
-// Pages by the subject of the line.
+// The pages, by the subject of the log line.
 const (
 	Troubleshooting Page = "docs/troubleshooting.md"
 
@@ -48,5 +48,5 @@ const (
 	ExportedLog   Page = "docs/observability.md#log"
 )
 
-// Attr returns the attribute that names the page.
+// Attr returns the attribute with which a log line refers to the page.
 func (p Page) Attr() slog.Attr { return slog.String(Key, string(p)) }

@@ -1,12 +1,12 @@
-// Package lru caches a bounded number of values and discards the least recently used ones.
+// Package lru caches a limited number of values and discards the least recently used ones.
 //
 //	sessions := lru.New[string](256, 10*time.Minute, (*Session).Close)
 //	s, err := sessions.Acquire(user, func() *Session { return dial(user) })
 //	if err != nil { … }
 //	defer sessions.Release(user)
 //
-// A value that is in use is never discarded: general-purpose LRU packages do not promise that. All
-// methods may be called concurrently.
+// A value that is in use is not discarded before Close. General-purpose LRU packages do not promise that. All methods
+// may be called concurrently.
 package lru
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// ErrFull and ErrClosed are the errors of Acquire for a key without a value.
+// Acquire returns these errors for a key without a value.
 var (
 	ErrFull   = errors.New("all values are in use")
 	ErrClosed = errors.New("the cache is closed")
@@ -39,21 +39,22 @@ type Cache[K comparable, V any] struct {
 type entry[K comparable, V any] struct {
 	key     K
 	value   V
-	users   int       // calls of Acquire without a Release yet
+	users   int       // number of calls of Acquire minus calls of Release
 	lastUse time.Time // when the value was last acquired or released
 }
 
-// New returns a cache of at most size values. A value that has no users and was last used at least idle ago is
-// discarded by the next Acquire of a new key, or by Sweep. The cache calls discard for each value that it removes, on a
-// new goroutine, because closing a value may block.
+// New returns a cache for at most size values. A value that is not in use and was last used at least idle ago is
+// discarded by the next Acquire of a new key, or by Sweep. The cache calls discard once for each value that it removes,
+// on a new goroutine, because closing a value may block.
 func New[K comparable, V any](size int, idle time.Duration, discard func(V)) *Cache[K, V] {
 	return &Cache[K, V]{size: size, idle: idle, discard: discard, entries: map[K]*list.Element{}, recent: list.New()}
 }
 
-// Acquire returns the value of key. The value is not discarded before Release was called as often as Acquire, unless
-// the cache is closed. For a new key Acquire stores the result of create, and discards the least recently used value
-// without users if the cache is full. It returns ErrFull if all values have users, and ErrClosed after Close; values
-// that exist are returned even then. create must not call the cache, which is locked during the call.
+// Acquire returns the value of key and marks it as in use until Release is called as often as Acquire. Values in use
+// are not discarded before Close. If key has no value, Acquire stores the result of create. If the cache is full, it
+// first discards the least recently used value that is not in use, or returns ErrFull if all are. After Close, it
+// returns ErrClosed for a key without a value, but still returns the values that exist. create must not call the cache,
+// whose mutex is held.
 func (c *Cache[K, V]) Acquire(key K, create func() V) (V, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,14 +75,14 @@ func (c *Cache[K, V]) Acquire(key K, create func() V) (V, error) {
 	return element.Value.(*entry[K, V]).value, nil
 }
 
-// Release ends the use of a value that began with one call of Acquire. It panics for a key without a value.
+// Release ends one use of a value, which began with a call of Acquire. It panics if key has no value.
 func (c *Cache[K, V]) Release(key K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.useLocked(c.entries[key], -1)
 }
 
-// useLocked adds delta to the users of an entry, which becomes the most recently used one. The caller holds mu.
+// useLocked adds delta to an entry's users and makes it the most recently used entry. c.mu must be held.
 func (c *Cache[K, V]) useLocked(element *list.Element, delta int) {
 	c.recent.MoveToFront(element)
 	e := element.Value.(*entry[K, V])
@@ -89,8 +90,8 @@ func (c *Cache[K, V]) useLocked(element *list.Element, delta int) {
 	e.lastUse = time.Now()
 }
 
-// Sweep discards the values without users that were last used at least the idle time ago (New). It does not wait for
-// discard. After Close it does nothing, because Close has discarded all values.
+// Sweep discards the values that are not in use and were last used at least the idle time ago (see New). It does not
+// wait for discard. After Close it does nothing, because Close has discarded all values.
 func (c *Cache[K, V]) Sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,12 +100,12 @@ func (c *Cache[K, V]) Sweep() {
 	}
 }
 
-// sweepLocked discards idle values, and then the least recently used values until n values can be added. It never
-// discards values with users, so it may not reach that. The caller holds mu.
+// sweepLocked discards idle values. Then it discards the least recently used values until n more values fit. It never
+// discards values in use, so n values may still not fit. c.mu must be held.
 func (c *Cache[K, V]) sweepLocked(n int) {
 	for element := c.recent.Back(); element != nil; {
 		e := element.Value.(*entry[K, V])
-		moreRecent := element.Prev() // Remove clears the links of element
+		moreRecent := element.Prev() // before Remove, which clears it
 		if len(c.entries)+n <= c.size && time.Since(e.lastUse) < c.idle {
 			return // the remaining values were used later than this one
 		}
@@ -124,8 +125,9 @@ func (c *Cache[K, V]) Len() int {
 	return len(c.entries)
 }
 
-// Close discards all values, also those with users, and waits until discard has returned for each. Acquire still
-// returns the discarded values, so that their users can finish, but creates no new ones. Further calls only wait.
+// Close discards all values, even those in use, and waits until discard has returned for each of them. After Close,
+// Acquire still returns the discarded values, so that their users can finish, but creates no new ones. Further calls of
+// Close only wait.
 func (c *Cache[K, V]) Close() {
 	c.mu.Lock()
 	for e := c.recent.Front(); e != nil && !c.closed; e = e.Next() {

@@ -5,13 +5,13 @@
 //	keys, err := receipt.ParseJWKS(signer.JWKS()) // /.well-known/jwks.json
 //	statement, err := receipt.Verify(jws, file, keys)
 //
-// A receipt is a JWS (RFC 7515) in the compact form, signed with Ed25519 (RFC 8037). It covers every byte
-// of the export that is not white space between JSON tokens. No function of the package blocks.
+// A receipt is a JWS (RFC 7515) in compact form, signed with Ed25519 (RFC 8037). It covers every byte of the export
+// except white space between JSON tokens. No function of the package blocks.
 //
-// The hash of the export alone proves that nothing was changed. The statement repeats the calls, the approvals and
-// the children, so that an auditor can read from the receipt what was done when the export is no longer kept, and
-// can compare single events. If the hash of the export differs, the chain of events shows whether the events are the
-// signed ones. A receipt proves that this service had this log, not that the log is true.
+// The export's hash alone proves that nothing was changed. The statement also lists the calls, the approvals and the
+// child runs, so that an auditor can compare single events, and can read what was done after the export was deleted. If
+// the export's hash differs, the chain shows whether the events are the signed ones. A receipt proves that this service
+// had this log, not that the log is true.
 package receipt
 
 import (
@@ -41,47 +41,47 @@ type Statement struct {
 	Run      string `json:"run_id"`
 	Thread   string `json:"thread_id"`
 	Agent    string `json:"agent,omitempty"`
-	Caller   string `json:"caller,omitempty"` // the subject who asked
+	Caller   string `json:"caller,omitempty"` // the caller's subject
 	Status   string `json:"status"`
-	Export   string `json:"export_sha256"` // of the export without white space between tokens
+	Export   string `json:"export_sha256"` // hash of the export without white space between tokens
 	Events   int    `json:"events"`
 	Chain    string `json:"event_chain"` // see Chain
 	Question string `json:"question_sha256"`
-	Answer   string `json:"answer_sha256"` // of the answer, or of the partial answer if the run did not complete
+	Answer   string `json:"answer_sha256"` // hash of the answer, or of the partial answer if the run did not complete
 
 	Calls     []Call     `json:"calls,omitempty"`
 	Approvals []Approval `json:"approvals,omitempty"`
 	Children  []Child    `json:"children,omitempty"`
 }
 
-// Call is a tool call that ended.
+// Call is a tool call that has ended.
 type Call struct {
 	ID         string `json:"call_id"`
 	Tool       string `json:"tool"`
 	Server     string `json:"server,omitempty"`
-	Definition string `json:"definition_sha256,omitempty"` // as in the export; "" if the export does not have the tool
+	Definition string `json:"definition_sha256,omitempty"` // from the export; "" if the export does not have the tool
 	Arguments  string `json:"arguments_sha256"`
-	Result     string `json:"result_sha256"`    // of the event that ended the call
-	Failed     string `json:"failed,omitempty"` // the kind of the failure; "" if the call succeeded
+	Result     string `json:"result_sha256"`    // hash of the event that ended the call
+	Failed     string `json:"failed,omitempty"` // kind of failure; "" if the call succeeded
 }
 
-// Approval is a decision about a call.
+// Approval is a decision whether a call may be made.
 type Approval struct {
 	Call      string `json:"call_id"`
 	Tool      string `json:"tool"`
 	Approved  bool   `json:"approved"`
-	By        string `json:"by,omitempty"` // the subject who decided; "" if no person did
+	By        string `json:"by,omitempty"` // subject of the person who decided; "" if it was not a person
 	Arguments string `json:"arguments_sha256"`
-	Version   string `json:"tool_version,omitempty"` // of the tool's definition that the person was asked about
+	Version   string `json:"tool_version,omitempty"` // version of the tool's definition when the person was asked
 }
 
-// Child is a run that a call started.
+// Child is a child run that a call started.
 type Child struct {
 	Run   string `json:"run_id"`
 	Chain string `json:"event_chain"`
 }
 
-// Chain returns the last link of the hash chain over events, in hex. A link is the SHA-256 of the previous link,
+// Chain returns the last link of a hash chain over events, in hex. Each link is the SHA-256 of the previous link
 // followed by the event's JSON as in the export. The link before the first event is 32 zero bytes.
 func Chain(events []json.RawMessage) string {
 	var link [sha256.Size]byte
@@ -91,9 +91,9 @@ func Chain(events []json.RawMessage) string {
 	return hex.EncodeToString(link[:])
 }
 
-// newStatement returns the statement about doc. data is the canonical form of doc. The time of the statement is that of
-// the last event and not the present, so that the same export always has the same receipt. doc must have an event,
-// which export.Decode and the recorder guarantee.
+// newStatement returns the statement about doc. data is the canonical form of doc. The statement's time is that of the
+// last event rather than the current time, so that the same export always has the same receipt. doc must have at least
+// one event, which export.Decode and the recorder guarantee.
 func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -123,11 +123,11 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	return statement, nil
 }
 
-// addCallsAndApprovals adds the calls that ended and the approvals that were decided, in the order of the events.
-// events are the decoded events of doc. The arguments of a call are those at its end, which a person or a hook may have
-// changed. The arguments of an approval are those that the person was shown.
+// addCallsAndApprovals adds the calls that have ended and the approvals that were decided, in the order of the events.
+// events are the decoded events of doc. A call's arguments are those at its end, which a person or a hook may have
+// changed. An approval's arguments are those that the person was shown.
 func (s *Statement) addCallsAndApprovals(doc *export.Document, events []event.Event) {
-	definitions := make(map[string]string) // hashes by the name of the tool
+	definitions := make(map[string]string) // hashes by tool name
 	for _, t := range doc.Tools {
 		definitions[t.Name] = t.SHA256
 	}
@@ -142,7 +142,7 @@ func (s *Statement) addCallsAndApprovals(doc *export.Document, events []event.Ev
 			Failed:     failed,
 		})
 	}
-	asked := make(map[string]event.ApprovalRequired) // by interrupt
+	asked := make(map[string]event.ApprovalRequired) // by interrupt id
 	for i, e := range events {
 		switch body := e.Body.(type) {
 		case event.ToolResult:
@@ -169,7 +169,7 @@ func (s *Statement) addCallsAndApprovals(doc *export.Document, events []event.Ev
 	}
 }
 
-// answerOf returns the answer or partial answer in the terminal event of a run; "" for other events.
+// answerOf returns the answer or partial answer in a run's terminal event. It returns "" for any other event.
 func answerOf(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.FinalAnswer:
@@ -182,7 +182,7 @@ func answerOf(e event.Event) string {
 	return ""
 }
 
-// Sign returns the receipt of an export, a JWS in the compact form. The same export always has the same receipt.
+// Sign returns the receipt for an export, as a JWS in compact form. The same export always has the same receipt.
 func (s *Signer) Sign(doc *export.Document) (string, error) {
 	data, err := doc.Encode()
 	if err != nil {
@@ -205,7 +205,7 @@ func (s *Signer) Sign(doc *export.Document) (string, error) {
 	return signed, nil
 }
 
-// canonical returns the JSON of an export without white space between tokens.
+// canonical returns an export's JSON without white space between tokens.
 func canonical(data []byte) ([]byte, error) {
 	var out bytes.Buffer
 	if err := json.Compact(&out, data); err != nil {
@@ -216,15 +216,15 @@ func canonical(data []byte) ([]byte, error) {
 
 // Errors of Verify.
 var (
-	// ErrSignature: the receipt is not signed by one of the keys.
+	// ErrSignature means that the receipt is not signed by one of the keys.
 	ErrSignature = errors.New("the receipt is not signed by one of the keys")
-	// ErrChanged: the export is not the one that the receipt is about.
+	// ErrChanged means that the receipt is about another export.
 	ErrChanged = errors.New("the export is not the one that the receipt is about")
 )
 
-// Verify checks the signature of a receipt, and compares the export data with its statement. Errors: ErrSignature,
-// ErrChanged. With ErrChanged it also returns the statement, whose signature is valid, to show what was signed. Verify
-// accepts only the algorithm EdDSA, and tries only the key that the kid of the receipt names.
+// Verify checks the signature of a receipt, and compares the export data with its statement. The error wraps
+// ErrSignature or ErrChanged. With ErrChanged, Verify also returns the statement, whose signature is valid, to show
+// what was signed. It accepts only the algorithm EdDSA, and only the key with the receipt's kid.
 func Verify(jws string, data []byte, keys []Key) (*Statement, error) {
 	var statement Statement
 	keyOf := func(t *jwt.Token) (any, error) {
@@ -249,7 +249,8 @@ func Verify(jws string, data []byte, keys []Key) (*Statement, error) {
 	return &statement, nil
 }
 
-// changedError returns an ErrChanged for the export data, whose hash is not the one in s. It says what differs.
+// changedError returns an error that wraps ErrChanged and says how the export data, whose hash is not the one in s,
+// differs.
 func (s *Statement) changedError(data []byte) error {
 	doc, err := export.Decode(data)
 	switch {
@@ -265,14 +266,14 @@ func (s *Statement) changedError(data []byte) error {
 
 // Key is a public key.
 type Key struct {
-	ID     string // the kid: the thumbprint (RFC 7638), or what a JWK names
+	ID     string // the kid; a Signer uses the key's thumbprint (RFC 7638)
 	Public ed25519.PublicKey
 }
 
-// Signer signs receipts with one key, and publishes this key and the keys that it signed with before, so that receipts
-// can be verified after the key was replaced. Its methods may be called concurrently.
+// Signer signs receipts with one key. It publishes this key and the keys that were used before, so that receipts can be
+// verified after the key was replaced. Its methods may be called concurrently.
 type Signer struct {
-	private ed25519.PrivateKey // of the first key
+	private ed25519.PrivateKey // belongs to keys[0]
 	keys    []Key
 }
 
@@ -288,7 +289,8 @@ type jwk struct {
 }
 
 // ParseKeys returns the Signer for a file of private Ed25519 keys: PEM blocks of PKCS #8, a JWK, or a JWK Set. The
-// first key signs, and the public keys of all are published. To replace the key, put the new one before the old one.
+// first key signs, and the public keys of all of them are published. To replace the key, put the new one before the old
+// one.
 func ParseKeys(data []byte) (*Signer, error) {
 	var all []ed25519.PrivateKey
 	var err error
@@ -305,13 +307,14 @@ func ParseKeys(data []byte) (*Signer, error) {
 	}
 	s := &Signer{private: all[0]}
 	for _, k := range all {
-		public := k.Public().(ed25519.PublicKey) // documented to be of that type
+		public := k.Public().(ed25519.PublicKey) // Public is documented to return this type
 		s.keys = append(s.keys, Key{ID: thumbprint(public), Public: public})
 	}
 	return s, nil
 }
 
-// privateJWKs returns the private keys of a JWK or a JWK Set.
+// privateJWKs returns the private keys in a JWK or a JWK Set. It returns an error if an Ed25519 key has no private
+// part.
 func privateJWKs(data []byte) (keys []ed25519.PrivateKey, _ error) {
 	jwks, err := parseJWKs(data)
 	if err != nil {
@@ -327,7 +330,7 @@ func privateJWKs(data []byte) (keys []ed25519.PrivateKey, _ error) {
 	return keys, nil
 }
 
-// privatePEMKeys returns the private keys of the PEM blocks in data.
+// privatePEMKeys returns the private keys in the PEM blocks of data. It returns an error if a block is not such a key.
 func privatePEMKeys(data []byte) (keys []ed25519.PrivateKey, _ error) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
@@ -340,8 +343,8 @@ func privatePEMKeys(data []byte) (keys []ed25519.PrivateKey, _ error) {
 	return keys, nil
 }
 
-// parseJWKs reads a JWK or a JWK Set, and returns the keys of Ed25519. It skips keys of other types, as RFC 7517,
-// section 5, recommends for types that the reader does not understand.
+// parseJWKs parses a JWK or a JWK Set and returns its Ed25519 keys. It skips other keys, as RFC 7517 section 5
+// recommends for types that the reader does not understand.
 func parseJWKs(data []byte) ([]jwk, error) {
 	var set struct {
 		jwk
@@ -350,7 +353,7 @@ func parseJWKs(data []byte) ([]jwk, error) {
 	if err := json.Unmarshal(data, &set); err != nil {
 		return nil, fmt.Errorf("read a JWK: %w", err)
 	}
-	if set.Keys == nil { // It is a single JWK.
+	if set.Keys == nil { // it is a single JWK
 		set.Keys = []jwk{set.jwk}
 	}
 	var out []jwk
@@ -362,7 +365,7 @@ func parseJWKs(data []byte) ([]jwk, error) {
 	return out, nil
 }
 
-// thumbprint returns the thumbprint of a key (RFC 7638).
+// thumbprint returns a key's thumbprint (RFC 7638).
 func thumbprint(key ed25519.PublicKey) string {
 	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(key) + `"}`))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
@@ -383,11 +386,11 @@ func (s *Signer) JWKS() []byte {
 			Alg:   "EdDSA",
 		})
 	}
-	data, _ := json.Marshal(set) // strings always marshal
+	data, _ := json.Marshal(set) // cannot fail for strings
 	return data
 }
 
-// ParseJWKS returns the Ed25519 public keys of a JWK Set or a JWK. The ID of a key without a kid is its thumbprint.
+// ParseJWKS returns the Ed25519 public keys in a JWK Set or a JWK. If a key has no kid, its ID is its thumbprint.
 func ParseJWKS(data []byte) ([]Key, error) {
 	jwks, err := parseJWKs(data)
 	if err != nil {

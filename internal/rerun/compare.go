@@ -17,12 +17,12 @@ import (
 	"answerd/internal/event"
 )
 
-// Difference is a difference between a recorded run and the new one.
+// Difference is one difference between a recorded run and its repetition, the new run.
 type Difference struct {
 	Run   string     `json:"run_id"` // the recorded run
-	Seq   int64      `json:"seq"`    // of the recorded event, or of the new one if none was recorded
+	Seq   int64      `json:"seq"`    // number of the recorded event, or of the new one if none was recorded
 	Type  event.Type `json:"type"`
-	Path  string     `json:"path,omitempty"` // a JSON pointer into the event; "" if the event is missing or new
+	Path  string     `json:"path,omitempty"` // JSON pointer into the event; "" if the difference concerns the whole event
 	Was   string     `json:"was,omitempty"`
 	Is    string     `json:"is,omitempty"`
 	Notes string     `json:"notes,omitempty"`
@@ -37,27 +37,28 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s %s: was %s, is %s", at, d.Path, d.Was, d.Is)
 }
 
-// startEvent stands for the event of differences that are in none.
+// startEvent is passed to compareValues for values that do not belong to an event.
 var startEvent = event.Event{Body: event.Start{}}
 
-// maxShown bounds a value in a difference, in bytes.
+// maxShown is the maximum length in bytes of a value that a Difference shows.
 const maxShown = 200
 
-// maxDifferences bounds the differences of one run that are listed.
+// maxDifferences is the maximum number of differences that are reported for one run.
 const maxDifferences = 50
 
-// comparison compares the events of a run with the recorded ones. The events of each call, those of each question
-// and all others are compared in their order. Then the order of all of them is: an event that comes too early or
-// too late is one difference, and not one of each event after it.
+// comparison compares the events of a new run with the recorded ones. It sorts them into streams: the events of each
+// call, the events of each question, and all others. It compares each stream in order, and then the order of all
+// events. An event that comes too early or too late is therefore a single difference, and does not make each event
+// after it one.
 type comparison struct {
 	runID       string                   // the recorded run
-	last        event.Event              // of the recorded events
-	queues      map[string][]event.Event // recorded events that have not come yet, by streamOf
-	newest      int64                    // the highest number of the recorded events that have come
+	last        event.Event              // the last recorded event
+	queues      map[string][]event.Event // recorded events that the new run has not repeated yet, by streamOf
+	newest      int64                    // highest number of a recorded event that the new run has repeated
 	differences []Difference
 }
 
-// newComparison returns the comparison with the events of a recorded run. The new run has none yet.
+// newComparison returns a comparison with the events of a recorded run, before the new run has any events.
 func newComparison(runID string, recorded []event.Event) comparison {
 	c := comparison{runID: runID, queues: make(map[string][]event.Event)}
 	for _, e := range recorded {
@@ -68,8 +69,9 @@ func newComparison(runID string, recorded []event.Event) comparison {
 	return c
 }
 
-// streamOf returns a name for the events that an event is compared with: those of the same question or call.
-// Others have the name "". recordedID has the recorded ids of the questions of a new run.
+// streamOf returns the name of an event's stream: its question, or else its call. It returns "" for an event that
+// belongs to neither. recordedID maps the ids of the new run's questions to the recorded ids. It is nil for a recorded
+// event.
 func streamOf(e event.Event, recordedID map[string]string) string {
 	asked, resolved := replay.InterruptOf(e)
 	if id := cmp.Or(asked.ID, resolved); id != "" {
@@ -78,7 +80,7 @@ func streamOf(e event.Event, recordedID map[string]string) string {
 	return e.CallID()
 }
 
-// report adds a difference, up to maxDifferences.
+// report adds a difference, unless there are already maxDifferences.
 func (c *comparison) report(d Difference) {
 	d.Run = c.runID
 	if len(c.differences) < maxDifferences {
@@ -86,9 +88,9 @@ func (c *comparison) report(d Difference) {
 	}
 }
 
-// add compares the next event of the new run with the recorded event that it repeats: the next one with the same
-// streamOf. If the recording has no such event, the new one is a difference. recordedID has the recorded ids of the new
-// run's questions so far, and renamed returns a text with the recorded ids of runs in place of the new ones.
+// add compares the next event of the new run with the recorded event that it repeats, which is the next one in the same
+// stream. If the recording has no such event, it reports the new one as a difference. recordedID maps the ids of the
+// new run's questions so far to the recorded ids. renamed replaces the new runs' ids in a text by the recorded ones.
 func (c *comparison) add(e event.Event, recordedID map[string]string, renamed func(string) string) {
 	is := comparedMembers(e, []byte(renamed(string(e.AppendJSON(nil)))))
 	was, ok := c.takeRecorded(e, streamOf(e, recordedID))
@@ -107,9 +109,10 @@ func (c *comparison) add(e event.Event, recordedID map[string]string, renamed fu
 	c.compareValues(was, "", comparedMembers(was, was.AppendJSON(nil)), is)
 }
 
-// takeRecorded removes the next recorded event of a stream from its queue, and returns it. ok is false if the recording
-// has no event that e could repeat. If only one of the two runs was suspended here, that is one difference, and the
-// next events are compared as usual: a recorded suspension is reported as missing, and a new one takes no event.
+// takeRecorded removes the next recorded event from a stream's queue and returns it. ok is false if the recording has
+// no event that e could repeat. If only one of the two runs was suspended at this point, that is a single difference: a
+// recorded suspension is reported as missing, and a new one takes no event from the queue, so that the following events
+// are compared as usual.
 func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event, ok bool) {
 	queue := c.queues[stream]
 	if len(queue) == 0 {
@@ -131,7 +134,7 @@ func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event
 	return was, ok
 }
 
-// finish reports the recorded events that did not come.
+// finish reports the recorded events that the new run has not repeated. It is called after the new run has ended.
 func (c *comparison) finish() {
 	var left []event.Event
 	for _, q := range c.queues {
@@ -143,12 +146,13 @@ func (c *comparison) finish() {
 	}
 }
 
-// reportMissing reports a recorded event that does not come.
+// reportMissing reports that the new run did not repeat e, a recorded event.
 func (c *comparison) reportMissing(e event.Event) {
 	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparedMembers(e, e.AppendJSON(nil)))})
 }
 
-// stall reports that the run does not continue. The difference names the first recorded event that has not come yet.
+// stall reports that the new run does not continue. The difference names the first recorded event that the run has not
+// repeated.
 func (c *comparison) stall() {
 	next := c.last
 	for _, q := range c.queues {
@@ -159,13 +163,13 @@ func (c *comparison) stall() {
 	c.report(Difference{Seq: next.Seq, Type: next.Body.Type(), Notes: "the run does not come to this event; it was cancelled"})
 }
 
-// omitted are the members that are ids or times.
+// omitted lists the members of events that are not compared, because they are ids or times.
 var omitted = []string{
 	"run_id", "seq", "ts", "thread_id", "trace_id", "interrupt_id", "part_id", "expires_at", "created_at", "duration_ms", "parent_run_id", "child_run_id",
 }
 
-// comparedMembers returns the members of an event that are compared, from line, its JSON. It leaves out ids, times and
-// estimates, which differ from run to run. If line is not an object, the whole line is compared.
+// comparedMembers returns the members of an event that are compared. line is the event's JSON. It leaves out ids, times
+// and estimates, which differ from run to run. If line is not an object, the result has the whole line.
 func comparedMembers(e event.Event, line []byte) map[string]any {
 	decoded, _ := decodeExact(line)
 	out, ok := decoded.(map[string]any)
@@ -180,7 +184,7 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 		switch b.Limit {
 		case timeLimit:
 			delete(out, "used")
-		case contextLimit: // estimates, from sizes that the endpoint named and instructions that are not recorded
+		case contextLimit: // both are estimates, from sizes that the endpoint named and instructions that are not recorded
 			delete(out, "used")
 			delete(out, "max")
 		}
@@ -197,10 +201,10 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 	return out
 }
 
-// decodeExact decodes JSON to be compared: equal numbers become equal values, also if they are written differently, and
-// integers that a float64 would round stay numbers of their own.
+// decodeExact decodes JSON for a comparison. Equal numbers become equal values even if they are spelled differently.
+// Integers that a float64 would round remain different. It returns an error unless data is exactly one JSON value.
 func decodeExact(data []byte) (value any, err error) {
-	if !json.Valid(data) { // a decoder would read its first value alone
+	if !json.Valid(data) { // a Decoder would accept text after the first value
 		return nil, errors.New("it is not JSON")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -211,8 +215,8 @@ func decodeExact(data []byte) (value any, err error) {
 	return withFloats(value), nil
 }
 
-// withFloats returns a value with float64 in place of its numbers, except integers of 2^53 and above, which a float64
-// may round, and numbers out of its range. It changes lists and objects in place.
+// withFloats returns value with each json.Number replaced by a float64. It keeps integers from 2^53, which a float64
+// may round, and numbers that are out of range. It changes lists and objects in place.
 func withFloats(value any) any {
 	switch v := value.(type) {
 	case json.Number:
@@ -234,7 +238,7 @@ func withFloats(value any) any {
 }
 
 // compareValues reports where two values differ. It compares objects member by member, and lists of the same length
-// item by item. path is the JSON pointer of the values in the event e.
+// item by item. path is the values' JSON pointer in the event e.
 func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 	if reflect.DeepEqual(was, is) {
 		return
@@ -264,16 +268,16 @@ func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Path: path, Was: formatValue(was), Is: formatValue(is)})
 }
 
-// formatValue returns a value as short JSON, for a person.
+// formatValue returns a value as JSON for a person, shortened if necessary.
 func formatValue(v any) string {
 	if v == nil {
 		return "nothing"
 	}
-	text, _ := json.Marshal(v) // it was decoded from JSON
+	text, _ := json.Marshal(v) // cannot fail, because v was decoded from JSON
 	return shorten(string(text))
 }
 
-// shorten cuts a text to maxShown bytes.
+// shorten cuts text after maxShown bytes.
 func shorten(text string) string {
 	if len(text) <= maxShown {
 		return text

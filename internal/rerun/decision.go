@@ -9,16 +9,16 @@ import (
 	"answerd/internal/mcp"
 )
 
-// ownDenials begin the failures of calls that the run loop denies by itself when a run is executed again, or
-// that follow from what a person answered. All others are of a rule or a hook.
+// ownDenials lists how the messages of denied calls begin if no rule or hook has denied the call. The run loop denies
+// such a call by itself when the run is executed again, or because of what a person answered.
 var ownDenials = []string{
 	recorded.BudgetUsedUp, recorded.LimitOfTurn, recorded.NoMoreCalls, recorded.RefusedByPerson, recorded.NotApproved,
-	recorded.ResultWithheld, // the call was sent
+	recorded.ResultWithheld, // the call was not denied: a hook withheld its result
 }
 
-// decision implements recorded.Inputs.Decision. No event says that a rule or a hook decided, so it is concluded from
-// the outcome: a denial that the run loop does not make by itself, a result without the approval that the tool
-// needs, arguments that neither the model nor a person wrote, and an end of the run with the code tool_aborted.
+// decision implements recorded.Inputs.Decision. No event says that a rule or a hook decided, so decision infers that
+// from the call's outcome: a denial that the run loop does not make by itself, a result without the approval that the
+// tool needs, arguments that neither the model nor a person wrote, or an end of the run with the code tool_aborted.
 func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	state := s.byID(run)
 	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
@@ -38,12 +38,12 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 		}
 	case event.ToolResult:
 		if tool, ok := definitions.Tool(call.name); ok && tool.NeedsApproval && !asked {
-			decision.Result, _ = state.rec.outcome(s.ctx, mcp.Call{}, *call.end) // the outcome of a result has no error
+			decision.Result, _ = state.rec.outcome(s.ctx, mcp.Call{}, *call.end) // returns no error for a ToolResult
 		}
 	}
 
 	if args != nil && !sameJSON(args, call.args) {
-		// The agent itself changes the model's arguments to the types of the schema. Any other change is a hook's.
+		// The agent itself converts the model's arguments to the schema's types. Only a hook makes other changes.
 		if fitted, err := definitions.CheckArgs(call.name, call.args); err != nil || !sameJSON(args, fitted) {
 			decision.Args = args
 		}
@@ -54,18 +54,19 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	return decision
 }
 
-// isOwnDenial reports whether reason, the failure of a denied call, is one of ownDenials.
+// isOwnDenial reports whether reason, the message of a denied call, begins with one of ownDenials.
 func isOwnDenial(reason string) bool {
 	return slices.ContainsFunc(ownDenials, func(prefix string) bool { return strings.HasPrefix(reason, prefix) })
 }
 
 // approval reports whether a person was asked about the call itself, and whether they approved it. args are the
-// arguments that the person was shown: they may have changed them afterwards, which is not a decision of a hook.
+// arguments that the person was shown. Changes that the person then made are not the decision of a hook, so they are
+// not in args.
 func (c *recordedCall) approval() (args []byte, asked, approved bool) {
 	for _, e := range c.events {
 		switch b := e.Body.(type) {
 		case event.ApprovalRequired:
-			if b.ChildRunID == "" { // otherwise a child run asked, about a call of its own
+			if b.ChildRunID == "" { // otherwise the question is about a child run's call
 				args, asked = b.Args, true
 			}
 		case event.ApprovalResolved:
@@ -75,7 +76,7 @@ func (c *recordedCall) approval() (args []byte, asked, approved bool) {
 	return args, asked, approved
 }
 
-// endArgs returns the arguments in the outcome of a call, or nil if e is not an outcome.
+// endArgs returns the arguments in the event that ended a call, or nil if e is not such an event.
 func endArgs(e event.Event) []byte {
 	switch b := e.Body.(type) {
 	case event.ToolResult:
@@ -86,9 +87,10 @@ func endArgs(e event.Event) []byte {
 	return nil
 }
 
-// endedByHook implements recorded.Inputs.Ended. A hook that ended the run with the answer of a step left a step_end
-// with the finish reason error. A hook that ended it before the model was asked left no step_start of that step or a
-// later one. answered says which of the two the agent asks about. If ok is false, reason has no meaning.
+// endedByHook implements recorded.Inputs.Ended: it reports whether a hook ended the run in the given step. If answered
+// is true, the hook must have ended it after the model's answer. That is recorded as a step_end with the finish reason
+// error. If answered is false, the hook must have ended the run before the model was asked, so that no step_start of
+// this or a later step is recorded. reason has no meaning if ok is false.
 func (s *session) endedByHook(run string, step int, answered bool) (reason string, ok bool) {
 	r := s.byID(run)
 	if r == nil {

@@ -10,7 +10,7 @@ import (
 	"answerd/internal/llm"
 )
 
-// modelFunc is a llm.Model.
+// modelFunc is a function that implements llm.Model.
 type modelFunc func(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error]
 
 // Stream implements llm.Model.
@@ -18,7 +18,7 @@ func (f modelFunc) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part
 	return f(ctx, r)
 }
 
-// askAs returns a model that asks m under the name id, whatever model a request names.
+// askAs returns a model that asks m for the model id, regardless of which model a request names.
 func askAs(id string, m llm.Model) llm.Model {
 	return modelFunc(func(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
 		r.Model, r.Preferred = id, ""
@@ -26,9 +26,10 @@ func askAs(id string, m llm.Model) llm.Model {
 	})
 }
 
-// recordedAnswer gives the next recorded answer of the run that ctx belongs to. It does not compare the request: what
-// the model was asked follows from the events before. If a part was recorded after the event of the time limit, it waits
-// until the new run has that event too. The first error is that of nextTurn, or the cause with which ctx ended.
+// recordedAnswer yields the next recorded answer of the run that ctx belongs to. It does not compare the request with
+// the recorded one, because the request follows from the run's earlier events. If a part was recorded after the time
+// limit's event, it waits until the new run has that event too. It yields an error if ctx belongs to no run, if
+// nextTurn returns one, or if ctx ends. The last error is ctx's cause.
 func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		state := s.runOf(ctx)
@@ -62,10 +63,10 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 	}
 }
 
-// nextTurn returns the recorded turn that the model is asked for now, with its number from 0, and counts it. The turn is
-// empty if the recorded run ended before it (endUnfinished). A conversation that the endpoint refused is an error once,
-// so that the new run shortens it too, and is not counted. It is also an error if the recorded run needed no further
-// turn.
+// nextTurn returns the recorded turn for the run's next request to the model, with its number from 0, and advances to
+// the following turn. The turn is empty if the recorded run ended before it (see endUnfinished). If the endpoint
+// refused the conversation as too long in this turn, nextTurn first returns that error and does not advance, so that
+// the new run shortens the conversation too. It also returns an error if the recorded run needed no further turn.
 func (r *runState) nextTurn() (next turn, number int, _ error) {
 	r.session.mu.Lock()
 	defer r.session.mu.Unlock()
@@ -85,8 +86,8 @@ func (r *runState) nextTurn() (next turn, number int, _ error) {
 	return next, number, nil
 }
 
-// endUnfinished ends an answer that did not end in the recording, in turn n: it fails as the recorded one did, or
-// lasts until the run is cancelled or taken over.
+// endUnfinished ends the answer of turn n, which has no end in the recording. The answer fails as the recorded one did,
+// or lasts until the run is cancelled or taken over.
 func (r *runState) endUnfinished(ctx context.Context, n int, yield func(llm.Part, error) bool) {
 	end, failed := r.rec.terminalEvent().(event.RunError)
 	switch {
@@ -103,8 +104,8 @@ func (r *runState) endUnfinished(ctx context.Context, n int, yield func(llm.Part
 	}
 }
 
-// endTurn yields the last parts of the recorded answer t: its usage, if that was recorded, and its finish. The model in
-// the finish is the one that the run's final_answer names, "" if the run has none.
+// endTurn yields the last parts of the recorded answer t: its usage, if that was recorded, and its finish. The finish
+// has the model that the run's final_answer names, or "" if the run has no final_answer.
 func (r *runState) endTurn(t turn, yield func(llm.Part, error) bool) {
 	if u := t.end.Usage; u != nil && !yield(llm.Usage{Input: u.InputTokens, Output: u.OutputTokens, Total: u.TotalTokens}, nil) {
 		return
@@ -116,6 +117,6 @@ func (r *runState) endTurn(t turn, yield func(llm.Part, error) bool) {
 	yield(llm.Finish{Reason: cmp.Or(t.end.FinishReason, "stop"), Model: upstream}, nil)
 }
 
-// endsByItself reports whether a run failed for a reason that is not the model's: its time was used up, or
-// its process ended.
+// endsByItself reports whether a run failed for a reason other than the model: its time was used up, or its process
+// ended.
 func endsByItself(b event.RunError) bool { return b.Code == "budget_exceeded" || isShutdown(b) }

@@ -11,16 +11,16 @@ import (
 	"answerd/internal/event"
 )
 
-// Calls of a turn run at the same time, so the order of their events depends on how long each took. Here that
-// order is an input. Before the agent appends an event of a call, the event claims the recorded one that it
-// repeats, and waits until the run has as many events as came before that one. An event that was not recorded
-// claims nothing and does not wait. After a takeover, the next agent claims again what was claimed and not
-// appended (unclaim).
+// The calls of a turn run concurrently, so the order of their events depends on how long each call takes. A repetition
+// takes that order from the recording. Before the agent appends an event of a call, it claims the recorded event that
+// the new one repeats, and waits until the new run has all events that were recorded before that one. An event that was
+// not recorded claims nothing and does not wait. After a takeover, the next agent can claim the events again that the
+// previous one has claimed but not appended (see unclaim).
 
-// errLeftOpen means that a call has no outcome of its own in the recording: the end of the run closed it.
+// errLeftOpen means that the recorded call has no outcome of its own, because the end of the run closed it.
 var errLeftOpen = errors.New("the recorded call was closed by the end of its run")
 
-// repetition returns the functions by which the agents take from the recordings what they cannot decide themselves.
+// repetition returns the functions with which agents take from the recording what they cannot decide by themselves.
 func (s *session) repetition() *recorded.Inputs {
 	return &recorded.Inputs{
 		Order:       s.awaitOrder,
@@ -33,10 +33,11 @@ func (s *session) repetition() *recorded.Inputs {
 	}
 }
 
-// awaitOrder implements recorded.Inputs.Order: it waits until the run has all events that were recorded before the
-// event that body repeats. That wait does not end with ctx, because events are appended after a cancellation too. It
-// ends with untilTakeover: then another process continues the run. The error errLeftOpen leaves the event to the end of
-// the run. If no recorded event is left that body could repeat, see awaitUnrecorded.
+// awaitOrder implements recorded.Inputs.Order. It waits until the run has all events that were recorded before the
+// event that body repeats. It does not stop waiting when ctx ends, because events are appended after a cancellation
+// too. It stops when untilTakeover ends, because another process then continues the run. If it returns errLeftOpen, the
+// event must not be appended now, because the end of the run will append it. If no recorded event is left that body
+// could repeat, it calls awaitUnrecorded.
 func (s *session) awaitOrder(ctx, untilTakeover context.Context, _ string, body event.Body) error {
 	state := s.runOf(ctx)
 	if state == nil {
@@ -54,16 +55,16 @@ func (s *session) awaitOrder(ctx, untilTakeover context.Context, _ string, body 
 		state.awaitParentQuestion(untilTakeover, resolved)
 	}
 	if wasOpenAtEnd(was) && ctx.Err() != nil && !isClosed(state.watch.unordered) {
-		// The run appends this event when it ends. It first waits for all calls, so waiting here would never end.
+		// The run appends this event at its end, after it has waited for all calls. Waiting here would never end.
 		return errLeftOpen
 	}
 	state.await(untilTakeover, was.Seq-1)
 	return nil
 }
 
-// awaitUnrecorded delays an event about a child run that was not recorded: the recorded run ended before it, so it
-// waits until the recorded order is given up or ctx ends. For all other events it returns at once: they are
-// differences.
+// awaitUnrecorded handles an event that was not recorded. If it is about a child run, the recorded run ended before it,
+// so awaitUnrecorded waits until ctx ends, whose cause it returns, or until the recorded order is given up. For any
+// other event, which is a difference, it returns nil at once.
 func (r *runState) awaitUnrecorded(ctx context.Context, body event.Body) error {
 	if childOf(body) == "" || len(r.rec.events) == 0 {
 		return nil
@@ -82,8 +83,8 @@ func wasOpenAtEnd(e *event.Event) bool {
 	return ok && toolError.Payload == event.OpenAtEnd
 }
 
-// awaitStep waits until the run may start a step. If the event of the time limit was recorded right before the step,
-// the step must not start without it.
+// awaitStep waits until the run may start the step in start. If the time limit's event was recorded right before this
+// step, the step must not start before the new run has that event too.
 func (r *runState) awaitStep(untilTakeover context.Context, start event.StepStart) {
 	for i, e := range r.rec.events {
 		if b, ok := e.Body.(event.StepStart); !ok || b.Step != start.Step || i == 0 {
@@ -96,8 +97,7 @@ func (r *runState) awaitStep(untilTakeover context.Context, start event.StepStar
 	}
 }
 
-// childOf returns the id of the child run whose event caused b: its progress or its question. It returns "" if b is not
-// about a child run.
+// childOf returns the id of the child run whose progress or question b is about, or "" if b is not about a child run.
 func childOf(b event.Body) string {
 	if p, ok := b.(event.ToolProgress); ok {
 		return p.ChildRunID
@@ -106,12 +106,13 @@ func childOf(b event.Body) string {
 	return asked.ChildRunID
 }
 
-// claim returns the recorded event that the new event e repeats, or nil. It returns each recorded event once. For a
-// question, claim also records which ids belong together (interrupts and recordedID).
+// claim returns the recorded event that the new event e repeats, or nil if there is none. It returns each recorded
+// event only once. If e asks a question, it also records in r.interrupts and r.recordedID which question of the
+// recording it is.
 func (r *runState) claim(e event.Event) *event.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	recorded := r.rec.asked // the questions about limits, which belong to no call
+	recorded := r.rec.asked // questions about limits, which belong to no call
 	if id := e.CallID(); id != "" {
 		if r.rec.calls[id] == nil {
 			return nil
@@ -130,9 +131,8 @@ func (r *runState) claim(e event.Event) *event.Event {
 	return was
 }
 
-// findUnclaimedLocked returns the first of the recorded events that is not claimed and that e may repeat, or nil. Among
-// several questions, which a server may ask at the same time, it prefers the one with the same text. The caller holds
-// r.mu.
+// findUnclaimedLocked returns the first event in recorded that is not claimed and that e may repeat, or nil. A server
+// may ask several questions at the same time, so among these it prefers the one with the same text. r.mu must be held.
 func (r *runState) findUnclaimedLocked(e event.Event, recorded []event.Event) (first *event.Event) {
 	asked, _ := replay.InterruptOf(e)
 	for i := range recorded {
@@ -140,7 +140,7 @@ func (r *runState) findUnclaimedLocked(e event.Event, recorded []event.Event) (f
 		if r.claimed[was.Seq] || !r.mayRepeatLocked(e, *was) {
 			continue
 		}
-		if wasAsked, _ := replay.InterruptOf(*was); asked.Message == wasAsked.Message { // both "" if e asks nothing
+		if wasAsked, _ := replay.InterruptOf(*was); asked.Message == wasAsked.Message { // both are "" if e asks no question
 			return was
 		}
 		if first == nil {
@@ -150,9 +150,10 @@ func (r *runState) findUnclaimedLocked(e event.Event, recorded []event.Event) (f
 	return first
 }
 
-// mayRepeatLocked reports whether the new event e can repeat was, a recorded event of the same call or also of none.
-// Either both end the call, or neither does and they have the same type. A resolution must resolve the same question. A
-// question that a child run has asked must be the same question of that child. The caller holds r.mu.
+// mayRepeatLocked reports whether the new event e can repeat was, a recorded event of the same call, or one of no call
+// like e. Two events match if both end the call, or if neither does and they have the same type. If e resolves a
+// question, was must resolve the same question. If e asks a child run's question, was must ask the same question of
+// that child. r.mu must be held.
 func (r *runState) mayRepeatLocked(e, was event.Event) bool {
 	_, ends := e.EndsCall()
 	_, ended := was.EndsCall()
@@ -168,13 +169,13 @@ func (r *runState) mayRepeatLocked(e, was event.Event) bool {
 	if asked.ChildRunID == "" || len(r.rec.children) == 0 {
 		return true
 	}
-	child := r.runs[asked.ChildRunID] // The parent's event has the id of the child's question.
+	child := r.runs[asked.ChildRunID] // the parent's event has the same question id as the child's
 	return child != nil && child.recordedID[asked.ID] == wasAsked.ID
 }
 
-// awaitParentQuestion waits until the parent of a run has passed on a question of the run to its own readers, if the
-// recorded parent did. It is called before the question is resolved: a parent does not pass on a question that has been
-// resolved.
+// awaitParentQuestion waits until the run's parent has passed the question recordedID on to its own readers, if the
+// recorded parent did so. It is called before the question is resolved, because a parent does not pass on a question
+// that is already resolved.
 func (r *runState) awaitParentQuestion(untilTakeover context.Context, recordedID string) {
 	if r.parent == nil {
 		return
@@ -188,9 +189,9 @@ func (r *runState) awaitParentQuestion(untilTakeover context.Context, recordedID
 	}
 }
 
-// awaitCharge implements recorded.Inputs.Charge: it waits for the position in the recording at which the charge had
-// its effect. A call that the budget refused is charged right before its end; the use of a child run, right before
-// the limit that it reached, or else right before the end of the child's call.
+// awaitCharge implements recorded.Inputs.Charge. It waits for the position in the recording at which the charge had an
+// effect. For a call that the budget refused, that is right before the call's end. For a child run's usage, it is right
+// before the event of the limit that the usage reached, or else right before the end of the child's call.
 func (s *session) awaitCharge(untilTakeover context.Context, run, callID, child string) {
 	state := s.byID(run)
 	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
@@ -209,10 +210,9 @@ func (s *session) awaitCharge(untilTakeover context.Context, run, callID, child 
 	}
 }
 
-// suspends implements recorded.Inputs.Suspends: it reports whether the next recorded event is suspended. ok is false
-// after the end of the recording, or if the recorded order was given up. The caller holds the lock of the run's
-// suspension, so suspends must not wait. If the result is false, the agent asks again after each event
-// (suspension.recheck).
+// suspends implements recorded.Inputs.Suspends. It reports whether the next recorded event is suspended. ok is false if
+// no recorded event is left, or if the recorded order was given up. suspends must not wait, because the agent holds the
+// lock of the run's suspension. If suspends is false, the agent asks again after each event (see suspension.recheck).
 func (s *session) suspends(run string) (suspends, ok bool) {
 	state := s.byID(run)
 	if state == nil || isClosed(s.watch.unordered) {
@@ -226,7 +226,8 @@ func (s *session) suspends(run string) (suspends, ok bool) {
 	return suspends, true
 }
 
-// childBudget implements recorded.Inputs.ChildBudget with the request of the recorded child run.
+// childBudget implements recorded.Inputs.ChildBudget. It returns the budget and the tool choice in the recorded child
+// run's request. The last result is false if that child run was not recorded.
 func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoice, bool) {
 	r := s.byID(run)
 	if r == nil || r.rec.children[callID] == nil {

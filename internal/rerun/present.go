@@ -11,15 +11,16 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// Present is what a service would begin a run with now. What is nil is not compared.
+// Present is what the service would use if it started a run now. Fields that are nil are not compared.
 type Present struct {
-	Prompt *export.Template // of the run's agent
-	Agent  json.RawMessage  // its definition
+	Prompt *export.Template // the prompt of the run's agent
+	Agent  json.RawMessage  // the definition of the run's agent
 	Tools  []export.Tool
 }
 
-// Compare returns the differences between what a run began with and what the same run would begin with now,
-// one line each. It also names the definitions and the prompt that were changed in the document itself.
+// Compare returns the differences between what a run was started with and what the service would use now, one line
+// each. For child runs, it compares only the tools with those of now. It also reports definitions and prompts that were
+// changed in the document itself.
 func Compare(doc *export.Document, now Present) (lines []string) {
 	for _, t := range doc.Tools {
 		if t.SHA256 != "" && t.Hash() != t.SHA256 {
@@ -45,7 +46,8 @@ func Compare(doc *export.Document, now Present) (lines []string) {
 	return lines
 }
 
-// comparePrompt compares the lines of the system prompts.
+// comparePrompt returns the differences between the recorded system prompt and the one that now would give, line by
+// line. Both are for the time when the run was created.
 func comparePrompt(doc *export.Document, now export.Template) []string {
 	var tools []catalog.Tool
 	for _, t := range doc.Tools {
@@ -65,12 +67,13 @@ func comparePrompt(doc *export.Document, now export.Template) []string {
 	return out
 }
 
-// maxTable bounds the table of diffLines, in elements: a file may have any number of lines.
+// maxTable is the maximum number of elements in the table of diffLines, because a file may have any number of lines.
 const maxTable = 1 << 22
 
-// diffLines returns the lines that only one of two texts has, in order: those of a with "-", those of b with "+". It
-// finds a longest common subsequence of lines, after it has removed the lines that both texts begin or end with. If
-// that would need a larger table than maxTable, it returns all remaining lines of both.
+// diffLines returns the lines that only one of two texts has, in order. Lines of a begin with "-" and lines of b with
+// "+". It first removes the lines that both texts have at their beginning and end, and then finds a longest common
+// subsequence of the remaining lines. If that would need a larger table than maxTable, it returns all remaining lines
+// of both texts.
 func diffLines(a, b []string) (out []string) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
@@ -106,7 +109,7 @@ func diffLines(a, b []string) (out []string) {
 	return out
 }
 
-// commonLengths returns a table whose element [i][j] is the length of a longest common subsequence of a[i:] and b[j:].
+// commonLengths returns a table in which [i][j] is the length of a longest common subsequence of a[i:] and b[j:].
 func commonLengths(a, b []string) [][]int {
 	table := make([][]int, len(a)+1)
 	for i := range table {
@@ -123,7 +126,8 @@ func commonLengths(a, b []string) [][]int {
 	return table
 }
 
-// compareMembers compares two JSON objects member by member. what names them in the lines that it returns.
+// compareMembers returns the differences between two JSON objects, one line each. what is the objects' name, with which
+// each line begins.
 func compareMembers(what string, was, is json.RawMessage) (out []string) {
 	wasValue, _ := decodeExact(was)
 	isValue, _ := decodeExact(is)
@@ -140,8 +144,8 @@ func compareMembers(what string, was, is json.RawMessage) (out []string) {
 	return out
 }
 
-// compareTools compares the recorded definitions of the tools of servers with the present ones. Approvals and versions
-// are not compared, and tools that only the service has now are not reported.
+// compareTools returns the differences between the recorded definitions of servers' tools and the current ones. It does
+// not compare approvals and versions, and ignores tools that only the service has now.
 func compareTools(doc *export.Document, now []export.Tool) (out []string) {
 	present := make(map[string]export.Tool)
 	for _, t := range now {
@@ -156,13 +160,13 @@ func compareTools(doc *export.Document, now []export.Tool) (out []string) {
 			out = append(out, "the tool "+was.Name+" of "+was.Server+" is gone")
 			continue
 		}
-		was.NeedsApproval, is.NeedsApproval = false, false // the agent's own approvals are part of the recorded one
+		was.NeedsApproval, is.NeedsApproval = false, false // the recorded value includes the agent's own approvals
 		was.Version, is.Version = "", ""
 		if was.Hash() == is.Hash() {
 			continue
 		}
 		was.SHA256, is.SHA256 = "", ""
-		before, _ := json.Marshal(was) // raw members were valid JSON when they were read
+		before, _ := json.Marshal(was) // cannot fail: raw members were valid JSON when they were read
 		after, _ := json.Marshal(is)
 		out = append(out, compareMembers("the tool "+was.Name, before, after)...)
 	}

@@ -18,27 +18,28 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// recording has the events of a document, sorted by what must repeat them. It does not change after newRecording.
+// recording has the events of a document, sorted by what repeats them in a new run. It does not change after
+// newRecording.
 type recording struct {
 	doc      *export.Document
 	events   []event.Event
-	turns    []*turn                  // in the order of the requests; a step that was reset has one more
+	turns    []*turn                  // in the order of the requests to the model; each reset of a step adds one
 	calls    map[string]*recordedCall // by call id
-	children map[string]*recording    // by the id of the call that started the child run
-	inputs   map[string][]byte        // what people answered, by the id of the question
-	asked    []event.Event            // the questions about limits, and their resolutions
+	children map[string]*recording    // child runs, by the id of the call that started them
+	inputs   map[string][]byte        // people's answers, by the id of the question
+	asked    []event.Event            // questions about limits, and their resolutions
 }
 
 // turn is one answer of the model.
 type turn struct {
-	refused   bool // the endpoint refused the conversation as too long before it answered a shorter one
+	refused   bool // the endpoint first refused the conversation as too long, and then answered a shorter one
 	parts     []timedPart
-	limitSeen int64          // the number of the time limit's event that came before the end; 0 if there is none
+	limitSeen int64          // number of the time limit's event, if that came before the end; otherwise 0
 	end       *event.StepEnd // nil if the answer was cut off
 }
 
-// timedPart is a part of an answer. If the time limit's event came during the answer, the parts after it have its
-// number in limitSeen, and wait until the new run has that event too; otherwise limitSeen is 0.
+// timedPart is a part of an answer. If the time limit's event came during the answer, limitSeen is its number in all
+// later parts, which must wait until the new run has that event too. Otherwise limitSeen is 0.
 type timedPart struct {
 	llm.Part
 	limitSeen int64
@@ -50,20 +51,20 @@ const (
 	contextLimit = "context_tokens" // the conversation was shortened to fit the model's context window
 )
 
-// recordedCall has the events of a tool call from the moment when its arguments were complete.
+// recordedCall has the events of a tool call, starting when its arguments were complete.
 type recordedCall struct {
 	name     string
 	server   string // "" if no MCP server has the tool
 	args     []byte
-	complete int64         // the number of its tool_call event
-	events   []event.Event // those after the tool_call event
-	end      *event.Event  // its tool_result or tool_error; nil if it has neither
-	charge   int64         // the number of the limit's event that the use of its child run caused; 0 if it caused none
+	complete int64         // number of the call's tool_call event
+	events   []event.Event // the call's events after tool_call
+	end      *event.Event  // the call's tool_result or tool_error; nil if it has neither
+	charge   int64         // number of the limit's event that the child run's usage caused; 0 if it caused none
 }
 
-// newRecording reads a document and its children. The error wraps ErrUnusable: the document lacks something that was
-// not kept, the run has no end, or the events are not numbered from 1 without gaps. runState.await relies on these
-// numbers.
+// newRecording reads a document and its children. It returns an error that wraps ErrUnusable if parts of the document
+// were not kept, if the run has no end, or if the events are not numbered from 1 without gaps. runState.await relies on
+// these numbers.
 func newRecording(doc *export.Document) (*recording, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -117,8 +118,8 @@ func newEmptyRecording(doc *export.Document) *recording {
 	}
 }
 
-// readCharges sets the charge of calls: it attributes each event of a limit, except the time limit, to the call that
-// chargedAt returns. A call keeps the first event that is attributed to it.
+// readCharges sets the field charge of calls. It attributes each event of a limit, except the time limit, to the call
+// that chargedAt returns. If several events are attributed to a call, the first one counts.
 func (r *recording) readCharges() {
 	for _, e := range r.events {
 		b, ok := e.Body.(event.Budget)
@@ -131,9 +132,9 @@ func (r *recording) readCharges() {
 	}
 }
 
-// chargedAt returns the call whose child run probably caused the event of a limit with the number seq, or nil. A parent
-// is charged for its child run when the call of the child ends, and a limit's event comes shortly before that. So it is
-// the one that ended first among the calls that were running then and had a child run.
+// chargedAt returns the call whose child run probably caused event seq, which is about a limit, or nil. A parent is
+// charged for a child run when the child's call ends, and the limit's event comes shortly before that end. So it is the
+// call that ended first among those that were running then and had a child run.
 func (r *recording) chargedAt(seq int64) (charged *recordedCall) {
 	for _, call := range r.calls {
 		isRunning := call.end != nil && len(call.events) > 0 && call.events[0].Seq <= seq && seq <= call.end.Seq
@@ -148,13 +149,13 @@ func (r *recording) chargedAt(seq int64) (charged *recordedCall) {
 	return charged
 }
 
-// inFlight reports whether a call was complete and had not ended at the event with the number seq.
+// inFlight reports whether the call was complete at event seq and had not ended yet.
 func (r *recording) inFlight(c *recordedCall, seq int64) bool {
 	return len(c.events) > 0 && c.complete <= seq && c.events[len(c.events)-1].Seq >= seq
 }
 
-// awaitsEarlier reports whether a call could not be sent yet at the event with the number seq. That is so if the run
-// may make a limited number of calls, and an earlier call, which may use up that number, waits for an approval.
+// awaitsEarlier reports whether the call could not be sent yet at event seq. That is the case if the run may make only
+// a limited number of calls, and an earlier call, which may use up that number, is waiting for an approval.
 func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 	if r.doc.Request.Budget.ToolCalls == 0 && r.doc.Settings.Budget.ToolCalls == 0 {
 		return false
@@ -167,7 +168,7 @@ func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 	return false
 }
 
-// awaitsApproval reports whether the last event of a call before the event with the number seq asks for an approval.
+// awaitsApproval reports whether the call's last event before event seq asks for an approval.
 func (c *recordedCall) awaitsApproval(seq int64) (awaits bool) {
 	for _, e := range c.events {
 		if e.Seq >= seq {
@@ -178,7 +179,8 @@ func (c *recordedCall) awaitsApproval(seq int64) (awaits bool) {
 	return awaits
 }
 
-// isTakenOver reports whether another process continued the run: it repeats the step that was cut off.
+// isTakenOver reports whether another process continued the run. If so, the run has a step_reset, because that process
+// repeated the unfinished step.
 func (r *recording) isTakenOver() bool {
 	return slices.ContainsFunc(r.events, func(e event.Event) bool {
 		_, reset := e.Body.(event.StepReset)
@@ -186,7 +188,8 @@ func (r *recording) isTakenOver() bool {
 	})
 }
 
-// terminalEvent returns the terminal event, or nil for a child run that was not recorded, which has no events.
+// terminalEvent returns the run's terminal event. It returns nil for a child run that was not recorded, which has no
+// events.
 func (r *recording) terminalEvent() event.Body {
 	if len(r.events) == 0 {
 		return nil
@@ -194,9 +197,9 @@ func (r *recording) terminalEvent() event.Body {
 	return r.events[len(r.events)-1].Body
 }
 
-// firstClosingEvent returns the number of the first event that was appended because of the event at index i, which
-// ends the run or resets a step. Right before such an event, the agent closes what is open: parts of an answer,
-// calls and questions. If nothing was open, firstClosingEvent returns the number of the event at index i itself.
+// firstClosingEvent returns the number of the first event that belongs to the event at index i, which ends the run or
+// resets a step. Right before such an event, the agent closes everything that is open: parts of an answer, calls and
+// questions. If nothing was open, the result is the number of the event at index i itself.
 func (r *recording) firstClosingEvent(i int) int64 {
 	for i > 0 && (r.mayClose(r.events[i-1]) || r.chargesChild(i-1)) {
 		i--
@@ -204,8 +207,8 @@ func (r *recording) firstClosingEvent(i int) int64 {
 	return r.events[i].Seq
 }
 
-// chargesChild reports whether the event at index i is that of a limit which was reached by the use of a cancelled
-// child run. The next event is then the end of the call that started the child.
+// chargesChild reports whether the event at index i is about a limit that a cancelled child run's usage has reached.
+// The next event is then the end of the call that started the child.
 func (r *recording) chargesChild(i int) bool {
 	if _, ok := r.events[i].Body.(event.Budget); !ok {
 		return false
@@ -214,8 +217,8 @@ func (r *recording) chargesChild(i int) bool {
 	return ok && end.Kind == "cancelled" && end.ChildRunID != ""
 }
 
-// mayClose reports whether e is an event of the kinds with which the agent closes what is open before it resets a step
-// or ends the run. A question was closed by the agent if the recording has no answer to it.
+// mayClose reports whether e may be an event with which the agent closed something open before it reset a step or ended
+// the run. The agent closed a question if the recording has no answer to it.
 func (r *recording) mayClose(e event.Event) bool {
 	switch body := e.Body.(type) {
 	case event.StepEnd:
@@ -236,7 +239,7 @@ func (r *recording) mayClose(e event.Event) bool {
 	return false
 }
 
-// textOf returns the arguments of a call as the model wrote them, joined from the deltas.
+// textOf returns a call's arguments as the model wrote them, joined from the deltas.
 func (r *recording) textOf(callID string) string {
 	var b strings.Builder
 	for _, e := range r.events {
@@ -247,8 +250,8 @@ func (r *recording) textOf(callID string) string {
 	return b.String()
 }
 
-// match returns an ended call of a tool with equal arguments, and the recording that has it: this one or that of a
-// child. If there are several, it returns any of them; if there is none, both results are nil. It finds results for
+// match returns a call of the given tool that ended and had equal arguments, together with its recording, which is r or
+// that of a child run. If several calls match, it returns any of them. If none does, both results are nil. It is for
 // another model (Options.Model), whose calls have other ids than the recorded ones.
 func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
 	for _, call := range r.calls {
@@ -257,7 +260,7 @@ func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) 
 		}
 		end, sentArgs := call.events[len(call.events)-1], call.args
 		if b, ok := end.Body.(event.ToolResult); ok {
-			sentArgs = b.Args // A hook or a person may have changed those of the model.
+			sentArgs = b.Args // a hook or a person may have changed the model's arguments
 		}
 		_, hasEnded := end.EndsCall()
 		hasArgs := sameJSON(sentArgs, args) || sameJSON(call.args, args)
@@ -273,7 +276,7 @@ func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) 
 	return nil, nil
 }
 
-// sameJSON reports whether two JSON values are equal.
+// sameJSON reports whether two JSON texts have equal values. It returns false if one of them is not valid.
 func sameJSON(a, b []byte) bool {
 	x, err := decodeExact(a)
 	if err != nil {
@@ -283,12 +286,12 @@ func sameJSON(a, b []byte) bool {
 	return err == nil && reflect.DeepEqual(x, y)
 }
 
-// schemaHint begins what the agent adds to an error about arguments (internal/agent/toolcall.go).
+// schemaHint is the beginning of what the agent appends to an error about arguments (internal/agent/toolcall.go).
 const schemaHint = "\nTry again with the correct arguments. The tool's input schema: "
 
-// outcome returns the result or the *mcp.CallError that the server of a call gave, from e, the recorded end of the
-// call. It removes what the agent adds to an error, and takes the whole result if the event has only a part of it.
-// For a call that was cancelled, outcome blocks until ctx ends.
+// outcome returns what the MCP server answered to a call: a result or an *mcp.CallError. e is the event that ended the
+// recorded call. outcome removes what the agent has added to an error. If the event has only a part of the result, it
+// returns the complete result. If the call was cancelled, it blocks until ctx ends.
 func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (*content.Result, error) {
 	switch body := e.Body.(type) {
 	case event.ToolResult:
@@ -319,34 +322,34 @@ func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (
 	return nil, newCallError(call, mcp.Execution, noResult)
 }
 
-// noResult is the message of calls that were not recorded.
+// noResult is the error message for calls that were not recorded.
 const noResult = "The recording has no result of this call."
 
-// newCallError returns the failure of a call.
+// newCallError returns an error for the call, with errRecorded as its cause.
 func newCallError(call mcp.Call, kind mcp.ErrorKind, message string) *mcp.CallError {
 	return &mcp.CallError{Kind: kind, Tool: call.Tool, Server: call.Server, Message: message, Err: errRecorded}
 }
 
-// storedResult is a whole result of an export.
+// storedResult is a complete result in an export.
 type storedResult struct {
 	IsError    bool              `json:"is_error"`
 	Content    []json.RawMessage `json:"content"`
 	Structured json.RawMessage   `json:"structured"`
 }
 
-// wholeResult returns the whole result of a call if its event has only a part of it. Otherwise ok is false.
+// wholeResult returns a call's complete result if the call's event has only a part of it. Otherwise ok is false.
 func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
 	data, ok := r.doc.Results[callID]
 	return out, ok && json.Unmarshal(data, &out) == nil
 }
 
-// errRecorded is the cause of failures that were recorded: their own causes are not in an export.
+// errRecorded is the cause of recorded failures, because an export does not have their original causes.
 var errRecorded = errors.New("recorded")
 
-// toolAborted is event.RunError.Code of a run that was ended by a hook.
+// toolAborted is the event.RunError.Code of a run that a hook ended.
 const toolAborted = "tool_aborted"
 
-// abortReason returns the reason with which a hook ended the run. ok is false if no hook ended it.
+// abortReason returns the reason with which a hook ended the run. ok is false if no hook did.
 func (r *recording) abortReason() (reason string, ok bool) {
 	if len(r.events) == 0 {
 		return "", false
@@ -359,9 +362,9 @@ func (r *recording) abortReason() (reason string, ok bool) {
 	return reason, true
 }
 
-// abortedBy returns the call with which a hook ended the run: the last one that ended before the others were
-// cancelled. It returns nil if the run ended between two turns, or while the model answered. The result has a meaning
-// only if abortReason has found that a hook ended the run.
+// abortedBy returns the call during which a hook ended the run: the last one that ended before the others were
+// cancelled. It returns nil if the run ended between two turns or while the model was answering. It must be called only
+// if abortReason reports that a hook ended the run.
 func (r *recording) abortedBy() *recordedCall {
 	var last *recordedCall
 	for _, e := range r.events {
@@ -370,7 +373,7 @@ func (r *recording) abortedBy() *recordedCall {
 			last = nil
 		case event.Budget:
 			if body.Limit == "tool_calls" || body.Limit == "max_turns" || body.Limit == "result_bytes" {
-				last = nil // The events of these limits come after all calls of a turn.
+				last = nil // these limits' events come after all calls of a turn
 			}
 		case event.ToolResult:
 			last = r.calls[body.CallID]
@@ -384,9 +387,9 @@ func (r *recording) abortedBy() *recordedCall {
 	return last
 }
 
-// isSent reports whether a call was sent to its server without an approval, judged by first, the first event of the
-// call after its tool_call event. A call that the budget refused also counts: the budget is charged call by
-// call, so the order of the earlier calls is known then.
+// isSent reports whether a call was sent to its MCP server without an approval. first is the call's first event after
+// its tool_call event. isSent also returns true for a call that the budget refused. The budget is charged call by call,
+// so the order of the earlier calls is known in that case.
 func isSent(first event.Event) bool {
 	switch b := first.Body.(type) {
 	case event.ApprovalRequired:
@@ -397,12 +400,12 @@ func isSent(first event.Event) bool {
 	return true
 }
 
-// firstCancelled returns the number of the first event that the cancellation of the run caused. The cancellation is
-// repeated before that event. It is the first closing event (firstClosingEvent), or an earlier event of the last step
-// that shows a cancelled call or a withdrawn question.
+// firstCancelled returns the number of the first event that the run's cancellation caused. The new run is cancelled
+// before it reaches that event. It is the result of firstClosingEvent, or an earlier event of the last step that shows
+// a cancelled call or a withdrawn question.
 func (r *recording) firstCancelled() int64 {
 	first := r.firstClosingEvent(len(r.events) - 1)
-	askedByChild := make(map[string]bool) // by the id of the question; a child may also withdraw its question by itself
+	askedByChild := make(map[string]bool) // by question id; a child may withdraw its question without a cancellation
 	for _, e := range r.events {
 		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
 			askedByChild[asked.ID] = true
@@ -425,5 +428,5 @@ func (r *recording) firstCancelled() int64 {
 	return first
 }
 
-// ErrUnusable means that a document does not have what running it again needs.
+// ErrUnusable means that a document does not have everything that is needed to run it again.
 var ErrUnusable = errors.New("the export cannot be run again")

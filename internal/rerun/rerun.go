@@ -1,25 +1,26 @@
-// Package rerun runs an exported run again, through the run loop of package agent: with the recorded
-// answers of the model and the recorded results of the tools, and without a connection.
+// Package rerun executes an exported run again with the run loop of package agent. It uses the recorded answers of the
+// model and the recorded results of the tools, and opens no connection.
 //
 //	result, err := rerun.Run(ctx, doc, rerun.Options{})
 //	for _, d := range result.Differences {
 //		fmt.Println(d)
 //	}
 //
-// Time, ids and the order of calls that are made at the same time are inputs, taken from the recording. So
-// are the answers of people, cancellations and takeovers by other processes. Events are compared without
-// ids and times. With Options.Model another model is asked, and the calls that match get the recorded
-// results. Runs are independent of each other, and any number may be run at the same time.
+// The passing of time and the order of concurrent calls are taken from the recording. So are people's answers,
+// cancellations and takeovers by other processes. Events are compared without ids and times. With Options.Model,
+// another model is asked instead, and calls that match recorded ones get the recorded results. Calls of Run are
+// independent of each other and may be concurrent.
 //
-// A document becomes a recording: its events, sorted into what the model, the tools, people and other processes
-// did. A session has one recording, a log in memory and an agent, whose model and tools give the recorded
-// answers and results. Each run of the session, also each child, has a runState. The agent asks it for what it
-// cannot know (recorded.Inputs, see order.go and decision.go), and its driveRun reads the new events, compares them
-// (compare.go), and does what came from outside at the recorded place.
+// A document becomes a recording, which has its events sorted by who caused them: the model, the tools, people and
+// other processes. A session has one recording, a log in memory and an agent, whose model and tools return the recorded
+// answers and results. Each run of the session, including each child run, has a runState. The agent asks it for
+// everything that it cannot know (recorded.Inputs, see order.go and decision.go). Its method driveRun reads the new
+// events, compares them with the recorded ones (compare.go), and repeats at the recorded positions what came from
+// outside of the run.
 //
-// A new run that has taken another way may never reach the place for which something waits. So all waits end
-// when watch sees that no run appends events any more: the run then continues without the recorded order, and
-// its differences say where it left the recording. No wait needs a time of its own.
+// A new run that differs from the recorded one may never reach a position for which something waits. Therefore all
+// waits end when watch notices that no run appends events any more. The run then continues without the recorded order,
+// and its differences show where it left the recording. No wait needs a timeout of its own.
 package rerun
 
 import (
@@ -39,26 +40,27 @@ import (
 	"answerd/internal/llm"
 )
 
-// Options configure Run. The zero value replays the recorded answers.
+// Options configures Run. With the zero value, Run uses the recorded answers.
 type Options struct {
-	// Model is asked in place of the recorded answers, as ModelID. Calls get recorded results then, if tool
-	// and arguments match, and nothing is compared.
+	// Model, unless nil, is asked as ModelID instead of using the recorded answers. A call then gets a recorded result
+	// if its tool and arguments match a recorded call, and events are not compared.
 	Model   llm.Model
 	ModelID string
-	// Stall is how long the runs may do nothing before the recorded order is given up; 0 means 2 s. After as long
-	// again the run is cancelled, and after as long again Run returns ErrStalled. Only recorded answers are watched.
+	// Stall is how long the runs may append no event before the recorded order is given up. 0 means 2 s. After the same
+	// time again, the run is cancelled, and after the same time once more, Run returns ErrStalled. With Model, runs are
+	// not watched.
 	Stall time.Duration
 }
 
-// Result is what came of a run.
+// Result is the outcome of Run.
 type Result struct {
 	Differences []Difference
-	// Events are those of the run, without those of its children.
+	// Events has the run's events, without those of its child runs.
 	Events []event.Event
 }
 
-// Run runs a document again, until the new run and its children have ended. Differences are part of the result, not an
-// error. The error wraps ErrUnusable or ErrStalled, or is the cause with which ctx ended.
+// Run executes the run in a document again, and returns when the new run and its child runs have ended. Differences are
+// part of the result and not an error. The error wraps ErrUnusable or ErrStalled, or is the cause with which ctx ended.
 func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, error) {
 	rec, err := newRecording(doc)
 	if err != nil {
@@ -68,7 +70,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 		opts.Stall = 2 * time.Second
 	}
 	s := newSession(ctx, rec, opts)
-	defer s.end(nil)
+	defer s.cancel(nil)
 	first, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -91,7 +93,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	watchCtx, stopWatch := context.WithCancel(s.ctx)
 	defer stopWatch()
 	if opts.Model == nil {
-		s.drivers.Go(func() { s.watch.run(watchCtx, opts.Stall, s.end) })
+		s.drivers.Go(func() { s.watch.run(watchCtx, opts.Stall, s.cancel) })
 	}
 	events, err := root.driveRun(s.ctx)
 	stopWatch()
@@ -102,7 +104,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	return &Result{Differences: s.differences(), Events: events}, nil
 }
 
-// newSession returns the session of a recording, without agents and runs. The caller must call s.end.
+// newSession returns the session for a recording, without agents and runs. Callers must call s.cancel.
 func newSession(ctx context.Context, rec *recording, opts Options) *session {
 	s := &session{
 		otherModel: opts.Model != nil,
@@ -112,13 +114,13 @@ func newSession(ctx context.Context, rec *recording, opts Options) *session {
 		attached:   make(chan struct{}),
 		watch:      newWatch(),
 	}
-	s.ctx, s.end = context.WithCancelCause(ctx)
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
 	return s
 }
 
-// newAgent returns an agent that executes the runs of a session with the settings of the recording. History, turns
-// and the time for input have no limit of their own: what the recorded run met is in the recording.
+// newAgent returns an agent that executes the session's runs with the recording's settings. It sets practically no
+// limits for history, turns and the time for input, because the recording has the effects of the limits that applied.
 func newAgent(s *session, options Options) (*agent.Agent, error) {
 	doc := s.root.doc
 	opts := agent.Options{
@@ -138,7 +140,7 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 		return nil, fmt.Errorf("its time zone: %w", err)
 	}
 	promptOptions := prompt.Options{Username: doc.Settings.Prompt.Username, Location: zone}
-	if doc.Run.Agent == "" { // otherwise a named agent has a prompt and a budget of its own
+	if doc.Run.Agent == "" { // otherwise the named agents have their own prompts and budgets
 		promptOptions.Template = doc.Settings.Prompt.Template
 		opts.Budget = agent.Budget(doc.Settings.Budget)
 	} else if opts.Agents, err = definitions(doc); err != nil {
@@ -150,7 +152,7 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 	return agent.New(opts)
 }
 
-// withChildren returns the document of a run, followed by those of its children and of their children.
+// withChildren returns doc followed by the documents of all its descendants.
 func withChildren(doc *export.Document) []*export.Document {
 	out := []*export.Document{doc}
 	for i := range doc.Children {
@@ -159,7 +161,7 @@ func withChildren(doc *export.Document) []*export.Document {
 	return out
 }
 
-// recordedProfiles returns the profiles of the models that a run and its children asked, by the id of the model.
+// recordedProfiles returns the profiles of the models that the run and its descendants asked, by model id.
 func recordedProfiles(root *export.Document) map[string]llm.Profile {
 	profiles := make(map[string]llm.Profile)
 	for _, doc := range withChildren(root) {
@@ -177,9 +179,9 @@ func recordedProfiles(root *export.Document) map[string]llm.Profile {
 	return profiles
 }
 
-// definitions returns the definitions of the agents that executed a run and its children, the run's own first. An
-// agent that could have been asked, but was not, is not in the document: it gets a definition with its id alone, so
-// that the tool for asking it exists.
+// definitions returns the definitions of the agents that executed the run and its descendants, the run's own first. The
+// document does not have an agent that could have been asked but was not. Such an agent gets a definition with only its
+// id, so that the tool for asking it exists.
 func definitions(root *export.Document) ([]definition.Agent, error) {
 	var out []definition.Agent
 	known := make(map[string]bool) // by the id of the agent
@@ -199,7 +201,7 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 		out = append(out, d)
 	}
 
-	for i := 0; i < len(out); i++ { // out grows in this loop
+	for i := 0; i < len(out); i++ { // not range, because out grows in this loop
 		for _, id := range out[i].Agents {
 			if !known[id] {
 				known[id] = true
@@ -210,8 +212,8 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 	return out, nil
 }
 
-// newRequest returns the request that starts a run again. The messages that the run began with are its history,
-// except the question: doc.Request has its text, so only the files are taken from its message.
+// newRequest returns the request that starts the run again. The messages that the run began with become the history,
+// except the last one if it is the question: its text is in doc.Request, so only its files are used.
 func newRequest(doc *export.Document) agent.Request {
 	r := &doc.Request
 	out := agent.Request{
@@ -226,7 +228,7 @@ func newRequest(doc *export.Document) agent.Request {
 	history := doc.Messages
 	if n := len(history); n > 0 && history[n-1].Role == string(llm.User) {
 		out.Media, history = media(history[n-1].Media), history[:n-1]
-	} else if n > 0 { // The run began with the results of the caller's own tools, and no question.
+	} else if n > 0 { // the run began with results of the client's own tools, and without a question
 		out.Question = ""
 	}
 	for _, m := range history {
@@ -239,7 +241,7 @@ func newRequest(doc *export.Document) agent.Request {
 	return out
 }
 
-// media converts the files of a document to those of package llm.
+// media converts a document's files to the type in package llm.
 func media(all []export.Media) (out []llm.Media) {
 	for _, m := range all {
 		out = append(out, llm.Media(m))

@@ -16,55 +16,55 @@ import (
 	"answerd/internal/event"
 )
 
-// session runs the run of one document again, with its children.
+// session executes the run in one document again, together with its child runs.
 type session struct {
-	otherModel bool // Options.Model is asked: events are not compared, and driveRun performs no actions
+	otherModel bool // Options.Model is set: events are not compared, and driveRun performs no actions
 	root       *recording
 	log        event.Log
-	ctx        context.Context // ends with Run
-	end        context.CancelCauseFunc
-	drivers    sync.WaitGroup               // the goroutines that observe runs or act on them
-	watch      *watch                       // ends all waits for the recorded order when no run appends events any more
-	newAgent   func() (*agent.Agent, error) // makes the agent that continues the runs after a takeover
+	ctx        context.Context // ends when Run returns, or earlier
+	cancel     context.CancelCauseFunc
+	drivers    sync.WaitGroup               // goroutines that observe runs or act on them
+	watch      *watch                       // ends all waits for the recorded order if no run appends events any more
+	newAgent   func() (*agent.Agent, error) // makes the first agent, and one after each takeover
 
-	mu       sync.Mutex           // protects what follows
+	mu       sync.Mutex           // protects the fields below
 	attached chan struct{}        // closed and replaced when a run is added to runs
-	agents   []*agent.Agent       // one for each process that executed the recorded run; the last one executes
-	runs     map[string]*runState // by the id of the new run
-	order    []*runState          // the same, as they were attached: a parent before its children
+	agents   []*agent.Agent       // one per process that executed the recorded run; the last one is active
+	runs     map[string]*runState // by the new run's id
+	order    []*runState          // the same in the order of attach, so that a parent precedes its children
 }
 
-// runState is the state of one new run: the first run of the session or a child.
+// runState is the state of one new run: the session's first run or a child run.
 type runState struct {
 	*session
-	rec *recording // of the run that this one repeats
-	id  string     // of the new run
+	rec *recording // the recording of the run that this one repeats
+	id  string     // the new run's id
 
 	parent     *runState  // nil for the first run
-	comparison comparison // used by driveRun alone; may be read when all goroutines of session.drivers have ended
-	actions    []action   // those that driveRun has not performed yet, in order; used by driveRun alone
+	comparison comparison // used only by driveRun until all goroutines in session.drivers have ended
+	actions    []action   // actions still to be performed, in order; used only by driveRun
 
-	// The session's mutex protects what follows.
-	turn       int                      // how many answers of the model the run has been given
-	refused    int                      // the number, from 1, of the last answer before which the conversation was refused; 0 if none
-	claimed    map[int64]bool           // the numbers of recorded events that an event of the new run repeats
-	interrupts map[string]string        // ids of questions in the new run, by those in the recording
-	recordedID map[string]string        // ids of questions in the recording, by those in the new run
-	sent       map[string]chan struct{} // by call id; closed when the call is sent
-	childOf    map[string]*runState     // the child runs so far, by the id of their call
-	repeated   map[string]int           // by call id: how many of the call's events were repeated before it was sent again
+	// The session's mutex protects the fields below.
+	turn       int                      // number of recorded answers that the run has been given
+	refused    int                      // 1 + number of the last turn in which nextTurn has refused the conversation; 0 if none
+	claimed    map[int64]bool           // numbers of the recorded events that claim has returned
+	interrupts map[string]string        // from a recorded question id to the new one
+	recordedID map[string]string        // from a new question id to the recorded one
+	sent       map[string]chan struct{} // by call id; the channel is closed when the call is sent
+	childOf    map[string]*runState     // child runs so far, by the id of the call that started them
+	repeated   map[string]int           // by call id: number of the call's events that were repeated before it was sent again
 }
 
-// action is something that came from outside of a run: an answer, a cancellation, a takeover, or time that passed.
+// action is an influence from outside of a run: an answer, a cancellation, a takeover, or time that passes.
 type action struct {
-	after int64 // performed when the run has at least this number of events
+	after int64 // do is called once the run has at least this number of events
 	do    func(ctx context.Context)
 }
 
-// attach returns the state of a run, and creates it when the run first needs one. With the state of a child run it
-// starts the goroutine that drives the child (driveRun); the caller does that for the first run. A child that the
-// recording does not have gets an empty recording, so that all of its events are differences. Goroutines that wait for
-// the run to be attached are woken by s.attached.
+// attach returns the state of a run, after creating it at the first call for that run. For a new child run, it starts
+// the goroutine that drives it (see driveRun). For the first run, that is up to Run. A child run that was not recorded
+// gets an empty recording, so that all its events are differences. attach wakes goroutines that wait for a child in
+// awaitChild.
 func (s *session) attach(executing record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *session) attach(executing record.Executing) *runState {
 	return state
 }
 
-// newRunState returns the state of a new run with that id, which repeats rec. parent is nil for the first run.
+// newRunState returns the state of the new run called id, which repeats rec. parent is nil for the first run.
 func (s *session) newRunState(id string, rec *recording, parent *runState) *runState {
 	return &runState{
 		session:    s,
@@ -108,7 +108,7 @@ func (s *session) newRunState(id string, rec *recording, parent *runState) *runS
 	}
 }
 
-// runOf returns the state of the run that ctx belongs to; nil if it belongs to none.
+// runOf returns the state of the run that ctx belongs to, or nil if ctx belongs to none.
 func (s *session) runOf(ctx context.Context) *runState {
 	e, ok := record.RunOf(ctx)
 	if !ok {
@@ -117,29 +117,29 @@ func (s *session) runOf(ctx context.Context) *runState {
 	return s.attach(e)
 }
 
-// byID returns the state of a run, or nil.
+// byID returns the state of the new run called id, or nil if it is not known.
 func (s *session) byID(id string) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.runs[id]
 }
 
-// currentAgent returns the agent that executes the runs.
+// currentAgent returns the agent that currently executes the runs.
 func (s *session) currentAgent() *agent.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.agents[len(s.agents)-1]
 }
 
-// close ends the runs that have not ended, and waits for all goroutines.
+// close ends all runs that have not ended, and waits for all goroutines.
 func (s *session) close() {
 	s.watch.giveUp()
 	s.drain()
-	s.end(nil) // runs of a durable agent are handed over, so that they never end in the log
+	s.cancel(nil) // needed because a durable agent hands its runs over, so that the log never has their end
 	s.drivers.Wait()
 }
 
-// drain stops all agents without time for their runs to end, and waits for them.
+// drain stops all agents at once, and waits for them.
 func (s *session) drain() {
 	s.mu.Lock()
 	agents := slices.Clone(s.agents)
@@ -149,14 +149,16 @@ func (s *session) drain() {
 	}
 }
 
-// drainNow stops an agent at once. Its runs are handed over if it is durable; otherwise they end with an error.
+// drainNow stops an agent without giving its runs time to end. If the agent is durable, it hands its runs over.
+// Otherwise they end with an error.
 func drainNow(a *agent.Agent) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	a.Drain(ended)
 }
 
-// differences returns the differences of all runs, those of a parent before those of its children.
+// differences returns the differences of all runs, a parent's before those of its children. It returns nil if another
+// model was asked.
 func (s *session) differences() (out []Difference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +171,8 @@ func (s *session) differences() (out []Difference) {
 	return out
 }
 
-// await waits until the run has at least n events. It also returns if that cannot be waited for any more: the run has
-// ended, ctx has ended, the log fails, or the recorded order was given up (watch.unordered).
+// await waits until the run has at least n events. It also returns when waiting is pointless: the run or ctx has ended,
+// the log fails, or the recorded order was given up (watch.unordered).
 func (r *runState) await(ctx context.Context, n int64) {
 	for n > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
 		run, err := r.log.Run(ctx, r.id)
@@ -182,17 +184,17 @@ func (r *runState) await(ctx context.Context, n int64) {
 			return
 		}
 		if len(page.Events) > 0 {
-			continue // the run has got events since it was read
+			continue // the run got events after r.log.Run
 		}
 		select {
-		case <-page.More: // not nil: the run had not ended, and there is no event after its last one
+		case <-page.More: // not nil, because the run has not ended and all its events were read
 		case <-r.watch.unordered:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// isClosed reports whether a channel that carries no values is closed.
+// isClosed reports whether c is closed. c must be a channel on which nothing is sent.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -202,9 +204,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// driveRun reads the events of the run to its end, compares them with the recording, and performs the actions. It
-// returns all events. An action is performed in this goroutine as soon as the events before it have been read, so it
-// must not wait for later events of the run. The error is that of the log, or the cause with which ctx ended.
+// driveRun reads the run's events until it ends, compares them with the recording, and performs the actions. It returns
+// all events. It performs an action in this goroutine as soon as it has read the events before it, so an action must
+// not wait for later events of the run. The error is that of the log, or the cause with which ctx ended.
 func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error) {
 	stuck := r.watch.stuck
 	for {
@@ -231,7 +233,7 @@ func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error)
 			stuck = nil
 			if r.parent == nil {
 				r.comparison.stall()
-				_ = r.currentAgent().Cancel(ctx, r.id) // an error shows as a run that does not end
+				_ = r.currentAgent().Cancel(ctx, r.id) // if it fails, the run does not end and watch reports ErrStalled
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -239,8 +241,7 @@ func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error)
 	}
 }
 
-// performActions performs the actions that are due when the run has a number of events, and removes them from
-// r.actions.
+// performActions performs the actions that are due once the run has eventCount events, and removes them from r.actions.
 func (r *runState) performActions(ctx context.Context, eventCount int64) {
 	for len(r.actions) > 0 && r.actions[0].after <= eventCount {
 		next := r.actions[0]
@@ -249,7 +250,7 @@ func (r *runState) performActions(ctx context.Context, eventCount int64) {
 	}
 }
 
-// compareEvent compares an event with the recording.
+// compareEvent compares a new event with the recording, unless another model was asked.
 func (r *runState) compareEvent(e event.Event) {
 	if r.otherModel {
 		return
@@ -260,7 +261,7 @@ func (r *runState) compareEvent(e event.Event) {
 	r.comparison.add(e, recordedID, r.withRecordedIDs)
 }
 
-// withRecordedIDs returns text with the ids of the recorded runs in place of the new ones.
+// withRecordedIDs replaces the ids of the session's runs in text by the recorded ids.
 func (r *runState) withRecordedIDs(text string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -270,12 +271,12 @@ func (r *runState) withRecordedIDs(text string) string {
 	return text
 }
 
-// timeForTools begins the failure of a call that ended because the run's time for tools was used up
+// timeForTools is the beginning of a call's error message if the run's time for tools was used up
 // (internal/agent/call.go).
 const timeForTools = "The run's time for tools is used up"
 
-// planActions sets r.actions from the recording. Only the time of a child run is planned: all other actions reached the
-// recorded child through its parent, and the new parent passes them on in the same way.
+// planActions sets r.actions from the recording. For a child run, it plans only the passing of time. All other actions
+// reached the recorded child through its parent, and the new parent passes them on in the same way.
 func (r *runState) planActions(isChild bool) {
 	if r.otherModel {
 		return
@@ -290,13 +291,13 @@ func (r *runState) planActions(isChild bool) {
 	slices.SortStableFunc(r.actions, func(a, b action) int { return int(a.after - b.after) })
 }
 
-// plan adds an action for when the run has the recorded events before the one with the number seq.
+// plan adds an action that is performed once the run has the events that were recorded before event seq.
 func (r *runState) plan(seq int64, do func(ctx context.Context)) {
 	r.actions = append(r.actions, action{max(seq-1, 1), do})
 }
 
-// planTime plans that the time of the run passes: before the event of the time limit, and before calls end because the
-// time for tools was used up.
+// planTime plans how the run's time passes: before the time limit's event, and before the end of each call for which
+// the time for tools was used up.
 func (r *runState) planTime() {
 	limit := r.rec.doc.Request.Budget.Seconds
 	for _, e := range r.rec.events {
@@ -315,8 +316,8 @@ func (r *runState) planTime() {
 	}
 }
 
-// planEnd plans the takeover, the cancellation or the end of the process that the event at index i shows. A run first
-// closes what is open, so the action belongs before the first of the closing events.
+// planEnd plans the takeover, the cancellation or the end of the process that the event at index i shows, if any. The
+// run then first closes everything that is open, so the action must come before the first of these closing events.
 func (r *runState) planEnd(i int) {
 	switch body := r.rec.events[i].Body.(type) {
 	case event.StepReset:
@@ -325,7 +326,7 @@ func (r *runState) planEnd(i int) {
 		first := r.rec.firstCancelled()
 		r.plan(first, func(ctx context.Context) {
 			r.awaitSent(ctx, first)
-			_ = r.currentAgent().Cancel(ctx, r.id) // an error shows as a stalled run
+			_ = r.currentAgent().Cancel(ctx, r.id) // if it fails, the run is reported as stalled
 		})
 	case event.RunError:
 		if isShutdown(body) {
@@ -334,8 +335,7 @@ func (r *runState) planEnd(i int) {
 	}
 }
 
-// planAnswer plans the answer of a person, or the end of the time for an answer, if e resolves a question because of
-// it.
+// planAnswer plans a person's answer, or the end of the time for an answer, if e resolves a question because of that.
 func (r *runState) planAnswer(e event.Event) {
 	_, resolved := replay.InterruptOf(e)
 	if resolved == "" {
@@ -350,8 +350,8 @@ func (r *runState) planAnswer(e event.Event) {
 	}
 }
 
-// answer adds the recorded answer of a person to the log, as input for the new question that repeats the question
-// recordedID. If the log refuses it, the run waits for the answer and is reported as stalled.
+// answer adds a person's recorded answer to the log, as input for the new question that repeats the question
+// recordedID. If the log rejects it, the run keeps waiting for the answer and is reported as stalled.
 func (r *runState) answer(ctx context.Context, recordedID string, data []byte) {
 	r.mu.Lock()
 	id := r.interrupts[recordedID]
@@ -359,7 +359,7 @@ func (r *runState) answer(ctx context.Context, recordedID string, data []byte) {
 	_ = r.log.AddInput(ctx, r.id, id, data)
 }
 
-// isExpired reports whether e closed a question because the time for an answer had passed.
+// isExpired reports whether e closed a question because the time for an answer was over.
 func isExpired(e event.Event) bool {
 	switch b := e.Body.(type) {
 	case event.ApprovalResolved:
@@ -370,23 +370,24 @@ func isExpired(e event.Event) bool {
 	return false
 }
 
-// isShutdown reports whether a run ended because its process did.
+// isShutdown reports whether a run ended because its process was shut down.
 func isShutdown(b event.RunError) bool { return b.Code == "server_shutdown" }
 
-// advance sets the clock of the run to a number of seconds, from which the event with the number seq follows.
+// advance sets the run's clock to the given number of seconds, which causes event seq. It first waits until the run has
+// sent the calls that were in flight then.
 func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 	r.awaitSent(ctx, seq)
 	r.currentAgent().AdvanceClock(r.id, time.Duration(seconds*float64(time.Second)))
 }
 
-// awaitSent waits until the new run has sent all calls that were in flight at the recorded event with the number seq.
-// It is used before the run is cancelled or its time is used up: from then on the agent would refuse to send them.
-// awaitSent gives up when the runs are idle, because the recording does not show every reason why a call was not sent.
+// awaitSent waits until the new run has sent all calls that were in flight at the recorded event seq. It is called
+// before the run is cancelled or its time is used up, because the agent would not send them afterwards. It stops
+// waiting when the runs are idle, because the recording does not show every reason why a call was not sent.
 func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	r.awaitChildren(ctx, seq)
-	before := r.rec.events[max(seq-2, 0)] // the event with the number seq is at index seq-1
+	before := r.rec.events[max(seq-2, 0)] // event seq is at index seq-1
 	if _, suspended := before.Body.(event.Suspended); suspended {
-		return // The recorded run was suspended: every call waited for a person or for an earlier call.
+		return // the recorded run was suspended, so every call was waiting for a person or for an earlier call
 	}
 	idle := r.watch.idleSignal()
 	for id, c := range r.rec.calls {
@@ -404,9 +405,8 @@ func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	}
 }
 
-// awaitChildren delays the cancellation of the run until its children have got as far as the recorded ones had. It
-// waits only for children whose call was in flight at the event with the number seq and which the recording shows as
-// cancelled.
+// awaitChildren waits until the run's children have got as far as the recorded ones before the run is cancelled. It
+// considers only children whose call was in flight at event seq and that were cancelled in the recording.
 func (r *runState) awaitChildren(ctx context.Context, seq int64) {
 	for id, rec := range r.rec.children {
 		if c := r.rec.calls[id]; c == nil || !r.rec.inFlight(c, seq) {
@@ -425,8 +425,8 @@ func (r *runState) awaitChildren(ctx context.Context, seq int64) {
 	}
 }
 
-// awaitChild waits until a call has started its child run, and returns the state of the child. It returns nil if ctx
-// ends or the recorded order is given up before.
+// awaitChild waits until a call has started its child run, and returns the child's state. It returns nil if ctx ends or
+// the recorded order is given up first.
 func (r *runState) awaitChild(ctx context.Context, callID string) *runState {
 	for {
 		r.mu.Lock()
@@ -445,7 +445,7 @@ func (r *runState) awaitChild(ctx context.Context, callID string) *runState {
 	}
 }
 
-// sentSignal returns the channel that tools.Call closes when the call is sent.
+// sentSignal returns a channel that tools.Call closes when the call is sent.
 func (r *runState) sentSignal(callID string) chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -455,23 +455,24 @@ func (r *runState) sentSignal(callID string) chan struct{} {
 	return r.sent[callID]
 }
 
-// takeOver lets a new agent continue the runs, as another process did in the recording. The current agent hands its
-// runs over through the log, because newAgent makes durable agents if the recording has a takeover. Whether the
-// recorded process was stopped or had died makes no difference to the events.
+// takeOver stops the current agent and lets a new one continue the runs, as another process did in the recording. The
+// current agent hands its runs over through the log, because newAgent makes durable agents if the recording has a
+// takeover. It does not matter whether the recorded process was stopped or had crashed, because the events are the
+// same.
 func (r *runState) takeOver() {
 	drainNow(r.currentAgent())
 	r.unclaim(context.Background())
 	next, err := r.newAgent()
 	if err != nil {
-		return // Without an agent the run does not continue, and is reported as stalled.
+		return // without an agent, the run does not continue and is reported as stalled
 	}
 	r.mu.Lock()
 	r.agents = append(r.agents, next)
 	r.mu.Unlock()
 }
 
-// unclaim allows claim to return those recorded events again whose repetition the stopped agent had claimed but not
-// appended: the next agent will append them.
+// unclaim releases the recorded events that the stopped agent had claimed but whose repetition it had not appended, so
+// that the next agent can claim and append them.
 func (s *session) unclaim(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -485,7 +486,7 @@ func (s *session) unclaim(ctx context.Context) {
 	}
 }
 
-// position returns how many events the run has, or 0 if the log cannot be read.
+// position returns the number of events that the run has, or 0 if the log cannot be read.
 func (r *runState) position(ctx context.Context) int64 {
 	run, err := r.log.Run(ctx, r.id)
 	if err != nil {

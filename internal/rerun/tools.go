@@ -16,10 +16,10 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// tools implements agent.Tools with the recorded tools, results and errors. It never connects to a server.
+// tools implements agent.Tools with the recorded tools, results and errors. It never connects to an MCP server.
 type tools struct{ session *session }
 
-// ToolsFor implements agent.Tools.
+// ToolsFor implements agent.Tools. It returns the recorded tools of the run that ctx belongs to, or of the first run.
 func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
 	rec := t.session.root
 	if r := t.session.runOf(ctx); r != nil {
@@ -34,7 +34,7 @@ func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
 	return out
 }
 
-// restore returns a tool of the catalog for a recorded definition.
+// restore converts a recorded tool definition to a catalog.Tool.
 func (t *tools) restore(d export.Tool) catalog.Tool {
 	c := catalog.Tool{
 		Name:          d.Name,
@@ -70,7 +70,7 @@ func (t *tools) Tool(name string) (catalog.Tool, bool) {
 // NameOf implements agent.Tools.
 func (t *tools) NameOf(_, name string) string { return name }
 
-// CheckArgs implements agent.Tools. It checks against the recorded definition.
+// CheckArgs implements agent.Tools. It checks args against the recorded definition.
 func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, error) {
 	tool, ok := t.Tool(name)
 	if !ok {
@@ -83,8 +83,8 @@ func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, e
 	return coerced, nil
 }
 
-// Call implements agent.Tools with the recorded outcome of the call. With another model it takes the outcome of any
-// recorded call with the same tool and arguments. A call that the recording does not have is an error.
+// Call implements agent.Tools. It returns the call's recorded outcome. With another model, it returns the outcome of
+// any recorded call with the same tool and arguments. If the call was not recorded, it returns an error.
 func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
 	state := t.session.byID(call.RunID)
 	if state == nil {
@@ -102,15 +102,15 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 		return nil, newCallError(call, mcp.Execution, noResult)
 	}
 	if sent := state.sentSignal(call.CallID); !isClosed(sent) {
-		close(sent) // a call is sent by one goroutine
+		close(sent) // not closed twice, because one goroutine sends the call
 	}
 	return state.repeat(ctx, call, recordedCall)
 }
 
-// repeat does what the server did during a recorded call, each at its recorded position: it reports progress, logs,
-// asks questions and withdraws them. It returns the recorded outcome. A call that has no recorded end lasts until ctx
-// ends. If the server asked by its result (inputRequired), repeat returns that result; when the client sends the call
-// again, repeat continues with the events after these questions.
+// repeat does what the MCP server did during a recorded call, each action at its recorded position: it reports
+// progress, logs, asks questions and withdraws them. It returns the recorded outcome. If the call has no recorded end,
+// repeat blocks until ctx ends. If the server asked questions with its result (see inputRequired), repeat returns such
+// a result. When the client then sends the call again, repeat continues with the events after these questions.
 func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recordedCall) (*content.Result, error) {
 	questions := openQuestions{withdraw: make(map[string]context.CancelFunc)}
 	defer questions.close()
@@ -120,7 +120,7 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 	r.mu.Unlock()
 	for i, e := range recorded.events[begin:] {
 		if isApproval(e) {
-			continue // the agent asked, and not the server
+			continue // the agent asked this, not the server
 		}
 		r.await(ctx, e.Seq-1)
 		switch body := e.Body.(type) {
@@ -134,7 +134,7 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 			}
 		case event.Elicitation:
 			if ctx.Err() != nil {
-				break // out of the switch: the call asks nothing, but its outcome still follows
+				break // out of the switch: the question is skipped, but the outcome still follows
 			}
 			if required, n := inputRequired(recorded.events[begin+i:]); required != nil {
 				r.mu.Lock()
@@ -147,7 +147,7 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 			byPerson := r.rec.inputs[body.InterruptID] != nil
 			byEndOfRun := e.Seq >= r.rec.firstClosingEvent(len(r.rec.events)-1)
 			if stop := questions.withdraw[body.InterruptID]; stop != nil && !byPerson && !byEndOfRun {
-				stop() // The server withdrew the question.
+				stop() // the server withdrew the question
 			}
 		default:
 			return r.rec.outcome(ctx, call, e)
@@ -166,14 +166,14 @@ func isApproval(e event.Event) bool {
 	return false
 }
 
-// openQuestions are the questions that a server asks while one of its calls is in flight.
+// openQuestions has the questions that an MCP server asks while its call is in flight.
 type openQuestions struct {
-	goroutines sync.WaitGroup                // one for each question
-	withdraw   map[string]context.CancelFunc // by the recorded id of the question
+	goroutines sync.WaitGroup                // one goroutine per question
+	withdraw   map[string]context.CancelFunc // by recorded question id
 }
 
-// ask asks a recorded question again, in a goroutine. It drops the answer, because the recorded outcome of the call does
-// not depend on it.
+// ask asks a recorded question again, in a new goroutine. It ignores the answer, because the call's recorded outcome
+// does not depend on it.
 func (q *openQuestions) ask(ctx context.Context, call mcp.Call, recorded event.Elicitation) {
 	ctx, q.withdraw[recorded.InterruptID] = context.WithCancel(ctx)
 	q.goroutines.Go(func() {
@@ -181,7 +181,7 @@ func (q *openQuestions) ask(ctx context.Context, call mcp.Call, recorded event.E
 	})
 }
 
-// close withdraws all questions, and waits for the goroutines.
+// close withdraws all questions and waits for their goroutines.
 func (q *openQuestions) close() {
 	for _, withdraw := range q.withdraw {
 		withdraw()
@@ -189,9 +189,10 @@ func (q *openQuestions) close() {
 	q.goroutines.Wait()
 }
 
-// inputRequired returns the result with which a server of MCP 2026-07-28 asks questions (input_required), made from
-// the first n events of a call. The client then sends the call again with the answers. inputRequired returns nil if the
-// server asked the first question in another way: by a request of its own while the call was in flight.
+// inputRequired returns the result of type input_required with which a server of MCP 2026-07-28 asks questions. It is
+// made from the first n of the given events of a call. The client answers by sending the call again. inputRequired
+// returns nil and 0 if the server asked the first question in another way, with a request of its own while the call was
+// in flight.
 func inputRequired(events []event.Event) (required *content.InputRequired, n int) {
 	required = &content.InputRequired{Requests: make(map[string]content.InputRequest)}
 	for _, e := range events {
@@ -203,7 +204,7 @@ func inputRequired(events []event.Event) (required *content.InputRequired, n int
 		if err != nil {
 			return nil, 0
 		}
-		key := fmt.Sprintf("%03d", n) // the agent asks in the order of the keys
+		key := fmt.Sprintf("%03d", n) // keys in this order, because the agent asks in the order of the keys
 		required.Requests[key] = content.InputRequest{Method: "elicitation/create", Params: params}
 		n++
 	}
@@ -213,7 +214,7 @@ func inputRequired(events []event.Event) (required *content.InputRequired, n int
 	return required, n
 }
 
-// elicitParams are the parameters of elicitation/create (MCP).
+// elicitParams has the parameters of elicitation/create (MCP).
 type elicitParams struct {
 	Mode            string          `json:"mode,omitempty"`
 	Message         string          `json:"message"`
@@ -224,7 +225,7 @@ type elicitParams struct {
 // Repeatable implements agent.Tools.
 func (t *tools) Repeatable(string) bool { return true }
 
-// Servers implements agent.Tools: it returns the servers that the recording of the first run names.
+// Servers implements agent.Tools. It returns all servers that occur in the first run's document.
 func (t *tools) Servers() []mcp.ServerStatus {
 	names := slices.Clone(t.session.root.doc.Request.Servers)
 	for _, d := range t.session.root.doc.Tools {
@@ -241,8 +242,9 @@ func (t *tools) Servers() []mcp.ServerStatus {
 	return out
 }
 
-// Unavailable implements agent.Tools. The servers that were still unavailable after a wait are in the final answer, if
-// the recorded run has one. Those at the beginning are in the first event.
+// Unavailable implements agent.Tools. If waited is true and the recorded run has a final answer, it returns the servers
+// that were still unavailable then. Otherwise it returns those in the first event, which were unavailable at the
+// beginning.
 func (t *tools) Unavailable(waited bool) []string {
 	rec := t.session.root
 	if end, ok := rec.terminalEvent().(event.FinalAnswer); ok && waited {
@@ -252,7 +254,7 @@ func (t *tools) Unavailable(waited bool) []string {
 	return slices.Clone(start.UnavailableServers)
 }
 
-// InstructionsFor implements agent.Tools. The instructions of servers concern the model alone.
+// InstructionsFor implements agent.Tools. It returns nil, because servers' instructions are only for the model.
 func (t *tools) InstructionsFor(context.Context, auth.Identity, func(string) bool) []mcp.Instructions {
 	return nil
 }
@@ -262,7 +264,8 @@ func (t *tools) Prompts(context.Context, auth.Identity, string) ([]mcp.Prompt, e
 	return nil, mcp.ErrBadPrompt
 }
 
-// Prompt implements agent.Tools. The messages of a prompt are among those that the run began with.
+// Prompt implements agent.Tools. It is not needed, because the messages that the run began with include those of a
+// prompt.
 func (t *tools) Prompt(context.Context, auth.Identity, string, string, map[string]string) ([]mcp.PromptMessage, error) {
 	return nil, mcp.ErrBadPrompt
 }

@@ -7,31 +7,31 @@ import (
 	"answerd/internal/llm"
 )
 
-// turnReader fills the turns, the calls and the questions about limits of a recording from its events.
+// turnReader fills a recording's turns, calls and questions about limits from its events.
 type turnReader struct {
 	*recording
 	turn      *turn             // the turn whose answer is being read; nil between steps
 	index     map[string]int    // llm.ToolCall.Index of the calls of this turn, by call id
-	text      map[string]string // the arguments of calls as the model wrote them, by call id
-	limitSeen int64             // the number of the time limit's event, if it came during this turn; else 0
+	text      map[string]string // arguments of calls as the model wrote them, by call id
+	limitSeen int64             // number of the time limit's event, if it came during this turn; otherwise 0
 }
 
-// addPart adds a part to the turn. Outside of a turn there is no answer, and the part is ignored.
+// addPart adds a part to the current turn. Between turns it does nothing, because no answer is being read.
 func (r *turnReader) addPart(p llm.Part) {
 	if r.turn != nil {
 		r.turn.parts = append(r.turn.parts, timedPart{p, r.limitSeen})
 	}
 }
 
-// beginTurn begins a turn. The indexes of calls begin at 0 again, as in every answer of a model.
+// beginTurn begins a new turn. The indexes of calls start at 0 again, as in every answer of a model.
 func (r *turnReader) beginTurn() {
 	r.turn, r.limitSeen = &turn{}, 0
 	clear(r.index)
 	r.turns = append(r.turns, r.turn)
 }
 
-// read adds the next event of the recording to the turn or the call that it belongs to. It ignores events of neither:
-// planActions finds those that must be repeated.
+// read adds the next event of the recording to the turn or the call that it belongs to. It ignores all other events.
+// planActions finds those among them that have to be repeated.
 func (r *turnReader) read(e event.Event) {
 	switch body := e.Body.(type) {
 	case event.StepStart:
@@ -60,8 +60,8 @@ func (r *turnReader) read(e event.Event) {
 		case body.Limit == timeLimit:
 			r.limitSeen = e.Seq
 		case body.Limit == contextLimit && r.turn != nil:
-			// Before a step the agent shortens the conversation by itself. During a step it does so because the
-			// endpoint refused it.
+			// Before a step, the agent shortens the conversation by itself. During a step, it does so only because the
+			// endpoint refused the conversation.
 			r.turn.refused = true
 		}
 	case event.BudgetRequired, event.BudgetResolved:
@@ -73,14 +73,14 @@ func (r *turnReader) read(e event.Event) {
 	}
 }
 
-// readCall adds a call from its tool_call event, which has the number seq. An event without arguments is not part of
+// readCall adds a call from its tool_call event, whose number is seq. If the event has no arguments, it is not part of
 // the model's answer: the answer was cut off, and the event closes the call.
 func (r *turnReader) readCall(b event.ToolCall, seq int64) {
 	args := b.ArgsText
 	if b.Args != nil {
 		args = string(b.Args)
 	} else if written := r.text[b.CallID]; strings.HasPrefix(written, args) {
-		args = written // ArgsText has only the beginning of very long arguments
+		args = written // ArgsText may have only the beginning of very long arguments
 	}
 	if b.Args != nil || b.ArgsText != "" {
 		r.addPart(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: args})

@@ -8,43 +8,44 @@ import (
 	"time"
 )
 
-// watch notices when the runs of a session append no events any more. A run that differs from the recorded one may
-// wait for an event that will never come.
+// watch notices when a session's runs append no events any more. That can happen because a run that differs from the
+// recorded one may wait for an event that never comes.
 type watch struct {
-	events    atomic.Int64  // how many events all runs have appended so far
-	unordered chan struct{} // closed when the recorded order is given up: await and its like return at once from then on
-	giveUp    func()        // closes unordered; may be called several times
-	stuck     chan struct{} // closed when the runs append nothing although the recorded order was given up
+	events    atomic.Int64  // number of events that all runs have appended so far
+	unordered chan struct{} // closed when the recorded order is given up; await and similar methods then return at once
+	giveUp    func()        // closes unordered; may be called more than once
+	stuck     chan struct{} // closed when the runs append nothing even without the recorded order
 
 	mu   sync.Mutex    // protects the field below
 	idle chan struct{} // closed and replaced when no event has come for a quarter of the time stall
 }
 
+// newWatch returns a watch that does not watch yet. See run.
 func newWatch() *watch {
 	w := &watch{unordered: make(chan struct{}), stuck: make(chan struct{}), idle: make(chan struct{})}
 	w.giveUp = sync.OnceFunc(func() { close(w.unordered) })
 	return w
 }
 
-// idleSignal returns a channel that is closed when no event has come for a quarter of the time stall (see run).
+// idleSignal returns a channel that is closed when no event has come for a quarter of the stall time (see run).
 func (w *watch) idleSignal() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.idle
 }
 
-// ticks is how many intervals the time stall has. Intervals are counted, and not the time, so that a pause of the
-// whole machine, during which no run can append anything, counts as one interval.
+// ticks is the number of intervals in the stall time. The watch counts intervals rather than time, so that a pause of
+// the whole machine, during which no run can append anything, counts as one interval.
 const ticks = 20
 
-// run watches until ctx ends. After the time stall without an event it gives up the recorded order, after another
-// stall it closes stuck, on which driveRun cancels the first run, and after a third it calls end with ErrStalled.
+// run watches until ctx ends. After the time stall without an event, it gives up the recorded order. After the same
+// time again, it closes stuck, and driveRun cancels the first run. After the third time, it calls end with ErrStalled.
 func (w *watch) run(ctx context.Context, stall time.Duration, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(stall / ticks)
 	defer ticker.Stop()
-	seen := int64(0)   // how many events the runs had at the last tick
-	quietTicks := 0    // how many ticks have come without an event
-	steps := []func(){ // one after each time stall
+	seen := int64(0)   // number of events at the last tick
+	quietTicks := 0    // number of ticks since the last event or step
+	steps := []func(){ // one step after each stall time
 		w.giveUp,
 		func() { close(w.stuck) },
 		func() { end(ErrStalled) },
@@ -73,5 +74,5 @@ func (w *watch) run(ctx context.Context, stall time.Duration, end context.Cancel
 	}
 }
 
-// ErrStalled means that a run did nothing any more, and did not end when it was cancelled.
+// ErrStalled means that a run appended no more events, and did not end when it was cancelled.
 var ErrStalled = errors.New("the run does not go on, and does not end")

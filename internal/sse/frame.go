@@ -10,8 +10,8 @@
 //		}
 //	}
 //
-// Writing appends to a byte slice and never fails. Reading bounds the size of each event. The package depends neither
-// on HTTP nor on the meaning of the data. A Reader may be used by one goroutine.
+// Writing appends to a byte slice and never fails. Reading limits the size of each event. The package depends neither
+// on HTTP nor on the meaning of the data. A Reader may be used by one goroutine at a time.
 package sse
 
 import (
@@ -19,22 +19,22 @@ import (
 	"unicode/utf8"
 )
 
-// Frame is one event of a stream. An empty ID or Event means that the event lacks the field.
+// Frame is one event of a stream. If ID or Event is "", the event does not have that field.
 type Frame struct {
 	ID    string
 	Event string
 	Data  []byte
 }
 
-// AppendTo appends the frame, with its closing blank line, to buf and returns the longer slice.
+// AppendTo appends the frame, including its closing blank line, to buf and returns the extended slice.
 //
-// It drops CR, LF, NUL and invalid UTF-8 from ID and Event: after a line break, a reader would take the
-// rest for another field. A field that becomes empty is left out.
+// It drops CR, LF, NUL and invalid UTF-8 from ID and Event, because a reader would take the text after a line break for
+// another field. A field that becomes empty is left out.
 //
-// Each line of Data becomes one data field. CR, LF and CRLF all count as line breaks, and a reader
-// gets LF for each. There is always at least one data field, because a browser ignores an
-// event without data, and its id. Lines end in LF only, because some clients look for "\n\n" and would not
-// find the end of an event in "\r\n\r\n".
+// Each line of Data becomes one data field. CR, LF and CRLF all count as line breaks, and a reader gets LF for each of
+// them. There is always at least one data field, because a browser ignores an event without data, and with it the
+// event's id. Lines end in LF only, because some clients look for "\n\n" and would not find the end of an event in
+// "\r\n\r\n".
 func (f Frame) AppendTo(buf []byte) []byte {
 	buf = appendField(buf, "id: ", f.ID)
 	buf = appendField(buf, "event: ", f.Event)
@@ -49,7 +49,7 @@ func (f Frame) AppendTo(buf []byte) []byte {
 	return append(buf, '\n')
 }
 
-// AppendComment appends text as one comment line, which readers ignore, to buf and returns the longer slice. The
+// AppendComment appends text as a comment line, which readers ignore, to buf and returns the extended slice. The
 // comment ends in exactly one LF, because some clients take a blank line after a comment for an empty event.
 // AppendComment drops CR, LF, NUL and invalid UTF-8 from text.
 func AppendComment(buf []byte, text string) []byte {
@@ -58,7 +58,8 @@ func AppendComment(buf []byte, text string) []byte {
 	return append(buf, '\n')
 }
 
-// cutLine returns data up to its first line break, the data after the line break, and whether there was one.
+// cutLine splits data at its first line break. It returns the data before and after the line break. more is false, and
+// line is all of data, if there is no line break.
 func cutLine(data []byte) (line, rest []byte, more bool) {
 	i := lineEnd(data, 0)
 	if i < 0 {
@@ -71,9 +72,9 @@ func cutLine(data []byte) (line, rest []byte, more bool) {
 	return data[:i], rest, true
 }
 
-// lineEnd returns the offset of the first CR or LF in b that is not before the offset from, or -1. It searches in
-// steps of 512 bytes. Otherwise, in a text with many short lines that end in LF, it would search the whole rest of the
-// text for a CR at each line, which takes quadratic time.
+// lineEnd returns the offset of the first CR or LF in b at or after the offset from, or -1 if there is none. It
+// searches in steps of 512 bytes. If it searched all of b for a CR each time, a text with many short lines that end in
+// LF would take quadratic time.
 func lineEnd(b []byte, from int) int {
 	const step = 512
 	for ; from < len(b); from += step {
@@ -92,7 +93,7 @@ func lineEnd(b []byte, from int) int {
 	return -1
 }
 
-// appendField appends the line of one field. It appends nothing if value has no byte that appendClean would append.
+// appendField appends a field's line to buf. It appends nothing if appendClean leaves nothing of value.
 func appendField(buf []byte, name, value string) []byte {
 	if value == "" {
 		return buf
@@ -107,7 +108,7 @@ func appendField(buf []byte, name, value string) []byte {
 	return append(buf, '\n')
 }
 
-// appendClean appends s without CR, LF, NUL and invalid UTF-8.
+// appendClean appends s without CR, LF, NUL and invalid UTF-8 to buf.
 func appendClean(buf []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])

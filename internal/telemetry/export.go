@@ -13,27 +13,27 @@ import (
 	"answerd/internal/help"
 )
 
-// outage logs when exports begin to fail and when they succeed again, but not each failed export.
+// outage logs when exports begin to fail and when they succeed again, rather than each failed export.
 type outage struct {
-	logger       *slog.Logger
-	begins, ends string    // the messages of the log
-	help         help.Page // for the line about the beginning
-	failing      bool      // the last export failed
+	logger                   *slog.Logger
+	beginMessage, endMessage string
+	helpPage                 help.Page // logged with beginMessage
+	failing                  bool      // the last export failed
 }
 
-// record records the result of an export, which is nil after a success, and logs if an outage begins or ends.
+// record records the result of an export, and logs if an outage begins or ends. err is nil if the export succeeded.
 func (o *outage) record(err error) {
 	switch {
 	case err != nil && !o.failing:
-		o.logger.Warn(o.begins, "error", withoutResponse(err), o.help.Attr())
+		o.logger.Warn(o.beginMessage, "error", withoutResponse(err), o.helpPage.Attr())
 	case err == nil && o.failing:
-		o.logger.Info(o.ends)
+		o.logger.Info(o.endMessage)
 	}
 	o.failing = err != nil
 }
 
-// exportRecovered calls the exporter and returns a panic as an error. On the SDK's goroutine, a
-// panic would end the process and all its runs.
+// exportRecovered calls export and converts a panic to an error. Without that, a panic on the SDK's goroutine would end
+// the process with all its runs.
 func exportRecovered(export func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -43,8 +43,8 @@ func exportRecovered(export func() error) (err error) {
 	return export()
 }
 
-// withoutResponse returns the text of an exporter's error without the collector's response, because text of another
-// service must not get into the log. The response follows one of two phrases.
+// withoutResponse returns the text of an exporter's error without the collector's response, because text from another
+// service must not get into the log. The exporter puts one of two phrases before the response.
 func withoutResponse(err error) string {
 	text := err.Error()
 	for _, mark := range []string{"body: ", "partial success: "} {
@@ -53,16 +53,16 @@ func withoutResponse(err error) string {
 	return strings.TrimRight(text, " (:")
 }
 
-// flush calls shutdown, the method Shutdown of a provider, which exports what waits and returns when the provider's
-// goroutine has ended. If ctx ends first, flush calls cancelExport, so that shutdown returns early, and returns an
-// error with the cause of ctx. shutdown gets a context without a deadline, because it would otherwise return at the
-// deadline although its goroutine is still exporting. what names the signal in errors.
+// flush calls shutdown, a provider's method Shutdown, which exports everything that is waiting and returns when the
+// provider's goroutine has ended. If ctx ends first, flush calls cancelExport, so that shutdown returns early, and
+// returns an error with the cause of ctx. shutdown gets a context without a deadline. With a deadline, it would return
+// then even if its goroutine were still exporting. what is the signal's name for errors, such as "traces".
 func flush(
 	ctx context.Context, what string, shutdown func(context.Context) error, cancelExport context.CancelFunc,
 ) error {
 	stop := context.AfterFunc(ctx, cancelExport)
 	err := shutdown(context.WithoutCancel(ctx))
-	if !stop() { // ctx has ended, and the export was cancelled.
+	if !stop() { // ctx has ended, so the export was cancelled
 		return fmt.Errorf("flushing %s: %w", what, context.Cause(ctx))
 	}
 	cancelExport()
@@ -72,18 +72,19 @@ func flush(
 	return nil
 }
 
-// errRedirected stops an export that the collector redirects.
+// errRedirected stops an export if the collector answers with a redirect.
 var errRedirected = errors.New("the collector redirected; redirects are not followed")
 
-// OCIHeaders returns the headers that OCI Application Performance Monitoring requires in
-// every export: the data key (private or public) of the APM domain.
+// OCIHeaders returns the headers that OCI Application Performance Monitoring requires with every export. dataKey is the
+// APM domain's private or public data key.
 func OCIHeaders(dataKey string) map[string]string {
 	return map[string]string{"authorization": "dataKey " + dataKey}
 }
 
-// checkEndpoint returns an error for an endpoint that is empty, that the exporter would silently change, or that
-// would receive headers, which are credentials, over plain HTTP. Its errors never contain the URL, which may have a
-// password. They begin with enabled, which says why the endpoint is needed. signal is traces, metrics or logs.
+// checkEndpoint returns an error if endpoint is empty, if the exporter would silently change it, or if headers, which
+// are credentials, would be sent to it over plain HTTP. The error never contains the URL, which may have a password.
+// enabled begins the error for an empty endpoint, and says why an endpoint is needed. signal is "traces", "metrics" or
+// "logs".
 func checkEndpoint(enabled, signal, endpoint string, headers map[string]string) error {
 	settings := "OTEL_EXPORTER_OTLP_" + strings.ToUpper(signal) + "_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT"
 	if signal == "traces" {
@@ -102,7 +103,7 @@ func checkEndpoint(enabled, signal, endpoint string, headers map[string]string) 
 	case u.Hostname() == "":
 		return invalid("names no host")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		// The exporter uses only scheme, host and path.
+		// The exporter would ignore these parts.
 		return invalid("must have no user, query or fragment; credentials go into headers")
 	case u.Scheme == "http" && len(headers) > 0 && !isLoopback(u.Hostname()):
 		return invalid("must be https, because credentials are sent to it")
@@ -119,12 +120,12 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// proxyUnlessRedirected returns the proxy for a request of the exporter, or errRedirected for the request that follows
-// a redirect, because another host must not receive the credentials. net/http sets Response only on requests that a
-// redirect caused, and calls this function before it connects.
+// proxyUnlessRedirected returns the proxy for a request of the exporter. If the request follows a redirect, it returns
+// errRedirected instead, because another host must not get the credentials. net/http calls it before it connects, and
+// sets Request.Response only on requests that follow a redirect.
 //
-// The exporter has no other option by which redirects can be refused and OTEL_EXPORTER_OTLP_* timeouts and TLS files
-// still apply: it would ignore these settings with an http.Client of ours.
+// The exporter has no other option to refuse redirects. It would accept an http.Client, but then ignore the timeouts
+// and TLS files in OTEL_EXPORTER_OTLP_*.
 func proxyUnlessRedirected(r *http.Request) (*url.URL, error) {
 	if r.Response != nil {
 		return nil, errRedirected

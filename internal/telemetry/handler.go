@@ -13,23 +13,23 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Handler returns a handler that gives each request a trace and passes it to next. The trace is that of the caller's
-// header traceparent (W3C Trace Context), or else a new one; TraceID returns its id from the request's context. With
-// tracing on, the request also gets a server span named after its method and route. Requests to /healthz, /readyz and
-// /metrics get no trace, because there would be more of them than of all other requests.
+// Handler returns a handler that gives each request a trace and calls next. The trace is the one in the request's
+// header traceparent (W3C Trace Context), or else a new one. TraceID returns its id from the request's context. With
+// tracing on, the request also gets a server span, named after its method and route. Requests to /healthz, /readyz and
+// /metrics get no trace, because they would outnumber all others.
 //
-// route returns the pattern of a request ("/runs/{run_id}"), or "" if no route matches; Handler calls it
-// before next. If route is nil, the pattern is the one that http.ServeMux sets. The raw path is never used
-// as a name, because callers could create any number of names.
+// route returns a request's pattern, such as "/runs/{run_id}", or "" if no route matches. Handler calls it before next.
+// If route is nil, the pattern is the one that http.ServeMux sets. The raw path is never used as a name, because
+// clients could create any number of names.
 func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string) http.Handler {
 	propagators := otelhttp.WithPropagators(propagator)
 	if !t.tracing {
 		propagators = otelhttp.WithPropagators(newTracePropagator{propagator})
 	}
 	traced := otelhttp.NewHandler(next, "",
-		t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isNotProbe))
+		t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isTraced))
 	if !t.tracing || route == nil {
-		return traced // Only spans need the route.
+		return traced // only spans need the route
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// otelhttp reads the span's name and http.route from Pattern, which http.ServeMux would set.
@@ -38,17 +38,17 @@ func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string)
 	})
 }
 
-// tracerProvider returns the option that makes otelhttp use t.tracers instead of the global tracer provider.
+// tracerProvider returns an option that makes otelhttp use t.tracers instead of the global tracer provider.
 func (t *Telemetry) tracerProvider() otelhttp.Option { return otelhttp.WithTracerProvider(t.tracers) }
 
-// withoutMetrics returns the option that switches off otelhttp's metrics. They have the Host
-// header as a label, whose values the caller chooses.
+// withoutMetrics returns an option that disables otelhttp's metrics. They have a label with the Host header, whose
+// value the client chooses.
 func withoutMetrics() otelhttp.Option {
 	return otelhttp.WithMeterProvider(metricnoop.NewMeterProvider())
 }
 
-// isNotProbe reports whether a request gets a trace. otelhttp uses it as a filter.
-func isNotProbe(r *http.Request) bool {
+// isTraced reports whether a request gets a trace. otelhttp calls it as a filter.
+func isTraced(r *http.Request) bool {
 	switch r.URL.Path {
 	case "/healthz", "/readyz", "/metrics":
 		return false
@@ -57,8 +57,8 @@ func isNotProbe(r *http.Request) bool {
 }
 
 // traceContext is OpenTelemetry's propagator with a correction for repeated headers, of which OpenTelemetry reads only
-// the first. Several tracestate headers are parts of one list (W3C Trace Context section 3.3.1). With several
-// traceparent headers, the request has no valid trace, because the header has one value.
+// the first. Several tracestate headers form one list (W3C Trace Context section 3.3.1). The header traceparent may
+// occur only once, so a request with several of them has no valid trace.
 type traceContext struct{ propagation.TraceContext }
 
 // Extract implements propagation.TextMapPropagator.
@@ -74,9 +74,8 @@ func (p traceContext) Extract(ctx context.Context, carrier propagation.TextMapCa
 	return p.TraceContext.Extract(ctx, carrier)
 }
 
-// newTracePropagator starts a new trace for a request without one, because disabled tracers create
-// no ids. The trace is marked as not sampled, so that the servers that answerd calls do not record
-// it.
+// newTracePropagator starts a new trace for a request that has none, because disabled tracers create no ids. The trace
+// is marked as not sampled, so that the MCP servers that answerd calls do not record it.
 type newTracePropagator struct{ propagation.TextMapPropagator }
 
 // Extract implements propagation.TextMapPropagator.
@@ -88,9 +87,9 @@ func (p newTracePropagator) Extract(ctx context.Context, carrier propagation.Tex
 	return ctx
 }
 
-// randomSpanContext returns random ids, as the SDK creates them, without the flag sampled. They need not be
-// unpredictable, so it uses math/rand. If an id is all zeros, which is invalid (W3C Trace Context, section 3.2.2.3), it
-// tries again.
+// randomSpanContext returns a span context with random ids, like those of the SDK, that is not sampled. The ids need
+// not be unpredictable, so it uses math/rand. It tries again if an id is all zeros, which is invalid (W3C Trace
+// Context, section 3.2.2.3).
 func randomSpanContext() trace.SpanContext {
 	var c trace.SpanContextConfig
 	for !c.TraceID.IsValid() {

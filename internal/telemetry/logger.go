@@ -14,16 +14,17 @@ import (
 	"answerd/internal/help"
 )
 
-// redacted replaces the values of secrets.
+// redacted replaces the value of a secret.
 const redacted = "[redacted]"
 
-// NewLogger returns a logger that writes lines of at least that level to w, as JSON. level is debug, info, warn or
-// error, in any case; if debug is set, the level is debug. The error for another level names LOG_LEVEL.
+// NewLogger returns a logger that writes lines of the given level or higher to w, as JSON. level is debug, info, warn
+// or error, in any case. If debug is true, the level is debug. For any other level, NewLogger returns an error that
+// names LOG_LEVEL.
 //
-// A line that is logged with the context of a request or run has the member trace_id. A warning or an error
-// has the member help, the page of docs that says what to do about it (package help). Values whose key
-// names a secret are replaced, also in maps and headers. That is a safeguard, on which callers must not
-// rely. If w is a *LogWriter whose buffer is half full, lines below warn are dropped.
+// A line that is logged with the context of a request or run has the member trace_id. A warning or an error has the
+// member help, which is the page of the documentation that says what to do about it (see package help). A value whose
+// key names a secret is replaced, even in maps and headers. That is only a safeguard, on which callers must not rely.
+// If w is a *LogWriter whose buffer is half full, lines below warn are dropped.
 func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -38,21 +39,21 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	return slog.New(&logHandler{Handler: out, root: out, logWriter: logWriter, writer: writer}), nil
 }
 
-// logHandler adds trace_id to the lines of its Handler, and help to warnings and errors, always at the
-// top level.
+// logHandler adds trace_id to lines, and help to warnings and errors, always at the top level.
 //
-// slog puts an attribute that is added to a record into the open group. Therefore logHandler keeps the handler
-// before the first group as root, and the calls of WithGroup and WithAttrs since then as steps. To add attributes at
+// slog would put an attribute that is added to a record into the current group. logHandler therefore keeps the handler
+// from before the first group as root, and the later calls of WithGroup and WithAttrs as steps. To add attributes at
 // the top level, it adds them to root and repeats the steps.
 type logHandler struct {
-	slog.Handler                                   // root with all steps
+	slog.Handler                                   // root with all steps applied
 	root         slog.Handler                      // the handler before the first group
 	steps        []func(slog.Handler) slog.Handler // WithGroup and WithAttrs since root
-	logWriter    *LogWriter                        // the writer below writer; nil if that is of another type
+	logWriter    *LogWriter                        // the writer that writer wraps; nil if it has another type
 	writer       *exportWriter                     // the writer of Handler and root
 }
 
-// Handle implements slog.Handler.
+// Handle implements slog.Handler. It adds trace_id and help where they are needed. If the LogWriter has no space for a
+// line of the record's level, it drops the record and returns nil.
 func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
 	if h.logWriter != nil && !h.logWriter.admitLevel(record.Level) {
 		return nil
@@ -79,7 +80,7 @@ func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
 	return next.Handle(ctx, record)
 }
 
-// needsHelp reports whether a record is a warning or an error without the attribute help.
+// needsHelp reports whether a record is a warning or an error that has no attribute help.
 func needsHelp(r slog.Record) bool {
 	needs := r.Level >= slog.LevelWarn
 	r.Attrs(func(a slog.Attr) bool {
@@ -89,7 +90,7 @@ func needsHelp(r slog.Record) bool {
 	return needs
 }
 
-// WithAttrs implements slog.Handler. Before the first group, the attributes become a part of the root.
+// WithAttrs implements slog.Handler. Before the first group, the attributes become part of root.
 func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	if len(h.steps) == 0 {
 		next := h.Handler.WithAttrs(attrs)
@@ -106,7 +107,8 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithGroup(name) })
 }
 
-// withStep returns a handler with one more step. It copies the steps, because several handlers may be derived from h.
+// withStep returns a handler with one more step. It does not append to h.steps in place, because several handlers may
+// be derived from h.
 func (h *logHandler) withStep(step func(slog.Handler) slog.Handler) slog.Handler {
 	return &logHandler{
 		Handler:   step(h.Handler),
@@ -117,8 +119,8 @@ func (h *logHandler) withStep(step func(slog.Handler) slog.Handler) slog.Handler
 	}
 }
 
-// redactAttr replaces the value of an attribute whose key names a secret, or that is in a group
-// with such a key. NewLogger uses it as slog.HandlerOptions.ReplaceAttr.
+// redactAttr replaces an attribute's value if its key, or the name of a group around it, names a secret. NewLogger uses
+// it as slog.HandlerOptions.ReplaceAttr.
 func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	if isSecretKey(a.Key) || slices.ContainsFunc(groups, isSecretKey) {
 		return slog.String(a.Key, redacted)
@@ -137,8 +139,8 @@ func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// redactMap returns a copy of m in which replacement is the value of each key that names a secret. m does not change,
-// because the code that logged it still uses it.
+// redactMap returns a copy of m in which replacement is the value of every key that names a secret. It does not change
+// m, because the code that logged m still uses it.
 func redactMap[M ~map[string]V, V any](m M, replacement V) M {
 	out := make(M, len(m))
 	for k, v := range m {
@@ -150,21 +152,22 @@ func redactMap[M ~map[string]V, V any](m M, replacement V) M {
 	return out
 }
 
-// secretSuffixes lists the endings of keys that name a secret, in lower case and without
-// separators. Only endings are compared: prefixes vary (LLM_API_KEY, X-Api-Key), and keys that
-// contain such a word elsewhere must stay readable (total_tokens, token_url).
+// secretSuffixes lists how keys that name a secret end, in lower case and without separators. Only the endings are
+// compared. Prefixes vary (LLM_API_KEY, X-Api-Key), and keys that contain such a word elsewhere must remain readable
+// (total_tokens, token_url).
 var secretSuffixes = []string{
 	"authorization", "cookie", "token", "secret", "password", "passwd", "apikey", "datakey",
 	"privatekey", "sessionid", "assertion",
 }
 
-// isSecretKey reports whether a key names a secret. It is called for each attribute of each line.
+// isSecretKey reports whether key names a secret. It must be fast, because it is called for each attribute of each
+// line.
 func isSecretKey(key string) bool {
 	return slices.ContainsFunc(secretSuffixes, func(end string) bool { return hasSuffix(key, end) })
 }
 
-// hasSuffix reports whether key ends in end, without regard to the case of key and to the separators - _ . and space in
-// it. end must be in lower case and without separators.
+// hasSuffix reports whether key ends in end. It ignores the case of key, and the separators -, _, . and space in key.
+// end must be in lower case and without separators.
 func hasSuffix(key, end string) bool {
 	for end != "" {
 		n := len(key) - 1

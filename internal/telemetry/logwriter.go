@@ -12,43 +12,42 @@ import (
 	"answerd/internal/help"
 )
 
-// Bounds of LogWriter.waiting, in bytes. The space above maxInfoBytes is reserved for warnings and errors.
+// Limits of LogWriter.waiting, in bytes. The space above maxInfoBytes is reserved for warnings and errors.
 const (
 	maxWaitingBytes = 1 << 20
 	maxInfoBytes    = maxWaitingBytes / 2
 )
 
-// LogWriter writes log lines to w without ever blocking its callers: if w is a pipe that is not read, a blocking write
-// would stop every request at its next log line.
+// LogWriter writes log lines to w and never blocks its callers. If it did, and w were a pipe that is not read, every
+// request would stop at its next log line.
 //
 //	lines := telemetry.NewLogWriter(os.Stderr)
 //	log, err := telemetry.NewLogger(lines, "info", false)
 //	defer lines.Close(ctx)
 //
-// Lines wait in a bounded buffer. Lines that do not fit are dropped and counted, those below warn
-// first. As soon as w accepts lines again, a line reports how many were dropped. A metric has their
-// total number.
+// Lines wait in a buffer of limited size. Lines that do not fit are dropped and counted, those below warn first. As
+// soon as w accepts lines again, a line reports how many were dropped. A metric has the total number.
 type LogWriter struct {
 	w    io.Writer
-	wake chan struct{} // has an element if Write or Close was called since writeLoop last took the waiting lines
+	wake chan struct{} // has an element if Write or Close was called and writeLoop has not reacted yet
 	done chan struct{} // closed when the writing goroutine has ended
 
 	mu         sync.Mutex // protects the fields below
-	waiting    []byte     // whole lines that writeLoop has not taken yet
-	unreported int64      // dropped lines that no line has reported yet
-	dropped    int64      // all dropped lines
+	waiting    []byte     // complete lines that writeLoop has not taken yet
+	unreported int64      // number of dropped lines that no line has reported yet
+	dropped    int64      // total number of dropped lines
 	closed     bool
 }
 
-// NewLogWriter returns a LogWriter for w and starts its goroutine, which ends after Close.
+// NewLogWriter returns a LogWriter that writes to w, and starts its goroutine, which ends after Close.
 func NewLogWriter(w io.Writer) *LogWriter {
 	l := &LogWriter{w: w, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	go l.writeLoop()
 	return l
 }
 
-// Write implements io.Writer for one line. It never blocks and never fails: a line that does not fit is counted as
-// dropped. w may receive the line after Write has returned.
+// Write implements io.Writer for one line. It never blocks and never fails. If the line does not fit, it is counted as
+// dropped. w may get the line after Write has returned.
 func (l *LogWriter) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +60,7 @@ func (l *LogWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// admitLevel reports whether there is space for a line of that level, and counts the line as
-// dropped if not.
+// admitLevel reports whether there is space for a line of the given level. If not, it counts the line as dropped.
 func (l *LogWriter) admitLevel(level slog.Level) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,16 +71,16 @@ func (l *LogWriter) admitLevel(level slog.Level) bool {
 	return false
 }
 
-// Dropped returns the number of lines that were dropped so far.
+// Dropped returns how many lines have been dropped so far.
 func (l *LogWriter) Dropped() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dropped
 }
 
-// Close waits until the waiting lines are written or ctx ends; later lines are dropped. It returns an error if ctx ends
-// first. The writing goroutine then remains until the current write of w returns, because an io.Writer cannot be
-// cancelled.
+// Close waits until the waiting lines are written. It returns an error if ctx ends first. The writing goroutine then
+// remains until w's current Write returns, because an io.Writer cannot be cancelled. Lines that are logged after Close
+// are dropped.
 func (l *LogWriter) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
@@ -100,21 +98,21 @@ func (l *LogWriter) Close(ctx context.Context) error {
 func (l *LogWriter) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // writeLoop has been woken and has not taken the lines yet
+	default: // writeLoop will wake up anyway
 	}
 }
 
-// dropLocked counts n dropped lines. The caller holds l.mu.
+// dropLocked counts n dropped lines. l.mu must be held.
 func (l *LogWriter) dropLocked(n int64) {
 	l.dropped += n
 	l.unreported += n
 }
 
-// writeLoop writes the waiting lines as one block whenever it is woken, until the LogWriter is
-// closed. It uses two buffers alternately: it writes one while Write fills the other.
+// writeLoop writes the waiting lines as one block whenever it is woken, until the LogWriter is closed. It uses two
+// buffers in turn, so that Write can fill one while the other is being written.
 func (l *LogWriter) writeLoop() {
 	defer close(l.done)
-	var spare []byte // the previous block, whose memory becomes the new buffer
+	var spare []byte // the previous block, whose memory becomes the next buffer
 	for range l.wake {
 		block, reported, closed := l.takeWaiting(spare[:0])
 		if n, err := l.writeBlock(block); err != nil {
@@ -127,8 +125,8 @@ func (l *LogWriter) writeLoop() {
 	}
 }
 
-// writeBlock writes to w and returns the number of bytes written. It returns a panic of w as an error, because a log
-// line must not end the process with all its runs.
+// writeBlock writes block to w and returns the number of bytes written. It converts a panic of w to an error, because a
+// log line must not end the process with all its runs.
 func (l *LogWriter) writeBlock(block []byte) (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -138,9 +136,8 @@ func (l *LogWriter) writeBlock(block []byte) (n int, err error) {
 	return l.w.Write(block)
 }
 
-// takeWaiting returns the waiting lines, followed by a line that reports dropped lines if there are any. empty
-// becomes the buffer for further lines. reported is the number of dropped lines that the block reports, and closed says
-// that no line will follow.
+// takeWaiting returns the waiting lines. If lines were dropped, it appends a line that reports their number, and
+// returns that number as reported. empty becomes the buffer for further lines. closed means that no line will follow.
 func (l *LogWriter) takeWaiting(empty []byte) (block []byte, reported int64, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,19 +149,20 @@ func (l *LogWriter) takeWaiting(empty []byte) (block []byte, reported int64, clo
 	return block, reported, l.closed
 }
 
-// countUnwritten counts as dropped the lines of a block that w failed to write, for example because of a full
-// disk. rest is the unwritten end of the block. The dropped lines that the block reported will be reported again.
+// countUnwritten counts the lines that w failed to write, for example because the disk is full, as dropped. rest is the
+// part of the block that was not written. reported is the number of dropped lines that the block reports. They will be
+// reported again.
 func (l *LogWriter) countUnwritten(rest []byte, reported int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unreported += reported
 	if reported > 0 {
-		l.dropLocked(-1) // rest contains the report itself, which is not a dropped line
+		l.dropLocked(-1) // rest contains the report itself, which does not count as a dropped line
 	}
 	l.dropLocked(int64(bytes.Count(rest, []byte("\n"))))
 }
 
-// droppedLine returns the log line that reports that many dropped lines.
+// droppedLine returns a log line that reports the given number of dropped lines.
 func droppedLine(lines int64) []byte {
 	var out bytes.Buffer
 	slog.New(slog.NewJSONHandler(&out, nil)).Warn("log lines dropped", "lines", lines, help.DroppedLines.Attr())

@@ -18,8 +18,8 @@ import (
 	"answerd/internal/help"
 )
 
-// maxLabelSets bounds the label sets of one instrument. Further measurements are counted together,
-// with the label otel_metric_overflow.
+// maxLabelSets is the maximum number of label sets of one instrument. Further measurements are counted together, with
+// the label otel_metric_overflow.
 const maxLabelSets = 2000
 
 var (
@@ -27,18 +27,18 @@ var (
 	durationBuckets = []float64{
 		0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120,
 	}
-	// tokenBuckets are those of the OpenTelemetry GenAI conventions for gen_ai.client.token.usage.
+	// tokenBuckets are from the OpenTelemetry GenAI conventions for gen_ai.client.token.usage.
 	tokenBuckets = []float64{
 		1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
 	}
 )
 
-// newMetrics returns the meter provider and the handler of /metrics. They share a registry of their own, which also has
-// the metrics of the Go runtime and the process. exporter exports the metrics too, at the interval of
-// OTEL_METRIC_EXPORT_INTERVAL; nil exports none.
+// newMetrics returns the meter provider and the handler for /metrics. Both use a registry of their own, which also has
+// the metrics of the Go runtime and the process. Unless exporter is nil, the provider also exports the metrics with it,
+// at the interval OTEL_METRIC_EXPORT_INTERVAL.
 //
-// The values of labels come from the configuration or the code, or are "_other". maxLabelSets bounds the series if an
-// instrument violates this rule.
+// Values of labels come from the configuration or the code, or are "_other", so that their number is limited. If an
+// instrument violates this rule, maxLabelSets applies.
 func newMetrics(
 	res *resource.Resource, exporter *metricSender, logger *slog.Logger,
 ) (*sdkmetric.MeterProvider, http.Handler, error) {
@@ -47,7 +47,7 @@ func newMetrics(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	// Scope labels would repeat the package's name on every line of the page.
+	// Leave out scope labels, which would repeat the package's name on every line of the page.
 	reader, err := otelprom.New(otelprom.WithRegisterer(registry), otelprom.WithoutScopeInfo())
 	if err != nil {
 		return nil, nil, err
@@ -74,9 +74,8 @@ func newMetrics(
 	}), nil
 }
 
-// scrapeWriter discards what is written after a write has failed, and reports no error. promhttp would log an error for
-// each metric that it cannot send to a client that has closed the connection. Only the goroutine of the request uses
-// it.
+// scrapeWriter reports no errors, and discards everything after a write has failed. Otherwise, if a client closes the
+// connection, promhttp would log an error for each metric that it cannot send. Only the request's goroutine uses it.
 type scrapeWriter struct {
 	http.ResponseWriter
 	failed bool
@@ -94,13 +93,13 @@ func (w *scrapeWriter) Write(b []byte) (int, error) {
 // metricSender exports metrics. The SDK never calls Export concurrently, so outage needs no lock.
 type metricSender struct {
 	sdkmetric.Exporter
-	canceled     context.Context    // done after cancelExport
-	cancelExport context.CancelFunc // ends the current export and all later ones
+	canceled     context.Context    // cancelled by cancelExport
+	cancelExport context.CancelFunc // cancels the current export and all later ones
 	outage       outage
 }
 
-// newMetricSender returns the OTLP exporter of metrics, or an error about the configuration. The exporter connects when
-// it exports for the first time.
+// newMetricSender returns the OTLP exporter for metrics, or an error if the configuration is not usable. The exporter
+// does not connect before its first export.
 func newMetricSender(ctx context.Context, cfg Config) (*metricSender, error) {
 	if err := checkEndpoint("OTEL_METRICS_EXPORTER is otlp", "metrics", cfg.MetricsEndpoint, nil); err != nil {
 		return nil, err
@@ -116,10 +115,10 @@ func newMetricSender(ctx context.Context, cfg Config) (*metricSender, error) {
 		canceled:     canceled,
 		cancelExport: cancel,
 		outage: outage{
-			logger: cfg.Logger,
-			begins: "metrics do not reach the collector",
-			ends:   "metrics reach the collector again",
-			help:   help.Metrics,
+			logger:       cfg.Logger,
+			beginMessage: "metrics do not reach the collector",
+			endMessage:   "metrics reach the collector again",
+			helpPage:     help.Metrics,
 		},
 	}, nil
 }
@@ -133,7 +132,7 @@ func (s *metricSender) Export(ctx context.Context, metrics *metricdata.ResourceM
 	return nil
 }
 
-// newBucketView returns a view that gives all histograms of a unit these bucket boundaries.
+// newBucketView returns a view that gives all histograms with the given unit these bucket boundaries.
 func newBucketView(unit string, boundaries []float64) sdkmetric.View {
 	return sdkmetric.NewView(
 		sdkmetric.Instrument{Kind: sdkmetric.InstrumentKindHistogram, Unit: unit},

@@ -21,14 +21,14 @@ import (
 	"answerd/internal/help"
 )
 
-// exportWriter passes the lines of a logger to its writer, and also to a pipeline that exports them if there is one. It
-// gets the encoded lines, so that secrets are replaced in the exported lines too.
+// exportWriter passes a logger's lines on to the wrapped writer and, if there is one, to a pipeline that exports them.
+// It gets the encoded lines, in which secrets are already replaced.
 type exportWriter struct {
 	io.Writer
 	pipeline atomic.Pointer[logPipeline] // nil if lines are not exported
 }
 
-// Write writes a line, which is one JSON object, and queues it for the collector. It does not wait for the collector.
+// Write writes a line, which is one JSON object, and queues it for the collector without waiting for it.
 func (w *exportWriter) Write(line []byte) (int, error) {
 	if p := w.pipeline.Load(); p != nil {
 		p.emit(line)
@@ -36,23 +36,23 @@ func (w *exportWriter) Write(line []byte) (int, error) {
 	return w.Writer.Write(line)
 }
 
-// logPipeline exports lines of the log. When the queue of the SDK's batch processor is full, the processor drops the
-// oldest line in it.
+// logPipeline exports log lines. When the queue of the SDK's batch processor is full, the processor drops the oldest
+// line.
 type logPipeline struct {
 	provider     *sdklog.LoggerProvider
 	logger       log.Logger
-	cancelExport context.CancelFunc // ends the current export and all later ones
+	cancelExport context.CancelFunc // cancels the current export and all later ones
 }
 
-// logSender exports lines. The SDK never calls Export concurrently, so outage needs no lock.
+// logSender exports log lines. The SDK never calls Export concurrently, so outage needs no lock.
 type logSender struct {
 	sdklog.Exporter
-	canceled context.Context // done after logPipeline.cancelExport
+	canceled context.Context // cancelled by logPipeline.cancelExport
 	outage   outage
 }
 
-// newLogPipeline returns a pipeline to cfg.LogsEndpoint, or an error about the configuration. It starts a goroutine,
-// which runs until provider is shut down.
+// newLogPipeline returns a pipeline to cfg.LogsEndpoint, or an error if the configuration is not usable. It starts a
+// goroutine, which runs until provider is shut down.
 func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*logPipeline, error) {
 	if err := checkEndpoint("OTEL_LOGS_EXPORTER is otlp", "logs", cfg.LogsEndpoint, nil); err != nil {
 		return nil, err
@@ -67,10 +67,10 @@ func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*l
 		Exporter: exporter,
 		canceled: canceled,
 		outage: outage{
-			logger: cfg.Logger,
-			begins: "logs do not reach the collector",
-			ends:   "logs reach the collector again",
-			help:   help.ExportedLog,
+			logger:       cfg.Logger,
+			beginMessage: "logs do not reach the collector",
+			endMessage:   "logs reach the collector again",
+			helpPage:     help.ExportedLog,
 		},
 	}
 	provider := sdklog.NewLoggerProvider(
@@ -94,7 +94,7 @@ func (s *logSender) Export(ctx context.Context, records []sdklog.Record) error {
 	return nil
 }
 
-// severities maps the levels of slog to severities of OpenTelemetry.
+// severities maps slog's levels to OpenTelemetry's severities.
 var severities = map[string]log.Severity{
 	slog.LevelDebug.String(): log.SeverityDebug,
 	slog.LevelInfo.String():  log.SeverityInfo,
@@ -102,9 +102,8 @@ var severities = map[string]log.Severity{
 	slog.LevelError.String(): log.SeverityError,
 }
 
-// emit queues a line of the log as a record. The time, the level, the message and the trace_id of the line become the
-// fields that a record has for them, and all other members become attributes. emit ignores a line that is not a JSON
-// object.
+// emit queues a log line as a record. The line's time, level, message and trace_id become the record's fields of that
+// kind, and all other members become attributes. emit ignores a line that is not a JSON object.
 func (p *logPipeline) emit(line []byte) {
 	var fields map[string]any
 	if json.Unmarshal(line, &fields) != nil {
@@ -134,7 +133,7 @@ func (p *logPipeline) emit(line []byte) {
 	p.logger.Emit(ctx, record)
 }
 
-// logAttribute returns the attribute for a member of a line. Lists, objects and null become a string with their JSON. A
+// logAttribute returns the attribute for a line's member. Lists, objects and null become a string with their JSON. A
 // number without a fraction becomes an integer.
 func logAttribute(key string, v any) attribute.KeyValue {
 	switch v := v.(type) {
@@ -148,6 +147,6 @@ func logAttribute(key string, v any) attribute.KeyValue {
 		}
 		return attribute.Float64(key, v)
 	}
-	text, _ := json.Marshal(v) // cannot fail for what was decoded from JSON
+	text, _ := json.Marshal(v) // cannot fail, because v was decoded from JSON
 	return attribute.String(key, string(text))
 }

@@ -18,42 +18,42 @@ import (
 )
 
 const (
-	defaultQueue      = 2048 // ended spans; the default of the SDK
-	maxAttributeBytes = 4096 // bytes of one attribute; the default of Config.MaxAttribute
+	defaultQueue      = 2048 // number of ended spans, as in the SDK
+	maxAttributeBytes = 4096 // length of one attribute, if Config.MaxAttribute is 0
 )
 
 // tracePipeline passes ended spans to the collector:
 //
 //	OnEnd → spanQueue (bounded) → the SDK's batch processor → ExportSpans → OTLP
 //
-// The batch processor drops spans silently when it is full, and reports failed exports, with the
-// collector's message, to a global handler. To avoid both, spanQueue admits only as many spans as the
-// processor can hold and counts those that it drops, and ExportSpans returns no errors.
+// The batch processor drops spans silently when it is full, and reports failed exports, including the collector's
+// message, to a global handler. To avoid both, spanQueue admits only as many spans as the processor can hold and counts
+// those that it drops, and ExportSpans returns no errors.
 type tracePipeline struct {
 	provider     *sdktrace.TracerProvider
-	cancelExport context.CancelFunc // ends the current export and all later ones
+	cancelExport context.CancelFunc // cancels the current export and all later ones
 }
 
-// spanQueue accepts at most size spans that are not exported yet.
+// spanQueue accepts at most size spans that are not yet exported.
 type spanQueue struct {
 	sdktrace.SpanProcessor
 	size      int64
-	waiting   *atomic.Int64 // accepted spans that are not exported yet; shared with spanSender
+	waiting   *atomic.Int64 // number of accepted spans that are not yet exported; shared with spanSender
 	countFull func()        // counts a span that was dropped because the queue is full
 }
 
-// spanSender exports spans and frees their places in spanQueue. The SDK never calls ExportSpans
-// concurrently, so outage needs no lock.
+// spanSender exports spans, and frees their places in spanQueue. The SDK never calls ExportSpans concurrently, so
+// outage needs no lock.
 type spanSender struct {
 	sdktrace.SpanExporter
-	canceled    context.Context // done after tracePipeline.cancelExport
-	waiting     *atomic.Int64   // the counter of spanQueue
+	canceled    context.Context // cancelled by tracePipeline.cancelExport
+	waiting     *atomic.Int64   // spanQueue.waiting
 	countFailed func(spans int) // counts spans whose export failed
 	outage      outage
 }
 
-// newTracePipeline returns a pipeline to cfg.Endpoint, or an error about the configuration. It starts a goroutine,
-// which runs until provider is shut down. m gets the counter of dropped spans.
+// newTracePipeline returns a pipeline to cfg.Endpoint, or an error if the configuration is not usable. It starts a
+// goroutine, which runs until provider is shut down. It creates the counter of dropped spans with m.
 func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m metric.Meter) (*tracePipeline, error) {
 	exporter, err := newExporter(ctx, cfg)
 	if err != nil {
@@ -75,10 +75,10 @@ func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m
 		waiting:      waiting,
 		countFailed:  countFailed,
 		outage: outage{
-			logger: cfg.Logger,
-			begins: "traces do not reach the collector",
-			ends:   "traces reach the collector again",
-			help:   help.Traces,
+			logger:       cfg.Logger,
+			beginMessage: "traces do not reach the collector",
+			endMessage:   "traces reach the collector again",
+			helpPage:     help.Traces,
 		},
 	}
 	queue := &spanQueue{
@@ -94,8 +94,8 @@ func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m
 	)}, nil
 }
 
-// newExporter returns the OTLP exporter of traces, or an error about the configuration. The exporter connects when it
-// exports for the first time.
+// newExporter returns the OTLP exporter for traces, or an error if the configuration is not usable. The exporter does
+// not connect before its first export.
 func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 	if err := checkEndpoint("ENABLE_TRACING is true", "traces", c.Endpoint, c.Headers); err != nil {
 		return nil, err
@@ -114,9 +114,9 @@ func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 	return exporter, nil
 }
 
-// spanLimits returns the SDK's limits, with maxAttribute as the limit for the length of an attribute unless
-// OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT is set; 0 means maxAttributeBytes. The SDK has no limit by default. The
-// caller's user agent is an attribute, so a full queue of spans with long ones would need much memory.
+// spanLimits returns the SDK's limits, with maxAttribute, or maxAttributeBytes if that is 0, as the length limit for
+// attributes. If OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT is set, that limit applies instead. By default the SDK has no
+// limit. One attribute is the client's user agent, so a full queue of spans with long ones would need much memory.
 func spanLimits(maxAttribute int) sdktrace.SpanLimits {
 	l := sdktrace.NewSpanLimits()
 	if l.AttributeValueLengthLimit < 0 { // not set
@@ -125,13 +125,14 @@ func spanLimits(maxAttribute int) sdktrace.SpanLimits {
 	return l
 }
 
-// inherited lists the attributes of a run's span that its child spans get too, because backends group spans by them.
+// inherited lists the attributes of a run's span that its child spans also get, because tracing backends group spans by
+// them.
 var inherited = []attribute.Key{
 	"gen_ai.agent.name", "gen_ai.conversation.id", "session.id", "enduser.id", "user.id", "answerd.run_id",
 }
 
-// OnStart copies the inherited attributes from the parent span. It does not replace attributes that the span has
-// already, such as those of a child run's span.
+// OnStart copies the inherited attributes from the parent span. It does not replace attributes that span already has,
+// such as those of a child run's span.
 func (q *spanQueue) OnStart(parent context.Context, span sdktrace.ReadWriteSpan) {
 	if parentSpan, ok := trace.SpanFromContext(parent).(sdktrace.ReadOnlySpan); ok {
 		var existing []attribute.Key
@@ -147,9 +148,9 @@ func (q *spanQueue) OnStart(parent context.Context, span sdktrace.ReadWriteSpan)
 	q.SpanProcessor.OnStart(parent, span)
 }
 
-// dropCounters creates the counter of dropped spans. countFull counts a span for the reason queue_full, and
-// countFailed counts spans for the reason export_failed. Both reasons have the value 0 from the start, so that an alert
-// sees the first loss as an increase.
+// dropCounters creates the counter of dropped spans. countFull counts one span with the reason queue_full, and
+// countFailed counts spans with the reason export_failed. Both reasons start at 0, so that an alert sees the first loss
+// as an increase.
 func dropCounters(m metric.Meter) (countFull func(), countFailed func(spans int), err error) {
 	counter, err := m.Int64Counter("answerd.trace.spans.dropped", metric.WithUnit("{span}"),
 		metric.WithDescription("Ended spans that never reached the collector."))
@@ -165,11 +166,11 @@ func dropCounters(m metric.Meter) (countFull func(), countFailed func(spans int)
 	return func() { addFull(1) }, add("export_failed"), nil
 }
 
-// OnEnd queues a sampled span, or drops and counts it if the queue is full. It never blocks, even if the collector does
-// not answer.
+// OnEnd queues a sampled span. If the queue is full, it drops and counts the span instead. It never blocks, even if the
+// collector does not answer.
 func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
-		return // The batch processor does not export it and would not free its place.
+		return // the batch processor does not export it, so its place in the queue would never be freed
 	}
 	if q.waiting.Add(1) > q.size {
 		q.waiting.Add(-1)
@@ -180,7 +181,7 @@ func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 }
 
 // ExportSpans implements sdktrace.SpanExporter. It always returns nil, because it counts the spans of a failed export
-// and logs the beginning of an outage itself.
+// and logs the outage itself.
 func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	defer s.waiting.Add(-int64(len(spans)))
 	ctx, cancel := context.WithCancel(ctx)

@@ -1,5 +1,5 @@
-// Package telemetry sets up traces that are exported by OTLP, metrics that Prometheus reads, and the log. Metrics and
-// the log can be exported by OTLP too. No other package imports the OpenTelemetry SDK: other packages get a
+// Package telemetry sets up traces, which are exported with OTLP, metrics, which Prometheus reads, and the log. Metrics
+// and the log can be exported with OTLP too. No other package imports the OpenTelemetry SDK. Other packages get a
 // trace.Tracer or a metric.Meter, and use only the OpenTelemetry API.
 //
 //	lines := telemetry.NewLogWriter(os.Stderr) // never blocks
@@ -12,11 +12,11 @@
 //	router.Handle("/metrics", tel.Metrics())
 //	server.Handler = tel.Handler(router, route)            // one span per request
 //
-// Every request has a trace id, also with tracing off: the caller's, or a random one. With tracing
-// off no span is recorded, and only the trace id is passed on. No function waits for the collector,
-// except Shutdown: spans wait in a bounded queue, and spans that do not fit are dropped and counted. No
-// global state is set, so several Telemetry values are independent. Of W3C's headers only traceparent
-// and tracestate are passed on; baggage is neither read nor sent, because it may be about people.
+// Every request has a trace id, even with tracing off: the one that the client sent, or a random one. With tracing off,
+// no span is recorded, and only the trace id is passed on. No function except Shutdown waits for the collector. Spans
+// wait in a bounded queue, and spans that do not fit are dropped and counted. No global state is set, so several
+// Telemetry values are independent. Of the W3C headers, only traceparent and tracestate are passed on. Baggage is
+// neither read nor sent, because it may contain personal data.
 //
 // All functions and methods may be used concurrently.
 package telemetry
@@ -40,31 +40,30 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// flushTime bounds how long Shutdown waits for the collector to accept the last spans.
+// flushTime is how long Shutdown waits for the collector to accept the last data.
 const flushTime = 5 * time.Second
 
-// propagator reads and writes the only format in which traces enter and leave the service (W3C
-// Trace Context).
+// propagator reads and writes W3C Trace Context, the only format in which traces enter and leave the service.
 var propagator propagation.TextMapPropagator = traceContext{}
 
 // Telemetry holds the providers of one process.
 type Telemetry struct {
 	version        string
 	tracing        bool
-	tracers        trace.TracerProvider // no-op unless tracing
-	traces         *tracePipeline       // nil unless tracing
+	tracers        trace.TracerProvider // a no-op provider unless tracing is true
+	traces         *tracePipeline       // nil unless tracing is true
 	meters         *sdkmetric.MeterProvider
 	metricsHandler http.Handler
 	metricsExport  *metricSender // nil unless metrics are exported
-	logWriter      *exportWriter // the writer of the log; nil unless the log is exported
+	logWriter      *exportWriter // the log's writer; nil unless the log is exported
 	logsExport     *logPipeline  // nil unless the log is exported
 
 	shutdown    sync.Once
 	shutdownErr error // written within shutdown
 }
 
-// New sets up telemetry. It does not connect to the collector, which need not be reachable yet.
-// An error means that the configuration is unusable, and names the setting. ctx is not kept.
+// New sets up telemetry. It does not connect to the collector, which need not be reachable yet. It returns an error
+// that names the setting if the configuration is not usable. ctx is not kept.
 func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -102,15 +101,14 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return tel, nil
 }
 
-// Tracer returns the tracer of one package, for example "answerd/agent". With tracing off, its
-// spans are not recorded, and only have the trace id of their parent.
+// Tracer returns the tracer for a package, such as "answerd/agent". With tracing off, its spans are not recorded and
+// only have their parent's trace id.
 func (t *Telemetry) Tracer(name string) trace.Tracer {
 	return t.tracers.Tracer(name, trace.WithInstrumentationVersion(t.version))
 }
 
-// Meter returns the meter of one package. Its instruments are always on. Instrument names must
-// be unique across packages: the metrics page shows no scopes. Histograms in seconds ("s") and
-// in tokens ("{token}") get their buckets here.
+// Meter returns the meter for a package. Its instruments are always on. Instrument names must be unique across
+// packages, because the metrics page shows no scopes. Histograms with the unit "s" or "{token}" get their buckets here.
 func (t *Telemetry) Meter(name string) metric.Meter {
 	return t.meters.Meter(name, metric.WithInstrumentationVersion(t.version))
 }
@@ -118,16 +116,16 @@ func (t *Telemetry) Meter(name string) metric.Meter {
 // Metrics returns the handler that serves the Prometheus page.
 func (t *Telemetry) Metrics() http.Handler { return t.metricsHandler }
 
-// Shutdown exports the spans, metrics and log lines that wait, for at most 5 s or until ctx ends. It returns when the
-// exporting goroutines have ended. An error means that something was lost. Later calls return the result of the first
-// call.
+// Shutdown exports the spans, metrics and log lines that are waiting, for at most 5 s or until ctx ends. It returns
+// when the exporting goroutines have ended. It returns an error if anything was lost. Later calls return the result of
+// the first call.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.shutdown.Do(func() { t.shutdownErr = t.shutdownAll(ctx) })
 	return t.shutdownErr
 }
 
-// shutdownAll shuts down the traces, then the metrics, and then the log, so that the log still exports lines about the
-// shutdown of the first two.
+// shutdownAll shuts down traces first, then metrics, and then the log, so that log lines about the first two are still
+// exported.
 func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
@@ -137,7 +135,7 @@ func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 	if t.metricsExport != nil {
 		err = errors.Join(err, flush(ctx, "metrics", t.meters.Shutdown, t.metricsExport.cancelExport))
 	} else {
-		// This only ends the reader for the Prometheus page. It does not block, and its error has no consequence.
+		// This ends only the reader for the Prometheus page. It does not block, and its error does not matter.
 		_ = t.meters.Shutdown(context.WithoutCancel(ctx))
 	}
 	if t.logsExport != nil {
@@ -147,7 +145,7 @@ func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 	return err
 }
 
-// TraceID returns the id of ctx's trace, 32 hex digits, or "" outside of any trace.
+// TraceID returns the id of the trace in ctx as 32 hex digits, or "" if ctx has no trace.
 func TraceID(ctx context.Context) string {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.HasTraceID() {
@@ -156,8 +154,8 @@ func TraceID(ctx context.Context) string {
 	return sc.TraceID().String()
 }
 
-// newResource returns the attributes of this process, which all spans, metrics and log records have. If an
-// attribute is given twice, the later option applies. Hence the order: the default name, then
+// newResource returns the attributes of this process, which all spans, metrics and log records have. If an attribute is
+// set several times, the last option applies. The options are therefore ordered: the default name, then
 // OTEL_RESOURCE_ATTRIBUTES, then the explicit configuration.
 func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 	var configured []attribute.KeyValue
@@ -180,7 +178,7 @@ func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 	return res, nil
 }
 
-// observeDropped adds the counter answerd.log.lines.dropped to the meter if logger writes to a LogWriter.
+// observeDropped adds the counter answerd.log.lines.dropped to m if logger writes to a LogWriter.
 func observeDropped(logger *slog.Logger, m metric.Meter) error {
 	h, ok := logger.Handler().(*logHandler)
 	if !ok || h.logWriter == nil {

@@ -1,5 +1,5 @@
-// Package tlsconfig configures outgoing connections with root certificates and a client certificate
-// from files, and a listener with its certificate. The files may be replaced while the process runs.
+// Package tlsconfig loads certificates from files: root certificates and a client certificate for outgoing connections,
+// or a listener's certificate. The files may be replaced while the process runs.
 //
 //	source, err := tlsconfig.Load(tlsconfig.Files{CAFile: "ca.pem", CertFile: "client.pem", KeyFile: "client.key"})
 //	if err != nil {
@@ -10,10 +10,9 @@
 //	…
 //	err = source.Reload() // after an error, the current certificates stay in use
 //
-// The package does not watch the files; its caller does. After Reload, a Transport opens new
-// connections with the new certificates, and does not use the older connections for further requests. A
-// connection that is in use, such as a WebSocket, keeps the certificates with which it was opened.
-// Everything may be used concurrently. Only Load and Reload read files.
+// The package does not watch the files. Callers must call Reload when they change. After that, a Transport opens new
+// connections with the new certificates, and uses no older connection for another request. A connection that is in use,
+// such as a WebSocket, keeps its certificates. Everything may be used concurrently. Only Load and Reload read files.
 package tlsconfig
 
 import (
@@ -30,14 +29,14 @@ import (
 	"time"
 )
 
-// maxFile bounds a file, in bytes. The roots of a whole system take about 300 KiB.
+// maxFile is the maximum size of a file in bytes. The roots of a whole system take about 300 KiB.
 const maxFile = 4 << 20
 
 // Files names PEM files. The zero value means the system's roots and no client certificate.
 type Files struct {
 	CAFile   string // root certificates, instead of the system's
-	CertFile string // the certificate of the client or the listener, followed by its intermediate certificates
-	KeyFile  string // the private key of CertFile, not encrypted
+	CertFile string // the client's or listener's certificate, followed by its intermediate certificates
+	KeyFile  string // the private key for CertFile, not encrypted
 }
 
 // Field identifies a field of Files in errors.
@@ -50,7 +49,7 @@ const (
 	KeyFile  Field = "key"
 )
 
-// Paths returns the paths that are set.
+// Paths returns those of the paths that are set.
 func (f Files) Paths() []string {
 	var out []string
 	for _, path := range []string{f.CAFile, f.CertFile, f.KeyFile} {
@@ -72,11 +71,10 @@ func (f Files) Check() error {
 	return nil
 }
 
-// FileError is the error for a file that cannot be used. Its text has the path and no content of
-// the file.
+// FileError is the error for a file that cannot be used. Its text has the path, but nothing from the file.
 type FileError struct {
 	Field Field
-	Path  string // "" if the error is that the field is not set
+	Path  string // "" if the problem is that the field is not set
 	Err   error
 }
 
@@ -91,22 +89,22 @@ func (e *FileError) Error() string {
 // Unwrap returns the reason.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// contents has what the files contained at one time. It does not change, so that connections can
-// refer to it without a lock.
+// contents has what the files contained when they were read. It never changes, so connections can refer to it without a
+// lock.
 type contents struct {
 	ca, cert, key []byte           // the bytes of CAFile, CertFile and KeyFile; nil if the field is not set
 	roots         *x509.CertPool   // nil for the system's roots
-	certificate   *tls.Certificate // of CertFile and KeyFile; nil if these are not set
+	certificate   *tls.Certificate // from CertFile and KeyFile; nil if these are not set
 }
 
-// Source holds the certificates of Files. Reload replaces them.
+// Source holds the certificates that were read from Files. Reload replaces them.
 type Source struct {
 	files   Files
 	current atomic.Pointer[contents] // never nil after Load
 }
 
-// Load reads the files. The error is a *FileError. Load accepts an expired certificate, because the
-// peer decides whether to accept it; Expiry returns the time.
+// Load reads the files. The error is a *FileError. Load accepts an expired certificate, because whether to accept it is
+// the peer's decision. See Source.Expiry.
 func Load(files Files) (*Source, error) {
 	s := &Source{files: files}
 	if err := s.Reload(); err != nil {
@@ -115,8 +113,8 @@ func Load(files Files) (*Source, error) {
 	return s, nil
 }
 
-// Reload reads the files again. If they have not changed, connections are kept. After an error,
-// which is a *FileError, the current certificates stay in use.
+// Reload reads the files again. If they have not changed, connections are kept. If it returns an error, which is a
+// *FileError, the current certificates stay in use.
 func (s *Source) Reload() error {
 	next, err := s.files.readContents()
 	if err != nil {
@@ -129,7 +127,7 @@ func (s *Source) Reload() error {
 	return nil
 }
 
-// equal reports whether all files have the same bytes in c and d.
+// equal reports whether c and d have the same bytes of all files.
 func (c *contents) equal(d *contents) bool {
 	return bytes.Equal(c.ca, d.ca) && bytes.Equal(c.cert, d.cert) && bytes.Equal(c.key, d.key)
 }
@@ -137,9 +135,9 @@ func (c *contents) equal(d *contents) bool {
 // Files returns the paths of the files.
 func (s *Source) Files() Files { return s.files }
 
-// ServerConfig returns the TLS configuration of a listener with the certificate of CertFile. New
-// connections get the newest certificate, and open connections keep theirs. Without CertFile every handshake fails. The
-// listener does not use CAFile, and does not request certificates from clients.
+// ServerConfig returns the TLS configuration for a listener that uses the certificate in CertFile. New connections get
+// the newest certificate, and open connections keep theirs. Without CertFile, every handshake fails. The listener
+// ignores CAFile and requests no certificates from clients.
 func (s *Source) ServerConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -152,7 +150,7 @@ func (s *Source) ServerConfig() *tls.Config {
 	}
 }
 
-// Expiry returns the time when the certificate of CertFile expires, or the zero time if there is none.
+// Expiry returns when the certificate in CertFile expires, or the zero time if there is none.
 func (s *Source) Expiry() time.Time {
 	if c := s.current.Load().certificate; c != nil {
 		return c.Leaf.NotAfter
@@ -192,8 +190,8 @@ func (f Files) readContents() (*contents, error) {
 	return loaded, nil
 }
 
-// readFile returns the content of the file at path, of at most maxFile bytes, or nil if path is "". field is the name of
-// the file for the error, which is a *FileError.
+// readFile returns the content of the file at path, or nil if path is "". It returns a *FileError for the given field
+// if the file cannot be read or is larger than maxFile.
 func readFile(field Field, path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -213,8 +211,8 @@ func readFile(field Field, path string) ([]byte, error) {
 	return data, nil
 }
 
-// readError returns the error for a file that cannot be read because of err. It removes the path from err, because
-// FileError adds the path.
+// readError returns the error for a file that cannot be read. It removes the path from err, because FileError adds the
+// path.
 func readError(field Field, path string, err error) *FileError {
 	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
@@ -222,26 +220,26 @@ func readError(field Field, path string, err error) *FileError {
 	return &FileError{Field: field, Path: path, Err: fmt.Errorf("cannot be read: %w", err)}
 }
 
-// pairError converts an error of tls.X509KeyPair to a *FileError for the file at fault. cert and key are the bytes of
-// CertFile and KeyFile.
+// pairError converts an error of tls.X509KeyPair to a *FileError for the file that causes it. cert and key are the
+// bytes of CertFile and KeyFile.
 func (f Files) pairError(err error, cert, key []byte) error {
 	if !x509.NewCertPool().AppendCertsFromPEM(cert) {
 		return &FileError{CertFile, f.CertFile, errors.New("has no certificate in PEM")}
 	}
-	// The type of the block in PKCS #8, and its header Proc-Type in the older form.
+	// PKCS #8 marks an encrypted key by the type of its block, and the older form by the header Proc-Type.
 	if bytes.Contains(key, []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----")) || bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")) {
 		return &FileError{KeyFile, f.KeyFile, errors.New("is encrypted; openssl pkey writes it without a passphrase")}
 	}
 	return &FileError{KeyFile, f.KeyFile, fmt.Errorf("is not the key of %s: %w", f.CertFile, err)}
 }
 
-// newConfig returns the TLS configuration of a client with these certificates. verify is called with each new
-// connection after its certificates were verified.
+// newConfig returns the TLS configuration for a client that uses these certificates. verify is called for each new
+// connection, after the server's certificates have been verified.
 func (c *contents) newConfig(verify func(tls.ConnectionState) error) *tls.Config {
 	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, VerifyConnection: verify}
 	if c.certificate != nil {
-		// tls.Config.Certificates would not send the certificate to a server whose list of authorities lacks the issuer
-		// of the certificate. The server would then report a missing certificate, and not one that it does not accept.
+		// With tls.Config.Certificates, the client would not send the certificate if the server's list of authorities
+		// lacks its issuer. The server would then report that the certificate is missing, not that it is not accepted.
 		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return c.certificate, nil
 		}
@@ -249,30 +247,29 @@ func (c *contents) newConfig(verify func(tls.ConnectionState) error) *tls.Config
 	return out
 }
 
-// Transport sends requests over connections that use the newest certificates of a Source. After the
-// files have changed, it continues with a new http.Transport, because the TLS settings of an http.Transport
-// must not change.
+// Transport sends requests over connections that use the newest certificates of a Source. When the files have changed,
+// it switches to a new http.Transport, because an http.Transport's TLS settings must not change.
 type Transport struct {
 	source     *Source
 	template   *http.Transport // cloned for each generation; sends no requests itself
-	peerExpiry atomic.Int64    // when the server's certificate expires, in Unix seconds; 0 if unknown
+	peerExpiry atomic.Int64    // when the server's certificate expires, as Unix seconds; 0 if unknown
 
 	current atomic.Pointer[generation] // nil before the first request
 	mu      sync.Mutex                 // held while current is replaced
 }
 
-// generation is a transport whose connections use one state of the files.
+// generation is an http.Transport whose connections all use the same contents.
 type generation struct {
 	*http.Transport
 	contents *contents
 }
 
-// Transport returns a round tripper with the settings of t, except that it uses the certificates of s in place
-// of t's TLS settings. The caller must not use t any more.
+// Transport returns a round tripper with the settings of t, except that it uses the certificates of s instead of t's
+// TLS settings. Callers must not use t afterwards.
 func (s *Source) Transport(t *http.Transport) *Transport { return &Transport{source: s, template: t} }
 
 // Client returns an HTTP client with its own connections, which uses the proxies of the environment. It keeps up to 8
-// idle connections for a host, because it is for a single host, such as an identity provider.
+// idle connections per host, because it is meant for a single host, such as an identity provider.
 func (s *Source) Client() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 8
@@ -294,8 +291,8 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// PeerExpiry returns the time when the server's certificate of the newest connection expires, or
-// the zero time if there was no TLS connection.
+// PeerExpiry returns when the server's certificate expires, as seen on the newest connection. It returns the zero time
+// if there was no TLS connection.
 func (t *Transport) PeerExpiry() time.Time {
 	if at := t.peerExpiry.Load(); at != 0 {
 		return time.Unix(at, 0)
@@ -304,8 +301,8 @@ func (t *Transport) PeerExpiry() time.Time {
 }
 
 // newestGeneration returns the transport for the source's current certificates. If the files have changed since the
-// last request, it creates the transport and closes the idle connections of the previous one, on which requests in
-// flight continue.
+// last request, it creates a new transport and closes the previous one's idle connections. Requests in flight continue
+// on the previous transport.
 func (t *Transport) newestGeneration() *generation {
 	files := t.source.current.Load()
 	if g := t.current.Load(); g != nil && g.contents == files {
@@ -316,7 +313,7 @@ func (t *Transport) newestGeneration() *generation {
 	files = t.source.current.Load()
 	old := t.current.Load()
 	if old != nil && old.contents == files {
-		return old // A concurrent request has created it.
+		return old // a concurrent request has created it
 	}
 	next := &generation{Transport: t.template.Clone(), contents: files}
 	next.TLSClientConfig = files.newConfig(t.recordPeerExpiry)

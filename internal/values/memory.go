@@ -7,19 +7,20 @@ import (
 )
 
 const (
-	maxMemory = 16 << 20 // bytes of all values of a Memory
-	overhead  = 256      // bytes of memory that an entry needs in addition to its value, estimated
+	maxMemory = 16 << 20 // bytes of all values in a Memory, with overhead
+	overhead  = 256      // estimated bytes of memory that an entry needs in addition to its value
 )
 
-// Memory is a Store in the memory of this process. The zero value is empty. It holds at most maxMemory bytes.
+// Memory is a Store in the memory of this process. The zero value is empty and ready to use. It holds at most maxMemory
+// bytes, and SetValue returns ErrFull beyond that.
 type Memory struct {
-	mu       sync.Mutex // protects what follows
+	mu       sync.Mutex // protects the fields below
 	byKey    map[Key]entry
-	bytes    int    // of all values, with overhead for each
+	bytes    int    // total size of all values, with overhead for each
 	revision uint64 // the newest revision of any key
 }
 
-// entry is a value in a Memory. Its revision is 0 only in the zero entry, which stands for a key without a value.
+// entry is a value in a Memory. The zero entry, the only one with the revision 0, means that a key has no value.
 type entry struct {
 	value    []byte
 	revision uint64
@@ -67,8 +68,8 @@ func (m *Memory) SetValue(_ context.Context, key Key, value []byte, revision uin
 // Now implements Store.
 func (m *Memory) Now() time.Time { return time.Now() }
 
-// currentLocked returns the entry of a key, or the zero entry if the key has no value. It removes an entry that has
-// expired. The caller holds mu.
+// currentLocked returns a key's entry, or the zero entry if the key has no value. If the entry has expired, it removes
+// it first. m.mu must be held.
 func (m *Memory) currentLocked(key Key) entry {
 	e, ok := m.byKey[key]
 	if ok && !time.Now().Before(e.expires) {
@@ -78,7 +79,7 @@ func (m *Memory) currentLocked(key Key) entry {
 	return e
 }
 
-// removeLocked removes the entry of a key, if there is one. The caller holds mu.
+// removeLocked removes a key's entry, if it has one. m.mu must be held.
 func (m *Memory) removeLocked(key Key) {
 	if e, ok := m.byKey[key]; ok {
 		m.bytes -= len(e.value) + overhead
@@ -86,9 +87,9 @@ func (m *Memory) removeLocked(key Key) {
 	}
 }
 
-// dropExpiredLocked removes all entries that have expired. The caller holds mu.
+// dropExpiredLocked removes all expired entries. m.mu must be held.
 func (m *Memory) dropExpiredLocked() {
 	for key := range m.byKey {
-		m.currentLocked(key)
+		m.currentLocked(key) // removes the entry if it has expired
 	}
 }

@@ -1,5 +1,5 @@
-// Package authtest has the fixtures that tests of auth and auth/token share: an identity provider on
-// a loopback port, signed tokens with any content, and a log that can be searched for secrets.
+// Package authtest has fixtures for the tests of auth and auth/token: an identity provider on a loopback port, signed
+// tokens with any content, and a log that can be searched for secrets.
 //
 //	iam := authtest.NewIAM(t)
 //	iam.AnswerToken(`{"access_token":"x","expires_in":60}`, http.StatusOK)
@@ -32,14 +32,14 @@ import (
 	"time"
 )
 
-// The canaries are used as secrets. None of them may occur in a log or in an error.
+// The canaries serve as secrets in tests. None of them may occur in a log or in an error.
 const (
 	SecretCanary = "s3cr:t %canary+é"
 	TokenCanary  = "t0ken-canary"
 	BodyCanary   = "b0dy-canary"
 )
 
-// The keys are generated once, because that is slow under the race detector.
+// The keys are generated only once, because that is slow with the race detector.
 var (
 	RSAKey      = sync.OnceValue(func() *rsa.PrivateKey { return newRSAKey(2048) })
 	OtherRSAKey = sync.OnceValue(func() *rsa.PrivateKey { return newRSAKey(2048) })
@@ -53,7 +53,7 @@ var (
 	})
 )
 
-// newRSAKey generates a key.
+// newRSAKey generates an RSA key of the given size. It panics if that fails.
 func newRSAKey(bits int) *rsa.PrivateKey {
 	key, err := rsa.GenerateKey(rand.Reader, bits)
 	if err != nil {
@@ -65,15 +65,14 @@ func newRSAKey(bits int) *rsa.PrivateKey {
 // JSON is a JSON object.
 type JSON = map[string]any
 
-// IAM is an issuer on a loopback port. It serves /token, /jwks and its metadata, with handlers
-// that tests can replace.
+// IAM is an issuer on a loopback port. It serves /token, /jwks and its metadata, with handlers that tests can replace.
 type IAM struct {
 	*httptest.Server
-	TokenRequests, KeyRequests atomic.Int64 // so far
+	TokenRequests, KeyRequests atomic.Int64 // numbers of requests so far
 	token, keys, metadata      atomic.Pointer[http.HandlerFunc]
 }
 
-// NewIAM starts an IAM that issues one token and publishes RSAKey as "k1" and ECKey as "e1".
+// NewIAM starts an IAM that issues one token, TokenCanary, and publishes RSAKey as "k1" and ECKey as "e1".
 func NewIAM(t testing.TB) *IAM {
 	i := &IAM{}
 	i.AnswerToken(`{"access_token":"`+TokenCanary+`","token_type":"Bearer","expires_in":3600}`, http.StatusOK)
@@ -108,7 +107,7 @@ func (i *IAM) HandleKeys(h http.HandlerFunc) { i.keys.Store(&h) }
 // HandleMetadata replaces the handler of every other path.
 func (i *IAM) HandleMetadata(h http.HandlerFunc) { i.metadata.Store(&h) }
 
-// AnswerToken makes /token answer with body and status.
+// AnswerToken makes /token respond with body and status.
 func (i *IAM) AnswerToken(body string, status int) {
 	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
@@ -122,8 +121,8 @@ func (i *IAM) PublishKeys(keys ...JSON) {
 	i.HandleKeys(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) })
 }
 
-// RoundTripFunc is an HTTP transport without sockets, for tests with fake time, which sockets
-// would stop.
+// RoundTripFunc is an HTTP transport without sockets. Tests with fake time need it, because sockets would stop the fake
+// time.
 type RoundTripFunc func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
@@ -134,7 +133,7 @@ func Response(status int, body string) *http.Response {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
 }
 
-// LogBuffer stores what was logged at every level.
+// LogBuffer stores everything that is logged, at every level.
 type LogBuffer struct {
 	mu   sync.Mutex // protects text
 	text bytes.Buffer
@@ -159,7 +158,7 @@ func (b *LogBuffer) Logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// CheckNoCanary fails the test if a canary occurs in text, in clear or encoded as it is sent.
+// CheckNoCanary fails the test if a canary occurs in text, either in clear or in the encoding in which it is sent.
 func CheckNoCanary(t testing.TB, text string) {
 	t.Helper()
 	sent := base64.StdEncoding.EncodeToString([]byte("me:" + url.QueryEscape(SecretCanary)))[:12]
@@ -179,7 +178,7 @@ func JWKS(keys ...JSON) []byte {
 	return body
 }
 
-// RSAJWK returns the public key as a JWK (RFC 7518 section 6.3).
+// RSAJWK returns the public key as a JWK (RFC 7518 section 6.3). The key's exponent must be 65537.
 func RSAJWK(kid string, key *rsa.PublicKey) JSON {
 	return JSON{"kty": "RSA", "kid": kid, "n": Base64(key.N.Bytes()), "e": "AQAB"}
 }
@@ -196,23 +195,23 @@ func ECJWK(kid string, key *ecdsa.PublicKey) JSON {
 // Base64 returns b in base64url without padding.
 func Base64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// HeaderJSON returns the header of a token signed with RSAKey. change sets members, or
-// drops those that are nil.
+// HeaderJSON returns the header of a token signed with RSAKey. change has members to set. A nil value removes the
+// member.
 func HeaderJSON(change JSON) string {
 	return mergeJSON(JSON{"alg": "RS256", "kid": "k1", "typ": "at+jwt"}, change)
 }
 
-// ClaimsJSON returns the claims of a valid token of i, changed as by HeaderJSON.
+// ClaimsJSON returns the claims of a valid token issued by i, with the changes as in HeaderJSON.
 func (i *IAM) ClaimsJSON(change JSON) string { return ClaimsOf(i.URL, change) }
 
-// ClaimsOf returns the claims of a valid token of issuer, changed as by HeaderJSON.
+// ClaimsOf returns the claims of a valid token issued by issuer, with the changes as in HeaderJSON.
 func ClaimsOf(issuer string, change JSON) string {
 	now := time.Now().Unix()
 	return mergeJSON(JSON{"iss": issuer, "aud": []string{"other", "answerd"}, "sub": "ann", "scope": "ask read",
 		"exp": now + 300, "iat": now, "nbf": now}, change)
 }
 
-// mergeJSON returns base with the members of change; nil removes a member.
+// mergeJSON sets the members of change in base, and returns the result as JSON. A nil value removes the member.
 func mergeJSON(base, change JSON) string {
 	for name, value := range change {
 		base[name] = value
@@ -227,8 +226,8 @@ func mergeJSON(base, change JSON) string {
 	return string(text)
 }
 
-// SignRS256 returns a compact JWS (RFC 7515 section 7.1) of any header and claims, so that tests
-// can create invalid tokens.
+// SignRS256 returns a compact JWS (RFC 7515 section 7.1). It does not check header and claims, so that tests can create
+// invalid tokens.
 func SignRS256(key *rsa.PrivateKey, header, claims string) string {
 	text := Base64([]byte(header)) + "." + Base64([]byte(claims))
 	digest := sha256.Sum256([]byte(text))
@@ -239,7 +238,7 @@ func SignRS256(key *rsa.PrivateKey, header, claims string) string {
 	return text + "." + Base64(signature)
 }
 
-// SignES256 returns a compact JWS like SignRS256, with an ECDSA key.
+// SignES256 is like SignRS256, but signs with an ECDSA key.
 func SignES256(key *ecdsa.PrivateKey, header, claims string) string {
 	text := Base64([]byte(header)) + "." + Base64([]byte(claims))
 	digest := sha256.Sum256([]byte(text))
@@ -253,5 +252,5 @@ func SignES256(key *ecdsa.PrivateKey, header, claims string) string {
 	return text + "." + Base64(signature)
 }
 
-// Advance waits until d of a synctest bubble's fake time has passed.
+// Advance waits until d has passed in the fake time of a synctest bubble.
 func Advance(d time.Duration) { <-time.After(d) }

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// AddressClass says how private an address is. A server may only name URLs of servers whose class is not more private
-// than its own: a server on the internet may not name one on this machine, but a server on this machine, as in
-// development, may. A server that the configuration names by host name counts as public, because the addresses of the
-// name may change.
+// AddressClass says how private an address is. An MCP server may name only URLs of servers that are at most as private
+// as itself. A server on the internet may not name one on this machine, but a server on this machine may, as in
+// development. A server that is configured by host name counts as public, because the name's addresses may change.
 type AddressClass int
 
-// The classes, from the least private one.
+// The classes, from the least to the most private one.
 const (
 	Public AddressClass = iota
 	Private
 	Local
-	Forbidden // not an address of a service, or the metadata service of a cloud, such as link-local addresses
+	Forbidden // link-local addresses and others that no service uses, and metadata services of clouds
 )
 
-// ClassifyHost returns the class of a host that the configuration names: Local for localhost, and Public for any other
-// name. An address has the class of ClassifyAddress, but Local instead of Forbidden, because an operator chose it.
+// ClassifyHost returns the class of a host from the configuration. It is Local for localhost, and Public for any other
+// name. For an IP address it is that of ClassifyAddress, but Local instead of Forbidden, because an operator chose the
+// address.
 func ClassifyHost(host string) AddressClass {
 	if strings.EqualFold(host, "localhost") {
 		return Local
@@ -34,10 +34,10 @@ func ClassifyHost(host string) AddressClass {
 	return min(ClassifyAddress(ip), Local)
 }
 
-// specialBlocks has the blocks of the IANA special-purpose registries for which netip has no method, as far as they are
-// IPv4 or in globalUnicast: shared address space, protocol assignments, documentation, benchmarks, reserved blocks, and
-// blocks whose addresses contain an IPv4 address. It also has the services that AWS, Google and Scaleway offer to their
-// machines in private blocks, such as metadata.
+// specialBlocks lists the blocks in the IANA special-purpose registries for which netip has no method, as far as they
+// are IPv4 or in globalUnicast: shared address space, protocol assignments, documentation, benchmarks, reserved blocks,
+// and blocks whose addresses contain an IPv4 address. It also has the services, such as metadata, that AWS, Google and
+// Scaleway offer to their machines in private blocks.
 var specialBlocks = func() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range []string{
@@ -50,15 +50,15 @@ var specialBlocks = func() []netip.Prefix {
 	return out
 }()
 
-// nat64 is the block of IPv6 addresses through which a NAT64 translator reaches IPv4 addresses (RFC 6052 section 2.1).
+// nat64 is the block of IPv6 addresses for which a NAT64 translator forwards to IPv4 addresses (RFC 6052 section 2.1).
 // The last four bytes are the IPv4 address.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// globalUnicast is the only block from which IANA assigns public IPv6 addresses. Blocks outside of it are reserved, or
-// contain IPv4 addresses, such as the deprecated ::/96 and ::ffff:0:0:0/96.
+// globalUnicast is the only block from which IANA assigns public IPv6 addresses. Other blocks are reserved, or contain
+// IPv4 addresses, such as the deprecated ::/96 and ::ffff:0:0:0/96.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// ClassifyAddress returns the class of an address that a connection would use.
+// ClassifyAddress returns the class of an address that is about to be dialed.
 func ClassifyAddress(ip netip.Addr) AddressClass {
 	ip = ip.Unmap().WithZone("")
 	switch {
@@ -67,8 +67,8 @@ func ClassifyAddress(ip netip.Addr) AddressClass {
 	case !ip.IsGlobalUnicast():
 		return Forbidden
 	case nat64.Contains(ip):
-		// In a network with only IPv6, DNS returns such addresses for all IPv4 hosts of the internet. RFC 6052
-		// section 3.1 forbids them for IPv4 addresses that are not public.
+		// In an IPv6-only network, DNS returns such addresses for all IPv4 hosts on the internet. RFC 6052 section 3.1
+		// forbids them for IPv4 addresses that are not public.
 		b := ip.As16()
 		if ClassifyAddress(netip.AddrFrom4([4]byte(b[12:]))) == Public {
 			return Public
@@ -88,12 +88,12 @@ func ClassifyAddress(ip netip.Addr) AddressClass {
 	return Public
 }
 
-// errMorePrivate is the error of CheckAddress.
+// errMorePrivate is the error that CheckAddress returns.
 var errMorePrivate = errors.New("refusing to connect: the host resolves to a more private address than is allowed")
 
 // CheckAddress returns an error if address, an IP address with a port, is more private than limit. Call it in the
-// Control function of a net.Dialer, which gets the address that is about to be dialed, after DNS. A check of the host
-// name before could get another address.
+// Control function of a net.Dialer, which gets the address that is about to be dialed. If the host name were checked
+// earlier instead, DNS could return another address when the name is dialed.
 func CheckAddress(address string, limit AddressClass) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

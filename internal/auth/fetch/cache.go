@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// State tells whether a cached value may be used, and whether a new one is needed.
+// State says whether a cached value may be used, and whether a new one is needed.
 type State int
 
 const (
-	// Expired means that the value may not be used: callers wait for a new one.
+	// Expired means that the value must not be used, so callers wait for a new one.
 	Expired State = iota
 	// RefreshDue means that callers use the value while the next one is fetched.
 	RefreshDue
@@ -20,67 +20,66 @@ const (
 	Fresh
 )
 
-// Policy bounds how often a Cache sends requests, and makes it poll. After a failure a Cache also
-// pauses, for 1 s, 2 s, 4 s and so on up to 30 s.
+// Policy limits how often a Cache sends requests, and can make it poll. After a failure, a Cache pauses in any case,
+// for 1 s, 2 s, 4 s and so on, up to 30 s.
 type Policy struct {
-	// Cooldown is the pause after each request once there has been a value. It replaces the pauses after failures. 0
-	// means no pause after a success.
+	// Cooldown is the pause after each request, once there has been a value. It replaces the pauses after failures. 0
+	// means that there is no pause after a success.
 	Cooldown time.Duration
-	// PollEvery is the interval at which the Cache fetches a new value after the first Get, even if no further call
-	// follows. 0 means that it does not poll.
+	// PollEvery is the interval at which the Cache fetches a new value after the first Get, even without further calls.
+	// 0 means that it does not poll.
 	PollEvery time.Duration
 }
 
 // Cache stores one value that is fetched again when it gets old. It sends one request at a time, no matter how many
-// callers wait, and each caller waits under its own context. The request runs under the context of the Cache, so a
-// caller that gives up does not cancel the request for other callers. Close waits for the request. While the Cache
-// pauses after a failure, a call that needs a request returns the error of that failure without waiting.
+// callers wait. Each caller waits until its own context ends. The request has the context of the Cache, so a caller
+// that gives up does not cancel the request for others. During the pause after a failure, a call that needs a request
+// returns that failure's error without waiting.
 //
-// The usual choice, ReuseTokenSource of golang.org/x/oauth2, has no context per caller. When 100
-// callers met an endpoint that fails, it sent 200 requests one after the other, and the last
-// caller waited ten seconds (measured).
+// The usual choice, ReuseTokenSource of golang.org/x/oauth2, does not give each caller a context of its own. In a
+// measurement with 100 callers and an endpoint that fails, it sent 200 requests one after the other, and the last
+// caller waited for ten seconds.
 type Cache[T any] struct {
 	fetch  func(context.Context) (T, error)
 	policy Policy
 
-	ctx     context.Context // ends with Close
+	ctx     context.Context // cancelled by Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // the goroutines of runFetch and pollUntilClosed
 
-	mu         sync.Mutex // protects everything below
+	mu         sync.Mutex // protects the fields below
 	value      T
 	hadValue   bool              // a request has succeeded, or Set was called
-	sets       int               // calls of Set so far
+	sets       int               // number of calls of Set so far
 	inflight   *inflightFetch[T] // nil if no request is in flight
-	failures   int               // since the last success
+	failures   int               // number of failures since the last success
 	notBefore  time.Time         // no request starts before this time
-	pauseErr   error             // what calls that need a request before notBefore return
+	pauseErr   error             // the error for calls that need a request before notBefore
 	replacedAt time.Time         // when Replace last started a request
 	polling    bool              // pollUntilClosed was started
 	closed     bool
 }
 
-// inflightFetch is a request in flight. done is closed once value and err are set.
+// inflightFetch is a request in flight. done is closed after value and err are set.
 type inflightFetch[T any] struct {
-	sets  int // Cache.sets when the request began
+	sets  int // value of Cache.sets when the request began
 	done  chan struct{}
 	value T
 	err   error
 }
 
-// NewCache returns an empty Cache whose values come from fetch. It does not send a request yet.
-// The caller must Close the Cache.
+// NewCache returns an empty Cache that gets its values from fetch. It sends no request yet. Callers must call Close.
 func NewCache[T any](fetch func(context.Context) (T, error), policy Policy) *Cache[T] {
 	c := &Cache[T]{fetch: fetch, policy: policy}
-	// Requests do not run under the context of the caller that starts them: it may give up while other callers wait.
+	// Requests do not use the context of the caller that starts them, because it may give up while others wait.
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
 
-// Get returns the value. state classifies the current value, which is the zero value before the first request. It is
-// called under the lock of the Cache. If it returns Expired, Get waits for a new value; if it returns RefreshDue, Get
-// starts a request and returns the current value. Errors are those of the request, *Error, or that of ctx with subject
-// as the name of the value.
+// Get returns the value. It calls state, with c.mu held, to classify the current value, which is the zero value before
+// the first request. If state returns Expired, Get waits for a new value. If it returns RefreshDue, Get starts a
+// request and returns the current value. Errors are those of the request or *Error, or wrap that of ctx. In the last
+// case, the error text uses subject as the value's name.
 func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State) (T, error) {
 	c.mu.Lock()
 	c.startPollLocked()
@@ -90,7 +89,7 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 		c.mu.Unlock()
 		return value, nil
 	case RefreshDue:
-		// An error means that no request may start now. The value is usable until a later call starts one.
+		// Ignore the error: it means that no request may start now, and the value is still usable.
 		_, _ = c.startLocked()
 		c.mu.Unlock()
 		return value, nil
@@ -104,10 +103,11 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 	return inflight.await(ctx, subject)
 }
 
-// Replace is for a caller that could not use the value it has. It returns the current value if accept reports that this
-// is a better one. Otherwise it waits for the value of a request, which it returns without calling accept. It starts at
-// most one request per interval, so that callers that can use no value do not flood the server. Until the interval has
-// passed it returns an error. subject and errors are those of Get. accept is called under the lock of the Cache.
+// Replace is for callers that could not use the value that they got. It returns the current value if accept returns
+// true for it, which means that it is a better one. Otherwise it waits for a request and returns the new value without
+// calling accept. It starts at most one request per interval, so that callers that can use no value do not flood the
+// server. Until the interval has passed, it returns an error. subject and the other errors are as in Get. accept is
+// called with c.mu held.
 func (c *Cache[T]) Replace(ctx context.Context, subject string, interval time.Duration, accept func(T) bool) (T, error) {
 	c.mu.Lock()
 	if value := c.value; accept(value) {
@@ -123,15 +123,15 @@ func (c *Cache[T]) Replace(ctx context.Context, subject string, interval time.Du
 	return inflight.await(ctx, subject)
 }
 
-// Value returns the current value, or the zero value if there is none. It does not send a request.
+// Value returns the current value, or the zero value if there is none. It sends no request.
 func (c *Cache[T]) Value() T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value
 }
 
-// Set stores a value that was obtained in another way. It ends the pause after a failed request. The value of a request
-// in flight does not replace it, also not after DropIf.
+// Set stores a value that was obtained in another way, and ends the pause after a failed request. The value of a
+// request that is already in flight will not replace it, even if DropIf removes it before that request ends.
 func (c *Cache[T]) Set(value T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +141,7 @@ func (c *Cache[T]) Set(value T) {
 	c.notBefore = time.Time{}
 }
 
-// DropIf replaces the current value by the zero value if drop reports true for it.
+// DropIf removes the current value if drop returns true for it. drop is called with c.mu held.
 func (c *Cache[T]) DropIf(drop func(T) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +151,8 @@ func (c *Cache[T]) DropIf(drop func(T) bool) {
 	}
 }
 
-// Close cancels the request in flight, waits for it, and prevents further ones. The current value
-// stays readable.
+// Close cancels the request in flight, waits until it has ended, and prevents further ones. The current value remains
+// readable.
 func (c *Cache[T]) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -161,8 +161,8 @@ func (c *Cache[T]) Close() {
 	c.running.Wait()
 }
 
-// startLocked returns the request in flight, after starting one if necessary. It returns an error if no request may
-// start now: ErrClosed, or pauseErr during a pause. The caller holds mu.
+// startLocked returns the request in flight, after starting one if necessary. If no request may start now, it returns
+// ErrClosed or, during a pause, pauseErr. c.mu must be held.
 func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	switch {
 	case c.closed:
@@ -178,9 +178,9 @@ func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	return started, nil
 }
 
-// startReplaceLocked returns a request for Replace. If a request is in flight, it returns that one, whose value will be
-// newer than the caller's. Otherwise it starts one, unless less than interval has passed since it last did (errTooSoon)
-// or startLocked returns an error. The caller holds mu.
+// startReplaceLocked returns a request for Replace. If a request is in flight, it returns that one, because its value
+// will be newer than what Replace's caller has. Otherwise it starts a request. It returns errTooSoon if it did so less
+// than interval ago, or the error of startLocked. c.mu must be held.
 func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T], error) {
 	if c.inflight != nil {
 		return c.inflight, nil
@@ -196,8 +196,8 @@ func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T]
 	return inflight, err
 }
 
-// runFetch sends a request, and stores its outcome in inflight and, unless Set was called in between, in the Cache. It
-// wakes the waiting callers after that, so that their next calls see the outcome.
+// runFetch sends a request. It stores the outcome in inflight and, unless Set was called in the meantime, in the Cache.
+// It then wakes the waiting callers, so that their next calls see the outcome.
 func (c *Cache[T]) runFetch(inflight *inflightFetch[T]) {
 	inflight.value, inflight.err = c.fetchSafely()
 	c.mu.Lock()
@@ -218,8 +218,8 @@ func (c *Cache[T]) runFetch(inflight *inflightFetch[T]) {
 	close(inflight.done)
 }
 
-// fetchSafely calls fetch and converts a panic to an error. On this goroutine net/http does not recover from panics, so
-// a panic would end the process.
+// fetchSafely calls c.fetch and converts a panic to an error. Without that, a panic on this goroutine would end the
+// process.
 func (c *Cache[T]) fetchSafely() (value T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -229,8 +229,9 @@ func (c *Cache[T]) fetchSafely() (value T, err error) {
 	return c.fetch(c.ctx)
 }
 
-// pauseLocked returns the pause after the request that has just ended. Before the first value every caller fails, so
-// Cooldown does not apply yet, and the first pauses are shorter: 1 s, 2 s, 4 s and so on. The caller holds mu.
+// pauseLocked returns the pause after the request that has just ended. Cooldown does not apply before the first value,
+// because every caller fails until then. The first pauses are short instead: 1 s, 2 s, 4 s and so on. c.mu must be
+// held.
 func (c *Cache[T]) pauseLocked() time.Duration {
 	const longest = 30 * time.Second
 	switch {
@@ -242,7 +243,7 @@ func (c *Cache[T]) pauseLocked() time.Duration {
 	return min(time.Second<<min(c.failures-1, 5), longest)
 }
 
-// startPollLocked starts pollUntilClosed if the policy asks for it and it does not run yet. The caller holds mu.
+// startPollLocked starts pollUntilClosed if the policy asks for polling and it does not run yet. c.mu must be held.
 func (c *Cache[T]) startPollLocked() {
 	if c.policy.PollEvery > 0 && !c.polling && !c.closed {
 		c.polling = true
@@ -250,7 +251,7 @@ func (c *Cache[T]) startPollLocked() {
 	}
 }
 
-// pollUntilClosed starts a request every PollEvery until Close. A tick during a pause is skipped.
+// pollUntilClosed starts a request every PollEvery until Close. It skips ticks during a pause.
 func (c *Cache[T]) pollUntilClosed() {
 	tick := time.NewTicker(c.policy.PollEvery)
 	defer tick.Stop()
@@ -266,7 +267,7 @@ func (c *Cache[T]) pollUntilClosed() {
 	}
 }
 
-// await waits for the outcome of f. If ctx ends first, it returns an error that wraps that of ctx and names subject.
+// await waits for the outcome of f. If ctx ends first, it returns an error that wraps ctx.Err and names subject.
 func (f *inflightFetch[T]) await(ctx context.Context, subject string) (T, error) {
 	select {
 	case <-f.done:
@@ -280,5 +281,5 @@ func (f *inflightFetch[T]) await(ctx context.Context, subject string) (T, error)
 // ErrClosed is returned after Close if a request would be needed.
 var ErrClosed error = &Error{Public: "the service is shutting down and requests no tokens or keys any more"}
 
-// errTooSoon is returned if a request would be needed so soon after one that succeeded that a pause applies.
+// errTooSoon is returned if a request would be needed too soon after one that succeeded.
 var errTooSoon error = &Error{Public: "the identity provider was asked only a moment ago"}

@@ -10,20 +10,20 @@ import (
 	"net/http"
 )
 
-// Error is the error for a request to an identity provider or a secret store. Its fields never
-// contain a byte of the reply.
+// Error is the error for a request to an identity provider or a secret store. Its fields contain nothing from the
+// reply, except for Status and a known Code.
 type Error struct {
-	// Public is a fixed sentence that callers may see. It contains neither hosts nor values.
+	// Public is a fixed text that API clients may see. It contains neither hosts nor values.
 	Public string
-	// Status is the HTTP status of the reply; 0 if there was no reply.
+	// Status is the reply's HTTP status, or 0 if there was no reply.
 	Status int
-	// Code is the error code of RFC 6749 section 5.2 or RFC 8707, if the reply had one.
+	// Code is the reply's error code from RFC 6749 section 5.2 or RFC 8707, or "".
 	Code string
-	// Err is the cause, for the log; nil if there is nothing to add to Public.
+	// Err is the cause, for the log. It is nil if there is nothing to add to Public.
 	Err error
 }
 
-// Error returns Public with the status, the code and the cause, for the log.
+// Error returns Public followed by the status, the code and the cause, for the log.
 func (e *Error) Error() string {
 	text := e.Public
 	if e.Status != 0 {
@@ -41,9 +41,9 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, so that errors.Is can detect a deadline.
 func (e *Error) Unwrap() error { return e.Err }
 
-// transportError converts an error of http.Client.Do or of reading a body. subject names the server in Public. Only
-// causes of the known kinds below are kept. The text of another cause may quote bytes of a malformed reply, in which a
-// hostile server can send the Authorization header of the request back.
+// transportError converts an error from http.Client.Do or from reading a body. subject is what Public calls the server.
+// Only known kinds of causes are kept. The text of any other cause may quote bytes of a malformed reply, in which a
+// hostile server could send the request's Authorization header back.
 func transportError(subject string, err error) *Error {
 	var certificate *tls.CertificateVerificationError
 	var network *net.OpError
@@ -60,12 +60,12 @@ func transportError(subject string, err error) *Error {
 	return &Error{Public: subject + " closed the connection early or does not speak HTTP"}
 }
 
-// errNotHTTP is the error of Cause that replaces one whose text may quote the reply.
+// errNotHTTP is what Cause returns instead of an error whose text may quote the reply.
 var errNotHTTP = errors.New("the reply is not HTTP, the connection was closed early, or a proxy refused it")
 
-// Cause returns err, an error of an http.RoundTripper or nil, if the text of its kind never quotes the reply. Otherwise
-// it returns a fixed error, which can be logged: net/http quotes a reply that is not HTTP, and such a reply may repeat the
-// request with its keys.
+// Cause returns err, which comes from an http.RoundTripper, if errors of its kind never quote the reply. Otherwise it
+// returns a fixed error, which is safe to log: net/http quotes a reply that is not HTTP, and such a reply may repeat
+// the request with its keys. It returns nil if err is nil.
 func Cause(err error) error {
 	if err == nil {
 		return nil
@@ -84,8 +84,8 @@ func Cause(err error) error {
 	return errNotHTTP
 }
 
-// Transport is an http.RoundTripper that returns Cause of its errors. A transport that records errors in traces must wrap
-// it, and not be wrapped by it.
+// Transport is an http.RoundTripper that applies Cause to the errors of the one that it wraps. A transport that records
+// errors in traces must wrap Transport, not the other way around.
 type Transport struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -1,7 +1,7 @@
-// Package fetch sends requests to identity providers and secret stores: for keys, metadata and
-// tokens. Requests are bounded in time and size and do not follow redirects. Errors never quote the
-// reply; with Cause and Transport, other packages keep replies out of their errors as well. A Cache sends
-// one request at a time, no matter how many callers wait.
+// Package fetch sends requests for keys, metadata and tokens to identity providers and secret stores. Requests are
+// limited in time and size, and do not follow redirects. Errors never quote the reply. With Cause and Transport, other
+// packages can keep replies out of their errors as well. A Cache sends one request at a time, no matter how many
+// callers wait.
 //
 //	client := fetch.NewClient(nil)
 //	reply, err := fetch.Get(ctx, client, url, "the key set endpoint", 256<<10)
@@ -28,12 +28,12 @@ import (
 	"time"
 )
 
-// Timeout bounds one request, from dialing to the last byte of the reply.
+// Timeout is the time limit for one request, from dialing to the last byte of the reply.
 const Timeout = 5 * time.Second
 
-// NewClient returns a client that does not follow redirects: a copy of given, or a client with its own transport if
-// given is nil. A redirect would send the Authorization header, and after 307 and 308 the form too, to any host that
-// the reply names.
+// NewClient returns a client that does not follow redirects. It is a copy of given, or has its own transport if given
+// is nil. Following a redirect would send the Authorization header, and after 307 and 308 also the form, to any host
+// that the reply names.
 func NewClient(given *http.Client) *http.Client {
 	client := http.Client{}
 	if given != nil {
@@ -47,14 +47,14 @@ func NewClient(given *http.Client) *http.Client {
 	return &client
 }
 
-// Reply is an HTTP response with its whole body.
+// Reply is an HTTP response with its complete body.
 type Reply struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// Get requests the JSON document at rawURL. Its other arguments and its errors are those of Do.
+// Get requests the JSON document at rawURL. The other arguments and the errors are those of Do.
 func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit int64) (Reply, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rawURL, nil)
 	if err != nil {
@@ -64,8 +64,9 @@ func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit
 	return Do(client, req, subject, limit)
 }
 
-// Do sends req and reads the reply. A body of more than limit bytes, counted after decompression, is an error, and so
-// is a redirect; any other status is a Reply. The subject names the server in errors, which are *Error.
+// Do sends req and reads the reply. A redirect is an error, and so is a body of more than limit bytes after
+// decompression. A reply with any other status is returned without an error. Errors are *Error and call the server
+// subject.
 func Do(client *http.Client, req *http.Request, subject string, limit int64) (Reply, error) {
 	resp, err := client.Do(req)
 	if err != nil {
@@ -85,9 +86,9 @@ func Do(client *http.Client, req *http.Request, subject string, limit int64) (Re
 	return Reply{resp.StatusCode, resp.Header, body}, nil
 }
 
-// CheckEndpoint returns an error unless secrets may be sent to a URL and keys may be read from it: it must be https, or
-// http on the loopback address, without credentials and without a fragment. The error begins with name, which names the
-// URL's setting, and does not quote the URL.
+// CheckEndpoint returns an error unless secrets may be sent to rawURL and keys may be read from it. It must be https,
+// or http on the loopback address, without credentials and without a fragment. The error begins with name, which is
+// what errors call the URL, and does not quote the URL.
 func CheckEndpoint(name, rawURL string) error {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Host == "" {

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// maxMetadata bounds a metadata document, in bytes.
+// maxMetadata is the maximum size of a metadata document in bytes.
 const maxMetadata = 256 << 10
 
-// Metadata returns the metadata document of an issuer. It requests the URLs where an issuer may publish it, in the
-// order of the MCP specification (basic/authorization), and returns the first document. It does not check the document,
-// except that it begins like a JSON object. The subject names the document in errors, which are *fetch.Error.
+// Metadata returns an issuer's metadata document. It tries the URLs where the issuer may publish it, in the order of
+// the MCP specification (basic/authorization), and returns the first document. It checks only that the document begins
+// like a JSON object. Errors are *Error and call the document subject.
 //
-// A 4xx, a redirect, and a page that is not a JSON object mean that the next URL is tried. An issuer that is a web
-// application may answer every unknown path with a redirect or a page, and publish only the document of OpenID Connect.
-// Any other failure is returned at once.
+// It tries the next URL after a 4xx, after a redirect, and after a page that is not a JSON object. An issuer that is a
+// web application may answer every unknown path with a redirect or a page, and publish only the document of OpenID
+// Connect. Any other failure ends the search at once.
 func Metadata(ctx context.Context, client *http.Client, issuer, subject string) ([]byte, error) {
 	notFound := &Error{Public: subject + " was not found at any well-known URL"}
-	var noDocument *Error // a redirect or a page; returned rather than notFound, because it tells more
+	var noDocument *Error // for a redirect or a page; returned in preference to notFound, because it says more
 	for _, metadataURL := range metadataURLs(issuer) {
 		reply, err := Get(ctx, client, metadataURL, subject, maxMetadata)
 		fetchErr, _ := errors.AsType[*Error](err)
@@ -38,15 +38,15 @@ func Metadata(ctx context.Context, client *http.Client, issuer, subject string) 
 		default:
 			notFound = &Error{Public: subject + " cannot be read", Status: reply.Status}
 			if !IsAbsent(reply.Status) {
-				return nil, notFound // the document may exist, and one at a later URL must not replace it
+				return nil, notFound // the document may exist, so another one at a later URL must not replace it
 			}
 		}
 	}
 	return nil, cmp.Or(noDocument, notFound)
 }
 
-// IsAbsent reports whether the status of a reply means that there is no document at the URL: a 4xx, except
-// those that ask to try again later (RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4).
+// IsAbsent reports whether a reply's status means that there is no document at the URL: a 4xx, except for those that
+// ask the client to try again later (RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4).
 func IsAbsent(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -55,8 +55,8 @@ func IsAbsent(status int) bool {
 	return status/100 == 4
 }
 
-// EndpointAllowed reports whether the metadata of an issuer may name this endpoint: any https URL, or a URL of the
-// issuer's own origin. Thus only an issuer on plain http of this machine can name an http URL of this machine.
+// EndpointAllowed reports whether an issuer's metadata may name this endpoint: any https URL, or a URL with the same
+// origin as the issuer. Thus only an issuer on this machine that uses plain http can name an http URL on this machine.
 func EndpointAllowed(issuer, endpointURL string) bool {
 	issuerURL, errIssuer := url.Parse(issuer)
 	endpoint, errEndpoint := url.Parse(endpointURL)
@@ -67,9 +67,9 @@ func EndpointAllowed(issuer, endpointURL string) bool {
 	return endpoint.Scheme == "https" || isSameOrigin
 }
 
-// metadataURLs returns the URLs of an issuer's metadata: those of RFC 8414 section 3.1, also with
-// the suffix of OpenID Connect, and that of OpenID Connect Discovery 1.0 section 4. The last two
-// differ only for an issuer with a path.
+// metadataURLs returns the URLs where an issuer may publish its metadata: that of RFC 8414 section 3.1, the same with
+// the suffix of OpenID Connect, and that of OpenID Connect Discovery 1.0 section 4. The last two differ only if the
+// issuer has a path.
 func metadataURLs(issuer string) []string {
 	u, err := url.Parse(issuer)
 	if err != nil {

@@ -1,13 +1,13 @@
-// Package issuer reads the metadata of an authorization server that the configuration names (RFC 8414, OpenID
-// Connect Discovery 1.0).
+// Package issuer reads the metadata of an authorization server from the configuration (RFC 8414, OpenID Connect
+// Discovery 1.0).
 //
 //	source := issuer.Source{Issuer: "https://iam.example", Name: "the metadata of AUTH_ISSUER", Client: client}
 //	document, err := source.Read(ctx)
 //	keySet, ok := document.Endpoint("jwks_uri")
 //
-// A Cache keeps what a caller needs of the document. An issuer of this package never comes from an MCP server:
-// otherwise a server could name its own authorization server and get the client secret, as with the handler of
-// the go-sdk. Source, Document and Cache may be used concurrently.
+// A Cache keeps the parts of the document that its user needs. The issuer must never come from an MCP server. Otherwise
+// a server could name its own authorization server and get the client secret, as with the go-sdk's handler. Source,
+// Document and Cache may be used concurrently.
 package issuer
 
 import (
@@ -19,27 +19,27 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// refresh is the time after which a Cache reads the metadata again.
+// refresh is how old the value in a Cache may be before it is read again.
 const refresh = time.Hour
 
-// Source describes the metadata to read.
+// Source says which metadata to read.
 type Source struct {
 	Issuer string       // the issuer's URL
-	Name   string       // names the metadata in errors
-	Client *http.Client // one of fetch.NewClient, which follows no redirects
-	// OtherIssuer is appended to the error about a document of another issuer, to say what to do; it may be "".
+	Name   string       // what errors call the metadata
+	Client *http.Client // made by fetch.NewClient, so that it follows no redirects
+	// OtherIssuer is appended to the error for a document of another issuer, to say what to do. It may be "".
 	OtherIssuer string
 }
 
-// Document is the metadata of an issuer.
+// Document is an issuer's metadata.
 type Document struct {
 	strictjson.Object
 	issuer string
 }
 
-// Read fetches the metadata, within fetch.Timeout. It refuses a document whose issuer is not exactly s.Issuer (RFC 8414
-// section 3.3): the endpoints of another issuer must not get secrets or codes of this one, and its keys must not verify
-// tokens. Errors are *fetch.Error.
+// Read fetches the metadata, within fetch.Timeout. It rejects a document whose issuer is not exactly s.Issuer (RFC 8414
+// section 3.3), because another issuer's endpoints must not get secrets or codes of this one, and its keys must not
+// verify tokens. Errors are *fetch.Error.
 func (s Source) Read(ctx context.Context) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
@@ -57,12 +57,12 @@ func (s Source) Read(ctx context.Context) (Document, error) {
 	return Document{members, s.Issuer}, nil
 }
 
-// Unusable returns the error for a document that cannot be used. problem continues a sentence that begins with s.Name,
+// Unusable returns an error for a document that cannot be used. problem continues a sentence that begins with s.Name,
 // such as "names no token endpoint".
 func (s Source) Unusable(problem string) error { return &fetch.Error{Public: s.Name + " " + problem} }
 
-// Endpoint returns the URL in the member with that name. It returns false if there is no such URL, or if neither a
-// secret nor a browser may be sent there (fetch.CheckEndpoint, fetch.EndpointAllowed).
+// Endpoint returns the URL in the member called name. The second result is false if there is no such URL, or if neither
+// a secret nor a browser may be sent to it (see fetch.CheckEndpoint and fetch.EndpointAllowed).
 func (d Document) Endpoint(name string) (string, bool) {
 	found, err := d.String(name)
 	if err != nil || fetch.CheckEndpoint("", found) != nil || !fetch.EndpointAllowed(d.issuer, found) {
@@ -71,20 +71,21 @@ func (d Document) Endpoint(name string) (string, bool) {
 	return found, true
 }
 
-// Cache stores a value from the metadata, and reads it again after an hour while callers use the old value.
+// Cache stores a value from the metadata. After an hour it reads the value again, and callers get the old value until
+// then.
 type Cache[T any] struct {
 	name   string
 	values *fetch.Cache[dated[T]]
 }
 
-// dated is a value and the time when it was read. The zero time means that no value is known.
+// dated is a value with the time when it was read. If readAt is zero, no value is known.
 type dated[T any] struct {
 	value  T
 	readAt time.Time
 }
 
-// NewCache returns a Cache of the value that read returns. read calls Source.Read and must end with its context.
-// NewCache does not send a request. name names the metadata in errors. The caller must Close the Cache.
+// NewCache returns a Cache for the value that read returns. read should call Source.Read, and must end with its
+// context. NewCache itself sends no request. name is what errors call the metadata. Callers must call Close.
 func NewCache[T any](name string, read func(context.Context) (T, error)) *Cache[T] {
 	return &Cache[T]{name, fetch.NewCache(func(ctx context.Context) (dated[T], error) {
 		value, err := read(ctx)
@@ -95,11 +96,11 @@ func NewCache[T any](name string, read func(context.Context) (T, error)) *Cache[
 	}, fetch.Policy{})}
 }
 
-// Close cancels a request in flight and waits for it.
+// Close cancels a request in flight, and waits until it has ended.
 func (c *Cache[T]) Close() { c.values.Close() }
 
-// Get returns the value. It waits only while no value is known; the error is then that of read, or wraps that of ctx. A
-// failure to read a known value again is not an error: Get returns the known value.
+// Get returns the value. It waits only if no value is known. The error is then that of read, or it wraps that of ctx.
+// If a known value cannot be read again, Get returns the known value without an error.
 func (c *Cache[T]) Get(ctx context.Context) (T, error) {
 	found, err := c.values.Get(ctx, c.name, func(d dated[T]) fetch.State {
 		switch {

@@ -1,4 +1,4 @@
-// Package ocivault reads secrets of OCI Vault, with the OCI SDK.
+// Package ocivault reads secrets from OCI Vault, with the OCI SDK.
 //
 //	read := ocivault.NewReader(ocivault.Config{SecretOCID: "ocid1.vaultsecret.…", AuthType: "instance_principal"})
 //	secret, err := read(ctx)
@@ -24,28 +24,27 @@ import (
 
 const (
 	service   = "OCI Vault"
-	maxBundle = 64 << 10 // bytes of any reply that is read for the secret
+	maxBundle = 64 << 10 // maximum size in bytes of each reply
 )
 
-// Config describes which secret to read, and with which credentials.
+// Config says which secret to read, and with which credentials.
 type Config struct {
 	SecretOCID string
 	// AuthType is "api_key" (also ""), "instance_principal" or "resource_principal".
 	AuthType string
-	// ConfigFile is for api_key: an OCI configuration file, whose section DEFAULT is used. Without it the SDK
-	// chooses: ~/.oci/config, or the file that OCI_CONFIG_FILE names.
+	// ConfigFile is an OCI configuration file for api_key, whose section DEFAULT is used. If it is "", the SDK reads
+	// ~/.oci/config or the file that OCI_CONFIG_FILE names.
 	ConfigFile string
-	// Endpoint replaces the address of the region's vault service: scheme and host,
-	// https, or http on the loopback address.
+	// Endpoint, unless it is "", replaces the address of the region's vault service. It has a scheme and a host: https,
+	// or http on the loopback address.
 	Endpoint string
-	// HTTPClient sends the requests. Its redirects are not followed. nil means a new client.
+	// HTTPClient sends the requests. Redirects are not followed. nil means a new client for each read.
 	HTTPClient *http.Client
 }
 
-// NewReader returns a function for token.ClientCredentialsConfig.Secret that reads the current version
-// of a secret in OCI Vault. Each call reads the secret again, and the credentials' files and
-// certificates too: calls are rare, and without a cache nothing can be out of date. Nothing is
-// read before the first call. Errors are *fetch.Error.
+// NewReader returns a function for token.ClientCredentialsConfig.Secret that reads the current version of a secret in
+// OCI Vault. Each call reads the secret, the credentials' files and the certificates again. Calls are rare, and without
+// a cache nothing can be out of date. Nothing is read before the first call. Errors are *fetch.Error.
 func NewReader(cfg Config) func(context.Context) (auth.Secret, error) {
 	disableSDKLog()
 	return func(ctx context.Context) (auth.Secret, error) {
@@ -56,7 +55,7 @@ func NewReader(cfg Config) func(context.Context) (auth.Secret, error) {
 		d := &dispatcher{ctx: ctx, client: client}
 		secret, err := cfg.readSecret(d)
 		switch {
-		case d.failed != nil: // more precise than the SDK's error
+		case d.failed != nil: // it is more precise than the SDK's error
 			return auth.Secret{}, d.failed
 		case err != nil && d.sent: // err may quote a reply
 			return auth.Secret{}, &fetch.Error{Public: service + " gave no readable secret"}
@@ -67,7 +66,7 @@ func NewReader(cfg Config) func(context.Context) (auth.Secret, error) {
 	}
 }
 
-// readSecret reads the secret. The dispatcher sends its requests.
+// readSecret reads the secret. d sends its requests.
 func (cfg Config) readSecret(d *dispatcher) (auth.Secret, error) {
 	if cfg.Endpoint != "" {
 		if err := fetch.CheckEndpoint("the vault endpoint", cfg.Endpoint); err != nil {
@@ -89,8 +88,8 @@ func (cfg Config) readSecret(d *dispatcher) (auth.Secret, error) {
 	}
 	once := common.NoRetryPolicy()
 
-	// The SDK runs the request on a goroutine that outlives a canceled context. The
-	// dispatcher cancels the request itself, under the context of the read.
+	// Do not pass the read's context to the SDK: when it ended, the SDK would return while its goroutine continues. The
+	// dispatcher cancels the request instead.
 	got, err := client.GetSecretBundle(context.WithoutCancel(d.ctx), secrets.GetSecretBundleRequest{
 		SecretId:        &cfg.SecretOCID,
 		RequestMetadata: common.RequestMetadata{RetryPolicy: &once},
@@ -106,11 +105,11 @@ func (cfg Config) readSecret(d *dispatcher) (auth.Secret, error) {
 	if err != nil {
 		return auth.Secret{}, err
 	}
-	// A secret that was created with echo ends with a line feed by mistake.
+	// A secret that was created with echo has a line feed at its end, which does not belong to it.
 	return auth.NewSecret(strings.TrimRight(string(text), "\r\n")), nil
 }
 
-// configurationProvider returns the credentials for the vault.
+// configurationProvider returns the credentials for the vault. d sends the requests to get them, if any are needed.
 func (cfg Config) configurationProvider(d *dispatcher) (common.ConfigurationProvider, error) {
 	switch cfg.AuthType {
 	case "", "api_key":
@@ -127,14 +126,13 @@ func (cfg Config) configurationProvider(d *dispatcher) (common.ConfigurationProv
 	return nil, fmt.Errorf("the auth type must be api_key, instance_principal or resource_principal")
 }
 
-// dispatcher sends the SDK's requests for one read: under the context of that read, bounded in
-// size, without redirects. Only the goroutine of the read uses it.
+// dispatcher sends the SDK's requests for one read, with the read's context, a limited reply size, and without
+// following redirects. Only the read's goroutine uses it.
 //
-// After the first failure it answers all later requests itself. Otherwise the SDK would ask a
-// missing metadata service eight times and sleep for two minutes in all, even after the context
-// has ended, and the federation service three times. The answer 400 ends the loop at the
-// federation service. The loop at the metadata service asks for the region and ends only with a
-// 200; then the SDK asks for the certificate and gets the 400.
+// After the first failure, it answers all further requests itself. Otherwise the SDK would ask a missing metadata
+// service eight times, sleeping for two minutes in total even after the context has ended, and the federation service
+// three times. The answer 400 ends the SDK's loop at the federation service. Its loop at the metadata service, which
+// asks for the region, ends only with a 200. The SDK then asks for the certificate, and gets the 400.
 type dispatcher struct {
 	ctx    context.Context
 	client *http.Client
@@ -161,7 +159,7 @@ func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
 	return httpResponse(req, fetch.Reply{Status: http.StatusBadRequest}), nil
 }
 
-// httpResponse returns the reply as the response that the SDK expects.
+// httpResponse converts r to the response type that the SDK expects.
 func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
 	return &http.Response{
 		Status: http.StatusText(r.Status), StatusCode: r.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -169,13 +167,13 @@ func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
 	}
 }
 
-// disableSDKLog replaces the SDK's logger, which is one per process. With OCI_GO_SDK_DEBUG, it
-// would write replies to stderr, also the one with the secret.
+// disableSDKLog replaces the SDK's logger, which is global to the process. With OCI_GO_SDK_DEBUG, the SDK's logger
+// would write replies to stderr, including the one with the secret.
 var disableSDKLog = sync.OnceFunc(func() { common.SetSDKLogger(discardLogger{}) })
 
-// discardLogger is a logger of the SDK that writes nothing.
+// discardLogger is an SDK logger that writes nothing.
 type discardLogger struct{}
 
-// LogLevel and Log implement the logger of the OCI SDK.
+// LogLevel and Log implement the OCI SDK's logger interface.
 func (discardLogger) LogLevel() int                 { return 0 }
 func (discardLogger) Log(int, string, ...any) error { return nil }

@@ -19,31 +19,31 @@ import (
 )
 
 const (
-	keySize  = 32       // bytes, of AES-256
-	keyIDLen = 8        // bytes of a key's id, which is part of its hash
+	keySize  = 32       // bytes of an AES-256 key
+	keyIDLen = 8        // bytes of a key's id
 	maxFile  = 64 << 10 // bytes of the key file
 )
 
 // Keys is a list of keys, usually from a file. The first key encrypts, and all keys decrypt. Keys may be used
 // concurrently.
 type Keys struct {
-	path string // of the file; "" for a random key that is in memory only
+	path string // the file's path; "" for a random key that is only in memory
 
-	mu       sync.Mutex  // protects what follows
+	mu       sync.Mutex  // protects the fields below
 	all      []key       // the keys in use, at least one
-	info     os.FileInfo // of the file when all was read from it
+	info     os.FileInfo // describes the file at the time when all was read from it
 	reported string      // the last logged reason why a changed file cannot be used; "" if the file can be used
 }
 
-// key is one AES-256 key.
+// key is an AES-256 key.
 type key struct {
-	id   [keyIDLen]byte // the start of a hash of the key; stored with each secret to find its key
+	id   [keyIDLen]byte // the start of the key's hash; stored with each secret, to find the secret's key
 	aead cipher.AEAD
 }
 
-// ReadKeys reads the keys of a file: one per line, 32 bytes in base64 or hex. Empty lines and lines
-// that begin with # are skipped. The Keys read the file again when it has changed. An error quotes nothing
-// of the file.
+// ReadKeys reads keys from a file, which has one key of 32 bytes per line, in base64 or hex. Empty lines and lines that
+// begin with # are skipped. The returned Keys read the file again when it has changed. Errors quote nothing from the
+// file.
 func ReadKeys(path string) (*Keys, error) {
 	k := &Keys{path: path}
 	var err error
@@ -62,7 +62,7 @@ func newKeys() (*Keys, error) {
 	return &Keys{all: []key{one}}, err
 }
 
-// readFile reads the keys of a file of at most maxFile bytes.
+// readFile reads the keys in a file of at most maxFile bytes.
 func readFile(path string) ([]key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -79,7 +79,7 @@ func readFile(path string) ([]key, error) {
 	return parseKeys(string(text))
 }
 
-// parseKeys reads the keys in the text of a file, of which there must be at least one.
+// parseKeys parses the content of a key file. It returns an error if a line is not a key, or if there are no keys.
 func parseKeys(text string) ([]key, error) {
 	var all []key
 	for n, line := range strings.Split(text, "\n") {
@@ -103,8 +103,8 @@ func parseKeys(text string) ([]key, error) {
 	return all, nil
 }
 
-// decodeKey decodes a line of the file, in hex or in standard or URL-safe base64, with or without padding. ok is false
-// unless the key has keySize bytes.
+// decodeKey decodes a key in hex, or in standard or URL-safe base64 with or without padding. ok is false unless the key
+// has keySize bytes.
 func decodeKey(line string) (raw []byte, ok bool) {
 	if raw, err := hex.DecodeString(line); err == nil && len(raw) == keySize {
 		return raw, true
@@ -118,9 +118,9 @@ func decodeKey(line string) (raw []byte, ok bool) {
 	return nil, false
 }
 
-// newKey returns the key that consists of the bytes raw. The cipher chooses a random nonce for each secret, so that
-// processes that share a key need no common counter. The id depends only on raw, because processes may have the same
-// key at different lines of their files.
+// newKey returns the key that consists of the bytes raw. Its cipher chooses a random nonce for each secret, so that
+// processes that share the key need no common counter. The id depends only on raw, because processes may have the key
+// on different lines of their files.
 func newKey(raw []byte) (key, error) {
 	block, err := aes.NewCipher(raw)
 	if err != nil {
@@ -136,8 +136,8 @@ func newKey(raw []byte) (key, error) {
 	return k, nil
 }
 
-// currentKeys returns the keys, after reading the file again if it has changed. If the changed file cannot be used,
-// currentKeys returns the previous keys, logs the reason once, and reads the file again at the next call.
+// currentKeys returns the keys, after reading the file again if it has changed. If the changed file cannot be used, it
+// returns the previous keys, logs the reason once, and tries again at the next call.
 func (k *Keys) currentKeys(logger *slog.Logger) []key {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -154,8 +154,8 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 		all, err = readFile(k.path)
 	}
 	if err != nil {
-		// k.info stays, so that the next call reads the file again. The file may become readable without a change of
-		// its size or time.
+		// Keep k.info, so that the next call reads the file again. The file may become readable without a change of its
+		// size or time.
 		if text := err.Error(); text != k.reported {
 			logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err, help.SecretFiles.Attr())
 			k.reported = text
@@ -169,7 +169,7 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 	return all
 }
 
-// isSameFile reports whether a and b describe the same file, without a change of its time or size in between.
+// isSameFile reports whether a and b describe the same file with the same modification time and size.
 func isSameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }

@@ -1,4 +1,4 @@
-// Package sealed keeps secrets of users encrypted in a store that processes share.
+// Package sealed keeps users' secrets encrypted in a store that processes can share.
 //
 //	keys, err := sealed.ReadKeys(path)
 //	if err != nil {
@@ -11,11 +11,12 @@
 //		// another process was faster: load it again
 //	}
 //
-// A secret is encrypted with AES-256-GCM under the first key; all keys decrypt. To replace a key, add
-// the new one to the file of every process, then make it the first one in all of them, and remove the old
-// one when no secret needs it any more. In one step, a process would get secrets that it cannot decrypt
-// yet. The name of a secret is authenticated with it: someone who can write to the store cannot give one
-// user the secret of another. The store has the name as a hash only. Everything may be used concurrently.
+// A secret is encrypted with AES-256-GCM and the first key. All keys decrypt. To replace a key, first add the new one
+// to the file of every process, then make it the first key in all of them, and remove the old key when no secret needs
+// it any more. If this were done in one step, a process would get secrets that it cannot decrypt yet.
+//
+// A secret's name is authenticated together with the secret, so that someone who can write to the store cannot give one
+// user the secret of another. The store has only a hash of the name. Everything may be used concurrently.
 package sealed
 
 import (
@@ -31,8 +32,7 @@ import (
 	"answerd/internal/values"
 )
 
-// version is the first byte of a stored value. The key's id, the nonce, the ciphertext and the tag
-// follow.
+// version is the first byte of a stored value. The key's id, the nonce, the ciphertext and the tag follow it.
 const version = 1
 
 // Store encrypts and decrypts the values of a values.Store.
@@ -40,16 +40,16 @@ type Store struct {
 	keys     *Keys
 	values   values.Store
 	logger   *slog.Logger
-	reported atomic.Bool // a secret that cannot be decrypted was logged; this is logged once per process
+	reported atomic.Bool // a secret that cannot be decrypted was logged, which happens once per process
 }
 
-// New returns a Store that keeps its secrets in store, encrypted with keys.
+// New returns a Store that encrypts secrets with keys and keeps them in store.
 func New(keys *Keys, store values.Store, logger *slog.Logger) *Store {
 	return &Store{keys: keys, values: store, logger: logger}
 }
 
-// NewInMemory returns a Store that ends with the process: its values are in memory, encrypted with a
-// key that only this process has.
+// NewInMemory returns a Store whose secrets are lost when the process ends: they are in memory, encrypted with a random
+// key.
 func NewInMemory(logger *slog.Logger) (*Store, error) {
 	keys, err := newKeys()
 	if err != nil {
@@ -58,12 +58,12 @@ func NewInMemory(logger *slog.Logger) (*Store, error) {
 	return New(keys, &values.Memory{}, logger), nil
 }
 
-// Now returns the time of the store's clock (values.Store).
+// Now returns the time according to the clock of the underlying values.Store.
 func (s *Store) Now() time.Time { return s.values.Now() }
 
-// Load returns the secret with a name and its revision, which Save needs. The name has at least one part; the first is
-// the kind of the secret, for the log. data is nil if there is no such secret. It is also nil, with a warning in the
-// log and without an error, if the secret cannot be decrypted: its user has to sign in again.
+// Load returns the secret called name, and its revision, which Save needs. name has at least one part, and the first
+// part is the kind of secret, for the log. data is nil if there is no such secret. If the secret cannot be decrypted,
+// Load logs a warning and also returns nil data and no error, so that the user has to sign in again.
 func (s *Store) Load(ctx context.Context, name ...string) (data []byte, revision uint64, err error) {
 	key := values.NewKey(name...)
 	value, revision, err := s.values.Value(ctx, key)
@@ -83,7 +83,7 @@ func (s *Store) Load(ctx context.Context, name ...string) (data []byte, revision
 	return data, revision, nil
 }
 
-// open decrypts the stored value of the secret with a name. The error quotes nothing of the value.
+// open decrypts value, which is stored for the secret called name. Errors quote nothing from value.
 func (s *Store) open(value []byte, name values.Key) ([]byte, error) {
 	if len(value) < 1+keyIDLen || value[0] != version {
 		return nil, errors.New("it has an unknown format")
@@ -101,9 +101,9 @@ func (s *Store) open(value []byte, name values.Key) ([]byte, error) {
 	return nil, errors.New("its key is not in the file of TOKENS_KEY_FILE")
 }
 
-// Save encrypts a secret, stores it for ttl and returns its new revision. If the stored secret does not have the given
-// revision any more, because another process has changed it, Save stores nothing and returns 0; the caller should then
-// load the secret again. Empty data removes the secret.
+// Save encrypts a secret, stores it for ttl and returns its new revision. If another process has changed the secret, so
+// that it no longer has the given revision, Save stores nothing and returns 0. Callers should then load the secret
+// again. Empty data removes the secret.
 func (s *Store) Save(ctx context.Context, data []byte, revision uint64, ttl time.Duration, name ...string) (uint64, error) {
 	key := values.NewKey(name...)
 	var value []byte
@@ -120,7 +120,7 @@ func (s *Store) Save(ctx context.Context, data []byte, revision uint64, ttl time
 }
 
 // additionalData returns the data that is authenticated with a secret but not encrypted: the header of the stored value
-// (version and key id) and the name, so that a value cannot be moved to another name.
+// (version and key id), and the name. With the name, a value cannot be moved to another name.
 func additionalData(header []byte, name values.Key) []byte {
 	return append(bytes.Clone(header), name.String()...)
 }

@@ -1,12 +1,11 @@
-// Package signin finds where people sign in at the issuer of callers' tokens. A page that runs in
-// their browser then gets a token there, with an authorization code and PKCE.
+// Package signin finds out where people sign in at the issuer of callers' tokens. A page in their browser then gets a
+// token there, with an authorization code and PKCE.
 //
 //	d := signin.NewDiscovery(issuer, client, logger)
 //	defer d.Close()
 //	endpoints, err := d.Endpoints(ctx)
 //
-// A Discovery may be used concurrently. Endpoints waits under its context, and only while nothing is
-// known.
+// A Discovery may be used concurrently. Endpoints waits, until its context ends, only if no endpoints are known.
 package signin
 
 import (
@@ -19,42 +18,43 @@ import (
 	"answerd/internal/auth/issuer"
 )
 
-// Endpoints are the parts of an issuer's metadata that a browser needs to sign in (RFC 8414
-// section 2, OpenID Connect Discovery 1.0 section 3).
+// Endpoints has the parts of an issuer's metadata that a browser needs to sign in (RFC 8414 section 2, OpenID Connect
+// Discovery 1.0 section 3).
 type Endpoints struct {
 	Authorization string
 	Token         string
-	EndSession    string // where the person signs out at the issuer; "" if there is no such page
+	EndSession    string // where users sign out at the issuer; "" if there is no such page
 	// IssuerInResponse means that every authorization response has the parameter iss (RFC 9207 section 3).
 	IssuerInResponse bool
 	// OpenID means that the metadata lists the scope openid or lists no scopes, so openid can be requested.
 	OpenID bool
 }
 
-// Discovery finds the endpoints of one issuer.
+// Discovery finds one issuer's sign-in endpoints.
 type Discovery struct {
 	source    issuer.Source
 	logger    *slog.Logger
 	endpoints *issuer.Cache[Endpoints]
-	known     atomic.Bool // endpoints has a value, because a read has succeeded
+	known     atomic.Bool // read has succeeded, so endpoints has a value
 }
 
-// NewDiscovery returns a Discovery of the issuer with that name. It sends no request before Endpoints is called. The
-// client must be one of fetch.NewClient. The caller must Close the Discovery.
+// NewDiscovery returns a Discovery for the issuer called name. It sends no request before Endpoints is called. client
+// must come from fetch.NewClient. Callers must call Close.
 func NewDiscovery(name string, client *http.Client, logger *slog.Logger) *Discovery {
 	d := &Discovery{source: issuer.Source{Issuer: name, Name: "the metadata of AUTH_ISSUER", Client: client}, logger: logger}
 	d.endpoints = issuer.NewCache(d.source.Name, d.read)
 	return d
 }
 
-// Close cancels a request in flight and waits for it.
+// Close cancels a request in flight, and waits until it has ended.
 func (d *Discovery) Close() { d.endpoints.Close() }
 
-// Endpoints returns the endpoints. It waits only for the first ones. After an hour it returns the known endpoints once
-// more and has them read again. Errors are *fetch.Error, or wrap that of ctx.
+// Endpoints returns the issuer's endpoints. It waits only if none are known. If the known endpoints are more than an
+// hour old, it returns them and starts to read them again. Errors are *fetch.Error, or wrap that of ctx.
 func (d *Discovery) Endpoints(ctx context.Context) (Endpoints, error) { return d.endpoints.Get(ctx) }
 
-// read requests the metadata and returns its endpoints. It logs a failure, after which known endpoints stay in use.
+// read requests the metadata and returns its endpoints. It logs a failure, and says whether known endpoints stay in
+// use.
 func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
 	document, err := d.source.Read(ctx)
 	var found Endpoints
@@ -72,15 +72,15 @@ func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
 	return found, err
 }
 
-// parse returns the endpoints in the document. It returns an error if a browser cannot sign in with them: without an
-// authorization and a token endpoint that may be used, or without PKCE with S256.
+// parse returns the endpoints in the document. It returns an error if a browser cannot sign in with them, because the
+// authorization or token endpoint is missing or must not be used, or because PKCE with S256 is not supported.
 func (d *Discovery) parse(document issuer.Document) (Endpoints, error) {
 	authorization, okAuthorization := document.Endpoint("authorization_endpoint")
 	token, okToken := document.Endpoint("token_endpoint")
 	if !okAuthorization || !okToken {
 		return Endpoints{}, d.source.Unusable("names no https addresses of an authorization endpoint and a token endpoint")
 	}
-	// Servers from before RFC 8414 do not list the methods, but most of them support S256.
+	// Servers older than RFC 8414 do not list the methods, but most of them support S256.
 	methods, err := document.Strings("code_challenge_methods_supported")
 	hasS256 := methods == nil || slices.Contains(methods, "S256")
 	if err != nil || !hasS256 {

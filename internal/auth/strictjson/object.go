@@ -1,9 +1,8 @@
-// Package strictjson decodes JSON whose meaning must not depend on the reader: tokens, key sets,
-// and the documents of identity providers.
+// Package strictjson decodes JSON that every reader must understand in the same way: tokens, key sets, and documents of
+// identity providers.
 //
-// It wraps json/v2, which matches member names exactly and refuses two members with the same name
-// at any depth. Otherwise two readers of one token could see two identities. Also, null is an
-// error if a value is expected.
+// It wraps json/v2, which matches member names exactly and rejects two members with the same name at any depth.
+// Otherwise two readers of one token could see two identities. Also, null is an error where a value is expected.
 //
 //	o, err := strictjson.Parse(body)
 //	issuer, err := o.String("issuer")       // "" if there is no such member
@@ -25,14 +24,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ErrShape is the error for every value of the wrong type. It has no details, because they could
-// quote a token.
+// ErrShape is the error for JSON that is invalid or has the wrong type. It has no details, because they could quote a
+// token.
 var ErrShape = errors.New("not a JSON object of the expected shape")
 
-// Object is a JSON object whose members are not decoded yet.
+// Object is a JSON object whose members are not yet decoded.
 type Object map[string]stdjson.RawMessage
 
-// Parse decodes data, which must be exactly one object. The error is ErrShape.
+// Parse decodes data, which must be exactly one JSON object. The error is ErrShape.
 func Parse(data []byte) (Object, error) {
 	var o Object
 	if err := json.Unmarshal(data, &o); err != nil || o == nil {
@@ -41,8 +40,8 @@ func Parse(data []byte) (Object, error) {
 	return o, nil
 }
 
-// RefuseNull is an option of json/v2 that makes null an error. Without it json/v2 decodes
-// null as the zero value of any type.
+// RefuseNull is an option for json/v2 that makes null an error. Without it, json/v2 decodes null as the zero value of
+// any type.
 var RefuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
 	if dec.PeekKind() == 'n' {
 		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
@@ -50,14 +49,14 @@ var RefuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext
 	return errors.ErrUnsupported // decode the value as if there were no option
 }))
 
-// Has reports whether the object has a member with that name, which may be null.
+// Has reports whether o has a member called name, even if the member is null.
 func (o Object) Has(name string) bool {
 	_, ok := o[name]
 	return ok
 }
 
-// String returns the string with that name, or "" if there is no such member. For a member of
-// another type, also null, the error is ErrShape.
+// String returns the string member called name, or "" if there is no such member. If the member has another type,
+// including null, the error is ErrShape.
 func (o Object) String(name string) (s string, err error) {
 	if o.Has(name) && json.Unmarshal(o[name], &s, RefuseNull) != nil {
 		return "", ErrShape
@@ -65,9 +64,9 @@ func (o Object) String(name string) (s string, err error) {
 	return s, nil
 }
 
-// Strings returns the list of strings with that name. A string counts as a list of one, as in the
-// claim aud (RFC 7519 section 4.1.3). It returns nil if there is no such member, and ErrShape for
-// any other type.
+// Strings returns the member called name, which is a list of strings. A single string counts as a list of one, as in
+// the claim aud (RFC 7519 section 4.1.3). Strings returns nil if there is no such member, and ErrShape if the member
+// has another type.
 func (o Object) Strings(name string) (list []string, err error) {
 	if !o.Has(name) {
 		return nil, nil
@@ -81,8 +80,8 @@ func (o Object) Strings(name string) (list []string, err error) {
 	return list, nil
 }
 
-// Objects returns the list of objects with that name. If there is no such member, or one of another type, the error is
-// ErrShape.
+// Objects returns the member called name, which is a list of objects. The error is ErrShape if there is no such member
+// or if it has another type.
 func (o Object) Objects(name string) (list []Object, err error) {
 	isNull := func(item Object) bool { return item == nil }
 	err = json.Unmarshal(o[name], &list)

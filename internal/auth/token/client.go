@@ -16,30 +16,31 @@ import (
 	"answerd/internal/help"
 )
 
-// ClientCredentialsConfig describes how the service gets its own token. ClientID, Secret, and either TokenURL or Issuer
-// are required.
+// ClientCredentialsConfig says how the service gets its own token. ClientID, Secret, and either TokenURL or Issuer must
+// be set.
 type ClientCredentialsConfig struct {
 	// TokenURL is the IAM's token endpoint: https, or http on the loopback address.
 	TokenURL string
-	// Issuer is set instead of TokenURL if the token endpoint is to be read from the issuer's metadata, which must name
-	// exactly this issuer (RFC 8414).
+	// Issuer is set instead of TokenURL to read the token endpoint from the issuer's metadata, which must name exactly
+	// this issuer (RFC 8414).
 	Issuer   string
 	ClientID string
-	// Secret returns the client secret, such as FixedSecret or ocivault.NewReader. It is called for the first
-	// request, and again after the IAM has refused the secret, so it needs no cache. Its context ends after 10 s.
+	// Secret returns the client secret. FixedSecret and ocivault.NewReader return such functions. It is called for the
+	// first request, and again only after the IAM has refused the secret, so it needs no cache. Its context ends after
+	// 10 s.
 	Secret func(context.Context) (auth.Secret, error)
-	// Scope is sent unchanged, several scopes separated by spaces; "" sends none.
+	// Scope is sent unchanged. It has scopes separated by spaces. If it is "", none is sent.
 	Scope string
-	// Resource is the URI of the server that the token is for (RFC 8707); "" sends none.
+	// Resource is the URI of the server that the token is for (RFC 8707). If it is "", none is sent.
 	Resource string
-	// HTTPClient sends the requests; nil means a new client with its own connections. Redirects are not followed with
-	// any client.
+	// HTTPClient sends the requests. nil means a new client with its own connections. Redirects are not followed in
+	// either case.
 	HTTPClient *http.Client
-	// Logger gets a debug line for each token and a warning for each failure; nil means no log.
+	// Logger gets a debug line for each token and a warning for each failure. nil means no log.
 	Logger *slog.Logger
 }
 
-// addTarget adds the parameters scope and resource, which limit what the token is for, to form, if they are set.
+// addTarget adds the parameters scope and resource to form, if they are set. They limit what the token can be used for.
 func (cfg *ClientCredentialsConfig) addTarget(form url.Values) {
 	if cfg.Scope != "" {
 		form.Set("scope", cfg.Scope)
@@ -50,22 +51,22 @@ func (cfg *ClientCredentialsConfig) addTarget(form url.Values) {
 }
 
 const (
-	endpointName  = "the token endpoint" // in errors
+	endpointName  = "the token endpoint" // what errors call it
 	secretTimeout = 10 * time.Second     // for reading the client secret
 )
 
-// endpointClient sends the token requests of one OAuth client to one token endpoint, for any
-// grant. It may be used concurrently.
+// endpointClient sends one OAuth client's token requests to one token endpoint, for any grant. It may be used
+// concurrently.
 type endpointClient struct {
 	cfg      ClientCredentialsConfig
 	client   *http.Client
 	metadata *issuer.Cache[string] // the token endpoint from the issuer's metadata; nil if cfg.TokenURL is set
 
 	mu     sync.Mutex  // protects secret
-	secret auth.Secret // the last result of cfg.Secret; zero before the first one
+	secret auth.Secret // the last result of cfg.Secret; zero before the first call
 }
 
-// newEndpointClient checks cfg and returns a client. It does not send a request. The caller must close the client.
+// newEndpointClient checks cfg and returns a client. It sends no request. Callers must call close.
 func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	if err := CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
 		return nil, err
@@ -83,8 +84,8 @@ func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	return c, nil
 }
 
-// newEndpointCache returns a cache of the token endpoint in the metadata of an issuer (RFC 8414). issuerURL is the
-// issuer's identifier. The metadata is read with client when the cache is first used.
+// newEndpointCache returns a cache for the token endpoint in an issuer's metadata (RFC 8414). issuerURL is the issuer's
+// identifier. The metadata is read with client when the cache is first used.
 func newEndpointCache(issuerURL string, client *http.Client) *issuer.Cache[string] {
 	source := issuer.Source{Issuer: issuerURL, Name: "the issuer's metadata", Client: client}
 	return issuer.NewCache(source.Name, func(ctx context.Context) (string, error) {
@@ -100,8 +101,8 @@ func newEndpointCache(issuerURL string, client *http.Client) *issuer.Cache[strin
 	})
 }
 
-// close cancels the request for metadata, and closes the idle connections of a client that is not cfg.HTTPClient. The
-// caller must have ended all token requests.
+// close cancels a request for metadata. It closes idle connections only if the client made its own HTTP client. All
+// token requests must have ended before.
 func (c *endpointClient) close() {
 	if c.metadata != nil {
 		c.metadata.Close()
@@ -111,8 +112,8 @@ func (c *endpointClient) close() {
 	}
 }
 
-// CheckTokenEndpoint returns an error unless exactly one of issuer and tokenURL is set, and its scheme is
-// https, or http on the loopback address. The error does not quote the URLs.
+// CheckTokenEndpoint returns an error unless exactly one of issuer and tokenURL is set, and that one is an https URL,
+// or an http URL on the loopback address. The error does not quote the URLs.
 func CheckTokenEndpoint(issuer, tokenURL string) error {
 	switch {
 	case issuer != "" && tokenURL != "":
@@ -125,8 +126,8 @@ func CheckTokenEndpoint(issuer, tokenURL string) error {
 	return fetch.CheckEndpoint("the issuer", issuer)
 }
 
-// requestToken requests one token and logs the outcome, without a secret or a token. form has the parameters of the
-// request, except for the client's id and secret.
+// requestToken requests one token and logs the outcome, without a secret or a token. form has the request's parameters
+// except the client's id and secret.
 func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Token, error) {
 	started := time.Now()
 	t, err := c.requestWithSecret(ctx, form)
@@ -140,9 +141,8 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 	return t, nil
 }
 
-// requestWithSecret sends the request with the client secret that was read last. If the IAM refuses the
-// client, the secret may have been rotated since. So requestWithSecret reads the secret again and,
-// if it has changed, repeats the request once.
+// requestWithSecret sends the request with the last known client secret. If the IAM refuses the client, the secret may
+// have been rotated. requestWithSecret then reads the secret again and, if it has changed, repeats the request once.
 func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values) (Token, error) {
 	secret := c.lastSecret()
 	if secret.IsZero() {
@@ -166,22 +166,22 @@ func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values)
 	return c.sendRequest(ctx, form, newSecret)
 }
 
-// isClientRefused reports whether the token endpoint refused the client's credentials (RFC 6749
-// section 5.2), and not the grant.
+// isClientRefused reports whether err means that the token endpoint refused the client's credentials (RFC 6749 section
+// 5.2), rather than the grant.
 func isClientRefused(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
 	return ok && (refusal.Code == codeInvalidClient || refusal.Status == http.StatusUnauthorized)
 }
 
-// lastSecret returns the secret that was read last; the zero Secret before the first time.
+// lastSecret returns the secret that was read last, or the zero Secret if none was read yet.
 func (c *endpointClient) lastSecret() auth.Secret {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.secret
 }
 
-// readSecret calls cfg.Secret and stores the secret as the last one. Its error is a *fetch.Error: the one of cfg.Secret
-// if that returned one, such as the vault's.
+// readSecret calls cfg.Secret and stores the result as the last secret. Its error is a *fetch.Error. If cfg.Secret
+// returned one, such as the vault's, it is that one.
 func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
 	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
@@ -201,8 +201,8 @@ func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
 	return secret, nil
 }
 
-// sendRequest sends one token request with that client secret and returns the token. If the configuration names an
-// issuer, sendRequest first gets the token endpoint from the issuer's metadata.
+// sendRequest sends one token request with the given client secret, and returns the token. If the configuration has an
+// issuer, it first gets the token endpoint from the issuer's metadata.
 func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secret auth.Secret) (Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
@@ -230,12 +230,12 @@ func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secre
 	return ParseReply(reply, requested, "Bearer")
 }
 
-// NewRequest returns a request to a token endpoint with form as its body, and with the client's id and secret in the
-// header Authorization. If secret is zero, there is no such header, and form must contain the client's id.
+// NewRequest returns a request to a token endpoint with form as its body. It sends the client's id and secret in the
+// header Authorization. If secret is zero, it leaves out that header, and form must contain the client's id.
 //
-// golang.org/x/oauth2 sends the same request, but does not let its callers decode the reply. It
-// refuses a token whose expires_in is 1e12 or 1.5, decodes JSON that is labeled text/plain as a
-// form, takes the last of two access_tokens, and hides the header Date.
+// golang.org/x/oauth2 sends the same request, but does not let its callers decode the reply. It rejects a token whose
+// expires_in is 1e12 or 1.5, decodes JSON that is labeled text/plain as a form, takes the last of two access_tokens,
+// and hides the header Date.
 func NewRequest(
 	ctx context.Context, tokenURL string, form url.Values, id string, secret auth.Secret,
 ) (*http.Request, error) {
@@ -246,8 +246,8 @@ func NewRequest(
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Accept", "application/json")
 	if !secret.IsZero() {
-		// RFC 6749 section 2.3.1 requires form encoding of both, because the Basic scheme cannot
-		// carry a colon in the id, or letters beyond ASCII.
+		// RFC 6749 section 2.3.1 requires form encoding for both, because the Basic scheme supports neither a colon in
+		// the id nor characters outside of ASCII.
 		req.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret.Reveal()))
 	}
 	return req, nil

@@ -7,14 +7,14 @@ import (
 	"answerd/internal/auth"
 )
 
-// ClientCredentials is the Source of the service's own token, by the client credentials grant (RFC
-// 6749 section 4.4). It caches the token as CachedSource does. Its errors are *fetch.Error, or the context's.
+// ClientCredentials is the Source of the service's own token, which it gets with the client credentials grant (RFC 6749
+// section 4.4). It caches the token like CachedSource. Its errors are *fetch.Error, or the context's.
 type ClientCredentials struct {
 	client *endpointClient
 	tokens *CachedSource
 }
 
-// NewClientCredentials checks cfg and returns the source. It does not send a request. The caller must Close the source.
+// NewClientCredentials checks cfg and returns the source. It sends no request. Callers must call Close.
 func NewClientCredentials(cfg ClientCredentialsConfig) (*ClientCredentials, error) {
 	client, err := newEndpointClient(cfg)
 	if err != nil {
@@ -36,15 +36,14 @@ func (c *ClientCredentials) Renew(ctx context.Context, rejected auth.Secret) (au
 	return c.tokens.Renew(ctx, rejected)
 }
 
-// Close cancels the request in flight, waits for it, and prevents further ones. A cached token
-// stays available while it is valid, because sessions are closed with it.
+// Close cancels the request in flight, waits until it has ended, and prevents further ones. A cached token remains
+// available while it is valid, because sessions need it to close.
 func (c *ClientCredentials) Close() {
 	c.tokens.Close()
 	c.client.close()
 }
 
-// FixedSecret returns a function for ClientCredentialsConfig.Secret that always returns
-// the client secret from the configuration.
+// FixedSecret returns a function for ClientCredentialsConfig.Secret that always returns secret.
 func FixedSecret(secret auth.Secret) func(context.Context) (auth.Secret, error) {
 	return func(context.Context) (auth.Secret, error) { return secret, nil }
 }

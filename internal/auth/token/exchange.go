@@ -16,38 +16,37 @@ import (
 const grantTypeExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 const (
-	maxCallers        = 4096             // tokens of callers for which an Exchange caches a source
-	callerIdleTimeout = 30 * time.Minute // the time without requests after which a caller's source is dropped
+	maxCallers        = 4096             // callers' tokens for which an Exchange caches a source
+	callerIdleTimeout = 30 * time.Minute // a source that is unused for this long is dropped
 )
 
-// ExchangeConfig describes how callers' tokens are exchanged.
+// ExchangeConfig says how callers' tokens are exchanged.
 type ExchangeConfig struct {
 	ClientCredentialsConfig
-	// Audience is the logical name of the server that the token is for, if the IAM does not
-	// identify the server by Resource; "" sends none.
+	// Audience is the logical name of the server that the token is for, if the IAM does not identify the server by
+	// Resource. If it is "", none is sent.
 	Audience string
 }
 
-// Exchange exchanges a caller's token for one that a server accepts on behalf of that caller (RFC
-// 8693), and caches it until shortly before it expires. All calls of one caller share one request.
-// A failed request pauses only that caller.
+// Exchange exchanges a caller's token for one that a server accepts on the caller's behalf (RFC 8693), and caches it
+// until shortly before it expires. Concurrent calls for the same caller share one request. A failed request causes a
+// pause only for its caller.
 //
-// The cache key is the caller and the SHA-256 of the whole token that they sent. Caches with a
-// smaller key have mixed up callers (CVE-2026-35030), and one person may have tokens with
-// different rights.
+// The cache key consists of the caller and the SHA-256 of the whole token that they sent. Caches elsewhere with a
+// smaller key have mixed up callers (CVE-2026-35030), and one person may have several tokens with different rights.
 type Exchange struct {
 	client  *endpointClient
-	form    url.Values // the parameters that all requests have
+	form    url.Values // parameters that are the same in all requests
 	callers *lru.Cache[callerKey, *CachedSource]
 }
 
-// callerKey identifies a caller's token in the cache.
+// callerKey identifies a caller together with one of their tokens.
 type callerKey struct {
 	issuer, subject string
 	token           [sha256.Size]byte
 }
 
-// NewExchange checks cfg and returns an Exchange. It does not send a request. The caller must Close the Exchange.
+// NewExchange checks cfg and returns an Exchange. It sends no request. Callers must call Close.
 func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
 	client, err := newEndpointClient(cfg.ClientCredentialsConfig)
 	if err != nil {
@@ -68,10 +67,10 @@ func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
 }
 
 // For returns the source of tokens on behalf of id. The source need not be closed. Its errors are *fetch.Error, or the
-// context's; without id.Token it always fails.
+// context's. It always fails if id.Token is zero.
 func (e *Exchange) For(id auth.Identity) Source { return delegatedSource{e, id} }
 
-// delegatedSource is the Source of one caller.
+// delegatedSource is the Source for one caller.
 type delegatedSource struct {
 	exchange *Exchange
 	caller   auth.Identity
@@ -87,9 +86,9 @@ func (d delegatedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.
 	return d.withSource(func(s *CachedSource) (auth.Secret, error) { return s.Renew(ctx, rejected) })
 }
 
-// withSource calls get with the cached source for the caller's token, and creates that source if
-// there is none. While get runs, the source cannot be dropped from the cache. withSource fails if it had to create the
-// source but the Exchange is closed, or all maxCallers sources are in use.
+// withSource calls get with the cached source for the caller's token, after creating the source if necessary. The
+// source stays in the cache while get runs. withSource returns an error without calling get if the caller sent no
+// token, or if the source has to be created but the Exchange is closed or all maxCallers sources are in use.
 func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)) (auth.Secret, error) {
 	if d.caller.Token.IsZero() {
 		return auth.Secret{}, &fetch.Error{Public: "the caller sent no token"}
@@ -112,7 +111,7 @@ func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)
 	return get(source)
 }
 
-// requestToken exchanges the token of a caller, the subject token of RFC 8693 section 2.1.
+// requestToken exchanges subject, a caller's token (RFC 8693 section 2.1).
 func (e *Exchange) requestToken(ctx context.Context, subject auth.Secret) (Token, error) {
 	form := url.Values{"subject_token": {subject.Reveal()}}
 	for name, values := range e.form {
@@ -121,8 +120,8 @@ func (e *Exchange) requestToken(ctx context.Context, subject auth.Secret) (Token
 	return e.client.requestToken(ctx, form)
 }
 
-// Close cancels the requests in flight, waits for them, and prevents further ones. Cached tokens
-// stay available while they are valid.
+// Close cancels the requests in flight, waits until they have ended, and prevents further ones. Cached tokens remain
+// available while they are valid.
 func (e *Exchange) Close() {
 	e.callers.Close()
 	e.client.close()

@@ -21,17 +21,17 @@ const (
 )
 
 const (
-	maxReply = 64 << 10 // bytes of a token endpoint's reply
-	maxToken = 16 << 10 // bytes of the token in it
-	// defaultLifetime is assumed for a token of unknown expiry. It is short, so that a wrong
-	// assumption costs little.
+	maxReply = 64 << 10 // size of a token endpoint's reply in bytes
+	maxToken = 16 << 10 // size of the token in it
+	// defaultLifetime is assumed for a token whose expiry is unknown. It is short, so that a wrong assumption costs
+	// little.
 	defaultLifetime = time.Minute
 	// maxLifetime is the longest time for which a token is cached.
 	maxLifetime = 24 * time.Hour
-	// maxStated bounds Token.Stated, because expires_in may be 1e12, which a time.Duration cannot hold.
+	// maxStated is the maximum of Token.Stated. expires_in may be 1e12, which a time.Duration cannot hold.
 	maxStated = 100 * 365 * 24 * time.Hour
-	// minLifetime is the shortest accepted lifetime. If an expired token were accepted, each call would
-	// request a new one.
+	// minLifetime is the shortest accepted lifetime. If an expired token were accepted, every call would request a new
+	// one.
 	minLifetime = time.Second
 )
 
@@ -41,22 +41,22 @@ var (
 	errExpired  = errors.New("the token endpoint gave a token that has expired")
 )
 
-// ParseReply decodes a successful reply of a token endpoint (RFC 6749 section 5.1) to a request
-// that was sent at the time requested. The reply must have that token_type, which is Bearer or DPoP, in upper or lower
-// case. Errors are *fetch.Error.
+// ParseReply decodes a token endpoint's successful reply (RFC 6749 section 5.1) to a request that was sent at the time
+// requested. The reply's token_type must be tokenType, which is "Bearer" or "DPoP". Case is ignored. Errors are
+// *fetch.Error.
 func ParseReply(r fetch.Reply, requested time.Time, tokenType string) (Token, error) {
 	t, err := parseReply(r.Body, issuerTime(r.Header, requested), tokenType)
 	if err != nil {
-		// Some endpoints, such as GitHub's, refuse a request with the status 200, so the body may have an error code.
+		// Some endpoints, such as GitHub's, report errors with the status 200, so the body may have an error code.
 		return Token{}, &fetch.Error{Public: err.Error(), Status: r.Status, Code: ErrorCode(r.Body)}
 	}
 	t.Requested = requested
 	return t, nil
 }
 
-// issuerTime returns the time of the issuer's clock, which is the header Date of its reply, or else localTime.
-// The issuer has set exp by its own clock. Compared with a clock that is 90 s off, a token would
-// look expired, or would be used for too long.
+// issuerTime returns the time of the issuer's clock from the reply's header Date, or localTime if there is no such
+// header. The issuer sets exp by its own clock. Compared with a local clock that is 90 s off, a token would look
+// expired, or would be used for too long.
 func issuerTime(header http.Header, localTime time.Time) time.Time {
 	if date, err := http.ParseTime(header.Get("Date")); err == nil {
 		return date
@@ -64,8 +64,8 @@ func issuerTime(header http.Header, localTime time.Time) time.Time {
 	return localTime
 }
 
-// parseReply decodes the body of a reply to a token, without Token.Requested. now is the time of the issuer's clock.
-// The error is errBadReply, errNoToken or errExpired.
+// parseReply decodes the body of a reply. It does not set Token.Requested. now is the time of the issuer's clock. The
+// error is errBadReply, errNoToken or errExpired.
 func parseReply(body []byte, now time.Time, tokenType string) (Token, error) {
 	reply, err := strictjson.Parse(body)
 	if err != nil {
@@ -76,7 +76,7 @@ func parseReply(body []byte, now time.Time, tokenType string) (Token, error) {
 	if !isToken || !hasTokenType(reply, tokenType) {
 		return Token{}, errNoToken
 	}
-	// RFC 8693 section 2.2.1: an exchange may give something other than an access token.
+	// An exchange may return something other than an access token (RFC 8693 section 2.2.1).
 	issued, err := reply.String("issued_token_type")
 	if err != nil || !slices.Contains([]string{"", typeAccessToken, typeJWT}, issued) {
 		return Token{}, errNoToken
@@ -92,9 +92,10 @@ func parseReply(body []byte, now time.Time, tokenType string) (Token, error) {
 	return t, nil
 }
 
-// hasTokenType reports whether token_type is want, in upper or lower case. RFC 6749 requires the member, but some
-// issuers of bearer tokens leave it out, so a missing token_type counts as Bearer. A MAC or DPoP token is not a bearer
-// token, and a bearer token is not a DPoP token, because it is not bound to a key (RFC 9449 section 5).
+// hasTokenType reports whether the reply's token_type is want, ignoring case. RFC 6749 requires the member, but some
+// issuers of bearer tokens leave it out, so a missing token_type counts as Bearer. A MAC or DPoP token cannot be used
+// as a bearer token. A bearer token cannot be used as a DPoP token, because it is not bound to a key (RFC 9449 section
+// 5).
 func hasTokenType(reply strictjson.Object, want string) bool {
 	got, err := reply.String("token_type")
 	if err != nil {
@@ -106,8 +107,8 @@ func hasTokenType(reply strictjson.Object, want string) bool {
 	return strings.EqualFold(got, want)
 }
 
-// statedLifetime returns how long the token is valid from now on, at most maxStated: the shorter of expires_in and, for
-// a JWT, the time until its exp, which may be negative. ok is false if the reply has neither.
+// statedLifetime returns how long the token remains valid after now, at most maxStated. That is expires_in or, for a
+// JWT, the time until its exp, whichever is shorter. It may be negative. ok is false if there is neither.
 func statedLifetime(reply strictjson.Object, token string, now time.Time) (_ time.Duration, ok bool) {
 	lifetime, ok := expiresIn(reply)
 	if exp, haveExp := auth.UnverifiedExpiry(token); haveExp {
@@ -119,15 +120,16 @@ func statedLifetime(reply strictjson.Object, token string, now time.Time) (_ tim
 	return lifetime, ok
 }
 
-// expiresIn returns expires_in, at most maxStated. Some issuers send it as a string. ok is false if it is missing,
-// zero, negative or not a number: the token was issued just now, so such a value is wrong.
+// expiresIn returns the reply's expires_in, at most maxStated. Some issuers send it as a string. ok is false if it is
+// missing, not a number, or not positive. A token that was issued just now cannot have expired, so such a value is
+// wrong.
 func expiresIn(reply strictjson.Object) (lifetime time.Duration, ok bool) {
 	raw := string(reply["expires_in"])
 	if s, err := reply.String("expires_in"); err == nil && s != "" {
 		raw = s
 	}
 	seconds, err := strconv.ParseFloat(raw, 64)
-	if err != nil || !(seconds > 0) { // also NaN
+	if err != nil || !(seconds > 0) { // NaN included
 		return 0, false
 	}
 	if seconds > maxStated.Seconds() {
@@ -136,10 +138,10 @@ func expiresIn(reply strictjson.Object) (lifetime time.Duration, ok bool) {
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
-// ErrorCode returns the error code of a refusal (RFC 6749 section 5.2), for the log and for
-// errors. It returns "" unless the code is one of that section or of RFC 8707, because other text of the token endpoint
-// must not get into the log. It returns invalid_grant for GitHub's bad_refresh_token, which means that a refresh token
-// has expired or was revoked.
+// ErrorCode returns the error code in the body of a refusal (RFC 6749 section 5.2), for the log and for errors. It
+// returns "" unless the code is defined there or in RFC 8707, because other text from the token endpoint must not get
+// into the log. For GitHub's bad_refresh_token, which means that a refresh token has expired or was revoked, it returns
+// invalid_grant.
 func ErrorCode(body []byte) string {
 	var refusal struct {
 		Error string `json:"error"`
@@ -157,7 +159,7 @@ func ErrorCode(body []byte) string {
 	return ""
 }
 
-// The codes for refused client credentials, and for a refused grant or refresh token.
+// Error codes for refused client credentials, and for a refused grant or refresh token.
 const (
 	codeInvalidClient = "invalid_client"
 	codeInvalidGrant  = "invalid_grant"

@@ -3,16 +3,16 @@
 //
 //	c := catalog.New(logger)
 //	c.LoadPins("mcp.pins.json")
-//	c.SetServers([]int{1}, nil, nil)  // ids, in the order of the configuration
-//	c.SetTools(1, &server, tools)     // as the server listed them
-//	for _, tool := range c.Offered() { // to the model
+//	c.SetServers([]int{1}, nil, nil)  // ids in the configuration's order
+//	c.SetTools(1, &server, tools)     // the tools that the server listed
+//	for _, tool := range c.Offered() { // the tools to show to the model
 //		offer(tool.Name, tool.InputSchema)
 //	}
 //	tool, ok := c.Resolve("crm_get_customer") // a name that the model wrote
 //
-// Which tool gets a name depends only on the configuration's order and the lists, and not on which
-// server answered first. No method blocks for longer than it takes to compile and name the tools of
-// one server. A Catalog may be used concurrently.
+// Which tool gets a name depends only on the order of the servers in the configuration and on their tool lists, not on
+// which server answered first. No method blocks for longer than it takes to compile and name one server's tools. A
+// Catalog may be used concurrently.
 package catalog
 
 import (
@@ -30,53 +30,54 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// maxReservedNames bounds the names that are reserved for tools that were offered to a model.
+// maxReservedNames limits the number of names that are reserved for tools because a model has seen them.
 const maxReservedNames = 8192
 
-// Resolved is a tool that was found by its name, with its server.
+// Resolved is a tool that was found by its name, together with its server.
 type Resolved struct {
 	Tool
 	ServerID int    // as in SetServers
-	Disabled string // the reason why the tool cannot be called, for the caller; "" if it can be called
+	Disabled string // why the tool cannot be called; "" if it can be called
 }
 
-// serverEntry has the tools of the server's latest list. The slices and the map are never changed.
+// serverEntry has the tools of a server's latest list. The slices and the map are never changed after they are set.
 type serverEntry struct {
 	cfg     *config.Server
 	listed  []Tool            // as SetTools got them, with compiled schemas
-	digests map[string]string // of the tools' definitions, by their own names; nil without Pin
+	digests map[string]string // digests of the tools' definitions, by original name; nil without Pin
 	usable  []Tool            // the listed tools that may be called
-	blocked []blockedTool     // the listed tools that the configuration allows but the operator has not accepted
+	blocked []blockedTool     // the tools that the configuration allows but whose definitions are not accepted
 }
 
-// hasOnlySignIn reports whether the server's own tools are unknown, because no user has signed in yet: the entry has
-// only the tool that asks users to sign in.
+// hasOnlySignIn reports whether the entry has only the tool that asks users to sign in. The server's own tools are then
+// unknown, because no user has signed in yet.
 func (e *serverEntry) hasOnlySignIn() bool { return len(e.listed) == 1 && e.listed[0].SignsIn }
 
-// Catalog holds the tools of all servers under unique names. Create it with New.
+// Catalog holds the tools of all servers under unique names. Create one with New.
 //
-// Which tool gets a name depends only on the configuration's order and the lists, so that all replicas use the same
-// names. While the process runs, a name that was offered once is never given to a tool of a later server, or to another
-// tool of the same server: a run would call another tool than the model saw. A tool of an earlier server that
-// is listed later does get the name. NameOf then returns the new name of the tool that the run was offered.
+// Which tool gets a name depends only on the order of the servers in the configuration and on their tool lists, so that
+// all replicas use the same names. While the process runs, a name that was offered to a model is never given to another
+// tool of the same server or to a tool of a later server. Otherwise a run would call another tool than the model saw. A
+// tool of an earlier server that is listed later does get the name. NameOf then returns the new name of the tool that
+// the run was offered.
 type Catalog struct {
 	log *slog.Logger
 
 	mu            sync.Mutex             // protects the fields below
 	order         []int                  // the servers' ids, in the configuration's order
-	configs       map[int]*config.Server // of the servers in order
-	entries       map[int]serverEntry    // of the servers that were listed
+	configs       map[int]*config.Server // configurations of the servers in order, by id
+	entries       map[int]serverEntry    // entries of the servers that have been listed, by id
 	pins          *acceptedTools
-	expected      map[string][]string // by server: the own names of the tools that it listed in an earlier process
-	reservedNames map[string]toolID   // by the name under which the tool was offered
-	byName        map[string]Resolved // by all present names, including aliases and those of blocked tools
-	offered       []Tool              // callers read it without the lock: replaced, never changed
+	expected      map[string][]string // by server name: the original names of the tools that it listed in an earlier process
+	reservedNames map[string]toolID   // the tools that were offered to a model, by the name used then
+	byName        map[string]Resolved // all tools by their current names, including blocked tools and aliases
+	offered       []Tool              // replaced and never changed, because callers read it without the lock
 	isStale       bool                // byName and offered must be rebuilt
-	isReserved    bool                // reservedNames has the names of offered
+	isReserved    bool                // reservedNames already has the names of the tools in offered
 }
 
-// LoadPins reads the accepted definitions from the file at path and filters the tools of all servers by them. If the
-// file cannot be read, no definition is accepted, and the reason is that of the blocked tools.
+// LoadPins reads the accepted tool definitions from the file at path and applies them to the tools of all servers. If
+// the file cannot be read, no definition is accepted, and calls of pinned tools are refused with the reason.
 func (c *Catalog) LoadPins(path string) { c.setPins(readPinsFile(path)) }
 
 // New returns a catalog without servers.
@@ -91,14 +92,14 @@ func New(log *slog.Logger) *Catalog {
 	}
 }
 
-// SetTools replaces the tools of the server with that id and the configuration cfg. It returns how many of the tools
-// can be called: those that the configuration allows and, with Pin, whose definitions are accepted. For a removed
-// server it does nothing and returns 0. It keeps tools and writes the compiled schemas to its elements.
+// SetTools replaces the tools of the server with the given id and configuration. It returns how many of them can be
+// called: those that the configuration allows and, with Pin, whose definitions are accepted. If the server was removed,
+// SetTools does nothing and returns 0. It keeps the slice tools and sets the compiled schemas of its elements.
 func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	c.compileSchemas(id, tools)
 	entry := serverEntry{cfg: cfg, listed: tools}
 	if cfg.Pin {
-		// Compute digests before locking: definitions have up to 60 MiB, and calls wait for the lock.
+		// Compute the digests before locking, because calls wait for the lock and definitions can have 60 MiB.
 		entry.digests = digestsOf(cfg, tools)
 	}
 	c.mu.Lock()
@@ -109,13 +110,13 @@ func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	return c.storeLocked(id, entry)
 }
 
-// storeLocked sets the usable and blocked tools of entry from its listed tools, makes it the entry of the server with
-// that id, and returns the number of usable tools. It logs tools that are blocked now, or not any more.
+// storeLocked filters entry.listed into usable and blocked tools, and stores entry for the server with the given id. It
+// returns the number of usable tools. It logs which tools are newly blocked and which no longer are. c.mu must be held.
 func (c *Catalog) storeLocked(id int, entry serverEntry) int {
-	// Filter before naming: a tool that is not offered must not take the name of a tool that is.
+	// Filter before naming, so that a tool that is not offered cannot take the name of one that is.
 	entry.usable = slices.DeleteFunc(slices.Clone(entry.listed), func(t Tool) bool {
 		switch {
-		case t.ReadsResources: // of the former configuration, which may have had resources
+		case t.ReadsResources: // may stem from the former configuration
 			return len(entry.cfg.Resources) == 0
 		case t.SignsIn:
 			return entry.cfg.Auth != config.AuthAuthorizationCode
@@ -132,12 +133,12 @@ func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 	return len(entry.usable)
 }
 
-// maxBlockedLogged bounds the log lines for one list of tools.
+// maxBlockedLogged is the maximum number of log lines about newly blocked tools in one list.
 const maxBlockedLogged = 50
 
-// logBlocked logs the differences between the tools of a server that were blocked before and are blocked now: tools
-// that are blocked for a new reason, with a line each for the first maxBlockedLogged, and tools that are no longer
-// blocked.
+// logBlocked logs how now, a server's blocked tools, differs from before, those of its previous list. It logs each tool
+// that is newly blocked, or is blocked for a new reason or with a new definition, but at most maxBlockedLogged of them
+// and then their number. It also logs each tool that is no longer blocked.
 func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 	changed := 0
 	for _, tool := range now {
@@ -161,9 +162,9 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 }
 
 // SetServers sets the ids of the configured servers, in the configuration's order, and removes the tools of all other
-// servers. replacements maps the new id of a reconfigured server to the id that it had before. Such a server keeps
-// the tools of its latest list, filtered by its new configuration, until it is listed again. cfg returns the
-// configuration of a server; it may be nil if there are no replacements.
+// servers. replacements maps the new id of a reconfigured server to its former id. Such a server keeps the tools of its
+// latest list, filtered by its new configuration, until it is listed again. cfg returns the configuration of the server
+// with that id. It may be nil if replacements is empty.
 func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id int) *config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +178,7 @@ func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id 
 	for id, before := range replacements {
 		if entry, ok := c.entries[before]; ok {
 			entry.cfg = c.configs[id]
-			if entry.cfg.Pin && entry.digests == nil { // the former configuration had no Pin
+			if entry.cfg.Pin && entry.digests == nil { // the former configuration did not set Pin
 				entry.digests = digestsOf(entry.cfg, entry.listed)
 			}
 			c.storeLocked(id, entry)
@@ -187,8 +188,8 @@ func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id 
 	c.isStale = true
 }
 
-// ExpectTools reserves names for a server until it is listed: those of the tools that it listed in an earlier
-// process. originals are the tools' own names. No tool of a later server gets these names.
+// ExpectTools reserves the names of the tools that a server listed in an earlier process, until the server is listed
+// again. originals are the tools' names on the server. No tool of a later server gets the reserved names.
 func (c *Catalog) ExpectTools(server string, originals []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +197,7 @@ func (c *Catalog) ExpectTools(server string, originals []string) {
 	c.isStale = true
 }
 
-// IsExpected reports whether ExpectTools was called for a server.
+// IsExpected reports whether ExpectTools was called for the server.
 func (c *Catalog) IsExpected(server string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +205,7 @@ func (c *Catalog) IsExpected(server string) bool {
 	return ok
 }
 
-// setPins sets the accepted definitions and filters all tools again.
+// setPins replaces the accepted definitions and filters the tools of all servers again.
 func (c *Catalog) setPins(p *acceptedTools) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,8 +215,8 @@ func (c *Catalog) setPins(p *acceptedTools) {
 	}
 }
 
-// ToolCounts returns how many tools of the server with that id can be called, and the own names, sorted, of the tools
-// whose definitions the operator has not accepted.
+// ToolCounts returns how many tools of the server with the given id can be called. disabled has the original names,
+// sorted, of the tools whose definitions the operator has not accepted.
 func (c *Catalog) ToolCounts(id int) (usable int, disabled []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +228,7 @@ func (c *Catalog) ToolCounts(id int) (usable int, disabled []string) {
 	return len(entry.usable), disabled
 }
 
-// pinnedEntries returns the entries of the servers with Pin that have been listed, in the configuration's order.
+// pinnedEntries returns the entries of the listed servers with Pin, in the configuration's order.
 func (c *Catalog) pinnedEntries() []serverEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,9 +241,9 @@ func (c *Catalog) pinnedEntries() []serverEntry {
 	return out
 }
 
-// Offered returns the tools to show to a model: those that can be called, except for tools of servers with Hidden.
-// They are ordered by server in the configuration's order and then by name. Offered reserves the names of all tools
-// that can be called. The slice is not nil; it is shared and must not be changed.
+// Offered returns the tools to show to a model: all that can be called, except those of servers with Hidden. They are
+// ordered by server in the configuration's order, and then by name. The slice is never nil. It is shared, so callers
+// must not change it. Offered also reserves the names of all tools that can be called.
 func (c *Catalog) Offered() []Tool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,7 +253,7 @@ func (c *Catalog) Offered() []Tool {
 	}
 	c.isReserved = true
 	if len(c.reservedNames) > maxReservedNames {
-		c.reservedNames = map[string]toolID{} // a server keeps listing new tools, so start again
+		c.reservedNames = map[string]toolID{} // some server keeps listing new tools: bound the memory
 	}
 	for name, tool := range c.byName {
 		if tool.Disabled == "" && tool.Name == name { // not an alias
@@ -262,8 +263,8 @@ func (c *Catalog) Offered() []Tool {
 	return c.offered
 }
 
-// Resolve returns the tool that has the name at present, which may be an alias or the name of a disabled tool, and
-// whether there is one.
+// Resolve returns the tool that currently has the name, which may be an alias or the name of a disabled tool. The
+// second result is false if no tool has the name.
 func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,19 +273,19 @@ func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	return resolved, ok
 }
 
-// rebuildLocked sets byName and offered, if tools or servers have changed since the last time. It makes a new slice
-// for offered, because callers read the old one without the lock.
+// rebuildLocked recomputes byName and offered if tools or servers have changed since the last time. It makes a new
+// slice for offered, because callers read the old one without the lock. c.mu must be held.
 //
-// The tools are named server by server, in the configuration's order. The names that a server without a list will
-// probably take are pending: tools of later servers do not get them. Blocked tools and aliases are named last, so
-// that they never take a name from a tool that can be called.
+// It names the tools server by server, in the configuration's order. A server that has not been listed yet will
+// probably need certain names. These are pending, and no later server's tools get them. Blocked tools and aliases are
+// named last, so that they never take a name from a tool that can be called.
 func (c *Catalog) rebuildLocked() {
 	if !c.isStale {
 		return
 	}
 	c.isStale, c.isReserved = false, false
 	c.byName = map[string]Resolved{}
-	c.offered = []Tool{} // not nil, so that JSON has an array
+	c.offered = []Tool{} // not nil, so that it is an array in JSON, and not null
 
 	pending := map[string]bool{}
 	for _, id := range c.order {
@@ -301,14 +302,15 @@ func (c *Catalog) rebuildLocked() {
 	c.addAliasesLocked()
 }
 
-// nameToolsLocked names the usable tools of a server, and adds them to byName and, unless they are hidden, to
-// offered. It does not use names in pending. It logs tools that do not get their preferred names.
+// nameToolsLocked names a server's usable tools, and adds them to byName and, unless the server is hidden, to offered.
+// It uses no name in pending. It logs tools that do not get their preferred names, unless a model was offered the tool
+// under the same name before.
 func (c *Catalog) nameToolsLocked(id int, entry serverEntry, pending map[string]bool) {
 	namer := toolNamer{cfg: entry.cfg, isTaken: c.isTakenLocked, pending: pending}
 	var visible []Tool
 	for _, tool := range namer.sortTools(entry.usable) {
 		name, reason := namer.nameTool(tool.Original)
-		isLogged := c.reservedNames[name] == tool.id() // it was offered under the same name before
+		isLogged := c.reservedNames[name] == tool.id() // then it has been logged before
 		if reason != "" && !isLogged {
 			c.log.Warn("MCP tool renamed", "mcp_server", tool.Server, "tool", wire.Printable(tool.Original, 80),
 				"name", name, "reason", reason, help.ToolLists.Attr())
@@ -326,8 +328,8 @@ func (c *Catalog) nameToolsLocked(id int, entry serverEntry, pending map[string]
 	c.offered = append(c.offered, visible...)
 }
 
-// addAliasesLocked adds the alias <server>_<tool> for each named tool if no other tool has that name, so that a name
-// with the server works whatever other servers list.
+// addAliasesLocked adds the alias <server>_<tool> for each named tool, unless another tool has that name. With the
+// alias, a name that includes the server works regardless of what other servers list.
 func (c *Catalog) addAliasesLocked() {
 	aliases := map[string]Resolved{}
 	for _, tool := range c.byName {
@@ -340,9 +342,9 @@ func (c *Catalog) addAliasesLocked() {
 	maps.Copy(c.byName, aliases)
 }
 
-// nameBlockedLocked adds the blocked tools to byName, so that a call of one is refused with the reason and not as an
-// unknown tool. A blocked tool gets its preferred name, or else the name with its server's name, and all names under
-// which it was offered, unless other tools have them.
+// nameBlockedLocked adds the blocked tools to byName, so that a call of one is refused with the reason, rather than as
+// a call of an unknown tool. A blocked tool gets its preferred name, or else the name that includes its server's name.
+// It also keeps all names under which it was offered. It never takes a name that another tool has.
 func (c *Catalog) nameBlockedLocked() {
 	blocked := map[toolID]Resolved{}
 	for _, id := range c.order {
@@ -358,17 +360,17 @@ func (c *Catalog) nameBlockedLocked() {
 			}
 		}
 	}
-	for name, id := range c.reservedNames { // a run may still use the name that it was offered
+	for name, id := range c.reservedNames { // a run may still use the name that its model was shown
 		if tool, ok := blocked[id]; ok && !c.isTakenLocked(name, id) {
 			c.byName[name] = tool
 		}
 	}
 }
 
-// NameOf returns the present name of the tool that a run was offered under name. It may be another one because other
-// servers were listed since then, or because the run began on another replica. server is the configured name of the
-// tool's server. With "", or for a server that is not configured, NameOf returns name. It returns "" if the tool is
-// gone, or if it cannot tell which of several tools the run was offered.
+// NameOf returns the current name of the tool that a run was offered under name. It can differ from name if other
+// servers were listed since then, or if the run began on another replica. server is the configured name of the tool's
+// server. NameOf returns name itself if server is "", or if server is not configured and no tool has that name. It
+// returns "" if the tool is gone, or if the run may have been offered any of several tools.
 func (c *Catalog) NameOf(server, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -381,7 +383,7 @@ func (c *Catalog) NameOf(server, name string) string {
 	case server == "", ok && present.Server == server:
 		return name
 	case !ok && !isConfigured:
-		return name // a call of it fails, because no tool has the name
+		return name // no tool has this name, so a call of it fails
 	}
 	candidates := c.namedBeforeLocked(server, name)
 	if len(candidates) != 1 {
@@ -390,8 +392,8 @@ func (c *Catalog) NameOf(server, name string) string {
 	return candidates[0]
 }
 
-// namedBeforeLocked returns the present names of the server's tools that may have had the name before. If this process
-// has offered a tool of the server under the name, it is only that tool.
+// namedBeforeLocked returns the current names of those tools of server that may have been called name before. If this
+// process knows which of the server's tools it offered under that name, it considers only that tool.
 func (c *Catalog) namedBeforeLocked(server, name string) []string {
 	offered, isKnown := c.reservedNames[name]
 	isKnown = isKnown && offered.server == server
@@ -409,8 +411,8 @@ func (c *Catalog) namedBeforeLocked(server, name string) []string {
 	return candidates
 }
 
-// isTakenLocked reports whether a tool other than tool has the name, or has it reserved. A reservation for a tool of
-// a later server does not count: its name goes to the tool of the earlier server.
+// isTakenLocked reports whether name belongs to, or is reserved for, another tool than tool. A reservation for a tool
+// of a later server does not count, because the earlier server's tool gets the name.
 func (c *Catalog) isTakenLocked(name string, tool toolID) bool {
 	if present, ok := c.byName[name]; ok {
 		return present.id() != tool
@@ -419,8 +421,8 @@ func (c *Catalog) isTakenLocked(name string, tool toolID) bool {
 	return ok && reserved != tool && !c.isLaterLocked(reserved.server, tool.server)
 }
 
-// isLaterLocked reports whether the server later comes after the server earlier in the configuration. It returns
-// false if one of them has not been listed.
+// isLaterLocked reports whether the server called later comes after the one called earlier in the configuration. It
+// returns false if either has not been listed.
 func (c *Catalog) isLaterLocked(later, earlier string) bool {
 	passedEarlier := false
 	for _, id := range c.order {
@@ -436,14 +438,15 @@ func (c *Catalog) isLaterLocked(later, earlier string) bool {
 	return false
 }
 
-// compileSchemas sets the compiled schemas of the tools of the server with that id. It reuses schemas of its latest
-// list that have not changed, because some servers are listed every minute. The caller must not hold the lock, which
-// calls wait for: compiling a schema takes about 50 µs, and a hundred times as long for a bad one of 64 KiB.
+// compileSchemas sets the compiled schemas of tools, which the server with the given id has listed. It reuses the
+// compiled schemas of the server's previous list where a schema has not changed, because some servers are listed every
+// minute. c.mu must not be held: calls wait for it, and compiling a schema takes about 50 µs, or a hundred times as
+// long for a bad one of 64 KiB.
 func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	c.mu.Lock()
-	before := c.entries[id].listed // never changed, so it can be read without the lock
+	before := c.entries[id].listed // never changed, so it is read below without the lock
 	c.mu.Unlock()
-	previous := make(map[string]*Tool, len(before)) // by their own names
+	previous := make(map[string]*Tool, len(before)) // by original name
 	for i := range before {
 		previous[before[i].Original] = &before[i]
 	}
@@ -465,9 +468,9 @@ func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	}
 }
 
-// compileSchema returns a schema of the tool t compiled, or nil and the reason why it cannot be used, which it also
-// logs. The tool stays usable without the schema, because the server checks the arguments too. which is "input" or
-// "output".
+// compileSchema compiles raw, the "input" or "output" schema of t, as which says. If the schema cannot be used, it
+// returns nil and the reason, which it also logs. The tool remains usable without the schema, because the server checks
+// the arguments too.
 func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*schema.Schema, string) {
 	s, err := schema.Compile(raw)
 	if err == nil {

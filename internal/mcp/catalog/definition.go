@@ -13,8 +13,8 @@ import (
 )
 
 // definition is the part of a tool that the operator of a pinned server accepts: everything that a model sees or that
-// decides about calls, and the server's endpoint. If any of these changes, the tool is blocked until the operator has
-// accepted the new definition.
+// affects calls, and the server's endpoint. If any of it changes, the tool is blocked until the operator accepts the
+// new definition.
 type definition struct {
 	Name         string          `json:"name"` // on the server
 	Title        string          `json:"title,omitempty"`
@@ -25,8 +25,8 @@ type definition struct {
 	Endpoint     string          `json:"endpoint"`
 }
 
-// newDefinition returns the definition of a tool in canonical form, which does not depend on the
-// order and spacing of the server's JSON.
+// newDefinition returns a tool's definition. The schemas are in canonical form, so they do not depend on the order and
+// spacing of the server's JSON.
 func newDefinition(cfg *config.Server, t Tool) definition {
 	return definition{
 		Name: t.Original, Title: t.Title, Description: t.Description,
@@ -35,7 +35,7 @@ func newDefinition(cfg *config.Server, t Tool) definition {
 	}
 }
 
-// digest returns the SHA-256 of the JSON of a definition from newDefinition, in hex.
+// digest returns the SHA-256 of the definition's JSON, in hex. d must come from newDefinition, whose form is canonical.
 func (d definition) digest() string {
 	data, err := json.Marshal(d)
 	if err != nil {
@@ -45,8 +45,8 @@ func (d definition) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Endpoint returns the address of a server for the operator and for comparisons: a URL without user and query, which
-// may be secret, or a command with a digest of its arguments, which may be secret too.
+// Endpoint describes where a server is, for the operator and for comparisons. It returns the URL without user and
+// query, or the command with a digest of its arguments, because the query and the arguments may be secret.
 func Endpoint(cfg *config.Server) string {
 	if cfg.Command != "" {
 		if len(cfg.Args) == 0 {
@@ -63,9 +63,9 @@ func Endpoint(cfg *config.Server) string {
 }
 
 // canonicalJSON returns raw in a form that does not depend on the order of members, on white space, or on how strings
-// are escaped. Numbers keep their spelling. Of two members with the same name, both stay, in their order: programs
-// differ in which one they use, so a change of either is a change. raw must be valid, or nil; for nil the result is
-// nil.
+// are escaped. Numbers keep their spelling. If several members have the same name, all are kept in their order:
+// programs differ in which one they use, so changing any of them is a change. raw must be valid JSON or nil. For nil,
+// the result is nil.
 func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	if raw == nil {
 		return nil
@@ -75,8 +75,8 @@ func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	return canonicalValue(dec)
 }
 
-// canonicalValue returns the next value of dec in canonical form. The depth of its recursion is
-// bounded, because Decode has checked schema.MaxDepth.
+// canonicalValue reads the next value from dec and returns it in canonical form. Its recursion is limited, because
+// Decode has checked schema.MaxDepth.
 func canonicalValue(dec *json.Decoder) json.RawMessage {
 	tok, err := dec.Token()
 	if err != nil {
@@ -93,14 +93,15 @@ func canonicalValue(dec *json.Decoder) json.RawMessage {
 		_, _ = dec.Token() // the closing bracket
 		return slices.Concat([]byte("["), bytes.Join(elements, []byte(",")), []byte("]"))
 	}
-	var text bytes.Buffer // of a string, number, true, false or null
+	var text bytes.Buffer // for a string, number, true, false or null
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false) // operators read the text
 	_ = enc.Encode(tok)
 	return bytes.TrimSpace(text.Bytes())
 }
 
-// canonicalObject returns the object whose opening brace dec has just read, with its members sorted by name.
+// canonicalObject reads the rest of an object whose opening brace has been read from dec. It returns the object with
+// its members sorted by name.
 func canonicalObject(dec *json.Decoder) json.RawMessage {
 	type member struct{ name, value []byte }
 	var members []member

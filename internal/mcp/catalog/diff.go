@@ -6,19 +6,19 @@ import (
 )
 
 const (
-	diffContext = 2       // unchanged lines that are shown before and after a difference
+	diffContext = 2       // number of unchanged lines to show before and after a difference
 	maxDiff     = 4 << 20 // cells of commonLines' table; larger texts are shown as entirely different
 )
 
-// diffLine is a line of a diff. Its mark is '-' for a line of the old text only, '+' for one of the new text only,
-// and ' ' for a line of both.
+// diffLine is one line of a diff. mark is '-' for a line of the old text only, '+' for a line of the new text only, and
+// ' ' for a line of both.
 type diffLine struct {
 	mark byte
 	text string
 }
 
-// diffLines returns the difference between two texts line by line, or "" if there is none. Each line begins with its
-// mark; "…" stands for unchanged lines that are left out.
+// diffLines returns the difference between two texts, or "" if they are equal. Each line of the result begins with its
+// mark. "…" replaces unchanged lines that are not close to a difference.
 func diffLines(old, new []string) string {
 	var all []diffLine
 	add := func(mark byte, texts []string) {
@@ -26,7 +26,7 @@ func diffLines(old, new []string) string {
 			all = append(all, diffLine{mark: mark, text: t})
 		}
 	}
-	// Most texts begin and end with equal lines. Without these lines, the table of commonLines is much smaller.
+	// Skip equal lines at the start and at the end, which most texts have. That makes commonLines' table much smaller.
 	head := 0
 	for head < min(len(old), len(new)) && old[head] == new[head] {
 		head++
@@ -41,7 +41,7 @@ func diffLines(old, new []string) string {
 		add('-', a[:step.a])
 		add('+', b[:step.b])
 		a, b = a[step.a:], b[step.b:]
-		if len(a) > 0 && len(b) > 0 { // they begin with a common line now; after the last step they are empty
+		if len(a) > 0 && len(b) > 0 { // both begin with a common line now, except after the last step
 			add(' ', a[:1])
 			a, b = a[1:], b[1:]
 		}
@@ -50,11 +50,10 @@ func diffLines(old, new []string) string {
 	return formatDiff(all)
 }
 
-// formatDiff returns the changed lines of a diff, and the unchanged lines that are at most diffContext lines away
-// from one.
+// formatDiff returns the changed lines of a diff, and the unchanged lines within diffContext lines of a change.
 func formatDiff(lines []diffLine) string {
 	var text strings.Builder
-	lastShown := -1 // index of a line
+	lastShown := -1 // index of the last line that was written
 	for i, line := range lines {
 		nearby := lines[max(0, i-diffContext):min(len(lines), i+diffContext+1)]
 		if !slices.ContainsFunc(nearby, func(l diffLine) bool { return l.mark != ' ' }) {
@@ -69,19 +68,19 @@ func formatDiff(lines []diffLine) string {
 	return text.String()
 }
 
-// diffStep has the numbers of lines of two texts to skip up to the next common line.
+// diffStep has the numbers of lines to skip in each of two texts to reach the next common line.
 type diffStep struct{ a, b int }
 
-// commonLines returns the longest common subsequence of a and b, as the steps to each of its lines and a step to the
-// end. Each step begins after the common line before. If the texts need a table of more than maxDiff cells, there is
-// only the step to the end. commonLines fills a table with the lengths for all pairs of suffixes, and then follows
-// the longest path.
+// commonLines returns the longest common subsequence of a and b, as a step to each common line and a last step to the
+// end of both texts. Each step begins after the common line of the step before. If the texts need a table of more than
+// maxDiff cells, commonLines returns only the step to the end. It fills a table with the length of the longest
+// subsequence for each pair of suffixes, and then follows the longest path.
 func commonLines(a, b []string) []diffStep {
 	if (len(a)+1)*(len(b)+1) > maxDiff {
 		return []diffStep{{len(a), len(b)}}
 	}
 	width := len(b) + 1
-	longest := make([]int32, (len(a)+1)*width) // longest[i*width+j] is for a[i:] and b[j:]
+	longest := make([]int32, (len(a)+1)*width) // longest[i*width+j] is the length for a[i:] and b[j:]
 	for i := len(a) - 1; i >= 0; i-- {
 		for j := len(b) - 1; j >= 0; j-- {
 			if a[i] == b[j] {
@@ -93,7 +92,7 @@ func commonLines(a, b []string) []diffStep {
 	}
 	var steps []diffStep
 	i, j := 0, 0           // the position in a and b
-	startA, startB := 0, 0 // where the present step begins
+	startA, startB := 0, 0 // where the current step begins
 	for i < len(a) && j < len(b) {
 		switch {
 		case a[i] == b[j]:

@@ -13,25 +13,27 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// A server may require some arguments of a tool in headers as well, so that proxies can route by them (SEP-2243).
+// A server may require that some of a tool's arguments are also sent as headers, so that proxies can route by them
+// (SEP-2243).
 const (
 	headerAnnotation = "x-mcp-header"
 	headerPrefix     = "Mcp-Param-"
-	maxSafeInteger   = 1<<53 - 1 // larger JSON numbers differ between languages
+	maxSafeInteger   = 1<<53 - 1 // some languages round larger JSON numbers
 )
 
-// HeaderParam is an argument that is also sent as a header.
+// HeaderParam is a tool argument that is also sent as a header.
 type HeaderParam struct {
 	header string   // its name without headerPrefix
-	path   []string // the names of the members that lead to the argument in the arguments
+	path   []string // names of the nested members that lead to the argument
 }
 
-// HeaderParams returns the arguments that an input schema annotates with headerAnnotation, in any order; nil without
-// an error if there are none. An error means that the annotations are not valid: a client must then leave the tool
-// out.
+// HeaderParams returns the arguments that an input schema annotates with headerAnnotation, in any order. If there are
+// none, it returns nil and no error. It returns an error if the annotations are not valid. A client must then leave the
+// tool out.
 //
-// The SDK also reads the annotations, from the lists of its own session. It sends no headers if that session has not
-// listed the tools yet, or if a type in the schema is a list of types. The server then refuses the call.
+// The SDK reads the annotations too, from the tools that its own session has listed. It sends no headers if that
+// session has not listed the tools yet, or if a type in the schema is a list of types. The server then rejects the
+// call.
 func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if !bytes.Contains(schema, []byte(headerAnnotation)) {
 		return nil, nil
@@ -42,7 +44,7 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	}
 	var tree any
 	dec := json.NewDecoder(bytes.NewReader(schema))
-	dec.UseNumber() // a bound may be larger than a float64
+	dec.UseNumber() // a number in the schema may be too large for a float64
 	if err := dec.Decode(&tree); err != nil {
 		return nil, fmt.Errorf("decode the schema: %w", err)
 	}
@@ -61,8 +63,8 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	return params, nil
 }
 
-// appendHeaderParams appends to params the annotated properties of the schema at path, and of the schemas of its
-// properties, and returns the result. path has the names of the properties that lead to schema; it is not changed.
+// appendHeaderParams appends to params all annotated properties of schema, including nested ones, and returns the
+// result. path has the names of the properties that lead to schema. It is not changed.
 func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []string) ([]HeaderParam, error) {
 	var decoded struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -92,8 +94,8 @@ func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []str
 	return params, nil
 }
 
-// countAnnotations returns how many annotations there are in a schema and in all schemas in it, at any place. schema
-// is decoded JSON: decoding each nested schema again would cost more the deeper it is.
+// countAnnotations returns the number of annotations anywhere in a schema, including those in places where they are not
+// allowed. schema is decoded JSON, because decoding each nested schema separately would cost more the deeper it is.
 func countAnnotations(schema any) (n int) {
 	switch schema := schema.(type) {
 	case []any:
@@ -119,8 +121,8 @@ func countAnnotations(schema any) (n int) {
 	return n
 }
 
-// parseHeaderName decodes and checks an annotation, and returns the header name in it. typ is the type of the
-// annotated property: only strings, integers and booleans may be annotated.
+// parseHeaderName returns the header name in an annotation, or an error if it is not valid. typ is the annotated
+// property's type. Only strings, integers and booleans may be annotated.
 func parseHeaderName(annotation, typ json.RawMessage) (string, error) {
 	switch string(typ) {
 	case `"string"`, `"integer"`, `"boolean"`:
@@ -132,7 +134,7 @@ func parseHeaderName(annotation, typ json.RawMessage) (string, error) {
 		return "", errors.New(headerAnnotation + " is not a name")
 	}
 	for _, c := range []byte(name) {
-		// RFC 9110 section 5.6.2: a token. Other characters would let a server forge headers.
+		// The name must be a token (RFC 9110 section 5.6.2). Other characters would let a server forge headers.
 		switch {
 		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)):
 		default:
@@ -142,8 +144,8 @@ func parseHeaderName(annotation, typ json.RawMessage) (string, error) {
 	return name, nil
 }
 
-// HeaderValues returns the headers of a call with the arguments args, by their full names. An argument that is
-// missing, null or of another type has no header.
+// HeaderValues returns the headers to send with a call, by their full names. args has the call's arguments. An argument
+// that is missing, null or of an unsupported type has no header.
 func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string {
 	headers := make(map[string]string, len(params))
 	for _, p := range params {
@@ -154,9 +156,8 @@ func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string 
 	return headers
 }
 
-// argumentText returns the value of the parameter in args as text. ok is false if there is none, or if the value
-// cannot be sent as a header: null, an array, an object, or a number that is not an integer of at most
-// maxSafeInteger.
+// argumentText returns the parameter's value in args as text. ok is false if args has no value for it, or if the value
+// cannot be sent as a header: null, an array, an object, or a number that is not an integer of at most maxSafeInteger.
 func (p HeaderParam) argumentText(args json.RawMessage) (text string, ok bool) {
 	for _, name := range p.path {
 		var object map[string]json.RawMessage

@@ -10,11 +10,11 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// maxName is the greatest length in bytes of a tool name that all model providers accept.
+// maxName is the maximum length in bytes of a tool name that all model providers accept.
 const maxName = 64
 
-// sanitizeName replaces characters other than [A-Za-z0-9_-] by "_" and removes "_" from both ends.
-// The result may be empty or too long.
+// sanitizeName replaces each character other than [A-Za-z0-9_-] by "_", and then removes "_" from both ends. The result
+// may be empty or too long.
 func sanitizeName(s string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		if isUnsafe(r) {
@@ -24,7 +24,7 @@ func sanitizeName(s string) string {
 	}, s), "_")
 }
 
-// isUnsafe reports whether model providers refuse the character in the name of a tool.
+// isUnsafe reports whether model providers reject r in a tool's name.
 func isUnsafe(r rune) bool {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
@@ -33,7 +33,7 @@ func isUnsafe(r rune) bool {
 	return true
 }
 
-// joinName returns <prefix>_<original>, or original if there is no prefix.
+// joinName returns <prefix>_<original>, or original if prefix is "".
 func joinName(prefix, original string) string {
 	if prefix == "" {
 		return original
@@ -41,20 +41,21 @@ func joinName(prefix, original string) string {
 	return prefix + "_" + original
 }
 
-// prefixedName returns the preferred name of a tool: its own name with the configured prefix, made safe.
+// prefixedName returns a tool's preferred name: its original name with the configured prefix, made safe by
+// providerSafe.
 func prefixedName(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.ToolPrefix, original), toolID{cfg.Name, original})
 }
 
-// nameWithServer returns the name that a tool gets if another server's tool has its preferred name: <server>_<tool>,
-// made safe.
+// nameWithServer returns <server>_<tool>, made safe by providerSafe. A tool gets this name if another server's tool has
+// its preferred name.
 func nameWithServer(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.Name, original), toolID{cfg.Name, original})
 }
 
-// providerSafe returns name for the tool as a name that all model providers accept. It does not change a name that
-// they accept already. A name that must be truncated, or that has no safe character, gets a digest of the tool, so
-// that it is unique.
+// providerSafe turns name, a name for the given tool, into one that all model providers accept. It does not change a
+// name that they accept already. If the name must be truncated or has no safe character, it adds a digest of the tool
+// to keep the result unique.
 func providerSafe(name string, tool toolID) string {
 	if name != "" && len(name) <= maxName && strings.IndexFunc(name, isUnsafe) < 0 {
 		return name
@@ -70,25 +71,26 @@ func providerSafe(name string, tool toolID) string {
 	}
 }
 
-// withDigest returns the name, truncated as needed, with a digest of the tool. The digest depends only on the
-// server's name and the tool's own name, so it is the same after a restart and on all replicas.
+// withDigest returns name followed by a digest of the tool, and truncates name to make the result fit. The digest
+// depends only on the server's name and the tool's original name, so it is the same after a restart and on all
+// replicas.
 func withDigest(name string, tool toolID) string {
 	sum := sha256.Sum256([]byte(tool.server + "\x00" + tool.original))
 	suffix := "_" + hex.EncodeToString(sum[:4])
 	return name[:min(len(name), maxName-len(suffix))] + suffix
 }
 
-// toolNamer chooses the names for the tools of one server. sortTools must be called before nameTool.
+// toolNamer chooses names for the tools of one server. sortTools must be called before nameTool.
 type toolNamer struct {
 	cfg       *config.Server
-	isTaken   func(name string, tool toolID) bool // whether a tool other than tool has the name, or has it reserved
-	pending   map[string]bool                     // names for tools of earlier servers that have not been listed
-	preferred map[string]int                      // by preferred name: how many of the server's tools have it
+	isTaken   func(name string, tool toolID) bool // reports whether another tool than tool has name, or has it reserved
+	pending   map[string]bool                     // names kept for tools of earlier servers that have not been listed
+	preferred map[string]int                      // number of the server's tools by preferred name
 }
 
-// sortTools returns the server's tools in the order in which they are to be named, which does not depend on the order
-// of the list. Tools whose preferred names are safe without a change come first, so that they get them. It also
-// counts the preferred names for nameTool.
+// sortTools returns tools in the order in which nameTool must be called for them. The order does not depend on that of
+// the server's list. Tools whose preferred names needed no change to be safe come first, so that they get those names.
+// sortTools also sets n.preferred, which nameTool uses.
 func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	n.preferred = map[string]int{}
 	for _, t := range tools {
@@ -108,17 +110,16 @@ func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	return sorted
 }
 
-// isChanged reports whether the name of a tool with the configured prefix is not safe, so that its preferred name
-// differs.
+// isChanged reports whether the tool's prefixed name is not safe for model providers, so that its preferred name
+// differs from it.
 func (n *toolNamer) isChanged(original string) bool {
 	return prefixedName(n.cfg, original) != joinName(n.cfg.ToolPrefix, original)
 }
 
-// nameTool returns the name for a tool, and the reason if that is not its preferred name; otherwise "". It returns
-// the first of these that fits:
+// nameTool returns a name for the tool. reason says why it is not the tool's preferred name, and is "" if it is. The
+// name is the first of these that applies:
 //
-//   - the preferred name with a digest, if several tools of the server have that name and this one had to be changed to
-//     be safe;
+//   - the preferred name with a digest, if several of the server's tools prefer that name and this tool's name had to be changed to be safe;
 //   - the preferred name, if it is free;
 //   - <server>_<tool>, if it is free;
 //   - the preferred name with a digest.
@@ -140,8 +141,8 @@ func (n *toolNamer) nameTool(original string) (name, reason string) {
 	return n.freeName(withDigest(preferred, tool), tool), "other tools have its names"
 }
 
-// possibleNames returns the names that nameTool may return for a tool, depending on what other servers list, without
-// those that only freeName makes.
+// possibleNames returns the names that nameTool may choose for a tool, depending on what other servers list. It does
+// not include names that only freeName makes.
 func possibleNames(cfg *config.Server, original string) []string {
 	tool := toolID{cfg.Name, original}
 	preferred := prefixedName(cfg, original)
@@ -153,9 +154,10 @@ func possibleNames(cfg *config.Server, original string) []string {
 	}
 }
 
-// namesBeforeListing returns the names that the tools of a server may get, as far as they are known before the server
-// is listed. With Pin these are the names of the tools whose own names are in accepted. Otherwise they are the names in
-// the allow list that have no wildcards, and the names of the allowed tools whose own names are in expected.
+// namesBeforeListing returns the names that a server's tools may get, as far as they are known before the server is
+// listed. accepted and expected are original names of tools. With Pin, the result has the preferred names of the
+// accepted tools. Otherwise it has the names without wildcards in the allow list, and the preferred names of the
+// expected tools that are allowed.
 func namesBeforeListing(cfg *config.Server, accepted, expected []string) map[string]bool {
 	names := map[string]bool{}
 	if cfg.Pin {
@@ -166,7 +168,7 @@ func namesBeforeListing(cfg *config.Server, accepted, expected []string) map[str
 	}
 	for _, name := range cfg.AllowTools {
 		if !strings.ContainsAny(name, `*?[\`) {
-			names[name] = true // it may be a name under which the tool is offered
+			names[name] = true // the allow list may use the name under which the tool is offered
 			names[prefixedName(cfg, name)] = true
 		}
 	}
@@ -178,8 +180,8 @@ func namesBeforeListing(cfg *config.Server, accepted, expected []string) map[str
 	return names
 }
 
-// freeName returns name if it is not taken, or else a name with another digest that is not. The latter is needed only
-// if a server lists tools whose own names have the digests of other tools.
+// freeName returns name, or a variant of it with another digest if name is taken. The variant is needed only if a
+// server lists tools whose original names contain the digests of other tools.
 func (n *toolNamer) freeName(name string, tool toolID) string {
 	for n.isTaken(name, tool) {
 		name = withDigest(name, toolID{tool.server, tool.original + name})
@@ -187,8 +189,8 @@ func (n *toolNamer) freeName(name string, tool toolID) string {
 	return name
 }
 
-// isAllowed reports whether a server's allow and deny lists permit calls of the tool with that own name. Their
-// patterns are compared with its own name, the name with the configured prefix, and the name with the server's name.
+// isAllowed reports whether a server's allow and deny lists permit calls of the tool with the given original name. The
+// lists' patterns may match that name, the name with the configured prefix, or the name with the server's name.
 func isAllowed(cfg *config.Server, original string) bool {
 	names := []string{original, prefixedName(cfg, original), nameWithServer(cfg, original)}
 	if MatchAny(cfg.DenyTools, names...) {
@@ -197,8 +199,8 @@ func isAllowed(cfg *config.Server, original string) bool {
 	return len(cfg.AllowTools) == 0 || MatchAny(cfg.AllowTools, names...)
 }
 
-// MatchAny reports whether any of the patterns (path.Match) matches any of the names. A malformed pattern matches
-// nothing.
+// MatchAny reports whether any of the patterns matches any of the names, as path.Match does. A malformed pattern
+// matches nothing.
 func MatchAny(patterns []string, names ...string) bool {
 	for _, pattern := range patterns {
 		for _, name := range names {
@@ -210,7 +212,7 @@ func MatchAny(patterns []string, names ...string) bool {
 	return false
 }
 
-// toolID identifies a tool by its server's name and its own name on that server.
+// toolID identifies a tool by its server's name and its original name on that server.
 type toolID struct{ server, original string }
 
 // id returns the identity of the tool.

@@ -18,22 +18,22 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// acceptedTools has the tool definitions that the operator has accepted. On a server with Pin, a tool with another
-// definition cannot be called. Otherwise a server could change a tool that the operator has reviewed without the
-// operator noticing (CVE-2025-54136). An acceptedTools is never changed.
+// acceptedTools has the tool definitions that the operator has accepted. On a server with Pin, a tool with any other
+// definition cannot be called. Otherwise a server could change a tool after the operator's review, without the operator
+// noticing (CVE-2025-54136). An acceptedTools is never changed.
 type acceptedTools struct {
-	servers map[string]map[string]acceptedTool // by the server's name and the tool's own name
-	problem string                             // the reason why the file could not be read; "" if it was read
+	servers map[string]map[string]acceptedTool // by the server's name and the tool's original name
+	problem string                             // why the file could not be read; "" if it was read
 }
 
-// acceptedTool is one accepted definition. A tool is accepted if its digest is SHA256; the definition serves only to
-// show the difference to the operator.
+// acceptedTool is one accepted definition. A tool is accepted if the digest of its definition is SHA256. Definition
+// serves only to show the operator what has changed.
 type acceptedTool struct {
 	SHA256     string     `json:"sha256"`
 	Definition definition `json:"definition"`
 }
 
-// pinsFile is the content of the file of accepted definitions.
+// pinsFile is the JSON content of the file of accepted definitions.
 type pinsFile struct {
 	Comment string                             `json:"_comment"`
 	Version int                                `json:"version"`
@@ -48,8 +48,8 @@ const (
 	pinsComment = "Tool definitions that were accepted with: answerd check -accept"
 )
 
-// readPinsFile reads the accepted definitions from the file at path. If that fails, the result has no definitions and
-// a problem, and the service runs without the tools of pinned servers.
+// readPinsFile reads the accepted definitions from the file at path. It returns no error: if the file cannot be read,
+// the result has a problem and no definitions, and the service runs without the tools of pinned servers.
 func readPinsFile(path string) *acceptedTools {
 	failed := func(problem string) *acceptedTools { return &acceptedTools{problem: problem} }
 	if path == "" {
@@ -76,14 +76,14 @@ func readPinsFile(path string) *acceptedTools {
 	return &acceptedTools{servers: file.Servers}
 }
 
-// writeFile replaces the file at path by the accepted definitions. It does so atomically: a crash leaves the old or
-// the new file, and perhaps a temporary file beside it.
+// writeFile atomically replaces the file at path by the accepted definitions. A crash leaves either the old or the new
+// file, and perhaps a temporary file beside it.
 func (p *acceptedTools) writeFile(path string) error {
 	data, err := json.MarshalIndent(pinsFile{pinsComment, pinsVersion, p.servers}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the accepted definitions: %w", err)
 	}
-	// CreateTemp uses mode 0600: descriptions of tools may be confidential.
+	// CreateTemp uses mode 0600, which suits descriptions of tools that are confidential.
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("write the accepted definitions: %w", err)
@@ -102,9 +102,9 @@ func (p *acceptedTools) writeFile(path string) error {
 // blockedTool is a tool that cannot be called until the operator accepts its definition.
 type blockedTool struct {
 	Tool
-	reason   string // for the caller
-	digest   string // of its definition
-	accepted string // the digest of the accepted definition; "" if there is none
+	reason   string // why it cannot be called
+	digest   string // digest of its current definition
+	accepted string // digest of its accepted definition; "" if there is none
 }
 
 // isSameAs reports whether other is the same tool with the same definition, blocked for the same reason.
@@ -112,7 +112,7 @@ func (b blockedTool) isSameAs(other blockedTool) bool {
 	return b.Original == other.Original && b.digest == other.digest && b.reason == other.reason
 }
 
-// digestsOf returns the digests of the definitions of a server's tools, by the tools' own names.
+// digestsOf returns the digests of the tools' definitions, by the tools' original names.
 func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
 	digests := make(map[string]string, len(tools))
 	for _, t := range tools {
@@ -121,8 +121,8 @@ func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
 	return digests
 }
 
-// splitAccepted splits a server's tools into the usable ones, whose definitions are accepted, and the blocked ones.
-// digests has the digests of the tools' definitions, as digestsOf returns them.
+// splitAccepted splits a server's tools into usable ones, whose definitions are accepted, and blocked ones. digests are
+// those that digestsOf returns for the tools.
 func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests map[string]string) (usable []Tool, blocked []blockedTool) {
 	for _, tool := range tools {
 		digest := digests[tool.Original]
@@ -137,7 +137,7 @@ func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests 
 	return usable, blocked
 }
 
-// blockReason returns why a tool whose definition has that digest cannot be called, or "" if it can.
+// blockReason returns why the tool cannot be called, or "" if it can. digest is that of the tool's current definition.
 func (p *acceptedTools) blockReason(tool toolID, digest string) string {
 	accepted, ok := p.servers[tool.server][tool.original]
 	switch {
@@ -151,18 +151,18 @@ func (p *acceptedTools) blockReason(tool toolID, digest string) string {
 	return ""
 }
 
-// PinKind is the way in which a tool differs from its accepted definition.
+// PinKind says how a tool differs from its accepted definition.
 type PinKind string
 
-// The values of PinKind. New and changed tools cannot be called. The server does not list a removed tool, or the
-// configuration does not allow it any more.
+// The values of PinKind. New and changed tools cannot be called. A removed tool is no longer listed by the server, or
+// no longer allowed by the configuration.
 const (
 	PinNew     PinKind = "new"
 	PinChanged PinKind = "changed"
 	PinRemoved PinKind = "removed"
 )
 
-// PinChange is a difference between a tool of a pinned server and its accepted definition.
+// PinChange is a difference between a pinned server's tool and its accepted definition.
 type PinChange struct {
 	Server string
 	Tool   string // its name on the server
@@ -172,9 +172,9 @@ type PinChange struct {
 	offered  definition // zero for a removed tool
 }
 
-// PinChanges returns the differences between the accepted definitions in the file at path and the tools of all pinned
-// servers that have been listed, by server in the configuration's order and then by tool. If the file cannot be read,
-// all tools are new.
+// PinChanges compares the tools of all pinned servers that have been listed with the accepted definitions in the file
+// at path. It returns the differences by server in the configuration's order, and then by tool. If the file cannot be
+// read, all tools count as new.
 func (c *Catalog) PinChanges(path string) []PinChange {
 	file := readPinsFile(path)
 	var all []PinChange
@@ -186,8 +186,8 @@ func (c *Catalog) PinChanges(path string) []PinChange {
 	return all
 }
 
-// pinChanges returns the differences between the accepted definitions of a server, by the tools' own names, and its
-// allowed tools, in any order.
+// pinChanges returns the differences between the server's allowed tools and its accepted definitions, in any order.
+// accepted has the definitions by the tools' original names.
 func (e serverEntry) pinChanges(accepted map[string]acceptedTool) []PinChange {
 	var changes []PinChange
 	allowed := map[string]bool{}
@@ -211,10 +211,10 @@ func (e serverEntry) pinChanges(accepted map[string]acceptedTool) []PinChange {
 	return changes
 }
 
-// AcceptPins writes the definitions of the tools of all pinned servers that have been listed to the file at path, in
-// place of those that the file has for these servers, and enables the tools. It keeps the definitions of other
-// servers in the file. It returns an error if path is "", or if the file exists and cannot be read. Without pinned
-// servers it does nothing.
+// AcceptPins accepts the current tool definitions of all pinned servers that have been listed. It writes them to the
+// file at path, in place of those servers' former definitions, and enables the tools. The definitions of other servers
+// stay in the file. It returns an error if path is "", or if the file exists but cannot be read, or cannot be written.
+// If no pinned server has been listed, it does nothing.
 func (c *Catalog) AcceptPins(path string) error {
 	listed := c.pinnedEntries()
 	if len(listed) == 0 {
@@ -241,7 +241,7 @@ func (c *Catalog) AcceptPins(path string) error {
 	return nil
 }
 
-// allowedTools returns the tools that the configuration allows, usable or blocked.
+// allowedTools returns the tools that the configuration allows, both usable and blocked ones.
 func (e serverEntry) allowedTools() []Tool {
 	tools := slices.Clone(e.usable)
 	for _, b := range e.blocked {
@@ -250,9 +250,9 @@ func (e serverEntry) allowedTools() []Tool {
 	return tools
 }
 
-// Diff returns the difference as text for an operator's terminal. Lines with "-" were accepted, lines with "+" are
-// offered now, with up to two unchanged lines before and after them. Servers choose the texts, so unprintable
-// characters are escaped, and no text can imitate another line.
+// Diff returns the difference as text for an operator's terminal. Lines with "-" were accepted, and lines with "+" are
+// offered now. Up to two unchanged lines precede and follow them. Servers choose the texts, so unprintable characters
+// are escaped and every line is indented, so that no text can imitate another line.
 func (ch PinChange) Diff() string {
 	var accepted, offered []string
 	if ch.Kind != PinNew {
@@ -264,12 +264,11 @@ func (ch PinChange) Diff() string {
 	if d := diffLines(accepted, offered); d != "" {
 		return d
 	}
-	// The digests differ, but the definitions do not.
+	// The digests differ although the definitions are equal, so one of them was edited in the file.
 	return "  (what the file of accepted definitions shows is not what its digest stands for)\n"
 }
 
-// printedLines returns the definition without its name as lines for a terminal, in which unprintable characters are
-// escaped.
+// printedLines returns the definition, without its name, as lines for a terminal. Unprintable characters are escaped.
 func (d definition) printedLines() []string {
 	lines := []string{"endpoint: " + d.Endpoint}
 	if d.Title != "" {
@@ -300,8 +299,8 @@ func (d definition) printedLines() []string {
 	return lines
 }
 
-// escapeUnprintable returns s with escapes in place of unprintable characters. Escape sequences could move a
-// terminal's cursor, and only a model would see tag characters (U+E0000 …).
+// escapeUnprintable returns s with escapes in place of unprintable characters. Otherwise escape sequences could move
+// the terminal's cursor, and tag characters (U+E0000 …) would be visible to a model but not to the operator.
 func escapeUnprintable(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -14,7 +14,7 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Tool is a tool of a server as models and the API see it.
+// Tool is an MCP server's tool, as models and the API see it.
 type Tool struct {
 	Name         string          `json:"name"`   // unique over all servers, ^[A-Za-z0-9_-]{1,64}$
 	Server       string          `json:"server"` // the server's name in the configuration
@@ -24,24 +24,24 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
-	// NeedsApproval says that a person must approve each call.
+	// NeedsApproval means that a person must approve each call.
 	NeedsApproval bool `json:"needs_approval,omitempty"`
-	// Unchecked is the reason why the input schema cannot be used to check arguments; "" if it can be used.
+	// Unchecked is why the input schema cannot be used to check arguments; "" if it can.
 	Unchecked string `json:"unchecked,omitempty"`
 
 	// ReadsResources marks the tool that answerd adds for reading the server's resources. SignsIn marks the tool that
-	// answerd adds in place of the tools of a server that no user has authorized yet.
+	// answerd offers in place of a server's own tools until a user has signed in.
 	ReadsResources bool `json:"-"`
 	SignsIn        bool `json:"-"`
 
 	inputSchema  *schema.Schema // compiled; nil if it cannot be used
 	outputSchema *schema.Schema // compiled; nil if there is none or it cannot be used
-	cfg          *config.Server // of the tool's server
-	lazyVersion  *lazyDigest    // shared by all copies of the Tool; nil before the Catalog has named it
+	cfg          *config.Server // the server's configuration
+	lazyVersion  *lazyDigest    // shared by all copies of the Tool; nil until a Catalog names it
 }
 
-// Annotations are a server's own statements about a tool. They are not trusted, and never allow anything that the
-// configuration does not allow (MCP, server/tools: clients must treat them as untrusted).
+// Annotations are what a server says about its own tool. They are untrusted (MCP, server/tools), so they never allow
+// anything that the configuration does not allow.
 type Annotations struct {
 	ReadOnly    bool  `json:"read_only,omitempty"`
 	Idempotent  bool  `json:"idempotent,omitempty"`
@@ -49,19 +49,20 @@ type Annotations struct {
 	OpenWorld   *bool `json:"open_world,omitempty"`
 }
 
-// Bounds of one listed tool.
+// Limits for one listed tool.
 const (
-	maxNameBytes   = 256      // bytes of a tool's name on its server
+	maxNameBytes   = 256      // length of a tool's name on its server
 	MaxTitle       = 256      // bytes; a longer one is truncated
 	MaxDescription = 16 << 10 // bytes; a longer one is truncated
 )
 
-// Decode decodes one element of a tools/list result. It truncates texts that are too long and leaves out an output
-// schema that is not valid. The schemas keep the server's bytes without white space, so the model sees the properties
-// in the server's order. A tool without an input schema accepts any object. External references in a schema are never
+// Decode decodes one element of a tools/list result. It truncates texts that are too long, and drops an output schema
+// that is not valid. The schemas keep the server's bytes except for white space, so the model sees the properties in
+// the server's order. A tool without an input schema accepts any object. External references in a schema are never
 // fetched.
 //
-// An error means that the tool cannot be used. It is a text for the log; the tool may then have its Original name.
+// It returns an error if the tool cannot be used. The error text is for the log. The returned Tool may then have its
+// Original name, also for the log.
 func Decode(raw json.RawMessage) (Tool, error) {
 	var decoded struct {
 		Name         string          `json:"name"`
@@ -115,8 +116,8 @@ func Decode(raw json.RawMessage) (Tool, error) {
 	return tool, nil
 }
 
-// requiresTask reports whether a server accepts calls of a tool only as tasks, which answerd does
-// not support (2025-11-25 basic/utilities/tasks).
+// requiresTask reports whether a tool can only be called as a task, which answerd does not support (2025-11-25
+// basic/utilities/tasks). execution is the tool's member of that name.
 func requiresTask(execution json.RawMessage) bool {
 	var e struct {
 		TaskSupport string `json:"taskSupport"`
@@ -124,9 +125,8 @@ func requiresTask(execution json.RawMessage) bool {
 	return json.Unmarshal(execution, &e) == nil && e.TaskSupport == "required"
 }
 
-// CheckName returns an error if the name that a server gives to a tool or a prompt is empty, longer than maxNameBytes
-// or has control characters. Other characters that a model provider would refuse are no error: a Catalog replaces
-// them.
+// CheckName returns an error if a server's name for a tool or a prompt is empty, longer than maxNameBytes, or has
+// control characters. It accepts other characters that a model provider would reject, because a Catalog replaces them.
 func CheckName(name string) error {
 	switch {
 	case name == "":
@@ -139,13 +139,13 @@ func CheckName(name string) error {
 	return nil
 }
 
-// maxChecked bounds the structured content that is checked, in bytes, because checking takes a multiple of its
-// memory. Larger content counts as valid.
+// maxChecked is the maximum size in bytes of structured content that is checked, because checking takes a multiple of
+// that memory. Larger content counts as valid.
 const maxChecked = 1 << 20
 
-// CheckArgs returns the arguments to send, or the problems of args with the input schema. The arguments are args
-// unchanged if they match the schema, or with strings replaced by the JSON in them if that makes them match. Without
-// a usable schema, CheckArgs returns args unchanged.
+// CheckArgs checks args against the input schema and returns the arguments to send. If args do not match but would
+// match once some strings are replaced by the JSON in them, it returns the repaired arguments. Otherwise it returns
+// args unchanged, with the problems if they do not match. Without a usable schema, it returns args and no problems.
 func (t *Tool) CheckArgs(args json.RawMessage) (json.RawMessage, []schema.Problem) {
 	if t.inputSchema == nil {
 		return args, nil
@@ -153,8 +153,8 @@ func (t *Tool) CheckArgs(args json.RawMessage) (json.RawMessage, []schema.Proble
 	return t.inputSchema.Check(args)
 }
 
-// ValidateArgs returns the problems of args with the input schema, without repairing args as CheckArgs does. It
-// returns nil if args match, or without a usable schema.
+// ValidateArgs returns the problems of args according to the input schema. Unlike CheckArgs, it repairs nothing. It
+// returns nil if args match or if there is no usable schema.
 func (t *Tool) ValidateArgs(args json.RawMessage) []schema.Problem {
 	if t.inputSchema == nil {
 		return nil
@@ -162,9 +162,9 @@ func (t *Tool) ValidateArgs(args json.RawMessage) []schema.Problem {
 	return t.inputSchema.Validate(args)
 }
 
-// ResultViolations returns the problems of a result's structured content with the output schema. It returns nil if
-// the content matches, if it has more than maxChecked bytes, without a usable schema, and for a result with isError,
-// which need not match. structured is nil for a result without structured content.
+// ResultViolations returns the problems of a result's structured content according to the output schema. structured is
+// nil if the result has no structured content. ResultViolations returns nil if the content matches or is larger than
+// maxChecked, if there is no usable schema, or if isError is set, because an error result need not match.
 func (t *Tool) ResultViolations(structured json.RawMessage, isError bool) []schema.Problem {
 	switch {
 	case t.outputSchema == nil || isError || len(structured) > maxChecked:
@@ -175,9 +175,8 @@ func (t *Tool) ResultViolations(structured json.RawMessage, isError bool) []sche
 	return t.outputSchema.Validate(structured)
 }
 
-// SchemaExcerpt returns the input schema for a model that must correct the problems wrong in its arguments. If the
-// schema has more than maxBytes, it returns only the fields with problems, truncated if necessary. The text says what
-// is missing.
+// SchemaExcerpt returns the input schema for a model that must correct its arguments. wrong are the problems of these
+// arguments. If the schema is larger than maxBytes, SchemaExcerpt returns schema.Excerpt of it instead.
 func (t Tool) SchemaExcerpt(wrong []schema.Problem, maxBytes int) string {
 	if len(t.InputSchema) <= maxBytes {
 		return string(t.InputSchema)
@@ -185,15 +184,15 @@ func (t Tool) SchemaExcerpt(wrong []schema.Problem, maxBytes int) string {
 	return schema.Excerpt(t.InputSchema, wrong, maxBytes)
 }
 
-// needsApproval reports whether the configuration of the server says that a person must approve calls of tool, which
-// must have its Name. A pattern in ApproveTools decides first, then one in AutoApprove, and then Approval. The
-// server's own annotations count only for ApproveDestructive.
+// needsApproval reports whether a server's configuration requires a person's approval for each call of tool. tool.Name
+// must be set. Patterns in ApproveTools take precedence over AutoApprove, and those over Approval. The server's own
+// annotations count only for ApproveDestructive.
 func needsApproval(server *config.Server, tool Tool) bool {
 	matches := func(patterns []string) bool {
 		return MatchAny(patterns, tool.Original, prefixedName(server, tool.Original), nameWithServer(server, tool.Original), tool.Name)
 	}
 	switch {
-	case tool.SignsIn: // signing in is itself a consent of the person
+	case tool.SignsIn: // signing in already is the user's consent
 		return false
 	case matches(server.ApproveTools):
 		return true
@@ -201,8 +200,8 @@ func needsApproval(server *config.Server, tool Tool) bool {
 	return tool.IsSelectedBy(server.Approval) && !matches(server.AutoApprove)
 }
 
-// IsSelectedBy reports whether calls of the tool need approval if only the setting approval decides, and not the
-// lists of tools in the configuration.
+// IsSelectedBy reports whether the setting approval alone, without the configuration's lists of tools, requires
+// approval for calls of the tool.
 func (t Tool) IsSelectedBy(approval config.Approval) bool {
 	switch {
 	case t.SignsIn:
@@ -213,8 +212,8 @@ func (t Tool) IsSelectedBy(approval config.Approval) bool {
 	return approval == config.ApproveAlways
 }
 
-// isDestructive reports whether calls of the tool may be destructive (2025-11-25 schema,
-// ToolAnnotations): a tool that is not read-only is destructive unless its annotations deny it.
+// isDestructive reports whether calls of the tool may be destructive (2025-11-25 schema, ToolAnnotations). A tool that
+// is not read-only is destructive unless its annotations say otherwise.
 func (t Tool) isDestructive() bool {
 	a := t.Annotations
 	switch {
@@ -226,16 +225,16 @@ func (t Tool) isDestructive() bool {
 	return a.Destructive == nil || *a.Destructive
 }
 
-// lazyDigest computes the digest of a tool's definition at its first use. A server's list can have
-// tens of megabytes, and few of its tools are ever called.
+// lazyDigest computes the digest of a tool's definition when it is first needed, because a server's list can have tens
+// of megabytes and few of its tools are ever called.
 type lazyDigest struct {
 	once   sync.Once
 	digest string
 }
 
-// Restore returns a copy of a tool that was stored as JSON and has its version stored with it. It compiles the
-// schemas, so that the copy can check arguments and results. As for a listed tool, a schema that does not compile
-// checks nothing.
+// Restore returns a usable copy of a tool that was stored as JSON. version is the tool's Version, which was stored with
+// it. Restore compiles the schemas, so that the copy can check arguments and results. As with a listed tool, a schema
+// that does not compile checks nothing.
 func Restore(tool Tool, version string) Tool {
 	tool.inputSchema, tool.outputSchema = nil, nil
 	if compiled, err := schema.Compile(tool.InputSchema); err == nil {
@@ -251,9 +250,9 @@ func Restore(tool Tool, version string) Tool {
 	return tool
 }
 
-// Version returns the SHA-256 of the tool's definition, in hex, as in the file of pins. The first call computes it,
-// which takes time in proportion to the schemas. It returns "" for a Tool that comes neither from a Catalog nor from
-// Restore.
+// Version returns the SHA-256 of the tool's definition in hex, as in the file of pins. The first call computes it, in
+// time proportional to the size of the schemas. Version returns "" for a Tool that comes neither from a Catalog nor
+// from Restore.
 func (t Tool) Version() string {
 	if t.lazyVersion == nil {
 		return ""

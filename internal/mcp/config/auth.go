@@ -11,7 +11,7 @@ import (
 	"answerd/internal/mcp/oauth"
 )
 
-// AuthType selects whose token is sent to a server, and how it is obtained.
+// AuthType selects whose token answerd sends to an MCP server, and how it obtains that token.
 type AuthType string
 
 // The types of authentication.
@@ -21,13 +21,13 @@ const (
 	// AuthClientCredentials sends a token of the service that is valid only at this server
 	// (RFC 6749 section 4.4, RFC 8707).
 	AuthClientCredentials AuthType = "client_credentials"
-	// AuthJWTBearer sends such a token. It is issued for an assertion about the service, as in
-	// workload identity federation (RFC 7523).
+	// AuthJWTBearer sends the same kind of token, which is issued for an assertion about the service, as in workload
+	// identity federation (RFC 7523).
 	AuthJWTBearer AuthType = "jwt_bearer"
-	// AuthExchange exchanges the caller's token for one that is sent on their behalf (RFC 8693). Each
-	// caller has their own sessions.
+	// AuthExchange exchanges the caller's token for one that is valid at the MCP server (RFC 8693). Each caller has
+	// their own sessions.
 	AuthExchange AuthType = "exchange"
-	// AuthEnterprise does the same through the callers' identity provider and the server's
+	// AuthEnterprise also exchanges the caller's token, through the callers' identity provider and the MCP server's
 	// authorization server (SEP-990).
 	AuthEnterprise AuthType = "enterprise"
 	// AuthAuthorizationCode sends a token that the caller authorized in their browser (RFC 6749
@@ -35,29 +35,29 @@ const (
 	AuthAuthorizationCode AuthType = "authorization_code"
 )
 
-// authTypes lists all types, in the order of authTypesText.
+// authTypes lists all types, in the same order as authTypesText.
 var authTypes = []AuthType{AuthNone, AuthJWT, AuthClientCredentials, AuthJWTBearer, AuthExchange, AuthEnterprise, AuthAuthorizationCode}
 
 // authTypesText is the error for an unknown type.
 const authTypesText = "must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code"
 
-// HasAuthorizationServer reports whether tokens of this type come from an authorization server, as
-// Grant describes.
+// HasAuthorizationServer reports whether tokens of this type are issued by an authorization server, which Grant
+// describes.
 func (t AuthType) HasAuthorizationServer() bool { return t != "" && t != AuthNone && t != AuthJWT }
 
-// IsDelegated reports whether servers of this type are used on behalf of their callers.
+// IsDelegated reports whether a server of this type is used on behalf of the caller, with a token for that caller.
 func (t AuthType) IsDelegated() bool {
 	return t == AuthExchange || t == AuthEnterprise || t == AuthAuthorizationCode
 }
 
-// NeedsCallerToken reports whether callers of servers of this type must send a token.
+// NeedsCallerToken reports whether a caller must send a token of their own to use a server of this type.
 func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == AuthEnterprise }
 
-// parseAuth reads the field auth. A member that exists but is for other types is an error and not a warning: an
-// operator who writes a client secret, for example, expects it to be used.
+// parseAuth reads the field auth. A known member that is not allowed for the type is an error rather than a warning,
+// because an operator who writes a client secret expects it to be used.
 //
-// FastMCP writes a bearer token, or oauth if its user has to sign in. oauth, and the OAuth client that Cursor writes,
-// are ignored with a warning.
+// In files of FastMCP, auth is a bearer token, or "oauth" if the user has to sign in. parseAuth ignores "oauth", and
+// the OAuth client that Cursor writes, with a warning.
 func parseAuth(server *Server, v jsonValue) error {
 	switch {
 	case v.isNull():
@@ -80,7 +80,7 @@ func parseAuth(server *Server, v jsonValue) error {
 	if server.Auth, err = readAuthType(fields); err != nil {
 		return err
 	}
-	// Cursor writes an OAuth client into auth, without a type. Signing in must be configured here.
+	// Cursor writes an OAuth client without a type. answerd does not use it: a sign-in must be configured with a type.
 	if server.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
 		v.reader.warn(v.errorf("the OAuth client of another host is not used; see type authorization_code").Error())
 		return nil
@@ -92,7 +92,7 @@ func parseAuth(server *Server, v jsonValue) error {
 	for _, f := range fields {
 		known, ok := grantFields[f.name]
 		switch {
-		case f.name == "type": // has been read above
+		case f.name == "type": // readAuthType has read it
 		case !ok:
 			f.warnUnknown()
 		case !slices.Contains(known.types, server.Auth):
@@ -106,7 +106,7 @@ func parseAuth(server *Server, v jsonValue) error {
 	return nil
 }
 
-// readAuthType returns the type among the fields of auth, or "" if there is none.
+// readAuthType returns the value of the field type among the fields of auth, or "" if there is no such field.
 func readAuthType(fields []jsonValue) (AuthType, error) {
 	i := slices.IndexFunc(fields, func(f jsonValue) bool { return f.name == "type" })
 	if i < 0 {
@@ -122,7 +122,7 @@ func readAuthType(fields []jsonValue) (AuthType, error) {
 	return AuthType(text), nil
 }
 
-// checkAuth returns the first mistake in the fields about tokens, or nil.
+// checkAuth returns the first mistake in the fields about tokens, or nil if there is none.
 func (s *Server) checkAuth() *fieldError {
 	switch {
 	case s.Auth == "", s.Auth == AuthNone:
@@ -136,17 +136,17 @@ func (s *Server) checkAuth() *fieldError {
 	case s.Auth.IsDelegated() && s.TransportType() != TypeHTTP:
 		return fieldErrorf("auth.type", "%s is for servers of type http", string(s.Auth))
 	case s.Auth.IsDelegated() && s.Pin:
-		// A pinned server is listed every minute, and there is no caller's token to do that with.
+		// A pinned server's tools are listed every minute, when no caller's token is available.
 		return fieldErrorf("pin", "cannot be set together with auth type %s", string(s.Auth))
 	case s.Auth.IsDelegated() && len(s.Resources) > 0:
-		// All callers would see the list of resources of one of them.
+		// One caller's list of resources would be shown to all callers.
 		return fieldErrorf("resources", "cannot be set together with auth type %s", string(s.Auth))
 	}
 	return s.Grant.checkGrant(s.Auth)
 }
 
-// TokenResource returns the resource (RFC 8707) for which the server's tokens are issued: the
-// configured one, or the server's own URI, as MCP requires (basic/authorization).
+// TokenResource returns the resource for which the server's tokens are issued (RFC 8707). That is the configured one
+// or, as MCP requires (basic/authorization), the server's own URI.
 func (s *Server) TokenResource() string {
 	if s.Grant.Resource != "" {
 		return s.Grant.Resource
@@ -154,7 +154,8 @@ func (s *Server) TokenResource() string {
 	return s.HTTPURL()
 }
 
-// HTTPURL returns the server's URL without its query, with the scheme http or https.
+// HTTPURL returns the server's URL without its query and fragment. It replaces the schemes ws and wss by http and
+// https.
 func (s *Server) HTTPURL() string {
 	u, err := url.Parse(s.URL)
 	if err != nil {
@@ -201,13 +202,14 @@ type Grant struct {
 	SubjectTokenType         string // of the tokens that callers present; "": an ID token
 }
 
-// grantField reads one field of auth, for servers of the given types.
+// grantField describes one field of auth: the types for which it is allowed, and the function that reads it into a
+// Grant.
 type grantField struct {
 	types []AuthType
 	read  func(*Grant, jsonValue) error
 }
 
-// grantFields has the reader of each field of auth, except type.
+// grantFields describes each field of auth except type.
 var grantFields = func() map[string]grantField {
 	text := func(to func(*Grant) *string) func(*Grant, jsonValue) error {
 		return func(g *Grant, v jsonValue) (err error) { *to(g), err = v.readString(); return }
@@ -241,8 +243,8 @@ var grantFields = func() map[string]grantField {
 	}
 }()
 
-// readSubjectTokenType reads the type of the tokens that callers send. The file has the last part
-// of a token type identifier (RFC 8693 section 3).
+// readSubjectTokenType reads the type of the tokens that callers send. The file has only the last part of the token
+// type identifier (RFC 8693 section 3).
 func (g *Grant) readSubjectTokenType(v jsonValue) error {
 	t, err := v.readString()
 	if err != nil {
@@ -255,7 +257,7 @@ func (g *Grant) readSubjectTokenType(v jsonValue) error {
 	return nil
 }
 
-// checkGrant returns the first mistake in the grant of a server with this type, or nil.
+// checkGrant returns the first mistake in the grant of a server with the given type, or nil if there is none.
 func (g *Grant) checkGrant(authType AuthType) *fieldError {
 	if f := g.checkClient(authType); f != nil {
 		return f
@@ -273,7 +275,7 @@ func (g *Grant) checkGrant(authType AuthType) *fieldError {
 	case authType == AuthEnterprise && g.IdPClientID == "":
 		return fieldErrorf("auth.idpClientId", "is missing")
 	}
-	// RFC 8707 section 2: an absolute URI without a fragment.
+	// RFC 8707 section 2 requires an absolute URI without a fragment.
 	if g.Resource != "" {
 		if u, err := url.Parse(g.Resource); err != nil || !u.IsAbs() || strings.Contains(g.Resource, "#") {
 			return fieldErrorf("auth.resource", "must be an absolute URI without a fragment")
@@ -282,7 +284,7 @@ func (g *Grant) checkGrant(authType AuthType) *fieldError {
 	return nil
 }
 
-// checkClient returns the first mistake in the fields about answerd's client, or nil.
+// checkClient returns the first mistake in the fields about answerd's OAuth client, or nil if there is none.
 func (g *Grant) checkClient(authType AuthType) *fieldError {
 	needsSecret := slices.Contains([]AuthType{AuthClientCredentials, AuthExchange, AuthEnterprise}, authType)
 	keys := 0
@@ -312,15 +314,15 @@ func (g *Grant) checkClient(authType AuthType) *fieldError {
 	return nil
 }
 
-// isClientMetadataURL reports whether rawURL can be the id of a client whose metadata is at that URL
+// isClientMetadataURL reports whether rawURL can be a client id that is also the URL of the client's metadata
 // (draft-ietf-oauth-client-id-metadata-document section 3).
 func isClientMetadataURL(rawURL string) bool {
 	u, err := url.Parse(rawURL)
 	return err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && u.Fragment == "" && len(u.Path) >= 2
 }
 
-// checkEndpoints returns the first mistake in the URLs of the authorization server, of the callers' identity provider and
-// of the redirect, or nil.
+// checkEndpoints returns the first mistake in the URLs of the authorization server, the callers' identity provider and
+// the redirect, or nil if there is none.
 func (g *Grant) checkEndpoints(authType AuthType) *fieldError {
 	switch {
 	case g.Issuer != "" && g.TokenURL != "":

@@ -6,16 +6,16 @@
 //	}
 //	client, err := mcp.New(servers, mcp.Options{})
 //
-// A Server can also be created in Go; Check applies the same rules to it as Parse to a file. Errors
-// never quote values, because they may be secret. The package opens no connection and has no state,
-// so everything in it may be used concurrently.
+// A Server can also be created in Go. Check applies the same rules to it as Parse does to a file. Errors never quote
+// values, because they may be secret. The package opens no connection and has no state, so everything in it may be used
+// concurrently.
 //
-// Parse goes through the file once, without decoding it into structs: a jsonValue knows its place in the
-// file, which errors need (jsonvalue.go). A table has the reader of each member, those of other hosts
-// included (file.go, seedfile.go, auth.go). The readers replace variables (variables.go) and fill in a Server, which is
-// then checked as a whole (Server.checkServer). Apart from the type and the inherited environment, there
-// are no defaults in the result: package mcp applies them, because a zero value must mean the same in a
-// Server that was created in Go.
+// Parse does not decode the file into structs, because errors need each value's place in the file. It reads jsonValues,
+// which know their place (jsonvalue.go). Tables map each member's name to the function that reads it, including the
+// members of other MCP hosts (file.go, seedfile.go, auth.go). These functions replace variables (variables.go) and fill
+// in a Server, which is then checked as a whole (Server.checkServer). Parse sets only two defaults, the type and the
+// inherited environment. Package mcp applies the others, because a zero value must mean the same in a Server that was
+// created in Go.
 package config
 
 import (
@@ -109,12 +109,13 @@ type Server struct {
 	ProtocolVersion    string // "" means the newest version that both sides support
 }
 
-// Approval selects the calls of a server's tools that a person must approve, each time.
+// Approval selects the calls of a server's tools that a person must approve. Every selected call needs its own
+// approval.
 type Approval string
 
 // The values of Approval.
 const (
-	ApproveNever       Approval = "never" // only those of ApproveTools; "" means the same
+	ApproveNever       Approval = "never" // only calls of ApproveTools; "" means the same
 	ApproveDestructive Approval = "destructive"
 	ApproveAlways      Approval = "always"
 )
@@ -127,17 +128,18 @@ const (
 	MetaCallID   = "call_id"
 )
 
-// MetaMembers returns what Server.Meta may have.
+// MetaMembers returns the values that Server.Meta may contain.
 func MetaMembers() []string { return []string{MetaRunID, MetaThreadID, MetaSubject, MetaCallID} }
 
-// Bounds of a configuration.
+// Limits of a configuration.
 const (
 	maxServers    = 256
 	maxServerName = 64
 	maxCalls      = 10000
 )
 
-// SingleServer returns the configuration for MCP_URL: one server named "default" with AuthJWT.
+// SingleServer returns the configuration for MCP_URL: one server named "default" with AuthJWT. It returns an error if
+// rawURL is not a valid server URL.
 func SingleServer(rawURL string) (Server, error) {
 	cfg := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
 	if f := cfg.checkServer(false); f != nil {
@@ -146,17 +148,18 @@ func SingleServer(rawURL string) (Server, error) {
 	return cfg, nil
 }
 
-// fieldError is an error about one field, which callers report with the server and the line. field is
-// its name in mcp.json, with dots for members of objects; problem continues a sentence that begins with
-// it. It is not an error value, so that nobody returns one without the name of the server.
+// fieldError is a mistake in one field of a server. field is the field's name in mcp.json, with dots for members of
+// objects. problem continues a sentence that begins with that name. fieldError does not implement error, so that it
+// cannot be returned without the server's name, which callers add.
 type fieldError struct{ field, problem string }
 
-// fieldErrorf returns a fieldError. The text must not quote values, because they may be secret.
+// fieldErrorf returns a fieldError with a formatted problem. The text must not quote values, because they may be
+// secret.
 func fieldErrorf(field, format string, args ...any) *fieldError {
 	return &fieldError{field, fmt.Sprintf(format, args...)}
 }
 
-// Check returns an error for the first mistake in a list of servers. hasServiceToken tells whether
+// Check returns an error for the first mistake in servers, or nil if there is none. hasServiceToken says whether
 // servers with AuthJWT get the service's token, which must not be sent unencrypted.
 func Check(servers []Server, hasServiceToken bool) error {
 	if len(servers) > maxServers {
@@ -175,8 +178,8 @@ func Check(servers []Server, hasServiceToken bool) error {
 	return nil
 }
 
-// CheckRedirects returns an error if a server with AuthAuthorizationCode has no redirect URL.
-// defaultURL applies to servers without one of their own; "" means that there is none.
+// CheckRedirects returns an error if an enabled server with AuthAuthorizationCode has no redirect URL. defaultURL
+// applies to servers without a redirect URL of their own. It is "" if there is no default.
 func CheckRedirects(servers []Server, defaultURL string) error {
 	for _, s := range servers {
 		hasRedirect := s.Grant.RedirectURL != "" || defaultURL != ""
@@ -187,9 +190,8 @@ func CheckRedirects(servers []Server, defaultURL string) error {
 	return nil
 }
 
-// checkServer returns the first mistake in the configuration of a server, or nil. The order of the
-// checks decides which mistake an operator sees first: those that concern all types come before
-// those of the transport.
+// checkServer returns the first mistake in a server's configuration, or nil if there is none. The order of the checks
+// decides which mistake an operator sees first: those that concern all types come before those of the transport.
 func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
@@ -240,7 +242,7 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	return s.checkTLS()
 }
 
-// checkPatterns returns the first pattern for the names of tools that is not one of path.Match, or nil.
+// checkPatterns returns a fieldError for the first tool name pattern that path.Match does not accept, or nil.
 func (s *Server) checkPatterns() *fieldError {
 	for _, list := range []struct {
 		field    string
@@ -261,8 +263,8 @@ func (s *Server) checkPatterns() *fieldError {
 	return nil
 }
 
-// checkTLS returns the first mistake in the names of the TLS files, or nil. It does not read them,
-// because mcp.New does.
+// checkTLS returns the first mistake in the names of the TLS files, or nil if there is none. It does not read the
+// files. mcp.New reads them.
 func (s *Server) checkTLS() *fieldError {
 	if s.TLS == (tlsconfig.Files{}) {
 		return nil
@@ -278,38 +280,38 @@ func (s *Server) checkTLS() *fieldError {
 	return nil
 }
 
-// TLSField returns the name of a TLS file in mcp.json.
+// TLSField returns the name that a TLS file's field has in mcp.json.
 func TLSField(f tlsconfig.Field) string { return "tls." + string(f) + "File" }
 
-// isUnprintable reports whether r could forge log lines or control a terminal.
+// isUnprintable reports whether r is not printable. Such characters could forge log lines or control a terminal.
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// transportHeaders has the headers that the transport sets, so mcp.json must not.
+// transportHeaders lists the headers that the transport sets itself, so mcp.json must not set them.
 var transportHeaders = []string{
 	"accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-session-id",
 	"mcp-protocol-version", "mcp-method", "mcp-name", "te", "trailer", "transfer-encoding", "upgrade",
 	"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version",
 }
 
-// checkHeaders refuses headers that net/http would refuse in every request, so that the operator learns of them at
-// start-up. It also refuses the headers of the transport, and names that differ only in case.
+// checkHeaders rejects headers that net/http would reject in every request, so that the operator learns of them at
+// start-up. It also rejects headers that the transport sets, and names that differ only in case.
 func (s *Server) checkHeaders() *fieldError {
-	seen := map[string]bool{} // in lower case; of two, a random one would be sent with each request
+	seen := map[string]bool{} // names in lower case; of two equal ones, each request would send a random one
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
-		value, low := s.Headers[name], strings.ToLower(name)
+		value, lower := s.Headers[name], strings.ToLower(name)
 		// RFC 9110 sections 5.1 and 5.5.
 		isSeparator := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
 		switch {
 		case name == "" || strings.ContainsFunc(name, isSeparator):
 			return fieldErrorf("headers", "%.80q is not a header name", name)
-		case slices.Contains(transportHeaders, low):
+		case slices.Contains(transportHeaders, lower):
 			return fieldErrorf("headers."+name, "is set by the transport")
 		case !validHeaderValue(value.Reveal()):
 			return fieldErrorf("headers."+name, "has characters that a header cannot have")
-		case seen[low]:
+		case seen[lower]:
 			return fieldErrorf("headers."+name, "appears twice, since case does not matter in names")
 		}
-		seen[low] = true
+		seen[lower] = true
 	}
 	if !validHeaderValue(s.BearerToken.Reveal()) {
 		return fieldErrorf("bearerToken", "has characters that a header cannot have")
@@ -317,13 +319,13 @@ func (s *Server) checkHeaders() *fieldError {
 	return nil
 }
 
-// validHeaderValue reports whether s can be the value of a header (RFC 9110 section 5.5).
+// validHeaderValue reports whether s can be a header's value (RFC 9110 section 5.5).
 func validHeaderValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
-// checkURL checks the URL. It refuses plain http and ws beyond loopback if a token would be sent,
-// because anybody on the network could read it.
+// checkURL returns the first mistake in the URL, or nil if there is none. It rejects plain http and ws, except to this
+// machine, if a token would be sent, because anybody on the network could read the token.
 func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	plain, encrypted := "http", "https"
 	if s.Type == TypeWebSocket {
@@ -367,19 +369,19 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	return nil
 }
 
-// IsLoopback reports whether a host is this machine. It does not resolve names, because the answer
-// could differ the next time.
+// IsLoopback reports whether host is this machine: "localhost" or a loopback address. It does not resolve other names,
+// because they could resolve to another address the next time.
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// maxResourceURI bounds the URI of a resource, in bytes.
+// maxResourceURI is the maximum length of a resource's URI in bytes.
 const maxResourceURI = 1 << 10
 
-// AllowsResource reports whether the configuration permits reading a resource. The URI must match a pattern of
-// Resources. It must not have a segment "..", also not in escaped form, which could lead out of the pattern. It must be
-// printable and have at most maxResourceURI bytes.
+// AllowsResource reports whether the configuration permits reading the resource at uri. The URI must match one of the
+// patterns in Resources, be printable, and have at most maxResourceURI bytes. A segment ".." is not allowed, even in
+// escaped form, because it could lead out of the part that the pattern allows.
 func (s *Server) AllowsResource(uri string) bool {
 	if len(uri) > maxResourceURI || strings.ContainsFunc(uri, isUnprintable) {
 		return false
@@ -393,10 +395,9 @@ func (s *Server) AllowsResource(uri string) bool {
 	return slices.ContainsFunc(s.Resources, func(p string) bool { return matchWildcard(p, uri) })
 }
 
-// matchWildcard reports whether s matches a pattern in which * stands for any text, also with
-// slashes. Between the first and the last part, it takes the first place where a part fits. A later place
-// could only leave less for the rest, so it never has to go back, and a pattern with many stars costs
-// no more than one search through s for each of them.
+// matchWildcard reports whether s matches a pattern in which * matches any text, including slashes. It matches each
+// part between two stars at its first occurrence. A later occurrence would only leave less text for the parts after it,
+// so no backtracking is needed, and each star costs at most one search through s.
 func matchWildcard(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
@@ -417,7 +418,7 @@ func matchWildcard(pattern, s string) bool {
 	return true
 }
 
-// TransportType returns Type. If that is "", it returns the type that Command and URL imply.
+// TransportType returns Type or, if that is "", the type that Command and URL imply.
 func (s *Server) TransportType() string {
 	switch {
 	case s.Type != "":
@@ -428,9 +429,9 @@ func (s *Server) TransportType() string {
 	return TypeHTTP
 }
 
-// checkCommand checks the fields of a child process. Without a shell only NUL is special: it would
-// end the string for the operating system. Fields for URLs are refused and not ignored, because
-// they are probably a mistake; query is the exception.
+// checkCommand returns the first mistake in the fields of a child process, or nil if there is none. NUL is the only
+// special character, because no shell is involved: it would end the string for the operating system. Fields for URLs,
+// except query, are an error and are not ignored, because they are probably a mistake.
 func (s *Server) checkCommand() *fieldError {
 	hasNUL := func(v string) bool { return strings.ContainsRune(v, 0) }
 	switch {
@@ -464,7 +465,7 @@ func (s *Server) checkCommand() *fieldError {
 	return nil
 }
 
-// checkNoCommand refuses the fields of a child process in a server of another type.
+// checkNoCommand rejects the fields of a child process in a server of another type.
 func (s *Server) checkNoCommand() *fieldError {
 	const what = "is for servers of type stdio"
 	switch {

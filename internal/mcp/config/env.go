@@ -8,9 +8,9 @@ import (
 	"answerd/internal/auth"
 )
 
-// inheritedNames returns the variables that a child process inherits. They are those of the
-// official SDKs (modelcontextprotocol/typescript-sdk, DEFAULT_INHERITED_ENV_VARS). Others may be
-// secrets that are not meant for the server.
+// inheritedNames returns the names of the variables that a child process inherits. They are the same as in the official
+// SDKs (modelcontextprotocol/typescript-sdk, DEFAULT_INHERITED_ENV_VARS). Other variables may be secrets that the MCP
+// server must not get.
 func inheritedNames() []string {
 	if runtime.GOOS == "windows" {
 		return []string{"APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE",
@@ -19,8 +19,8 @@ func inheritedNames() []string {
 	return []string{"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"}
 }
 
-// inheritedEnv returns the inherited variables of a child process. Like the SDKs, it leaves out
-// functions that a shell has exported, whose values begin with ().
+// inheritedEnv returns the variables that a child process inherits. Like the SDKs, it leaves out values that begin with
+// (), which are functions exported by a shell.
 func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
 	out := map[string]auth.Secret{}
 	for _, name := range inheritedNames() {
@@ -31,7 +31,7 @@ func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
 	return out
 }
 
-// setEnv adds variables to Env. It replaces existing ones only if replace is true.
+// setEnv adds env to s.Env. It replaces variables that s.Env already has only if replace is true.
 func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
 	for name, value := range env {
 		if _, exists := s.Env[name]; exists && !replace {
@@ -44,8 +44,8 @@ func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
 	}
 }
 
-// readEnv returns the variables in the field env. Values that are numbers, as in VS Code, or booleans are kept as they
-// are written. null leaves a variable out, and null in place of the object leaves out all.
+// readEnv reads the variables in the field env. It keeps the spelling of numbers, which VS Code allows, and of
+// booleans. It leaves out a variable whose value is null. If v itself is null, it returns nil.
 func (v jsonValue) readEnv() (map[string]auth.Secret, error) {
 	if v.isNull() {
 		return nil, nil
@@ -69,8 +69,9 @@ func (v jsonValue) readEnv() (map[string]auth.Secret, error) {
 	return env, nil
 }
 
-// parseEnvFile reads the file that envFile names. Its lines are NAME=value, as in VS Code and Cursor. Variables of the
-// field env override those of the file, in whatever order mcp.json has the two fields.
+// parseEnvFile reads the file that the field envFile names. As in VS Code and Cursor, its lines have the form
+// NAME=value. Variables of the field env override those of the file, regardless of the order of the two fields in
+// mcp.json.
 func parseEnvFile(server *Server, v jsonValue) error {
 	name, err := v.readString()
 	if err != nil {
@@ -92,8 +93,8 @@ func parseEnvFile(server *Server, v jsonValue) error {
 	return nil
 }
 
-// ReadEnv returns the variables of an environment file. The error names the first line that is not
-// NAME=value, a comment or empty.
+// ReadEnv returns the variables in the text of an environment file. It returns an error with the number of the first
+// line that is not NAME=value, a comment or empty.
 func ReadEnv(text string) (map[string]string, error) {
 	env := make(map[string]string)
 	for i, line := range strings.Split(strings.TrimPrefix(text, byteOrderMark), "\n") {
@@ -111,7 +112,7 @@ func ReadEnv(text string) (map[string]string, error) {
 	return env, nil
 }
 
-// unquoteEnv returns a value of an environment file without its quotes and without the comment after it. Between double
+// unquoteEnv removes the quotes around a value of an environment file, and a comment after the value. Between double
 // quotes it also replaces the escapes \n, \" and \\.
 func unquoteEnv(value string) string {
 	if end := closingQuote(value); end > 0 {
@@ -125,9 +126,9 @@ func unquoteEnv(value string) string {
 	return strings.TrimSpace(value)
 }
 
-// closingQuote returns the offset of the quote that ends a value which begins with the same quote. That is the first
-// one that is followed by a comment or nothing, or else the last byte, even if it is escaped. closingQuote returns 0 if
-// neither is such a quote.
+// closingQuote returns the offset of the quote that closes a quoted value, or 0 if value is not quoted or not closed.
+// The closing quote is the first unescaped one that only a comment or nothing follows. If there is none, it is the last
+// byte, if that is such a quote, even an escaped one.
 func closingQuote(value string) int {
 	if !strings.HasPrefix(value, `"`) && !strings.HasPrefix(value, "'") {
 		return 0

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// Parse decodes mcp.json in any of three forms: mcpServers, as most MCP hosts have it, with
-// answerd's additions; an object servers, as VS Code has it; or an array servers, each with a
-// source (seed 004 in docs/mcp-servers.md). It returns the servers in the file's order, checked.
+// Parse decodes mcp.json in any of three forms: an object mcpServers, as in most MCP hosts, with answerd's additions;
+// an object servers, as in VS Code; or an array servers whose items have a source (seed 004 in docs/mcp-servers.md). It
+// checks the servers and returns them in the file's order.
 //
-// getenv returns the values of ${NAME}; a variable without a value and a default is an error.
-// Unknown members are warnings, except _comment and $schema. An error or a warning is one line
-// that names the server, the member and the line of the file, and quotes no value. The servers are
-// checked without a token of the service, which Parse does not know about; mcp.New checks them again
-// with it.
+// getenv returns the value of an environment variable for ${NAME}. A variable without a value or a default is an error.
+// Unknown members cause warnings, except _comment and $schema. An error or a warning is one line that names the server,
+// the member and the line of the file, and quotes no value. Parse checks the servers as if the service had no token of
+// its own, because it does not know that. mcp.New checks them again with the token.
 func Parse(data []byte, getenv func(string) string) (servers []Server, warnings []string, err error) {
 	reader := &fileReader{getenv: getenv, inputs: map[string]string{}}
 	top, err := parseJSON(data, reader)
@@ -33,8 +32,8 @@ func Parse(data []byte, getenv func(string) string) (servers []Server, warnings 
 	return servers, reader.warnings, nil
 }
 
-// parseFile reads the servers of a file of any of the three forms. It first finds the list of servers, whose name and
-// type decide the form. The inputs are read before the servers, which use their values.
+// parseFile reads the servers of a file in any of the three forms. It first finds the list of servers, whose name and
+// type decide the form. It reads the inputs before the servers, because the servers use the inputs' values.
 func parseFile(top jsonValue) ([]Server, error) {
 	fields, err := top.readObject()
 	if err != nil {
@@ -59,7 +58,7 @@ func parseFile(top jsonValue) ([]Server, error) {
 	case list == nil:
 		return nil, top.errorf("has no mcpServers")
 	case list.name == "servers" && list.raw.Kind() == '[':
-		return parseSeedFile(fields) // some of the unknown fields are known there
+		return parseSeedFile(fields) // it knows some of the fields in unknown
 	}
 
 	if inputs != nil {
@@ -77,7 +76,7 @@ func parseFile(top jsonValue) ([]Server, error) {
 	return servers, err
 }
 
-// parseServers reads the servers in an object whose names are the servers' names.
+// parseServers reads the servers in the object list, whose member names are the servers' names.
 func parseServers(list jsonValue) ([]Server, error) {
 	members, err := list.readObject()
 	if err != nil {
@@ -94,8 +93,8 @@ func parseServers(list jsonValue) ([]Server, error) {
 	return servers, nil
 }
 
-// serverFields has the reader of each field of a server. The fields after the blank line are those
-// of other MCP hosts.
+// serverFields maps each field of a server to the function that reads it. The fields after the blank line are those of
+// other MCP hosts.
 var serverFields = map[string]func(*Server, jsonValue) error{
 	"enabled": func(s *Server, v jsonValue) error {
 		on, err := v.readBool()
@@ -168,15 +167,15 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	},
 }
 
-// parseHeaders reads the field headers. Files that were written for other MCP hosts often have Accept and
-// Content-Type. The transport sets both, so parseHeaders leaves them out with a warning.
+// parseHeaders reads the field headers. Files that were written for other MCP hosts often set Accept and Content-Type.
+// The transport sets both itself, so parseHeaders leaves them out with a warning.
 func parseHeaders(s *Server, v jsonValue) (err error) {
 	s.Headers, err = v.readSecretMap()
 	if err != nil {
 		return err
 	}
 	for name := range s.Headers {
-		if low := strings.ToLower(name); low == "accept" || low == "content-type" {
+		if lower := strings.ToLower(name); lower == "accept" || lower == "content-type" {
 			delete(s.Headers, name)
 			v.reader.warn(v.errorf("%s is not sent: the transport sets it", name).Error())
 		}
@@ -184,8 +183,8 @@ func parseHeaders(s *Server, v jsonValue) (err error) {
 	return nil
 }
 
-// parseMeta reads the field meta. An empty list means that the server gets no members; it is kept apart from nil,
-// which means the default (Server.Meta).
+// parseMeta reads the field meta. It returns an empty list as a non-nil slice: in Server.Meta, an empty list means that
+// the server gets no members, and nil means the default.
 func parseMeta(s *Server, v jsonValue) (err error) {
 	s.Meta, err = v.readStringList()
 	if s.Meta == nil && !v.isNull() {
@@ -234,8 +233,8 @@ func parseType(s *Server, v jsonValue) error {
 	return err
 }
 
-// parseTransport reads the field transport, which FastMCP and LangChain have in place of type. A value that is not a
-// transport type is only a warning, because further hosts may use the field for something else.
+// parseTransport reads the field transport, which FastMCP and LangChain use instead of type. Other hosts may use the
+// field for something else, so a value that is not a transport type causes only a warning.
 func parseTransport(s *Server, v jsonValue) error {
 	if parseType(s, v) != nil {
 		v.warnUnknown()
@@ -243,7 +242,7 @@ func parseTransport(s *Server, v jsonValue) error {
 	return nil
 }
 
-// parseServer reads one member of mcpServers. Its name is the server's name.
+// parseServer reads one member of mcpServers, whose name is the server's name.
 func parseServer(v jsonValue) (Server, error) {
 	v.path = fmt.Sprintf("server %.80q", v.name)
 	server := Server{Name: v.name}
@@ -261,9 +260,9 @@ func parseServer(v jsonValue) (Server, error) {
 	return server, server.completeServer(v, fields)
 }
 
-// applyFields reads fields into s, in the order of the file, each with the function that setters has for its name. Of
-// two fields that set the same thing, such as cwd and workDir, the later one counts. A field without a function is a
-// warning.
+// applyFields reads fields into s in the file's order. setters maps a field's name to the function that reads it. A
+// field that is not in setters causes a warning. If two fields set the same thing, such as cwd and workDir, the later
+// one counts.
 func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server, jsonValue) error) error {
 	for _, f := range fields {
 		set := setters[f.name]
@@ -278,9 +277,9 @@ func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server,
 	return nil
 }
 
-// completeServer sets the type of a server without one, adds the inherited environment of a child process, and checks
-// the server. v is the server in the file, and fields are its members. An error names the line of the field that is
-// wrong, or that of the server if the file does not have the field.
+// completeServer sets the type if the file has none, adds the inherited environment of a child process, and checks the
+// server. v is the server in the file, and fields are its members. An error names the line of the wrong field, or the
+// server's line if the file does not have that field.
 func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	if s.Type == "" && s.URL != "" && s.Command != "" {
 		return v.errorf("has both url and command")
@@ -292,8 +291,8 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	case s.Type == TypeStdio && !s.onlyEnv:
 		s.setEnv(inheritedEnv(v.reader.getenv), false)
 	}
-	// Check the server here, where the line is known. It is not known yet whether the service has a
-	// token of its own; mcp.New checks with that.
+	// Check the server here, where the line is known. Whether the service has a token of its own is not known yet, so
+	// mcp.New checks the server again.
 	wrong := s.checkServer(false)
 	if wrong == nil {
 		return nil
@@ -308,16 +307,16 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	return v.errorf("%s", wrong.problem)
 }
 
-// otherNames has, for some fields of answerd, the fields of other MCP hosts that set the same thing.
+// otherNames maps some of answerd's fields to the fields of other MCP hosts that set the same thing.
 var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}, "bearerToken": {"auth"}}
 
-// parseTools reads the field tools: the tools that may be called, and those that need approval. GitHub Copilot
-// writes a list of the tools that may be called, which is empty for none.
+// parseTools reads the field tools, which says which tools may be called and which need approval. In files of GitHub
+// Copilot, the field is a list of the tools that may be called. An empty list there allows none.
 func parseTools(server *Server, v jsonValue) error {
 	if v.raw.Kind() == '[' {
 		allowed, err := v.readStringList()
 		server.AllowTools = append(server.AllowTools, allowed...)
-		if len(allowed) == 0 { // AllowTools would allow all tools if it is empty
+		if len(allowed) == 0 { // an empty AllowTools would allow all tools
 			server.DenyTools = append(server.DenyTools, "*")
 		}
 		return err
@@ -344,7 +343,8 @@ func parseTools(server *Server, v jsonValue) error {
 	return nil
 }
 
-// parseTransportType returns the transport type for s, in any of the spellings that MCP hosts use.
+// parseTransportType returns the transport type that s means, in any spelling that MCP hosts use. It returns an error
+// about v if s is no transport type.
 func (v jsonValue) parseTransportType(s string) (string, error) {
 	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
 	case "http", "streamablehttp":

@@ -21,20 +21,19 @@ const (
 	maxFileDepth = 16      // levels of nesting in it
 )
 
-// jsonValue is one value of mcp.json with its name and its position, for errors. Decoding into
-// structs and maps would lose the order of the servers and the positions.
+// jsonValue is one value of mcp.json with its name and its position, which errors need. Decoding into structs and maps
+// would lose the positions and the order of the servers.
 type jsonValue struct {
 	file       []byte         // the whole file
-	raw        jsontext.Value // the value
-	offset     int            // of raw in file
-	nameOffset int            // of the name, or of raw if the value has no name
-	name       string         // of a member
-	path       string         // for errors, such as server "crm", auth.type
+	raw        jsontext.Value // the value's bytes
+	offset     int            // offset of raw in file
+	nameOffset int            // offset of the name in file, or of raw if the value has no name
+	name       string         // the member's name; "" for an item of an array
+	path       string         // the place for errors, such as: server "crm", auth.type
 	reader     *fileReader
 }
 
-// fileReader has the state that the values of one file share: the values of variables, and the
-// warnings.
+// fileReader has the state that all values of one file share: the values of variables, and the warnings.
 type fileReader struct {
 	getenv   func(string) string
 	inputs   map[string]string // default values of inputs, by id
@@ -43,10 +42,10 @@ type fileReader struct {
 	more     int // warnings beyond maxWarnings
 }
 
-// maxWarnings bounds the warnings about one file.
+// maxWarnings is the maximum number of warnings about one file.
 const maxWarnings = 50
 
-// warn adds a warning, or counts it if there are too many.
+// warn adds a warning. It only counts the warning if there are maxWarnings already.
 func (r *fileReader) warn(text string) {
 	if len(r.warnings) == maxWarnings {
 		r.more++
@@ -55,12 +54,12 @@ func (r *fileReader) warn(text string) {
 	r.warnings = append(r.warnings, text)
 }
 
-// byteOrderMark may begin a file that an editor of Windows has saved.
+// byteOrderMark may be at the start of a file that was saved on Windows.
 const byteOrderMark = "\ufeff"
 
-// parseJSON returns the JSON value that is all of data, except comments and a byte order mark. It refuses more than
-// maxFileSize bytes and more than maxFileDepth levels. Duplicate names in an object are an error, because programs
-// differ about which one counts (RFC 8259 section 4).
+// parseJSON parses data as one JSON value, ignoring comments and a byte order mark. It rejects more than maxFileSize
+// bytes and more than maxFileDepth levels. Duplicate names in an object are an error, because programs differ about
+// which one counts (RFC 8259 section 4).
 func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	switch {
 	case len(data) > maxFileSize:
@@ -87,10 +86,9 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	return jsonValue{file: data, raw: data, nameOffset: start, path: "the file", reader: reader}, nil
 }
 
-// blankComments returns data with comments replaced by spaces, so that offsets and line numbers
-// stay valid. VS Code, Cursor and Gemini CLI accept files with comments. It knows only strings and comments
-// of the grammar; whether the rest is JSON is for the decoder. A comment that is not closed stays, so the
-// decoder reports it.
+// blankComments returns a copy of data in which spaces replace the comments, so that offsets and line numbers stay
+// valid. VS Code, Cursor and Gemini CLI accept comments. blankComments recognizes only strings and comments, because
+// the decoder checks the rest. It keeps a comment that is not closed, so that the decoder reports it.
 func blankComments(data []byte) []byte {
 	out := bytes.Clone(data)
 	for i := 0; i < len(out); i++ {
@@ -113,8 +111,8 @@ func blankComments(data []byte) []byte {
 	return out
 }
 
-// endOfString returns the index of the quote that closes the string at the beginning of text, or len(text) if no quote
-// closes it.
+// endOfString returns the index of the quote that closes the string at the start of text, or len(text) if the string is
+// not closed.
 func endOfString(text []byte) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
@@ -127,7 +125,7 @@ func endOfString(text []byte) int {
 	return len(text)
 }
 
-// blankText replaces all bytes except line feeds by spaces.
+// blankText replaces every byte of text except line feeds by a space.
 func blankText(text []byte) {
 	for i, c := range text {
 		if c != '\n' {
@@ -136,11 +134,11 @@ func blankText(text []byte) {
 	}
 }
 
-// lineNumber returns the line of an offset, from 1.
+// lineNumber returns the number of the line at offset, counting from 1.
 func lineNumber(file []byte, offset int) int { return 1 + bytes.Count(file[:offset], []byte("\n")) }
 
-// syntaxError converts an error of the decoder for the operator: with the line, and without
-// content of the file, which may be secret.
+// syntaxError converts the decoder's error to one for the operator, with the line number and without any content of the
+// file, which may be secret.
 func syntaxError(file []byte, err error) error {
 	bad, ok := errors.AsType[*jsontext.SyntacticError](err)
 	if !ok || errors.Is(bad, io.ErrUnexpectedEOF) {
@@ -155,7 +153,7 @@ func syntaxError(file []byte, err error) error {
 	return fmt.Errorf("line %d: %s", at, what)
 }
 
-// kindNames has the names of the JSON types in error messages.
+// kindNames maps JSON types to their names in error texts.
 var kindNames = map[jsontext.Kind]string{
 	'{': "an object", '[': "an array", '"': "a string", '0': "a number", 't': "a boolean", 'f': "a boolean", 'n': "null",
 }
@@ -163,22 +161,22 @@ var kindNames = map[jsontext.Kind]string{
 // isNull reports whether v is null.
 func (v jsonValue) isNull() bool { return v.raw.Kind() == 'n' }
 
-// errorf returns an error about v with its path and line. The text must not quote the value, which
-// may be secret.
+// errorf returns an error about v that names its path and line. The text must not quote the value, which may be secret.
 func (v jsonValue) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %s (line %d)", v.path, fmt.Sprintf(format, args...), lineNumber(v.file, v.nameOffset))
 }
 
-// warnUnknown adds a warning about a member that is not known. It is not an error, because other
-// MCP hosts have members of their own, and their files must load unchanged.
+// warnUnknown adds a warning about an unknown member. It is not an error, because files of other MCP hosts, which have
+// members of their own, must load unchanged.
 func (v jsonValue) warnUnknown() { v.reader.warn(v.errorf("unknown member").Error()) }
 
-// wrongKind returns the error for a value that has another type than the expected one.
+// wrongKind returns an error that says that v must be of the given kind, such as "an object".
 func (v jsonValue) wrongKind(kind string) error {
 	return v.errorf("must be %s, not %s", kind, kindNames[v.raw.Kind()])
 }
 
-// readObject returns the members of an object in the file's order, without _comment and $schema.
+// readObject returns the members of the object v in the file's order, without _comment and $schema. It returns an error
+// if v is not an object.
 func (v jsonValue) readObject() ([]jsonValue, error) {
 	if v.raw.Kind() != '{' {
 		return nil, v.wrongKind("an object")
@@ -197,8 +195,8 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 		if m.name == "_comment" || m.name == "$schema" {
 			continue
 		}
-		// Names are text of the file too: unless they are plain, errors quote and truncate them. A path has a comma before
-		// the first member and dots before those below it: server "crm", auth.type.
+		// Names are untrusted text, so errors quote and truncate names that are not plain. A path has a comma before
+		// the first member, and dots before the members within it: server "crm", auth.type.
 		m.path = fmt.Sprintf("%s, %.80q", v.path, m.name)
 		if isPlain(m.name) && len(m.name) <= 80 {
 			m.path = v.path + ", " + m.name
@@ -211,7 +209,8 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 	return out, err
 }
 
-// isPlain reports whether errors can show a member's name without quotes: it has only ASCII letters, digits, _ and -.
+// isPlain reports whether errors can show a member's name without quotes, because it has only ASCII letters, digits, _
+// and -.
 func isPlain(name string) bool {
 	for _, r := range name {
 		switch {
@@ -223,7 +222,7 @@ func isPlain(name string) bool {
 	return name != ""
 }
 
-// readArray returns the items of an array.
+// readArray returns the items of the array v. It returns an error if v is not an array.
 func (v jsonValue) readArray() ([]jsonValue, error) {
 	if v.raw.Kind() != '[' {
 		return nil, v.wrongKind("an array")
@@ -241,7 +240,7 @@ func (v jsonValue) readArray() ([]jsonValue, error) {
 	return out, err
 }
 
-// readString returns a string with its variables replaced.
+// readString returns the string v with its variables replaced. It returns an error if v is not a string.
 func (v jsonValue) readString() (string, error) {
 	if v.raw.Kind() != '"' {
 		return "", v.wrongKind("a string")
@@ -257,7 +256,7 @@ func (v jsonValue) readString() (string, error) {
 	return s, nil
 }
 
-// readOptionalString returns a string like readString, and "" for null.
+// readOptionalString is like readString, but returns "" for null.
 func (v jsonValue) readOptionalString() (string, error) {
 	if v.isNull() {
 		return "", nil
@@ -265,13 +264,13 @@ func (v jsonValue) readOptionalString() (string, error) {
 	return v.readString()
 }
 
-// readSecret returns a string as a secret, which is empty for null.
+// readSecret returns the string v, with its variables replaced, as a secret. The secret is empty if v is null.
 func (v jsonValue) readSecret() (auth.Secret, error) {
 	s, err := v.readOptionalString()
 	return auth.NewSecret(s), err
 }
 
-// readBool returns a boolean. A string is an error: "false" in quotes must not enable anything.
+// readBool returns the boolean v. A string is an error, because "false" in quotes must not enable anything.
 func (v jsonValue) readBool() (bool, error) {
 	if kind := v.raw.Kind(); kind != 't' && kind != 'f' {
 		return false, v.wrongKind("a boolean")
@@ -279,7 +278,7 @@ func (v jsonValue) readBool() (bool, error) {
 	return v.raw.Kind() == 't', nil
 }
 
-// readCount returns an integer above 0.
+// readCount returns the integer v. It returns an error unless v is a number from 1 to math.MaxInt32.
 func (v jsonValue) readCount() (int, error) {
 	if v.raw.Kind() != '0' {
 		return 0, v.wrongKind("a number")
@@ -291,10 +290,11 @@ func (v jsonValue) readCount() (int, error) {
 	return int(i), nil
 }
 
-// MaxTimeout is the greatest duration in the file.
+// MaxTimeout is the longest duration that mcp.json may have.
 const MaxTimeout = 24 * time.Hour
 
-// readDuration returns a duration, written as in Go or as a number of seconds.
+// readDuration returns the duration v, which is a string as in Go or a number of seconds. It returns an error unless
+// the duration is above 0 and at most MaxTimeout.
 func (v jsonValue) readDuration() (time.Duration, error) {
 	if v.raw.Kind() == '0' {
 		f, err := strconv.ParseFloat(string(v.raw), 64)
@@ -317,8 +317,8 @@ func (v jsonValue) readDuration() (time.Duration, error) {
 // maxSeconds is the largest number that readTimeout interprets as seconds.
 const maxSeconds = 3600
 
-// readTimeout returns a duration like readDuration, but a number above maxSeconds counts as
-// milliseconds. Some hosts write those (Gemini CLI, MCPHub), and others seconds (Cline). null means no timeout.
+// readTimeout is like readDuration, but it treats a number above maxSeconds as milliseconds, because some hosts write
+// milliseconds (Gemini CLI, MCPHub) and others seconds (Cline). It returns 0 for null, which means the default timeout.
 func (v jsonValue) readTimeout() (time.Duration, error) {
 	if v.isNull() {
 		return 0, nil
@@ -331,7 +331,7 @@ func (v jsonValue) readTimeout() (time.Duration, error) {
 	return v.readDuration()
 }
 
-// readStringMap returns an object of strings, such as query. The result is nil for null.
+// readStringMap returns an object of strings, such as query, with their variables replaced. It returns nil for null.
 func (v jsonValue) readStringMap() (map[string]string, error) {
 	if v.isNull() {
 		return nil, nil
@@ -349,7 +349,7 @@ func (v jsonValue) readStringMap() (map[string]string, error) {
 	return out, nil
 }
 
-// readSecretMap returns an object of strings that may be secret, such as headers and env.
+// readSecretMap is like readStringMap, for strings that may be secret, such as headers.
 func (v jsonValue) readSecretMap() (map[string]auth.Secret, error) {
 	texts, err := v.readStringMap()
 	if err != nil || texts == nil {
@@ -362,7 +362,8 @@ func (v jsonValue) readSecretMap() (map[string]auth.Secret, error) {
 	return out, nil
 }
 
-// readStringList returns an array of strings. The result is nil for null and for an empty array.
+// readStringList returns an array of strings with their variables replaced. It returns nil for null and for an empty
+// array.
 func (v jsonValue) readStringList() ([]string, error) {
 	if v.isNull() {
 		return nil, nil
@@ -382,7 +383,7 @@ func (v jsonValue) readStringList() ([]string, error) {
 	return out, nil
 }
 
-// appendStrings appends an array of strings to list.
+// appendStrings appends the strings in the array v to *list.
 func (v jsonValue) appendStrings(list *[]string) error {
 	more, err := v.readStringList()
 	*list = append(*list, more...)

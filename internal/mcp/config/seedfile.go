@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// seedServerFields has the reader of each field of a server in the form of seed 004, whose program
-// is written in Rust; seedSourceFields has those of its source. Files have both spellings of a
-// type (Http, http) and of a source ({"type": "Http", …}, {"Http": {…}}).
+// seedServerFields maps each field of a server in the form of seed 004 to the function that reads it. seedSourceFields
+// does so for the fields of source. The files are written for a Rust program, and spell a type (Http, http) and a
+// source ({"type": "Http", …}, {"Http": {…}}) in two ways each.
 var seedServerFields = map[string]func(*Server, jsonValue) error{
-	// seedServerName has read both before, so these two only check the types.
+	// seedServerName has read id and name already, so these functions only check their types.
 	"id":                   func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"name":                 func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"source":               parseSource,
@@ -33,11 +33,11 @@ var seedSourceFields = map[string]func(*Server, jsonValue) error{
 	"env":          serverFields["env"],
 }
 
-// readToolTimeout reads tool_timeout_secs, which bounds a whole call.
+// readToolTimeout reads tool_timeout_secs, which limits the time of a whole call.
 func readToolTimeout(s *Server, v jsonValue) error { return v.readSeconds(&s.MaxTime) }
 
-// readSeconds reads a timeout in seconds into to. It leaves to unchanged if the value is null, which is how Rust's
-// serde writes an absent value.
+// readSeconds reads a timeout in seconds into *to. It leaves *to unchanged for null, which is how Rust's serde writes
+// an absent value.
 func (v jsonValue) readSeconds(to *time.Duration) (err error) {
 	if !v.isNull() {
 		*to, err = v.readDuration()
@@ -45,16 +45,15 @@ func (v jsonValue) readSeconds(to *time.Duration) (err error) {
 	return err
 }
 
-// parseAutoRegister reads auto_register_tools. If it is false, tools can be called by name and are
-// not offered to the model.
+// parseAutoRegister reads auto_register_tools. If it is false, tools can be called by name but are not offered to the
+// model.
 func parseAutoRegister(s *Server, v jsonValue) error {
 	on, err := v.readBool()
 	s.Hidden = !on
 	return err
 }
 
-// parseSeedFile reads a file in the form of seed 004. Its other fields are defaults for all
-// servers.
+// parseSeedFile reads a file in the form of seed 004. The fields beside servers are defaults for all servers.
 func parseSeedFile(fields []jsonValue) ([]Server, error) {
 	var defaults Server
 	var list jsonValue
@@ -96,8 +95,8 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 	return out, nil
 }
 
-// parseSeedServer reads one server of a file in the form of seed 004. Fields that the server does not have keep their
-// values in defaults.
+// parseSeedServer reads one server of a file in the form of seed 004. If the server lacks a field, it keeps that
+// field's value in defaults.
 func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	server := defaults
 	fields, err := v.readObject()
@@ -108,7 +107,7 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 		return server, err
 	}
 	if server.Name != "" {
-		// Read the fields again: their errors begin with the path of v, which now has the server's name.
+		// Read the fields again, so that their errors begin with v's new path, which has the server's name.
 		v.path = fmt.Sprintf("server %.80q", server.Name)
 		if fields, err = v.readObject(); err != nil {
 			return server, err
@@ -117,14 +116,15 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	if err := applyFields(&server, fields, seedServerFields); err != nil {
 		return server, err
 	}
-	// In this form, timeout_secs and tool_timeout_secs both bound the whole call, and progress extends neither. So
-	// Timeout, which progress extends, must not be lower than MaxTime.
+	// In this form, timeout_secs and tool_timeout_secs both limit the whole call, regardless of progress. In a Server,
+	// progress restarts Timeout, so set both fields to the smaller value: Timeout then never ends a call before
+	// MaxTime.
 	limit := smallerTimeout(server.Timeout, server.MaxTime)
 	server.Timeout, server.MaxTime = limit, limit
 	return server, server.completeServer(v, fields)
 }
 
-// seedServerName returns the id of a server in the form of seed 004, or its name if it has no id.
+// seedServerName returns the server's id or, if it has no id, its name. It returns "" if it has neither.
 func seedServerName(fields []jsonValue) (name string, err error) {
 	for _, f := range fields {
 		if f.name == "id" || f.name == "name" && name == "" {
@@ -136,7 +136,8 @@ func seedServerName(fields []jsonValue) (name string, err error) {
 	return name, nil
 }
 
-// smallerTimeout returns the smaller of two timeouts, of which 0 means none.
+// smallerTimeout returns the smaller of two timeouts, where 0 means that a timeout is not set. It returns 0 if neither
+// is.
 func smallerTimeout(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -144,13 +145,13 @@ func smallerTimeout(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// parseSource reads the field source, which describes how the server is reached.
+// parseSource reads the field source, which says how to reach the server.
 func parseSource(server *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
 	}
-	// In serde's default representation of an enum, the name of the only member is the type.
+	// In serde's default representation of an enum, the object has one member, whose name is the type.
 	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
 		tag := fields[0]
 		if server.Type, err = tag.parseTransportType(tag.name); err != nil {

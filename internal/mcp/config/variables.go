@@ -19,8 +19,8 @@ import (
 //	${userHome}, ${workspaceFolder}, ${workspaceFolderBasename}, ${pathSeparator}, ${/}   Cursor, VS Code
 //	$NAME                             Gemini CLI; stays as it is if the variable is not set
 //
-// As in a shell, an empty variable counts as unset. The value of a variable is not expanded again:
-// otherwise whoever can set one variable could read the others, or a file, through it.
+// As in a shell, an empty variable counts as unset. A variable's value is not expanded again. Otherwise anyone who can
+// set one variable could use it to read other variables or a file.
 func (r *fileReader) expandVariables(s string) (string, error) {
 	var out strings.Builder
 	for {
@@ -38,7 +38,7 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 		switch {
 		case !isClosed:
 			return "", errNotVariable
-		case strings.Contains(inside, "${"): // it would end at the first }, and the second would become text
+		case strings.Contains(inside, "${"): // Cut stopped at the inner }, so the outer one would become text
 			return "", errNested
 		}
 		value, err := r.lookupVariable(inside)
@@ -50,16 +50,16 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 	}
 }
 
-// bareVariable matches $NAME. errNested is the error for ${A:-${B}}, and errNotVariable for any other text
-// after ${ that is not a variable.
+// bareVariable matches $NAME. errNested is the error for ${A:-${B}}. errNotVariable is the error for any other ${ that
+// does not start a variable.
 var (
 	bareVariable   = regexp.MustCompile(`\$[A-Za-z_][A-Za-z0-9_]*`)
 	errNotVariable = errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
 	errNested      = errors.New("has a ${ inside of another ${…}, which is not supported")
 )
 
-// lookupVariable returns the value of ${inside}, for all forms that expandVariables lists. An environment variable
-// without a value and without a default is an error.
+// lookupVariable returns the value of ${inside}, for all forms that expandVariables lists. It returns an error if an
+// environment variable has neither a value nor a default.
 func (r *fileReader) lookupVariable(inside string) (string, error) {
 	switch inside {
 	case "/", "pathSeparator":
@@ -77,7 +77,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 		if home := r.getenv("USERPROFILE"); home != "" {
 			return home, nil
 		}
-		inside = "HOME" // looked up below as an environment variable
+		inside = "HOME" // continue with the environment variable
 	}
 
 	if id, ok := strings.CutPrefix(inside, "input:"); ok {
@@ -102,8 +102,8 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 	return fallback, nil
 }
 
-// inputVariable returns the environment variable for an input of VS Code: its id in upper case,
-// with _ for all other characters.
+// inputVariable returns the name of the environment variable for an input of VS Code: the input's id in upper case,
+// with _ in place of all characters other than letters and digits.
 func inputVariable(id string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -114,8 +114,8 @@ func inputVariable(id string) string {
 	}, strings.ToUpper(id))
 }
 
-// inputValue returns the value of an input: that of its environment variable, or else its default, or else "". It adds
-// an input without a value to r.unset, for warnInputs.
+// inputValue returns an input's value: that of its environment variable, or else its default, or else "". If the value
+// is "", it adds the input to r.unset for warnInputs.
 func (r *fileReader) inputValue(id string) string {
 	if value := r.getenv(inputVariable(id)); value != "" {
 		return value
@@ -127,7 +127,8 @@ func (r *fileReader) inputValue(id string) string {
 	return value
 }
 
-// readInputs stores the defaults of inputs in v.reader.inputs. VS Code asks its user for the values of inputs.
+// readInputs stores the inputs' defaults in v.reader.inputs. VS Code asks its user for the inputs' values, and answerd
+// cannot.
 func (v jsonValue) readInputs() error {
 	items, err := v.readArray()
 	if err != nil {
@@ -143,7 +144,7 @@ func (v jsonValue) readInputs() error {
 	return nil
 }
 
-// readInput returns the id of an input and its default, or "" if it has none.
+// readInput returns an input's id and its default. value is "" if the input has no default.
 func (v jsonValue) readInput() (id, value string, _ error) {
 	members, err := v.readObject()
 	if err != nil {
@@ -163,7 +164,7 @@ func (v jsonValue) readInput() (id, value string, _ error) {
 	return id, value, nil
 }
 
-// warnInputs adds one warning about all inputs: answerd cannot ask for them.
+// warnInputs adds one warning for all inputs together, because answerd cannot ask for their values.
 func (v jsonValue) warnInputs() {
 	text := "the values of inputs are not asked for; they are those of environment variables"
 	if len(v.reader.unset) > 0 {
@@ -176,7 +177,7 @@ func (v jsonValue) warnInputs() {
 	v.reader.warn(v.errorf("%s", text).Error())
 }
 
-// isVariableName reports whether s can be the name of a variable in a shell.
+// isVariableName reports whether s can be the name of a shell variable.
 func isVariableName(s string) bool {
 	for i, r := range s {
 		switch {
@@ -189,8 +190,8 @@ func isVariableName(s string) bool {
 	return s != ""
 }
 
-// readText returns the text of a regular file of at most maxFileSize bytes. ~/ stands for the home
-// directory. It checks the kind of file first, because opening a pipe could block.
+// readText returns the content of a regular file of at most maxFileSize bytes. It replaces a leading ~/ by the home
+// directory. It checks that the file is regular before it opens the file, because opening a pipe could block.
 func readText(name string, getenv func(string) string) (string, error) {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		name = filepath.Join(getenv("HOME"), rest)

@@ -13,8 +13,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// contentBlock has the members of an MCP content block that answerd uses. readBlock sets the undecoded members, and
-// parseMembers decodes them.
+// contentBlock has the members of an MCP content block that answerd uses. readBlock sets the undecoded members.
+// parseMembers decodes them into the other fields.
 type contentBlock struct {
 	// Type is "" if the block cannot be decoded.
 	Type        string  `json:"type"`
@@ -34,12 +34,12 @@ type contentBlock struct {
 	} `json:"resource"`
 
 	raw json.RawMessage // the whole block
-	// Undecoded members, nil if absent. Texts and media may be large, so they are decoded only when they are needed.
+	// Undecoded members, nil if absent. They are decoded only when needed, because texts and media may be large.
 	typeJSON, textJSON, mimeJSON, dataJSON json.RawMessage
 }
 
-// parsedBlocks returns the blocks of r.Content with decoded members. It decodes them at its first
-// call and keeps them in r.blocks.
+// parsedBlocks returns the blocks of r.Content with their members decoded. The first call decodes them and keeps them
+// in r.blocks.
 func (r *Result) parsedBlocks() []contentBlock {
 	if len(r.blocks) != len(r.Content) { // only Decode sets r.blocks
 		r.blocks = make([]contentBlock, len(r.Content))
@@ -56,8 +56,8 @@ func (r *Result) parsedBlocks() []contentBlock {
 	return r.blocks
 }
 
-// readBlock reads the next content block of dec, which must be a decoder of raw. It sets only the undecoded members of
-// the block, which refer to raw.
+// readBlock reads the next content block from dec, which must be a decoder of raw. It sets only the block's undecoded
+// members, which share memory with raw.
 func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error) {
 	before := int(dec.InputOffset())
 	err = wire.Object(dec, func(name string) (err error) {
@@ -76,19 +76,20 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error
 		return err
 	})
 	end := int(dec.InputOffset())
-	block.raw = bytes.TrimLeft(raw[before:end:end], ", \t\r\n") // the offset before the block may be that of a comma
+	block.raw = bytes.TrimLeft(raw[before:end:end], ", \t\r\n") // the bytes before the block may include a comma
 	return block, err
 }
 
-// parseMembers decodes the members of a block that readBlock has read. A member that is absent or null is empty. If a
-// member has the wrong type, or an image or audio has no data, the block cannot be decoded, and only raw stays set.
+// parseMembers decodes the members that readBlock has set. A member that is absent or null becomes empty. If a member
+// has the wrong type, or if an image or audio has no data, the block cannot be decoded. parseMembers then clears all
+// fields except raw.
 func (b *contentBlock) parseMembers() {
 	blockType, isDecoded := wire.Text(b.typeJSON)
 	switch blockType {
 	case "text":
 		b.Text, isDecoded = wire.Text(b.textJSON)
 		if b.Text == "" {
-			b.textJSON = json.RawMessage(`""`) // for Payload, which returns textJSON
+			b.textJSON = json.RawMessage(`""`) // not nil or null, because Payload returns it
 		}
 	case "image", "audio":
 		b.MIME, isDecoded = wire.Text(b.mimeJSON)
@@ -98,14 +99,14 @@ func (b *contentBlock) parseMembers() {
 	default:
 		isDecoded = isDecoded && json.Unmarshal(b.raw, b) == nil
 	}
-	b.Type = blockType // encoding/json matches names in any case, and may have taken a member "TYPE"
+	b.Type = blockType // json.Unmarshal ignores case and may have used a member "TYPE" instead
 	if !isDecoded {
 		*b = contentBlock{raw: b.raw}
 	}
 }
 
-// placeholderText returns the block as text: the text of a text block, or otherwise a placeholder in brackets with type
-// and size. The text of an embedded resource follows its placeholder.
+// placeholderText returns a text block's text. For any other block it returns a placeholder in brackets with the
+// block's type and size. The text of an embedded resource follows its placeholder.
 func (b *contentBlock) placeholderText() string {
 	switch b.Type {
 	case "text":
@@ -137,8 +138,8 @@ func (b *contentBlock) placeholderText() string {
 	return fmt.Sprintf("[content of type %s, %d bytes]", wire.Printable(b.Type, 40), len(b.raw))
 }
 
-// linkLabel returns a linked resource's title, or else its name, and its description. It leaves out a title or name
-// with which the URI ends. It returns "" if there is no such text.
+// linkLabel describes a linked resource by its title, or else its name, followed by its description. It leaves out a
+// title or name that the URI ends with. It returns "" if nothing remains.
 func (b *contentBlock) linkLabel() string {
 	label := wire.Printable(cmp.Or(b.Title, b.Name), 200)
 	if strings.HasSuffix(b.URI, label) {
@@ -150,8 +151,8 @@ func (b *contentBlock) linkLabel() string {
 	return strings.TrimPrefix(label+": "+wire.Printable(b.Description, 500), ": ")
 }
 
-// BlockText returns an MCP content block as text: the text of a text block, or otherwise a placeholder (see Part.Text).
-// The error means that raw does not decode as a content block.
+// BlockText returns an MCP content block as text: a text block's text, or a placeholder for any other block (see
+// Part.Text). It returns an error if raw does not decode as a content block.
 func BlockText(raw json.RawMessage) (string, error) {
 	b, err := readBlock(wire.NewDecoder(raw), raw)
 	if err != nil {
@@ -164,13 +165,13 @@ func BlockText(raw json.RawMessage) (string, error) {
 	return b.placeholderText(), nil
 }
 
-// decodedSize returns the number of bytes that the base64 text s encodes.
+// decodedSize returns the number of bytes that the base64 text s decodes to.
 func decodedSize(s string) int {
 	return len(strings.TrimRight(s, "=")) * 3 / 4
 }
 
-// binaryData returns the base64 data of a block, with its block type and its media type. All are "" for a block of a
-// type without binary data; data is "" for a resource without a blob.
+// binaryData returns a block's base64 data, together with the block type and the media type. All results are "" if the
+// block's type has no binary data. data is "" for a resource without a blob.
 func (b *contentBlock) binaryData() (blockType, mimeType, data string) {
 	switch b.Type {
 	case "image", "audio":
@@ -181,7 +182,7 @@ func (b *contentBlock) binaryData() (blockType, mimeType, data string) {
 	return "", "", ""
 }
 
-// totalSize returns the number of bytes of all values.
+// totalSize returns the total number of bytes in values.
 func totalSize(values []json.RawMessage) (n int) {
 	for _, v := range values {
 		n += len(v)

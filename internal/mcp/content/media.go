@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Media is an image or audio in a result, as the server sent it. Normalize checks whether a model can get it.
+// Media is an image or audio in a result, as the server sent it. Normalize checks whether models accept it.
 type Media struct {
 	MIME string
 	Data string // base64
 }
 
-// media returns the image or audio in the block, or nil if the block has neither.
+// media returns the block's image or audio, or nil if the block has neither.
 func (b *contentBlock) media() *Media {
 	blockType, mimeType, data := b.binaryData()
 	topLevel, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
@@ -25,15 +25,15 @@ func (b *contentBlock) media() *Media {
 	return &Media{MIME: mimeType, Data: data}
 }
 
-// mediaFormat is a file format that models accept. magic reports whether the first bytes of a file
-// are those of the format.
+// mediaFormat is a file format that models accept. magic reports whether head, the first bytes of a file, identifies
+// the format.
 type mediaFormat struct {
 	mime  string
 	magic func(head string) bool
 }
 
-// hasPrefix returns a function that checks for any of the prefixes.
-func hasPrefix(prefixes ...string) func(string) bool {
+// matchPrefix returns a magic function that accepts any of the prefixes.
+func matchPrefix(prefixes ...string) func(string) bool {
 	return func(head string) bool {
 		for _, p := range prefixes {
 			if strings.HasPrefix(head, p) {
@@ -44,45 +44,44 @@ func hasPrefix(prefixes ...string) func(string) bool {
 	}
 }
 
-// isRIFF returns a function that checks for a RIFF container: the letters RIFF, a length of four bytes, and the form
-// type, such as WAVE.
-func isRIFF(formType string) func(string) bool {
+// matchRIFF returns a magic function for a RIFF container: the letters RIFF, a length of four bytes, and the form type,
+// such as WAVE.
+func matchRIFF(formType string) func(string) bool {
 	return func(head string) bool { return len(head) >= 12 && head[:4] == "RIFF" && head[8:12] == formType }
 }
 
-// isMP3 reports whether head begins an MP3 file.
+// isMP3 reports whether head is the start of an MP3 file.
 func isMP3(head string) bool {
-	// An ID3 tag, or the eleven set bits with which each frame begins.
+	// An MP3 file starts with an ID3 tag, or with a frame, whose first eleven bits are set.
 	hasFrame := len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0
 	return hasFrame || strings.HasPrefix(head, "ID3")
 }
 
-// mediaFormats has the media types of results that common model endpoints accept, with the
-// standard name of each. Other types, such as SVG, would make the endpoint refuse the request.
+// mediaFormats maps the media types that common model endpoints accept to their formats, with the standard name of each
+// type. Any other type, such as SVG, would make the endpoint reject the request.
 var mediaFormats = map[string]mediaFormat{
-	"image/png":      {"image/png", hasPrefix("\x89PNG\r\n\x1a\n")},
-	"image/jpeg":     {"image/jpeg", hasPrefix("\xFF\xD8\xFF")},
-	"image/jpg":      {"image/jpeg", hasPrefix("\xFF\xD8\xFF")},
-	"image/gif":      {"image/gif", hasPrefix("GIF87a", "GIF89a")},
-	"image/webp":     {"image/webp", isRIFF("WEBP")},
-	"audio/wav":      {"audio/wav", isRIFF("WAVE")},
-	"audio/x-wav":    {"audio/wav", isRIFF("WAVE")},
-	"audio/wave":     {"audio/wav", isRIFF("WAVE")},
-	"audio/vnd.wave": {"audio/wav", isRIFF("WAVE")},
+	"image/png":      {"image/png", matchPrefix("\x89PNG\r\n\x1a\n")},
+	"image/jpeg":     {"image/jpeg", matchPrefix("\xFF\xD8\xFF")},
+	"image/jpg":      {"image/jpeg", matchPrefix("\xFF\xD8\xFF")},
+	"image/gif":      {"image/gif", matchPrefix("GIF87a", "GIF89a")},
+	"image/webp":     {"image/webp", matchRIFF("WEBP")},
+	"audio/wav":      {"audio/wav", matchRIFF("WAVE")},
+	"audio/x-wav":    {"audio/wav", matchRIFF("WAVE")},
+	"audio/wave":     {"audio/wav", matchRIFF("WAVE")},
+	"audio/vnd.wave": {"audio/wav", matchRIFF("WAVE")},
 	"audio/mpeg":     {"audio/mpeg", isMP3},
 	"audio/mp3":      {"audio/mpeg", isMP3},
 }
 
-// lineBreaks removes line breaks, which base64 of MIME has (RFC 2045 section 6.8) and a data URL
-// must not have.
+// lineBreaks removes line breaks. Base64 in MIME has them (RFC 2045 section 6.8), but a data URL must not.
 var lineBreaks = strings.NewReplacer("\r", "", "\n", "")
 
-// ErrMediaType means that models do not accept the type of an image or audio. Its text is written for the model.
+// ErrMediaType means that models do not accept the type of an image or audio. Its text is for the model.
 var ErrMediaType = errors.New("this type cannot be shown")
 
-// Normalize returns a copy of m with the standard name of its type, and its base64 without line
-// breaks. The error, whose text is written for the model, means that no model accepts m. The caller
-// must not send m then, because an endpoint that refuses one part refuses the whole request.
+// Normalize returns a copy of m with its type's standard name and with base64 without line breaks. It returns an error,
+// with a text for the model, if models do not accept m. Callers must not send m in that case, because an endpoint that
+// rejects one part rejects the whole request.
 func (m *Media) Normalize() (*Media, error) {
 	name, _, err := mime.ParseMediaType(m.MIME)
 	format, known := mediaFormats[name]
@@ -103,11 +102,11 @@ func (m *Media) Normalize() (*Media, error) {
 	return &Media{MIME: format.mime, Data: data}, nil
 }
 
-// maxMagic is the number of first bytes that the magic functions of mediaFormats get.
+// maxMagic is the maximum number of bytes that the magic functions get.
 const maxMagic = 16
 
-// checkBase64 returns an error unless all of s is padded base64. head is the first maxMagic bytes of the decoded data.
-// It decodes in chunks, so that large media need no second copy.
+// checkBase64 returns an error unless all of s is padded base64. head has the first bytes of the decoded data, at most
+// maxMagic. checkBase64 decodes in chunks, so that large media need no second copy.
 func checkBase64(s string) (head string, err error) {
 	const chunk = 4 << 10 // characters, a multiple of 4
 	var encoded [chunk]byte

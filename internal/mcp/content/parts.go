@@ -13,18 +13,18 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Part is one content block for a model.
+// Part is one content block as a model gets it.
 type Part struct {
-	// Text is the text of the block, or a placeholder with type and size. The text of an embedded
-	// resource follows its placeholder.
+	// Text is the block's text, or a placeholder with its type and size. The text of an embedded resource follows its
+	// placeholder.
 	Text string
 	// Media is the image or audio that the placeholder stands for, or nil.
 	Media *Media
 }
 
-// Parts returns the result for a model, in order: the content blocks, the structured content
-// unless a text block repeats it, and the violations. A result without text has the part "(no content)", so the list is
-// never empty.
+// Parts returns the result as a model gets it: the content blocks, then the structured content unless a text block
+// repeats it, and then the violations. If no part has text, the part "(no content)" replaces them, so the list is never
+// empty.
 func (r *Result) Parts() []Part {
 	parts := make([]Part, 0, len(r.Content)+1)
 	omitStructured := r.Structured == nil
@@ -41,7 +41,7 @@ func (r *Result) Parts() []Part {
 	default:
 		parts = append(parts, Part{Text: "Structured content: " + string(r.Structured)})
 	}
-	// Some endpoints refuse a result without text.
+	// Some endpoints reject a result without text.
 	if !slices.ContainsFunc(parts, func(p Part) bool { return p.Text != "" }) {
 		parts = []Part{{Text: "(no content)"}}
 	}
@@ -61,16 +61,16 @@ func (r *Result) Text() string {
 	return strings.Join(texts, "\n")
 }
 
-// repeatsStructured reports whether text is the JSON text of the structured content. Servers
-// send the same value as a text for clients that do not support structured content (MCP, server/tools,
-// "Structured Content"). Some SDKs wrap a value that is not an object as {"result": …} in the structured content, but
-// not in the text; a string is then the text itself.
+// repeatsStructured reports whether text is the JSON text of the structured content. Servers send the same value as
+// text for clients that do not support structured content (MCP, server/tools, "Structured Content"). Some SDKs wrap a
+// value that is not an object as {"result": …}, but only in the structured content. The text is then the value alone,
+// and for a string it is the string without quotes.
 func repeatsStructured(text string, structured json.RawMessage) bool {
 	if text == string(structured) {
 		return true
 	}
 	if len(text) < len(structured)/8 {
-		return false // escapes make the structured content at most six times as long as the same text
+		return false // too short: escapes lengthen a text at most six times
 	}
 	value, err := decodeJSON(structured)
 	if err != nil {
@@ -91,8 +91,8 @@ func repeatsStructured(text string, structured json.RawMessage) bool {
 	return reflect.DeepEqual(decoded, value) || isWrapped && reflect.DeepEqual(decoded, wrapped)
 }
 
-// decodeJSON decodes raw, and returns an error if raw is not exactly one JSON value. Numbers are decoded as
-// json.Number, so that large integers that differ do not compare as equal.
+// decodeJSON decodes raw, and returns an error unless raw is exactly one JSON value. It decodes numbers as json.Number,
+// so that different large integers do not compare as equal.
 func decodeJSON(raw []byte) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -105,8 +105,8 @@ func decodeJSON(raw []byte) (v any, err error) {
 	return v, nil
 }
 
-// ListProblems returns the problems as a list, each on a line of its own that begins with a dash. The text begins with
-// a line break, so that it can follow a heading.
+// ListProblems returns the problems as a list with one line each, which begins with a dash. The result begins with a
+// line break, so that it can follow a heading.
 func ListProblems(problems []schema.Problem) string {
 	var b strings.Builder
 	for _, p := range problems {

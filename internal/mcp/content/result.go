@@ -1,7 +1,7 @@
-// Package content decodes the result of a tool call and converts it for its readers: to text and media
-// for a model, to one JSON value for a program, and to a bounded number of bytes for an event.
+// Package content decodes the result of a tool call and converts it for its readers: to text and media for a model, to
+// one JSON value for a program, and to a truncated result for an event.
 //
-//	result, err := content.Decode(raw) // of tools/call
+//	result, err := content.Decode(raw) // the result of tools/call
 //	if err != nil {
 //		return err // a *DecodeError, a *DepthError or ErrInputRequired
 //	}
@@ -10,8 +10,8 @@
 //	}
 //	short := result.Truncate(content.TruncateOptions{MaxBytes: 1 << 18, MaxBinary: 1 << 16, URL: url})
 //
-// A Result keeps the server's bytes and does not copy large values. No function blocks. A Result may
-// be used by one goroutine at a time; everything else may be used concurrently.
+// A Result keeps the server's bytes and does not copy large values. No function blocks. A Result may be used by one
+// goroutine at a time. Everything else may be used concurrently.
 package content
 
 import (
@@ -31,12 +31,11 @@ import (
 
 // Result is the result of a tool call. It may be used by one goroutine at a time.
 type Result struct {
-	Content    []json.RawMessage // each an MCP content block, as received: a valid JSON object
+	Content    []json.RawMessage // MCP content blocks as received, each a valid JSON object
 	Structured json.RawMessage   // structuredContent; nil if there is none
 	IsError    bool              // the tool reports that it failed; the content says why
-	// Violations has the differences of the structured content from the tool's output schema.
-	// Structured content of more than 1 MiB is not checked. A result with violations is delivered
-	// too; Parts ends with them.
+	// Violations lists where the structured content does not match the tool's output schema. Structured content of
+	// more than 1 MiB is not checked. A result with violations is delivered all the same, and Parts ends with them.
 	Violations []schema.Problem
 	// InputRequired is set if the result is not complete yet. All other fields are empty then. Decode does not set it.
 	InputRequired *InputRequired
@@ -47,14 +46,14 @@ type Result struct {
 	isParsed bool           // the members of blocks are decoded
 }
 
-// Decode decodes a tools/call result from its original bytes. It does not use the SDK's types,
-// which turn large integers into floats and refuse content of unknown types. The result refers to raw, which must be
-// valid JSON and must not change. The error is a *DecodeError, a *DepthError or ErrInputRequired; with a *DepthError,
-// Decode also returns the result.
+// Decode decodes a tools/call result from its original bytes. It does not use the SDK's types, which turn large
+// integers into floats and reject content of unknown types. raw must be valid JSON and must not change, because the
+// result refers to it. The error is a *DecodeError, a *DepthError or ErrInputRequired. With a *DepthError, Decode also
+// returns the result.
 func Decode(raw json.RawMessage) (*Result, error) {
 	defer compute.Begin(len(raw))()
-	// The decoder accepts invalid UTF-8 and halves of surrogate pairs in strings, but events and requests must not
-	// contain them.
+	// Replace invalid UTF-8 and unpaired surrogates. The decoder accepts them in strings, but events and requests must
+	// not contain them.
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
@@ -98,8 +97,8 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	return result, result.checkDepth()
 }
 
-// readBlocks reads the list of content blocks, the next value of dec, into r.Content and r.blocks. It replaces the
-// blocks of an earlier member "content". null counts as an empty list. dec must be a decoder of raw.
+// readBlocks reads a list of content blocks from dec into r.Content and r.blocks. If the result has two members
+// "content", the later one counts. null is an empty list. dec must be a decoder of raw.
 func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	r.Content, r.blocks = nil, nil
 	if dec.PeekKind() == 'n' {
@@ -113,7 +112,7 @@ func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	})
 }
 
-// DecodeResource decodes a resources/read result. The Result has a content block of type resource for each of the
+// DecodeResource decodes a resources/read result. The Result has a content block of type resource for each item of
 // contents. The errors are those of Decode.
 func DecodeResource(raw json.RawMessage) (*Result, error) {
 	var decoded struct {
@@ -141,13 +140,13 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 	return result, result.checkDepth()
 }
 
-// ErrInputRequired means that a result is of type input_required. Package session answers these results, so Decode gets
-// one only after the last round trip that a request may have, or if an answer failed.
+// ErrInputRequired means that a result has the type input_required. Package session answers such results, so Decode
+// gets one only if the request must not be repeated any more, or if answering failed.
 var ErrInputRequired = errors.New("it asks again and again, whatever the answer")
 
-// checkComplete returns nil if a result of this resultType is complete, ErrInputRequired for input_required, and a
-// *DecodeError for any other type, such as "task", whose result would have to be fetched later. The SDK returns some
-// incomplete results as empty results without an error.
+// checkComplete returns nil if a result of the given type is complete, and ErrInputRequired for input_required. It
+// returns a *DecodeError for any other type, such as "task", whose result would have to be fetched later. The SDK would
+// return some of these results as empty ones, without an error.
 func checkComplete(resultType string) error {
 	switch resultType {
 	case "", "complete":
@@ -160,8 +159,8 @@ func checkComplete(resultType string) error {
 
 // DecodeError is the error for a result that cannot be decoded.
 type DecodeError struct {
-	Reason string // for the caller: it does not quote the result
-	Err    error  // the cause, for the log, or nil
+	Reason string // a text that does not quote the result
+	Err    error  // the cause, for the log; may be nil
 }
 
 // Error returns the reason and the cause.
@@ -172,7 +171,7 @@ func (e *DecodeError) Error() string {
 	return e.Reason + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause, which may be nil.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
 // Payload returns the result for a program, as the first of these that applies:
@@ -192,18 +191,17 @@ func (r *Result) Payload() json.RawMessage {
 	return joinArray(r.Content)
 }
 
-// Size returns the number of bytes of the content and the structured content.
+// Size returns the number of bytes of the content and the structured content together.
 func (r *Result) Size() int { return totalSize(r.Content) + len(r.Structured) }
 
-// IsText reports whether the result consists only of text blocks, without structured content. It is true for an empty
-// result.
+// IsText reports whether the result has only text blocks and no structured content. It is true for an empty result.
 func (r *Result) IsText() bool {
 	_, ok := r.textOnly()
 	return ok && r.Structured == nil
 }
 
-// textOnly returns the texts of the content blocks, joined by newlines. ok is false if there is a block that is not
-// text. For a result without content it returns "" and true.
+// textOnly returns the texts of the content blocks, joined by newlines. ok is false if any block is not text. Without
+// content, the result is "" and true.
 func (r *Result) textOnly() (text string, ok bool) {
 	blocks := r.parsedBlocks()
 	texts := make([]string, len(blocks))
@@ -216,7 +214,7 @@ func (r *Result) textOnly() (text string, ok bool) {
 	return strings.Join(texts, "\n"), true
 }
 
-// joinArray returns a JSON array of the values, with the same bytes.
+// joinArray returns a JSON array of the values. It copies their bytes unchanged.
 func joinArray(values []json.RawMessage) json.RawMessage {
 	size := 2
 	for _, v := range values {
@@ -232,8 +230,8 @@ func joinArray(values []json.RawMessage) json.RawMessage {
 	return append(b, ']')
 }
 
-// checkDepth returns a *DepthError if the structured content or a content block is nested deeper than MaxDepth, and nil
-// otherwise.
+// checkDepth returns a *DepthError if the structured content or a content block is nested deeper than MaxDepth, and
+// otherwise nil.
 func (r *Result) checkDepth() error {
 	for _, value := range append([]json.RawMessage{r.Structured}, r.Content...) {
 		if isDeeper(value, MaxDepth) {

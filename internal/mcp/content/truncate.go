@@ -10,29 +10,30 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// TruncateOptions holds the bounds of Truncate. MaxBytes should be at least some kilobytes.
+// TruncateOptions has the limits for Truncate. MaxBytes should be at least some kilobytes.
 type TruncateOptions struct {
-	MaxBytes  int    // of payload, content and structured content together, without the notes
-	MaxBinary int    // characters of base64 per block
-	URL       string // of the full result; "" if it is not stored
+	MaxBytes  int    // size of payload, content and structured content together, without the notes
+	MaxBinary int    // base64 characters per block
+	URL       string // where the full result is; "" if it is not stored
 }
 
-// Truncated is a result within a number of bytes. A note takes the place of each omission and
-// names the URL of the full result, if it has one.
+// Truncated is a result of limited size. A note replaces each omitted part and names the URL of the full result, if
+// there is one.
 type Truncated struct {
 	Payload    json.RawMessage
 	Content    []json.RawMessage // never nil; each an MCP content block
-	Structured json.RawMessage   // nil if there is none, or it is too large; then Payload has its beginning
+	Structured json.RawMessage   // nil if there is none, or if it is too large and Payload has only its beginning
 	Incomplete bool              // something is omitted
 }
 
-// Truncate returns r within the bounds of opts. It always replaces binary data of more than opts.MaxBinary by links. If
-// the content is still too large, it cuts the first block that exceeds the space, if that is text, and omits the blocks
-// after it.
+// Truncate returns r within the limits of opts. It replaces binary data of more than opts.MaxBinary by a link in any
+// case. If the content is still too large, Truncate shortens the first block that does not fit, if that is text, and
+// omits the blocks after it.
 //
-// The payload repeats the structured content, or else the content. So without structured content, the content may have
-// half of the bytes. Structured content of at most a third of the bytes is kept whole, and twice its size is taken from
-// the content's space. Larger structured content is cut to a third, in the payload, and the content may have a third.
+// The payload repeats the structured content or, without it, the content. opts.MaxBytes is therefore divided as
+// follows. Without structured content, the content gets half of the bytes. Structured content of at most a third of the
+// bytes is kept whole and counted twice, and the content gets the rest. Larger structured content is cut to a third and
+// kept only in the payload, and the content gets another third.
 func (r *Result) Truncate(opts TruncateOptions) Truncated {
 	defer compute.Begin(r.Size())()
 	content, hasOmissions := r.truncateContent(opts, math.MaxInt)
@@ -66,9 +67,9 @@ func (r *Result) Truncate(opts TruncateOptions) Truncated {
 	return bounded
 }
 
-// truncateContent returns the content blocks in at most limit bytes, not counting the notes, and whether something is
-// omitted. Binary data of more than opts.MaxBinary is replaced by a link. The first block that exceeds the
-// remaining space is cut if it is text and more than minTextShown bytes remain. All blocks after it are omitted.
+// truncateContent returns the content blocks in at most limit bytes, not counting the notes. truncated says whether
+// anything is omitted. Binary data of more than opts.MaxBinary is replaced by a link. The first block that does not fit
+// is shortened if it is text and more than minTextShown bytes remain. All blocks after it are omitted.
 func (r *Result) truncateContent(opts TruncateOptions, limit int) (out []json.RawMessage, truncated bool) {
 	out = make([]json.RawMessage, 0, len(r.Content))
 	for i, block := range r.parsedBlocks() {
@@ -97,11 +98,11 @@ func (r *Result) truncateContent(opts TruncateOptions, limit int) (out []json.Ra
 	return out, truncated
 }
 
-// minTextShown is the smallest space, in bytes, for which the beginning of a text is useful.
+// minTextShown is the number of remaining bytes below which the beginning of a text is not worth showing.
 const minTextShown = 256
 
-// placeholderBlock returns a content block in place of b, whose binary data is omitted: a link to the full
-// result at url, or a text if url is "". size is the number of bytes of the decoded data.
+// placeholderBlock returns a content block that replaces b when its binary data is omitted: a link to the full result
+// at url, or a text if url is "". size is the number of bytes of the decoded data.
 func (b *contentBlock) placeholderBlock(blockType, mimeType string, size int, url string) json.RawMessage {
 	mimeType = wire.Printable(mimeType, 100)
 	if url == "" {
@@ -123,7 +124,7 @@ func TextBlock(text string) json.RawMessage {
 	return append(append([]byte(`{"type":"text","text":`), wire.Quote(text)...), '}')
 }
 
-// fullResultNote returns the end of a note that names the URL of the full result, or "" if url is "".
+// fullResultNote returns the last part of a note, which names the URL of the full result. It returns "" if url is "".
 func fullResultNote(url string) string {
 	if url == "" {
 		return ""
@@ -131,9 +132,9 @@ func fullResultNote(url string) string {
 	return "; the whole result is at " + url
 }
 
-// TruncateText returns text unchanged if it takes at most limit bytes as a JSON string. Otherwise
-// it returns the longest beginning that does, in whole runes, and a note with the size and the URL
-// of the full text. limit does not include the note. url may be "".
+// TruncateText returns text unchanged if it takes at most limit bytes as a JSON string. Otherwise it returns the
+// longest prefix of whole runes that does, followed by a note with the text's size and, unless url is "", the URL of
+// the full text. limit does not include the note.
 func TruncateText(text string, limit int, url string) (_ string, truncated bool) {
 	n := fittingPrefix(text, limit)
 	if n == len(text) {
@@ -142,8 +143,8 @@ func TruncateText(text string, limit int, url string) (_ string, truncated bool)
 	return text[:n] + fmt.Sprintf("\n[cut here: %d of %d bytes are shown%s]", n, len(text), fullResultNote(url)), true
 }
 
-// TruncateValue returns value unchanged if it has at most limit bytes. Otherwise it returns a JSON
-// string: the beginning of the value's JSON, or of its text if the value is a string, as TruncateText returns it.
+// TruncateValue returns value unchanged if it has at most limit bytes. Otherwise it returns a JSON string with the
+// beginning of the value's JSON, or of its text if the value is a string, shortened as by TruncateText.
 func TruncateValue(value json.RawMessage, limit int, url string) json.RawMessage {
 	if len(value) <= limit {
 		return value
@@ -156,11 +157,11 @@ func TruncateValue(value json.RawMessage, limit int, url string) json.RawMessage
 	return wire.Quote(text)
 }
 
-// fittingPrefix returns the length in bytes of the longest beginning of text, in whole runes, that takes at most limit
-// bytes as a JSON string, without its quotes.
+// fittingPrefix returns the length in bytes of the longest prefix of text, in whole runes, that takes at most limit
+// bytes as a JSON string without quotes.
 func fittingPrefix(text string, limit int) int {
 	if len(text) <= limit/len(`\u0000`) {
-		return len(text) // even if each byte is a control character
+		return len(text) // it fits even if each byte is a control character
 	}
 	for i := 0; i < len(text); {
 		size, cost := 1, 1

@@ -1,9 +1,8 @@
-// Package limiter bounds the calls in flight to one server, and finds out how many the server can
-// take.
+// Package limiter limits the calls in flight to one MCP server, and finds out how many the server can handle.
 //
 //	l := limiter.New(0) // adapts between Min and Max; limiter.New(5) is always 5
 //	t := l.Enqueue(caller, tool)
-//	defer t.End(limiter.Unknown) // also when the caller leaves the queue; only the first End counts
+//	defer t.End(limiter.Unknown) // leaves the queue on return; only the first End counts
 //	select {
 //	case <-t.Admitted():
 //	case <-ctx.Done():
@@ -11,28 +10,27 @@
 //	}
 //	t.End(call())
 //
-// Callers take turns: one call of each waiting caller is admitted, then one of the next caller. The calls
-// of one caller are admitted in the order of Enqueue. So a caller with a thousand calls delays only
-// its own calls.
+// Waiting callers take turns, with one call per turn, so a caller with a thousand calls delays only its own calls. One
+// caller's calls are admitted in the order of Enqueue.
 //
-// An adaptive limit begins at Min. It is a variant of additive increase, multiplicative decrease (AIMD)
-// that looks at latency:
+// An adaptive limit begins at Min. It is a variant of additive increase, multiplicative decrease (AIMD) that looks at
+// latency:
 //
-//   - The limiter measures the usual latency of each tool: with at most Min calls in flight. The ratio
-//     is the present latency of calls divided by the usual latency of their tools.
-//   - Up to a ratio of target (1.5), the server has capacity left. If calls wait, the limit becomes
-//     limit × target / ratio: it grows by half while the latency does not increase at all.
-//   - From a ratio of tooSlow (2) on, more calls in flight only wait longer in the server. The limit
-//     decreases by the same formula.
-//   - Between target and tooSlow the limit does not change.
-//   - A timeout, or a server that says that it is busy, halves the limit.
+//   - The limiter measures each tool's usual latency while at most Min calls are in flight. The ratio is the current
+//     latency of calls divided by the usual latency of their tools.
+//   - Up to a ratio of target (1.5), the server has capacity left. If calls are waiting, the limit becomes
+//     limit × target / ratio. It grows by half if the latency has not increased at all.
+//   - From a ratio of tooSlow (2), more calls in flight only wait longer in the server. The limit decreases by the same
+//     formula.
+//   - Between target and tooSlow, the limit does not change.
+//   - If a call times out, or the server says that it is busy, the limit is halved.
 //   - After a decrease, the limit does not grow for holdTime.
 //
-// While no call waits, the limit does not grow: nothing shows what a higher limit would do. The usual
-// latency is updated whenever at most Min calls are in flight. So a server that became slower for another
-// reason is not limited forever: its limit falls to Min, where its new latency is measured.
+// The limit does not grow while no call waits, because nothing would show the effect of a higher limit. The usual
+// latency is updated whenever at most Min calls are in flight. A server that has become slower for another reason is
+// therefore not limited forever: its limit falls to Min, where its new latency is measured.
 //
-// All functions may be called concurrently, and do not block. The package starts no goroutines.
+// All functions may be called concurrently, and none of them blocks. The package starts no goroutines.
 package limiter
 
 import (
@@ -46,47 +44,47 @@ const (
 	Min = 10
 	Max = 256
 
-	// target and tooSlow are ratios of present to usual latency: up to target the limit may grow, from
-	// tooSlow on it decreases.
+	// target and tooSlow are ratios of current to usual latency. Up to target, the limit may grow. From tooSlow, it
+	// decreases.
 	target, tooSlow = 1.5, 2.0
-	// holdTime is how long an adaptive limit does not grow after it has decreased.
+	// holdTime is how long an adaptive limit may not grow after it has decreased.
 	holdTime = 10 * time.Second
-	// callsPerPermit, multiplied by the limit, is how many calls a sample needs. That is enough for latencies
-	// whose deviation is as large as their mean, and for tools whose latencies differ by a factor of 100.
+	// callsPerPermit times the limit is the number of calls in a complete sample. That is enough for latencies whose
+	// deviation is as large as their mean, and for tools whose latencies differ by a factor of 100.
 	callsPerPermit = 4
-	// maxTools bounds the tools whose usual latency is kept. The latency of calls to further tools is ignored.
+	// maxTools is the maximum number of tools whose usual latency is kept. Calls of further tools are not measured.
 	maxTools = 1024
-	// weight is the weight of a new call in the moving average of a tool's usual latency. The first 1/weight
-	// calls have equal weights.
+	// weight is a new call's weight in the moving average of a tool's usual latency. The first 1/weight calls have
+	// equal weights.
 	weight = 0.02
 )
 
-// Outcome says what the end of a call shows about the load of the server.
+// Outcome says what a call that has ended shows about the server's load.
 type Outcome int
 
 const (
 	Unknown  Outcome = iota // nothing: the call failed for another reason, waited for a person, or never began
-	Answered                // the latency of the call counts
+	Answered                // the call's latency counts
 	Overload                // the server did not answer in time, or said that it is busy
 )
 
-// Limiter bounds the calls in flight to one server. Make it with New.
+// Limiter limits the calls in flight to one server. Create one with New.
 type Limiter struct {
 	adaptive bool
 
 	mu       sync.Mutex // protects the following fields, and the fields of every Ticket
 	limit    int
 	inFlight int                     // admitted calls that have not ended
-	queues   []*callerQueue          // one for each caller that waits, in the order of their turns
-	byCaller map[string]*callerQueue // the elements of queues by caller
+	queues   []*callerQueue          // one for each waiting caller, in the order of their turns
+	byCaller map[string]*callerQueue // the same queues, by caller
 
-	// The following fields are used by an adaptive limit only.
+	// The following fields are used only by an adaptive limit.
 
-	tools         map[string]*latency // usual latencies
-	round         int                 // number of changes of the limit
-	decreaseRound int                 // value of round after the latest decrease; 0 before
+	tools         map[string]*latency // usual latencies, by tool
+	round         int                 // how many times the limit has changed
+	decreaseRound int                 // value of round after the latest decrease; 0 if there was none
 	sample        sample
-	holdUntil     time.Time // the limit does not grow before
+	holdUntil     time.Time // the limit may not grow before this time
 }
 
 // callerQueue has the waiting calls of one caller, in the order of Enqueue. It is never empty.
@@ -95,21 +93,21 @@ type callerQueue struct {
 	tickets []*Ticket
 }
 
-// latency is the usual latency of a tool: a moving average over calls with at most Min calls in flight.
+// latency is a tool's usual latency: a moving average over calls that began with at most Min calls in flight.
 type latency struct {
-	calls   int // calls measured so far
+	calls   int // number of calls measured so far
 	seconds float64
 }
 
-// sample sums up calls that were admitted and have ended under the present limit, since the limit was last
+// sample sums up the calls that were both admitted and ended under the current limit, since the limit was last
 // evaluated.
 type sample struct {
 	calls        int
-	seconds      float64 // the sum of their latencies
-	usualSeconds float64 // the sum of the usual latencies of their tools
+	seconds      float64 // sum of the calls' latencies
+	usualSeconds float64 // sum of the usual latencies of the calls' tools
 }
 
-// New returns a Limiter whose limit is fixed, or adaptive if fixed is 0.
+// New returns a Limiter with the given fixed limit, or with an adaptive limit if fixed is 0.
 func New(fixed int) *Limiter {
 	l := &Limiter{limit: fixed, byCaller: map[string]*callerQueue{}}
 	if fixed == 0 {
@@ -120,14 +118,14 @@ func New(fixed int) *Limiter {
 	return l
 }
 
-// Limit returns the present limit.
+// Limit returns the current limit.
 func (l *Limiter) Limit() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.limit
 }
 
-// Ticket is one call that waits or is in flight. Each Ticket must be ended with End.
+// Ticket is one call that is waiting or in flight. Every Ticket must be ended with End.
 type Ticket struct {
 	limiter      *Limiter
 	caller, tool string
@@ -136,12 +134,12 @@ type Ticket struct {
 	admittedAt time.Time // zero while the call waits
 	round      int       // value of Limiter.round at admission
 	lowLoad    bool      // at most Min calls were in flight at admission, including this call
-	excluded   bool      // the latency of the call does not count
+	excluded   bool      // the call's latency does not count
 	ended      bool
 }
 
-// Enqueue returns the ticket of a new call of caller. The call is admitted at once if fewer calls than the
-// limit are in flight and no call waits.
+// Enqueue returns a ticket for a new call of tool by caller. It admits the call at once if no call is waiting and fewer
+// calls are in flight than the limit allows.
 func (l *Limiter) Enqueue(caller, tool string) *Ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,15 +161,15 @@ func (l *Limiter) Enqueue(caller, tool string) *Ticket {
 // Admitted returns a channel that is closed when the call may begin.
 func (t *Ticket) Admitted() <-chan struct{} { return t.admitted }
 
-// Exclude makes the limiter ignore the latency of the call. It is for calls during which a person is asked.
+// Exclude makes the limiter ignore the call's latency. It is for calls during which a person is asked.
 func (t *Ticket) Exclude() {
 	t.limiter.mu.Lock()
 	defer t.limiter.mu.Unlock()
 	t.excluded = true
 }
 
-// End ends an admitted call, which may change an adaptive limit, and admits calls that wait. If the call
-// still waits, End removes it from the queue and ignores outcome. A second End of a ticket does nothing.
+// End ends an admitted call, which may change an adaptive limit, and admits waiting calls. If the call itself is still
+// waiting, End removes it from the queue and ignores outcome. Only the first End of a ticket has an effect.
 func (t *Ticket) End(outcome Outcome) {
 	limiter := t.limiter
 	limiter.mu.Lock()
@@ -193,7 +191,7 @@ func (t *Ticket) End(outcome Outcome) {
 	}
 }
 
-// admitLocked lets the call of a ticket begin, and records the load under which it begins.
+// admitLocked lets the ticket's call begin, and records the load at that time.
 func (l *Limiter) admitLocked(t *Ticket) {
 	l.inFlight++
 	t.admittedAt = time.Now()
@@ -202,11 +200,11 @@ func (l *Limiter) admitLocked(t *Ticket) {
 	close(t.admitted)
 }
 
-// dequeueLocked removes and returns the first call of the caller whose turn it is, and gives that caller the
-// last turn. At least one call must wait.
+// dequeueLocked removes and returns the first call of the caller whose turn it is. If that caller has more calls, its
+// next turn comes after those of all other callers. At least one call must be waiting.
 func (l *Limiter) dequeueLocked() *Ticket {
 	queue := l.queues[0]
-	l.queues[0] = nil // for the garbage collector, as below
+	l.queues[0] = nil // let the garbage collector free it, as below
 	l.queues = l.queues[1:]
 	ticket := queue.tickets[0]
 	queue.tickets[0] = nil
@@ -219,7 +217,7 @@ func (l *Limiter) dequeueLocked() *Ticket {
 	return ticket
 }
 
-// removeLocked removes the call of t, which must wait, from the queue of its caller.
+// removeLocked removes t, whose call must be waiting, from its caller's queue.
 func (l *Limiter) removeLocked(t *Ticket) {
 	queue := l.byCaller[t.caller]
 	i := slices.Index(queue.tickets, t)
@@ -231,12 +229,12 @@ func (l *Limiter) removeLocked(t *Ticket) {
 	}
 }
 
-// learnLocked updates the usual latency and the sample with a call that has ended at now, and evaluates a
-// sample that is complete. Overload halves the limit at once.
+// learnLocked updates the usual latency and the sample with a call that ended at now, and evaluates the sample once it
+// is complete. Overload halves the limit at once.
 func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	switch {
 	case outcome == Overload:
-		// Calls that were admitted before the latest decrease say nothing about the present limit.
+		// Calls that were admitted before the latest decrease say nothing about the current limit.
 		if ticket.round >= l.decreaseRound {
 			l.setLimitLocked(l.limit/2, now)
 		}
@@ -250,8 +248,8 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	if ticket.lowLoad {
 		usual = l.measureLocked(ticket.tool, seconds)
 	}
-	// Without a usual latency there is nothing to compare with, and a call from before the latest change of
-	// the limit says nothing about the present limit.
+	// Ignore the call if there is no usual latency to compare it with, or if it began before the limit last changed and
+	// so says nothing about the current limit.
 	if usual == nil || ticket.round != l.round {
 		return
 	}
@@ -263,8 +261,8 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	}
 }
 
-// measureLocked updates the usual latency of tool with a call that took that many seconds under low load, and returns
-// it. It returns nil if the latencies of maxTools other tools are kept already.
+// measureLocked updates and returns the usual latency of tool after a call under low load, which took the given number
+// of seconds. It returns nil if tool is not known and the latencies of maxTools other tools are kept already.
 func (l *Limiter) measureLocked(tool string, seconds float64) *latency {
 	usual := l.tools[tool]
 	if usual == nil {
@@ -289,8 +287,8 @@ func (l *Limiter) evaluateLocked(now time.Time) {
 	}
 }
 
-// setLimitLocked sets an adaptive limit to the given one, bounded by Min and Max. If that is a change, it
-// begins a new round and a new sample. A decrease also keeps the limit from growing for holdTime.
+// setLimitLocked sets an adaptive limit, but at least to Min and at most to Max. If the limit changes, it begins a new
+// round and a new sample. After a decrease, the limit may not grow for holdTime.
 func (l *Limiter) setLimitLocked(limit int, now time.Time) {
 	limit = min(max(limit, Min), Max)
 	if limit == l.limit {

@@ -12,8 +12,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The modes of an elicitation, and the actions with which a person answers it (MCP
-// client/elicitation).
+// The modes of an elicitation, and the actions that answer it (MCP client/elicitation).
 const (
 	ModeForm = "form"
 	ModeURL  = "url"
@@ -23,67 +22,68 @@ const (
 	ActionCancel  = "cancel"
 )
 
-// Call is one call of a tool.
+// Call is one call of a tool by an MCP client.
 type Call struct {
 	Tool      string          // the tool's name
-	Arguments json.RawMessage // not validated; "{}" if the client sent none
-	Meta      map[string]any  // the member _meta, not validated
-	Request   *http.Request   // the HTTP request; it has the caller's identity and headers
+	Arguments json.RawMessage // not validated against the schema; "{}" if the client sent none
+	Meta      map[string]any  // the request's _meta, not validated
+	Request   *http.Request   // the HTTP request, with the client's identity and headers
 
-	// SupportsForm and SupportsURL are the elicitation modes that the client supports. OpenStream
-	// says how to elicit: with Elicit while the call executes, or else with a Result that has
-	// InputRequests.
+	// SupportsForm and SupportsURL say which elicitation modes the client supports. OpenStream says how to elicit: if
+	// it is true, with Elicit while the call executes, and otherwise with a Result that has InputRequests.
 	SupportsForm, SupportsURL, OpenStream bool
-	// RequestState and InputResponses are set in a call that continues an earlier one: the
-	// RequestState of that call's Result, as the client returned it, and the answers to its InputRequests by their IDs.
+	// RequestState and InputResponses are set if the call continues an earlier one, whose Result had InputRequests.
+	// RequestState is that Result's, as the client returned it. InputResponses has the answers by Elicitation.ID.
 	RequestState   string
 	InputResponses map[string]ElicitResult
 
 	req     *sdk.CallToolRequest
-	ctx     context.Context // that the SDK gave to the call; the SDK sends messages on the stream to which it belongs
+	ctx     context.Context // the SDK's context of the call; the SDK finds the call's stream by it
 	session string          // the session's id, or "" if the protocol version has no sessions
 	owner   string          // see Options.Owner
 }
 
-// Elicitation is a question to the person who uses the client.
+// Elicitation is a question to the user of the MCP client.
 type Elicitation struct {
 	ID      string // unique within a Result; the key in Call.InputResponses
 	Mode    string // ModeForm or ModeURL
 	Message string
-	Schema  json.RawMessage // of the form, with ModeForm
-	URL     string          // of the page to open, with ModeURL
+	Schema  json.RawMessage // with ModeForm: the form's schema
+	URL     string          // with ModeURL: the page to open
 }
 
-// ElicitResult is the person's answer to an Elicitation.
+// ElicitResult is the user's answer to an Elicitation.
 type ElicitResult struct {
 	Action  string          // ActionAccept, ActionDecline or ActionCancel
-	Content json.RawMessage // the content of an accepted form, a JSON object
+	Content json.RawMessage // an accepted form's content, a JSON object; otherwise nil
 }
 
-// Result is the result of a call, or, with InputRequests, a request for input.
+// Result is the result of a call or, if it has InputRequests, a request for input.
 type Result struct {
 	Text       string
 	Structured any // nil, or a value whose JSON is the structured content
 	IsError    bool
 
-	// InputRequests are questions to the person. The other fields above are ignored then. The client sends another call
-	// with the answers and with RequestState. It can read and change RequestState, so the value must not be trusted.
+	// InputRequests are questions to the client's user. If there are any, the fields above are ignored. The client then
+	// sends another call with the answers and with RequestState. RequestState must not be trusted when it comes back,
+	// because the client can read and change it.
 	InputRequests []Elicitation
 	RequestState  string
 }
 
-// ErrClosed is the cause for which Close cancels the contexts of calls. Its text is the answer to later requests.
+// ErrClosed is the cause with which Close cancels the contexts of calls. Its text answers requests that arrive after
+// Close.
 var ErrClosed = errors.New("the service is shutting down")
 
 // callRegistry holds the calls in flight.
 type callRegistry struct {
 	mu     sync.Mutex // protects all fields
 	open   map[*Call]context.CancelCauseFunc
-	closed bool // add refuses calls
+	closed bool // add rejects calls
 }
 
-// add registers a call with the function that cancels it, and returns true. After refuseNew it does nothing and returns
-// false.
+// add registers a call together with the function that cancels it, and returns true. After refuseNew, it does nothing
+// and returns false.
 func (c *callRegistry) add(call *Call, cancel context.CancelCauseFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +100,8 @@ func (c *callRegistry) remove(call *Call) {
 	delete(c.open, call)
 }
 
-// cancelMatching cancels the calls for which match returns true, and does not wait for their end. match must not use c,
-// whose mutex is held.
+// cancelMatching cancels the calls for which match returns true. It does not wait for them to end. match must not call
+// methods of c, because c.mu is held.
 func (c *callRegistry) cancelMatching(cause error, match func(*Call) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,14 +123,14 @@ func (c *callRegistry) busySessions() map[string]bool {
 	return busy
 }
 
-// refuseNew makes add refuse all calls from now on.
+// refuseNew makes add reject all further calls.
 func (c *callRegistry) refuseNew() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 }
 
-// sdkResult returns r in the type of the SDK.
+// sdkResult converts r to the SDK's type.
 func sdkResult(r Result) *sdk.CallToolResult {
 	if len(r.InputRequests) == 0 {
 		content := []sdk.Content{&sdk.TextContent{Text: r.Text}}
@@ -143,7 +143,7 @@ func sdkResult(r Result) *sdk.CallToolResult {
 	return &sdk.CallToolResult{InputRequests: requests, RequestState: r.RequestState}
 }
 
-// sdkParams returns the elicitation in the type of the SDK.
+// sdkParams converts e to the SDK's type.
 func (e Elicitation) sdkParams() *sdk.ElicitParams {
 	if e.Mode == ModeURL {
 		return &sdk.ElicitParams{Mode: ModeURL, Message: e.Message, URL: e.URL, ElicitationID: e.ID}
@@ -151,17 +151,17 @@ func (e Elicitation) sdkParams() *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: ModeForm, Message: e.Message, RequestedSchema: e.Schema}
 }
 
-// newElicitResult returns the SDK's result as an ElicitResult. It drops content that was not accepted.
+// newElicitResult converts r from the SDK's type. It drops content unless the user accepted.
 func newElicitResult(r *sdk.ElicitResult) ElicitResult {
 	a := ElicitResult{Action: r.Action}
 	if r.Action == ActionAccept && r.Content != nil {
-		a.Content, _ = json.Marshal(r.Content) // the SDK decoded it from JSON
+		a.Content, _ = json.Marshal(r.Content) // cannot fail: the SDK decoded it from JSON
 	}
 	return a
 }
 
-// Elicit asks the person who uses the client, and waits for the answer until ctx ends or the client cancels the call. It
-// may be called concurrently, and only if OpenStream is true.
+// Elicit asks the client's user and waits for the answer. It returns an error if ctx ends or the client cancels the
+// call first. It may be called concurrently, and only if OpenStream is true.
 func (c *Call) Elicit(ctx context.Context, e Elicitation) (ElicitResult, error) {
 	elicitCtx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -173,8 +173,8 @@ func (c *Call) Elicit(ctx context.Context, e Elicitation) (ElicitResult, error) 
 	return newElicitResult(r), nil
 }
 
-// Progress sends a progress notification if the client has asked for progress. progress must increase with each
-// notification of a call. Progress ignores errors: if the client is gone, the context of the call ends.
+// Progress sends a progress notification if the client asked for progress. progress must increase with each
+// notification of a call. Errors are ignored, because the call's context ends anyway if the client is gone.
 func (c *Call) Progress(progress float64, message string) {
 	token := c.req.Params.GetProgressToken()
 	if token == nil {
@@ -185,12 +185,12 @@ func (c *Call) Progress(progress float64, message string) {
 	})
 }
 
-// Log sends a log message if the client has asked for messages of this level. It ignores errors, as Progress does.
+// Log sends a log message if the client asked for messages of this level. Like Progress, it ignores errors.
 func (c *Call) Log(level, logger string, data json.RawMessage) {
 	_ = c.req.Session.Log(c.ctx, &sdk.LoggingMessageParams{Level: sdk.LoggingLevel(level), Logger: logger, Data: data})
 }
 
-// MetaStrings returns the members of Meta that are strings.
+// MetaStrings returns those members of Meta whose values are strings. The map is never nil.
 func (c *Call) MetaStrings() map[string]string {
 	out := make(map[string]string)
 	for k, v := range c.Meta {

@@ -1,5 +1,5 @@
-// Package mcpserver serves one tool, and further tools that depend on the caller, to MCP clients over Streamable HTTP,
-// in every protocol version that the SDK supports.
+// Package mcpserver serves tools to MCP clients over Streamable HTTP: one tool for everybody, and further tools that
+// depend on the caller. It supports every protocol version that the SDK supports.
 //
 //	h := mcpserver.New(mcpserver.Options{
 //		Tool: mcpserver.Tool{Name: "answer", InputSchema: in, OutputSchema: out},
@@ -11,14 +11,13 @@
 //	http.Handle("/mcp", h) // behind authentication, with a bounded body and write deadlines
 //	defer h.Close(ctx)
 //
-// The package implements the protocol; CallTool implements the tools. CallTool is called from any
-// number of goroutines. The context of a call ends when the client cancels the call, when the
-// connection of its request is gone, or when Close cancels it.
+// The package implements the protocol. CallTool implements the tools and is called concurrently. A call's context ends
+// when the client cancels the call, when its request's connection is lost, or when Close cancels it.
 //
-// Protocol 2026-07-28 has no sessions, so the server keeps no state between calls: an elicitation is the result
-// of a call, and its answer comes with another call. In older versions an elicitation is sent on
-// the open stream of the call, and its answer is another request of the same session. There are
-// at most MaxSessions sessions, shared fairly among callers. An idle session ends. Only its owner can use a session.
+// Protocol 2026-07-28 has no sessions, so the server keeps no state between calls. An elicitation is the result of a
+// call, and its answer comes with another call. In older versions, an elicitation is sent on the call's open stream,
+// and its answer is another request of the same session. There are at most MaxSessions sessions, shared fairly among
+// callers. A session can be used only by its owner and ends when it is idle for too long.
 package mcpserver
 
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); clients still ask for it.
@@ -36,50 +35,50 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// firstStateless is the first protocol version without sessions. Versions are dates, so they
-// compare as strings.
+// firstStateless is the first protocol version without sessions. Versions are dates, so comparing them as strings is
+// correct.
 const firstStateless = "2026-07-28"
 
-// Tool is a tool as clients see it. The schemas have the type object; OutputSchema may be nil. The package does not
-// check arguments against InputSchema: CallTool must.
+// Tool is a tool as clients see it. The schemas must have the type object. OutputSchema may be nil. This package does
+// not check arguments against InputSchema, so CallTool must.
 type Tool struct {
 	Name, Title, Description  string
 	InputSchema, OutputSchema json.RawMessage
 }
 
-// Options are the tools and their limits. Tool and CallTool are required.
+// Options configures a Handler. Tool and CallTool are required.
 type Options struct {
 	Tool       Tool
-	ServerName string // the name of this service; "" means the name of the tool
-	Version    string // of the service
-	// MoreTools returns further tools that the caller of a request may use. It may be nil. CallTool gets the calls of
-	// all tools.
+	ServerName string // the service's name; "" means Tool.Name
+	Version    string // the service's version
+	// MoreTools returns further tools that the caller of an HTTP request may use. It may be nil. Calls of these tools
+	// go to CallTool as well.
 	MoreTools func(*http.Request) []Tool
-	// CallTool executes a call. The Result of a call that fails has IsError.
+	// CallTool executes a call. If the call fails, it returns a Result with IsError.
 	CallTool func(context.Context, *Call) Result
-	// Owner returns a text that identifies the caller of a request; only the owner of a session can use
-	// the session. nil treats all callers as the same.
+	// Owner returns a text that identifies the caller of a request. Only a session's owner can use the session. If
+	// Owner is nil, all callers count as the same.
 	Owner func(*http.Request) string
 
 	Heartbeat          time.Duration // silence of a stream before a comment is sent; 0 means 15 s
-	MaxSessions        int           // of all callers together; 0 means 1024
+	MaxSessions        int           // for all callers together; 0 means 1024
 	SessionIdleTimeout time.Duration // a session without a request for this long ends; 0 means 10 min
 	Logger             *slog.Logger  // for panics of CallTool; nil discards them
 }
 
-// Handler serves the tools. It is an http.Handler for POST and DELETE. It must not get GET requests, which
-// would open a stream for messages that belong to no call: it sends no messages of that kind.
+// Handler serves the tools. It is an http.Handler for POST and DELETE requests. It must not get GET requests, which
+// would open a stream for messages that belong to no call, because it never sends such messages.
 type Handler struct {
 	Options
-	// Stateless requests are of protocol version firstStateless or later; stateful requests are of older versions.
+	// Requests of protocol version firstStateless or later go to the stateless handler, older ones to the stateful one.
 	statelessHandler, statefulHandler http.Handler
 	statelessServer, statefulServer   *sdk.Server
 	calls                             callRegistry
-	sessions                          sessionRegistry // of statefulServer
+	sessions                          sessionRegistry // the sessions of statefulServer
 	drain                             SessionDrain
 }
 
-// New returns a Handler with the given options, or the defaults for those that are not set. The caller must Close it.
+// New returns a Handler. It replaces options that are not set by their defaults. Callers must call Close.
 func New(opts Options) *Handler {
 	if opts.Heartbeat <= 0 {
 		opts.Heartbeat = 15 * time.Second
@@ -109,11 +108,11 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// newSDKServer returns an SDK server with the tool, and with the middleware for MoreTools.
+// newSDKServer returns an SDK server with the tool and, if MoreTools is set, with middleware for the further tools.
 func (h *Handler) newSDKServer() *sdk.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: h.ServerName, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Logging: &sdk.LoggingCapabilities{}},
-		// Without further tools, the list is the same for every caller until the next release.
+		// Without MoreTools, the list is the same for every caller until the next release.
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {
 			c.TTLMs = int(time.Hour.Milliseconds())
 			if h.MoreTools != nil {
@@ -129,11 +128,11 @@ func (h *Handler) newSDKServer() *sdk.Server {
 	return server
 }
 
-// sdkTool returns the tool in the type of the SDK.
+// sdkTool converts t to the SDK's type.
 func (t Tool) sdkTool() *sdk.Tool {
 	tool := &sdk.Tool{
 		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema,
-		// No hints such as readOnlyHint: the tool may do whatever the agent's tools do.
+		// Set no hints such as readOnlyHint, because the tool may do anything that the agent's tools do.
 		Annotations: &sdk.ToolAnnotations{Title: t.Title},
 	}
 	if t.OutputSchema != nil {
@@ -142,9 +141,8 @@ func (t Tool) sdkTool() *sdk.Tool {
 	return tool
 }
 
-// serveMoreTools is middleware of the SDK that adds the tools of MoreTools: it appends them to the last page of
-// tools/list, and executes their calls. They cannot be added to the SDK's server, whose tools are the same for every
-// caller.
+// serveMoreTools is SDK middleware for the tools of MoreTools. It appends them to the last page of tools/list, and
+// executes their calls. They cannot be added to the SDK's server, whose tools are the same for every caller.
 func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if method != "tools/list" && method != "tools/call" {
@@ -165,7 +163,7 @@ func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// moreTools returns the tools of MoreTools for the HTTP request of req. It returns nil if req came without one.
+// moreTools returns what MoreTools returns for the HTTP request that carried req. It returns nil if there is none.
 func (h *Handler) moreTools(req sdk.Request) []Tool {
 	extra := req.GetExtra()
 	if extra == nil || extra.TokenInfo == nil {
@@ -178,17 +176,17 @@ func (h *Handler) moreTools(req sdk.Request) []Tool {
 	return h.MoreTools(cr.request)
 }
 
-// newTransport returns the HTTP handler of an SDK server.
+// newTransport returns the HTTP handler of the SDK server s.
 func (h *Handler) newTransport(s *sdk.Server, stateless bool) http.Handler {
 	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{
 		Stateless: stateless, PropagateRequestCancellation: true, SessionTimeout: h.SessionIdleTimeout,
-		// Middleware in front of this handler bounds the body and checks the Host header.
+		// Middleware in front of this handler limits the body and checks the Host header.
 		MaxRequestBodyBytes: -1, DisableLocalhostProtection: true,
 	})
 }
 
-// ServeHTTP implements http.Handler. It refuses a request that would exceed MaxSessions, or that arrives after Close
-// and may begin a session, with 503. It returns after the call of the request has ended.
+// ServeHTTP implements http.Handler. It returns after the request's call has ended. It answers 503 if a new session
+// would exceed MaxSessions, or if the request may begin a session and Close has been called.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	owner := h.Owner(r)
 	session := r.Header.Get("Mcp-Session-Id")
@@ -199,14 +197,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this version of the protocol has no sessions", http.StatusMethodNotAllowed)
 		return
 	case r.Method == http.MethodDelete:
-		// The SDK will end the session, and wait for its calls.
+		// Cancel the session's calls, because the SDK waits for them before it ends the session.
 		h.calls.cancelMatching(nil, func(c *Call) bool { return c.session == session && c.owner == owner })
 	case !stateless && session == "" && !h.admitSession(owner):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "the service has too many open sessions", http.StatusServiceUnavailable)
 		return
 	}
-	// For a stateless request, the SDK begins a session that ends with the request.
+	// The SDK begins a session even for a stateless request. That session ends with the request.
 	mayBeginSession := stateless || session == ""
 	if mayBeginSession {
 		if !h.drain.Begin(w) {
@@ -221,7 +219,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case stateless:
 		next = h.statelessHandler
 	case session == "":
-		// The SDK writes the id of a session that it begins to the header of the response.
+		// If the SDK begins a session, it writes the session's id to the response header.
 		defer func() { h.sessions.add(w.Header().Get("Mcp-Session-Id"), owner) }()
 	default:
 		h.sessions.recordUse(session, owner)
@@ -229,20 +227,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.attachRequest(next, r, s).ServeHTTP(s, withPlaceholderToken(r))
 }
 
-// callRequest is the HTTP request of a call and the stream of its response.
+// callRequest has a call's HTTP request and the stream of the response.
 type callRequest struct {
 	request *http.Request
 	stream  *stream
 }
 
-// callRequestKey is the key of the callRequest in the TokenInfo of a request (attachRequest).
+// callRequestKey is the key of the callRequest in TokenInfo.Extra (see attachRequest).
 const callRequestKey = "callRequest"
 
-// attachRequest returns next with middleware through which r and s reach handleCall and serveMoreTools. The context
-// that the SDK gives to a call is that of the session's first request, which has another stream, another trace and a
-// token that may have expired. The only value that the SDK takes from the current request is its TokenInfo, so that
-// carries r and s. The SDK also checks that all requests of a session have the same UserID, which is the owner here.
-// The caller's real token was verified before.
+// attachRequest wraps next in middleware that passes r and s on to handleCall and serveMoreTools. They cannot be passed
+// in the context: the SDK gives a call the context of the session's first request, which has another stream and another
+// trace, and a token that may have expired. The only value that the SDK takes from the current request is its
+// TokenInfo, so the middleware puts r and s there.
+//
+// The SDK also checks that all requests of a session have the same UserID, which is the owner here. The caller's real
+// token has already been verified.
 func (h *Handler) attachRequest(next http.Handler, r *http.Request, s *stream) http.Handler {
 	info := &sdkauth.TokenInfo{
 		UserID: "of " + h.Owner(r), // never empty, which would disable the SDK's check
@@ -252,25 +252,25 @@ func (h *Handler) attachRequest(next http.Handler, r *http.Request, s *stream) h
 	return sdkauth.RequireBearerToken(verify, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
 }
 
-// withPlaceholderToken returns a copy of r with a bearer token that has no meaning, because the SDK's
-// middleware requires a token.
+// withPlaceholderToken returns a copy of r with a meaningless bearer token, because the SDK's middleware requires a
+// token.
 func withPlaceholderToken(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer none")
 	return r
 }
 
-// Close refuses new calls and sessions, waits for the calls in flight, and ends all sessions. When ctx ends, it cancels
-// the contexts of the calls with ErrClosed as the cause. It returns when all calls have returned.
+// Close rejects new calls and sessions, waits for the calls in flight, and ends all sessions. When ctx ends, it cancels
+// the remaining calls with the cause ErrClosed. It returns only when all calls have returned.
 func (h *Handler) Close(ctx context.Context) {
 	h.calls.refuseNew()
 	defer context.AfterFunc(ctx, func() { h.calls.cancelMatching(ErrClosed, func(*Call) bool { return true }) })()
 	h.drain.Close(h.statefulServer) // a session of statelessServer ends with its request
 }
 
-// handleCall is the SDK's handler of all tools: it opens the stream of the response and executes the call with
-// CallTool. Failures are results with IsError, because an error of the protocol does not reach the client's model. The
-// error means that the request did not pass through attachRequest.
+// handleCall is the SDK's handler for all tools. It opens the response stream and executes the call with CallTool. A
+// failure is a result with IsError, because a protocol error would not reach the client's model. handleCall returns an
+// error only if the request did not pass through attachRequest.
 func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.CallToolResult, _ error) {
 	defer h.recoverCall(ctx, &res)
 	cr, ok := req.Extra.TokenInfo.Extra[callRequestKey].(callRequest)
@@ -280,8 +280,8 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 	cr.stream.openStream()
 	call := newCall(ctx, req, cr.request, h.Owner(cr.request))
 
-	// The call ends with its request. In 2026-07-28, to end the request is how a client cancels the call. In older
-	// versions, too, the result could not be sent without the request. ctx ends when an older client cancels the call.
+	// The call ends when its request ends: in 2026-07-28, that is how a client cancels the call, and in older versions
+	// the result could not be sent without the request. The call also ends with ctx, when an older client cancels it.
 	callCtx, cancel := context.WithCancelCause(cr.request.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(nil) })()
@@ -292,7 +292,8 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 	return sdkResult(h.CallTool(callCtx, call)), nil
 }
 
-// newCall returns the Call for a request of the SDK. ctx is the context that the SDK gave to the call.
+// newCall converts the SDK's request req, which came with the HTTP request r. ctx is the context that the SDK gave to
+// the call.
 func newCall(ctx context.Context, req *sdk.CallToolRequest, r *http.Request, owner string) *Call {
 	call := &Call{
 		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta,
@@ -320,8 +321,8 @@ func newCall(ctx context.Context, req *sdk.CallToolRequest, r *http.Request, own
 	return call
 }
 
-// recoverCall must be deferred. It recovers a panic of a call, logs it, and sets *res to a result with IsError. The
-// call executes on a goroutine of the SDK, where a panic would end the process.
+// recoverCall must be deferred. It recovers a panic of a call, logs it, and sets *res to a result with IsError. Without
+// it, the panic would end the process, because the call runs on one of the SDK's goroutines.
 func (h *Handler) recoverCall(ctx context.Context, res **sdk.CallToolResult) {
 	if v := recover(); v != nil {
 		h.Logger.ErrorContext(ctx, "panic in a tool call", "panic", v)

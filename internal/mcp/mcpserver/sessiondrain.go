@@ -7,18 +7,18 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// SessionDrain closes the sessions of an SDK server at a time when no request can begin a session. If a session were
-// closed while the SDK connects it, the SDK would panic (docs/internals/upstream/close_while_connecting.md). The
-// zero value is ready for use.
+// SessionDrain closes an SDK server's sessions while no request can begin a session. The SDK would panic if a session
+// were closed while it is being connected (docs/internals/upstream/close_while_connecting.md). The zero value is ready
+// to use.
 type SessionDrain struct {
-	mu     sync.RWMutex // held for reading by each request between Begin and End; protects closed
+	mu     sync.RWMutex // protects closed; each request holds it for reading from Begin to End
 	closed bool
 }
 
-// Begin must be called before a request that may begin a session, and End after it if Begin has returned true. Once
-// Close was called, Begin answers the request with 503 and returns false. It does not block.
+// Begin must be called before a request that may begin a session. If it returns true, End must be called after the
+// request. Once Close has been called, Begin answers the request with 503 and returns false. It does not block.
 func (d *SessionDrain) Begin(w http.ResponseWriter) bool {
-	if d.mu.TryRLock() { // fails only while Close waits or sets closed
+	if d.mu.TryRLock() { // fails only while Close waits for d.mu or holds it
 		if !d.closed {
 			return true
 		}
@@ -28,11 +28,11 @@ func (d *SessionDrain) Begin(w http.ResponseWriter) bool {
 	return false
 }
 
-// End must be called once after a request for which Begin has returned true.
+// End must be called exactly once for each request for which Begin returned true.
 func (d *SessionDrain) End() { d.mu.RUnlock() }
 
-// Close makes Begin refuse further requests, waits for End of those in flight, and closes all sessions of the server.
-// It returns when the calls of the sessions have ended.
+// Close makes Begin reject further requests, waits for those between Begin and End, and closes all sessions of server.
+// It returns when the sessions' calls have ended.
 func (d *SessionDrain) Close(server *sdk.Server) {
 	d.mu.Lock()
 	d.closed = true

@@ -8,19 +8,20 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// sessionUse says who began a session, and when they last used it.
+// sessionUse records who began a session and when they last used it.
 type sessionUse struct {
 	owner    string
 	lastUsed time.Time
 }
 
-// sessionRegistry records the use of each session, which the SDK does not.
+// sessionRegistry records when each session was last used, because the SDK does not.
 type sessionRegistry struct {
 	mu   sync.Mutex            // protects uses
 	uses map[string]sessionUse // by session id
 }
 
-// add registers a session that the SDK has begun for owner. id is "" if the SDK has refused to; then add does nothing.
+// add registers a session that the SDK has begun for owner. It does nothing if id is "", which means that the SDK did
+// not begin a session.
 func (s *sessionRegistry) add(id, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,8 +30,8 @@ func (s *sessionRegistry) add(id, owner string) {
 	}
 }
 
-// recordUse sets the time of the last use of a session to now. It does nothing if the session is unknown or owner has
-// not begun it.
+// recordUse records that a session is being used now. It does nothing if the session is unknown or belongs to another
+// owner.
 func (s *sessionRegistry) recordUse(id, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,8 +40,8 @@ func (s *sessionRegistry) recordUse(id, owner string) {
 	}
 }
 
-// openSessions returns the sessions of the server by their ids, and removes all other sessions from s. It holds the
-// mutex while it lists the sessions: a session that add registered in between would be missing in the list, and be
+// openSessions returns the server's sessions by their ids, and removes all other sessions from s. It holds s.mu while
+// it lists the sessions. Otherwise a session that add registers at the same time would be missing from the list and be
 // removed.
 func (s *sessionRegistry) openSessions(server *sdk.Server) map[string]*sdk.ServerSession {
 	s.mu.Lock()
@@ -53,13 +54,14 @@ func (s *sessionRegistry) openSessions(server *sdk.Server) map[string]*sdk.Serve
 	return open
 }
 
-// leastRecentlyUsed returns the id of the session to end so that owner can begin one: of the sessions of the callers
-// with the most sessions, the least recently used that is not in busy. It returns "" if there is no such session, or if
-// owner, with one session more, would have as many sessions as these callers or more.
+// leastRecentlyUsed returns the id of the session to end so that owner can begin another one. It considers only the
+// sessions of those callers who have the most sessions, leaves out the sessions in busy, and returns the one that was
+// not used for the longest time. It returns "" if there is no such session, or if another session would give owner at
+// least as many sessions as these callers have.
 func (s *sessionRegistry) leastRecentlyUsed(owner string, busy map[string]bool) (oldest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	counts := make(map[string]int) // of sessions, by owner
+	counts := make(map[string]int) // number of sessions by owner
 	maxCount := 0
 	for _, use := range s.uses {
 		counts[use.owner]++
@@ -79,10 +81,10 @@ func (s *sessionRegistry) leastRecentlyUsed(owner string, busy map[string]bool) 
 	return oldest
 }
 
-// admitSession reports whether owner may begin another session. If there are MaxSessions already, it ends an idle
-// session of a caller who has more sessions than owner: otherwise one caller could use all sessions. The client of the
-// ended session gets 404 for its next request, and begins a new session (MCP 2025-11-25, Streamable HTTP, Session
-// Management). Requests that arrive at the same time can together exceed MaxSessions.
+// admitSession reports whether owner may begin another session. If there are already MaxSessions, it ends an idle
+// session of a caller who has more sessions than owner, so that one caller cannot use all sessions. The ended session's
+// client gets 404 for its next request and begins a new session (MCP 2025-11-25, Streamable HTTP, Session Management).
+// Concurrent requests can together exceed MaxSessions.
 func (h *Handler) admitSession(owner string) bool {
 	open := h.sessions.openSessions(h.statefulServer)
 	if len(open) < h.MaxSessions {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// stream is the http.ResponseWriter of one request. The SDK writes whole events to it, from several
-// goroutines. After openStream, stream flushes each write, and writes a comment whenever no event was written for the
+// stream is the http.ResponseWriter for one request. The SDK writes whole events to it, from several goroutines. Once
+// openStream has been called, stream flushes each write, and writes a comment whenever no event was written for the
 // duration heartbeat. The wrapped ResponseWriter must set the write deadlines.
 type stream struct {
 	http.ResponseWriter
@@ -16,17 +16,17 @@ type stream struct {
 	heartbeat time.Duration
 
 	mu       sync.Mutex  // protects the following fields, and the ResponseWriter once the stream is open
-	timer    *time.Timer // of the next heartbeat; nil until openStream
-	finished bool        // the handler is about to return, so nothing may be written
+	timer    *time.Timer // fires at the next heartbeat; nil until openStream
+	finished bool        // the handler is about to return, so nothing may be written any more
 }
 
+// newStream returns a stream that writes to w. Callers must call finish.
 func newStream(w http.ResponseWriter, heartbeat time.Duration) *stream {
 	return &stream{ResponseWriter: w, rc: http.NewResponseController(w), heartbeat: heartbeat}
 }
 
-// openStream sends the header, so that the client knows that its call executes, and starts the
-// heartbeats, because proxies close silent connections. The SDK must have set the header before. Later calls of
-// openStream have no effect.
+// openStream sends the header, so that the client knows that its call executes. It also starts the heartbeats, because
+// proxies close silent connections. The SDK must have set the header fields before. Only the first call has an effect.
 func (s *stream) openStream() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *stream) sendPing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.finished {
-		_, _ = s.writeLocked([]byte(": ping\n")) // the request's context ends when the client is gone
+		_, _ = s.writeLocked([]byte(": ping\n")) // ignore errors: the context ends if the client is gone
 	}
 }
 
@@ -58,9 +58,9 @@ func (s *stream) Write(b []byte) (int, error) {
 	return s.writeLocked(b)
 }
 
-// writeLocked writes b, which may be empty. If the stream is open, it also flushes, and starts the time to the next
-// heartbeat anew. The heartbeat is stopped during the write, which may wait for the client to read. The caller holds
-// s.mu, also during the write.
+// writeLocked writes b, which may be empty. If the stream is open, it also flushes and restarts the time to the next
+// heartbeat. The heartbeat timer is stopped during the write, which may have to wait for the client to read. s.mu must
+// be held.
 func (s *stream) writeLocked(b []byte) (n int, err error) {
 	if s.timer != nil {
 		s.timer.Stop()
@@ -85,7 +85,7 @@ func (s *stream) FlushError() error {
 	return s.rc.Flush()
 }
 
-// finish stops the heartbeats and makes later writes fail. The handler must call it before it returns, because a
+// finish stops the heartbeats and makes later writes fail. The handler must call it before it returns, because the
 // ResponseWriter must not be used after that, and the SDK's goroutines may still write.
 func (s *stream) finish() {
 	s.mu.Lock()

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// checkApplicators applies the keywords whose schemas apply to v itself, and not to its items or members (draft 2020-12
-// core, 10.2). It adds the problems, and what the schemas evaluated, to r.
+// checkApplicators applies the keywords whose schemas check v itself, rather than its items or members (draft 2020-12
+// core, 10.2). It adds to r the problems, and the items and properties that the schemas evaluated.
 func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result) {
 	for _, s := range n.allOf {
 		r.addSameValue(w.validate(s, v, loc))
@@ -35,8 +35,8 @@ func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result
 	}
 }
 
-// checkAnyOf applies anyOf. It checks all alternatives even after a valid one, because each may
-// add to the evaluated items and properties.
+// checkAnyOf applies anyOf. It checks all alternatives even after a valid one, because each valid alternative can add
+// to the evaluated items and properties.
 func (w *validator) checkAnyOf(n *node, v *value, loc *location, r *result) {
 	var invalid []result
 	for _, s := range n.anyOf {
@@ -51,7 +51,7 @@ func (w *validator) checkAnyOf(n *node, v *value, loc *location, r *result) {
 	}
 }
 
-// checkOneOf applies oneOf. It checks all alternatives, because a second valid one is a problem.
+// checkOneOf applies oneOf. It checks all alternatives even after a valid one, because a second valid one is a problem.
 func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
 	var invalid []result
 	var valid []int // numbers of the alternatives, from 1
@@ -73,8 +73,8 @@ func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
 	}
 }
 
-// checkDependencies applies dependentRequired and dependentSchemas, or dependencies of draft-07,
-// which has the purpose of both (draft-07, 6.5.7), to the object v.
+// checkDependencies applies dependentRequired and dependentSchemas to the object v. In draft-07, dependencies serves
+// both purposes (draft-07, 6.5.7).
 func (w *validator) checkDependencies(n *node, v *value, loc *location, r *result) {
 	for _, dep := range n.dependencies {
 		if v.member(dep.name) == nil {
@@ -94,12 +94,12 @@ func (w *validator) checkDependencies(n *node, v *value, loc *location, r *resul
 	}
 }
 
-// reportClosest reports why v is valid against none of the alternatives of anyOf or oneOf. alternatives has the
-// results, at least one, each with problems. A list of the problems of all alternatives would be too long for a person
-// or a model, so reportClosest adds the first of these to r that applies:
+// reportClosest reports why v matches none of the alternatives of anyOf or oneOf. alternatives has at least one result,
+// and each result has problems. Listing all their problems would be too long for a user or a model, so reportClosest
+// adds to r the first of these that applies:
 //   - the expected types, if v has the wrong type for every alternative,
-//   - the missing fields, if each alternative lacks exactly one field and has no further problem,
-//   - the problems of the alternative for which v was probably meant.
+//   - the missing fields, if each alternative lacks exactly one field and has no other problem,
+//   - the problems of the alternative that v was probably meant to match.
 func (w *validator) reportClosest(alternatives []result, v *value, loc *location, r *result) {
 	depth := loc.depth()
 	var expected kind
@@ -129,8 +129,8 @@ func (w *validator) reportClosest(alternatives []result, v *value, loc *location
 	}
 }
 
-// isCloser reports whether r, rather than other, is the result of the alternative for which the value was probably
-// meant. depth is the depth of the value.
+// isCloser reports whether the value was more likely meant to match the alternative with the result r than the one with
+// the result other. depth is the value's depth.
 func (r result) isCloser(other result, depth int) bool {
 	penalty, otherPenalty := r.penalty(depth), other.penalty(depth)
 	if penalty != otherPenalty {
@@ -139,11 +139,11 @@ func (r result) isCloser(other result, depth int) bool {
 	return len(r.problems) < len(other.problems)
 }
 
-// penalty returns how unlikely it is that a value was meant for the alternative whose result is r. depth is the depth
-// of the value. A wrong type, or a wrong value of the field that distinguishes alternatives, makes it most unlikely.
-// Problems further down mean little. Only the order of the weights matters, not their distances, and
-// the worst problem decides: a value with the right type field and five missing fields is closer than
-// a value with a wrong type field and nothing missing.
+// penalty returns how unlikely it is that a value was meant to match the alternative with the result r. depth is the
+// value's depth. A wrong type of the value, or a wrong value of a field that distinguishes alternatives, makes it most
+// unlikely. Problems further down mean little. The worst problem decides: a value with the right type field and five
+// missing fields is closer than a value with the wrong type field and nothing missing. Only the order of the weights
+// matters, not their differences.
 func (r result) penalty(depth int) int {
 	worst := 0
 	for _, p := range r.problems {

@@ -7,9 +7,9 @@ import (
 	"math"
 )
 
-// checkArray applies the keywords for arrays to v (draft 2020-12 core, 10.3.1; validation, 6.4). It adds the problems,
-// and the evaluated items, to r. unevaluatedItems comes last, because it applies to the items that no other keyword has
-// evaluated (core, 11.2).
+// checkArray applies n's keywords for arrays to v (draft 2020-12 core, 10.3.1; validation, 6.4). It adds the problems
+// and the evaluated items to r. unevaluatedItems is applied last, because it concerns only the items that no other
+// keyword has evaluated (core, 11.2).
 func (w *validator) checkArray(n *node, v *value, loc *location, r *result) {
 	w.checkCount(n.minItems, n.maxItems, len(v.items), "item", loc, r)
 	for i, item := range v.items {
@@ -42,8 +42,8 @@ func (w *validator) checkArray(n *node, v *value, loc *location, r *result) {
 	r.evaluated.allItems = true
 }
 
-// checkContains applies contains, minContains and maxContains. The schema n must have contains: without it, the
-// keywords minContains and maxContains have no effect (draft 2020-12 validation, 6.4.4 and 6.4.5).
+// checkContains applies contains, minContains and maxContains. n.contains must not be nil: without contains, the other
+// two keywords have no effect (draft 2020-12 validation, 6.4.4 and 6.4.5).
 func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 	found := 0
 	for i, item := range v.items {
@@ -61,13 +61,13 @@ func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 	w.checkCount(&minContains, n.maxContains, found, "matching item", loc, r)
 }
 
-// checkUnique applies uniqueItems, and reports the first pair of equal items. It compares only items with the same
-// hash, because comparing all pairs is quadratic. The seed is random, so that the sender of a value cannot predict
-// hashes. But the hash of a number is that of its float, so numbers with more digits can be chosen to have equal
-// hashes. Each comparison therefore counts as steps.
+// checkUnique applies uniqueItems, and reports only the first pair of equal items. Comparing all pairs would be
+// quadratic, so it compares only items with the same hash. The seed is random, so that an attacker cannot choose
+// strings with equal hashes. Numbers are hashed as float64, so many different long numbers can still have the same
+// hash. Each comparison therefore counts as steps.
 func (w *validator) checkUnique(v *value, loc *location, r *result) {
 	seed := maphash.MakeSeed()
-	indexes := make(map[uint64][]int, len(v.items)) // of the items so far, by hash
+	indexes := make(map[uint64][]int, len(v.items)) // from a hash to the items with it
 	for i, item := range v.items {
 		var h maphash.Hash
 		h.SetSeed(seed)
@@ -88,15 +88,15 @@ func (w *validator) checkUnique(v *value, loc *location, r *result) {
 	}
 }
 
-// hashInto writes v to hash such that equal values have equal hashes. It returns the number of values
-// in v, itself included. It writes the length of each string, array and object first: otherwise ["ab","c"] and
-// ["a","bc"] would be the same bytes, and have equal hashes with every seed.
+// hashInto writes v to hash, so that equal values get equal hashes. It returns the number of values in v, including v
+// itself. It writes the length of each string and array first. Otherwise ["ab","c"] and ["a","bc"] would be the same
+// bytes, and have equal hashes with every seed.
 func (v *value) hashInto(hash *maphash.Hash) int {
 	steps := 1
 	_ = hash.WriteByte(byte(v.kind))
 	switch v.kind {
 	case integer, fraction:
-		hashNumber(hash, math.Float64bits(v.float+0)) // +0: -0 is 0
+		hashNumber(hash, math.Float64bits(v.float+0)) // adding 0 turns -0 into 0, which is equal
 	case text:
 		hashText(hash, v.text)
 	case array:
@@ -105,7 +105,7 @@ func (v *value) hashInto(hash *maphash.Hash) int {
 			steps += item.hashInto(hash)
 		}
 	case object:
-		var sum uint64 // of the members' hashes: it does not depend on their order
+		var sum uint64 // of the members' hashes, because a sum does not depend on their order
 		for i, name := range v.names {
 			var member maphash.Hash
 			member.SetSeed(hash.Seed())
@@ -120,7 +120,7 @@ func (v *value) hashInto(hash *maphash.Hash) int {
 	return steps
 }
 
-// hashText writes a string with its length to h.
+// hashText writes the length of s and then s to h.
 func hashText(h *maphash.Hash, s string) {
 	hashNumber(h, uint64(len(s)))
 	_, _ = h.WriteString(s)

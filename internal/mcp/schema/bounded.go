@@ -9,16 +9,16 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Bounds of a schema that a server sends with a tool or an elicitation. They are below those of Compile,
-// because the schema of a tool is also sent to the model, with each request.
+// Limits for a schema that an MCP server sends with a tool or an elicitation. They are lower than those of Compile,
+// because a tool's schema is sent to the model with every request.
 const (
 	MaxSize  = 64 << 10 // bytes
 	MaxDepth = 32       // levels of nesting
 )
 
-// Bounded returns a server's schema without white space between its parts, or nil if raw is empty or null. The error
-// says that raw is not a JSON object within MaxSize and MaxDepth, such as "is not an object": callers write the name of
-// the schema before it.
+// Bounded returns an MCP server's schema without insignificant white space, or nil if raw is empty or null. It returns
+// an error if raw is not a JSON object within MaxSize and MaxDepth. The error text, such as "is not an object", has no
+// subject: callers prepend the schema's name.
 func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -39,9 +39,9 @@ func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// BoundedObject is Bounded for the schema of tool arguments or of a form, which are always objects. The result has the
-// type "object", which model providers require: BoundedObject adds it if raw has no type or is empty or null, and
-// returns an error if raw has another type. Errors read like those of Bounded.
+// BoundedObject is like Bounded, for the schema of tool arguments or of a form, which must be objects. Model providers
+// require the type "object", so BoundedObject adds it if raw has no type, or is empty or null. It returns an error if
+// raw has another type. Like those of Bounded, its errors have no subject.
 func BoundedObject(raw json.RawMessage) (json.RawMessage, error) {
 	s, err := Bounded(raw)
 	if err != nil {

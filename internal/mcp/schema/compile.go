@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// Bounds of a schema and of a value. A schema comes from an MCP server or a caller, and a value from a
-// model or a server, so each of them may be made to exhaust the process. maxDepth, together with
-// maxCost further down, bounds the recursion and so the stack. maxSteps bounds the time, and the remaining
-// constants bound memory.
+// Limits of a schema and of a value. A schema comes from an MCP server or an API client, and a value from a model or an
+// MCP server, so either may be an attempt to exhaust the process. maxDepth, together with maxCost below, limits the
+// recursion and so the stack. maxSteps limits the time. The other constants limit memory.
 const (
 	maxSchema   = 256 << 10 // bytes of a schema
 	maxNodes    = 8192      // schemas within a schema, including the root
@@ -21,19 +20,19 @@ const (
 	maxProblems = 20        // problems that are reported for one value
 )
 
-// Schema is a compiled JSON Schema. Compile returns one; the zero value is not usable. It never
-// changes, so the validators of any number of goroutines can read it.
+// Schema is a compiled JSON Schema, made by Compile. The zero value is not usable. A Schema never changes, so
+// goroutines can share it.
 type Schema struct {
 	root            *node
 	draft7          bool // the schema is of draft-07, draft-06 or draft-04
 	tracksEvaluated bool // the schema has unevaluatedItems or unevaluatedProperties
 }
 
-// compiler converts the JSON of a schema to nodes, in three passes: find all schemas and compile
-// their patterns, index the names that references can use and resolve the references, and build
-// the nodes. A reference may point forward, so no pass can be merged with the next. nodes and order
-// have only the values at places where the drafts expect a schema. A reference into anything else,
-// such as an example or a member that no draft defines, is therefore a reference to nothing.
+// compiler converts the JSON of a schema to nodes in three passes. It finds all schemas and compiles their patterns,
+// then indexes the names that references can use and resolves the references, and finally builds the nodes. The passes
+// cannot be merged, because a reference may point forward. nodes and order have only the values at places where the
+// drafts expect a schema. A reference to anything else, such as an example or a member that no draft defines, is
+// therefore an error.
 type compiler struct {
 	draft4          bool                // the schema is of draft-04; draft7 is set, too
 	draft7          bool                // the schema is of draft-07, draft-06 or draft-04
@@ -48,14 +47,14 @@ type compiler struct {
 	resources       int                 // number of schema resources, including the root
 }
 
-// compile returns the node of the root schema. It may be called once.
+// compile returns the node of the root schema. It must be called at most once.
 func (c *compiler) compile(tree *value) (*node, error) {
 	if !tree.isSchema() {
 		return nil, fmt.Errorf("it is %s", describeValue(tree))
 	}
-	// Drafts 04 and 06 hardly differ from draft-07 and are treated like it. The one exception is that exclusiveMinimum
-	// and exclusiveMaximum are booleans in draft-04 (see bounds). All other schemas, also those without $schema, are
-	// treated as 2020-12.
+	// Drafts 04 and 06 are treated like draft-07, from which they hardly differ. The one exception is that
+	// exclusiveMinimum and exclusiveMaximum are booleans in draft-04 (see bounds). All other schemas, even those
+	// without $schema, are treated as 2020-12.
 	declared := tree.keywordString("$schema")
 	c.draft4 = strings.Contains(declared, "draft-04")
 	c.draft7 = c.draft4 || strings.Contains(declared, "draft-06") || strings.Contains(declared, "draft-07")
@@ -74,8 +73,9 @@ func (c *compiler) compile(tree *value) (*node, error) {
 	return c.nodes[tree], c.checkCost()
 }
 
-// collectSchemas creates an empty node for the schema v and for each schema within it, checks the types of their
-// keywords, and compiles their patterns.
+// collectSchemas creates an empty node for v and for each schema within it. It also checks the types of their keywords
+// and compiles their patterns. It returns an error for more than maxNodes schemas, for a keyword with the wrong type,
+// and for a pattern that cannot be used.
 func (c *compiler) collectSchemas(v *value) error {
 	c.nodes[v] = &node{}
 	if len(c.nodes) > maxNodes {
@@ -106,8 +106,9 @@ func (c *compiler) collectSchemas(v *value) error {
 	return nil
 }
 
-// compilePropertyPatterns compiles the expressions of patternProperties. It returns an error for an unsupported one:
-// without it, the additional properties are unknown. The keyword pattern ignores an unsupported expression instead.
+// compilePropertyPatterns compiles the regular expressions of patternProperties. An unsupported one is an error,
+// because without it the validator cannot tell which properties are additional. For the keyword pattern, an unsupported
+// expression is ignored instead.
 func (c *compiler) compilePropertyPatterns(expressions []string) error {
 	for _, expression := range expressions {
 		if err := c.compilePattern(expression); err != nil {
@@ -120,10 +121,10 @@ func (c *compiler) compilePropertyPatterns(expressions []string) error {
 	return nil
 }
 
-// node is one compiled schema. It has only the keywords that restrict values. The zero value of a
-// field restricts nothing.
+// node is one compiled schema. It has only the keywords that restrict values. A field's zero value means no
+// restriction.
 type node struct {
-	ref         *node // target of $ref or $dynamicRef; the second of both is in allOf
+	ref         *node // target of $ref or $dynamicRef; if there are both, allOf has the second target
 	alwaysFalse bool  // no value is valid: the schema false, or an empty enum
 
 	kinds    kind // the keyword type; 0 allows any type
@@ -135,7 +136,7 @@ type node struct {
 	pattern                                                          *pattern
 
 	prefix                   []*node // for the first items of an array, by index
-	items, contains          *node   // items applies to the items after those of prefix
+	items, contains          *node   // items applies to the items after those in prefix
 	minContains, maxContains *int
 	minItems, maxItems       *int
 	unique                   bool
@@ -160,26 +161,26 @@ type pattern struct {
 	size int
 }
 
-// patternNode is a schema for the properties whose names match a pattern.
+// patternNode is the schema for all properties whose names match pattern.
 type patternNode struct {
 	pattern *pattern
 	node    *node
 }
 
-// dependency has the requirements for objects that have a member called name.
+// dependency is what an object must meet if it has a member called name.
 type dependency struct {
 	name     string
-	required []string // names of further members that the object must have
+	required []string // names of other members that the object must have
 	node     *node    // a schema for the whole object, or nil
 }
 
-// kindNames has the types that the keyword type can name.
+// kindNames maps the type names of JSON Schema to kinds.
 var kindNames = map[string]kind{
 	"null": null, "boolean": boolean, "integer": integer, "number": number, "string": text, "array": array, "object": object,
 }
 
-// buildNode sets the fields of n, the node of the schema v. checkKeywords has checked the types of v's keywords.
-// resolveReferences has set n.ref, and n.allOf if v has two references.
+// buildNode sets the fields of n from the schema v. It relies on checkKeywords, which has checked the types of v's
+// keywords, and on resolveReferences, which has set n.ref and may have set n.allOf.
 func (c *compiler) buildNode(n *node, v *value) {
 	if v.kind == boolean {
 		n.alwaysFalse = !v.isTrue()
@@ -197,7 +198,7 @@ func (c *compiler) buildNode(n *node, v *value) {
 	n.maximum, n.exclusiveMaximum = bounds(v.keyword("maximum"), v.keyword("exclusiveMaximum"))
 	n.multipleOf = v.keyword("multipleOf")
 	if n.multipleOf != nil && n.multipleOf.float <= 0 {
-		n.multipleOf = nil // the draft does not allow such a value (draft 2020-12 validation, 6.2.1), so ignore it
+		n.multipleOf = nil // not allowed (draft 2020-12 validation, 6.2.1), so ignore it
 	}
 	n.minLength, n.maxLength = v.keywordCount("minLength"), v.keywordCount("maxLength")
 	n.pattern = c.patterns[v.keywordString("pattern")]
@@ -213,9 +214,9 @@ func (c *compiler) buildNode(n *node, v *value) {
 	c.tracksEvaluated = c.tracksEvaluated || n.unevaluatedItems != nil || n.unevaluatedProperties != nil
 }
 
-// bounds returns the bounds of the keywords minimum and exclusiveMinimum, or maximum and exclusiveMaximum. nil means no
-// bound. In draft-04 the exclusive keyword is a boolean that says whether the other bound is exclusive (draft-04
-// validation, 5.1.2 and 5.1.3).
+// bounds combines minimum and exclusiveMinimum, or maximum and exclusiveMaximum, to an inclusive and an exclusive
+// bound. A nil result means that there is no such bound. In draft-04, the exclusive keyword is a boolean that says
+// whether the other keyword's bound is exclusive (draft-04 validation, 5.1.2 and 5.1.3).
 func bounds(bound, exclusive *value) (inclusiveBound, exclusiveBound *value) {
 	switch {
 	case exclusive == nil || exclusive.kind != boolean:
@@ -226,8 +227,8 @@ func bounds(bound, exclusive *value) (inclusiveBound, exclusiveBound *value) {
 	return bound, nil
 }
 
-// namedKinds returns the types that the value of the keyword type names. If one of them does not exist, it returns 0,
-// which restricts nothing: some servers write "any" or "date", and only they know which values they accept.
+// namedKinds returns the types in t, the value of the keyword type. If it has an unknown type, namedKinds returns 0,
+// which restricts nothing: some MCP servers write "any" or "date", and only they know which values they accept.
 func namedKinds(t *value) (kinds kind) {
 	names := t.items
 	if t.kind == text {
@@ -243,7 +244,7 @@ func namedKinds(t *value) (kinds kind) {
 	return kinds
 }
 
-// buildArray sets the fields of n for the keywords for arrays in v.
+// buildArray sets the fields of n for v's keywords for arrays.
 func (c *compiler) buildArray(n *node, v *value) {
 	n.contains = c.childSchema(v, "contains")
 	n.minContains, n.maxContains = v.keywordCount("minContains"), v.keywordCount("maxContains")
@@ -257,7 +258,7 @@ func (c *compiler) buildArray(n *node, v *value) {
 		n.prefix = c.childSchemas(v, "prefixItems")
 		n.items = c.childSchema(v, "items")
 	case items != nil && items.kind == array:
-		// In draft-07, items may be a list with the meaning of prefixItems (6.4.1).
+		// In draft-07, a list in items means what prefixItems means today (6.4.1).
 		n.prefix = c.childSchemas(v, "items")
 		n.items = c.childSchema(v, "additionalItems")
 	default:
@@ -265,7 +266,7 @@ func (c *compiler) buildArray(n *node, v *value) {
 	}
 }
 
-// buildObject sets the fields of n for the keywords for objects in v.
+// buildObject sets the fields of n for v's keywords for objects.
 func (c *compiler) buildObject(n *node, v *value) {
 	if p := v.keyword("properties"); p != nil {
 		n.properties = make(map[string]*node, len(p.names))
@@ -291,8 +292,8 @@ func (c *compiler) buildObject(n *node, v *value) {
 	c.buildDependencies(n, v)
 }
 
-// buildDependencies sets n.dependencies from dependentRequired and dependentSchemas of v, or in draft-07 from
-// dependencies, whose members are lists of names or schemas (draft-07, 6.5.7).
+// buildDependencies sets n.dependencies from v's dependentRequired and dependentSchemas. In draft-07 it uses
+// dependencies instead, whose members are schemas or lists of names (draft-07, 6.5.7).
 func (c *compiler) buildDependencies(n *node, v *value) {
 	names := []string{"dependentRequired", "dependentSchemas"}
 	if c.draft7 {
@@ -311,7 +312,7 @@ func (c *compiler) buildDependencies(n *node, v *value) {
 	}
 }
 
-// childSchema returns the node of the keyword name of v, whose value is a schema, or nil if v lacks the keyword.
+// childSchema returns the node of the schema in v's keyword name, or nil if v lacks the keyword.
 func (c *compiler) childSchema(v *value, name string) *node {
 	if s := v.keyword(name); s != nil {
 		return c.nodes[s]
@@ -319,8 +320,8 @@ func (c *compiler) childSchema(v *value, name string) *node {
 	return nil
 }
 
-// childSchemas returns the nodes of the keyword name of v, or nil if v lacks the keyword or its value is not a list of
-// schemas. An empty list is nil, too, so an empty anyOf or oneOf restricts nothing.
+// childSchemas returns the nodes of the schemas in v's keyword name. It returns nil if v lacks the keyword, or if its
+// value is not a list or is an empty one. An empty anyOf or oneOf therefore restricts nothing.
 func (c *compiler) childSchemas(v *value, name string) []*node {
 	list := v.keyword(name)
 	if list == nil || list.kind != array {
@@ -335,8 +336,8 @@ func (c *compiler) childSchemas(v *value, name string) []*node {
 	return out
 }
 
-// keywordCount returns the integer value of the keyword name, or nil if v lacks the keyword. findMismatch has checked
-// that the value is an integer of at most maxCount.
+// keywordCount returns the integer value of the keyword name, or nil if v lacks the keyword. It relies on
+// checkKeywords, which has checked that the value is an integer of at most maxCount.
 func (v *value) keywordCount(name string) *int {
 	k := v.keyword(name)
 	if k == nil {
@@ -346,8 +347,8 @@ func (v *value) keywordCount(name string) *int {
 	return &n
 }
 
-// keywordStrings returns the strings of the keyword name, without duplicates, in order. It returns nil if v lacks the
-// keyword or its value is not a list.
+// keywordStrings returns the strings in the keyword name, in order and without duplicates. It returns nil if v lacks
+// the keyword or its value is not a list.
 func (v *value) keywordStrings(name string) []string {
 	k := v.keyword(name)
 	if k == nil || k.kind != array {
@@ -364,7 +365,7 @@ func (v *value) keywordStrings(name string) []string {
 	return out
 }
 
-// maxCost bounds the cost of a node, which checkCost computes.
+// maxCost is the largest cost of a node (see node.cost) that checkCost accepts.
 const maxCost = 10_000
 
 var (
@@ -372,9 +373,9 @@ var (
 	errTooManyAlternatives = errors.New("it has too many alternatives")
 )
 
-// checkCost refuses schemas that would check one value without end or too often: references
-// that lead back to themselves for the same value, and alternatives that multiply. A reference
-// below a property or an item may lead back to itself, because each repetition needs a further level of the value.
+// checkCost rejects schemas that would check one value endlessly or too often: references that lead back to themselves
+// for the same value, and alternatives that multiply. A reference within a property or an item may lead back to itself,
+// because each repetition needs one more level of the value.
 func (c *compiler) checkCost() error {
 	costs := make(map[*node]int, len(c.nodes))
 	for _, v := range c.order {
@@ -385,13 +386,12 @@ func (c *compiler) checkCost() error {
 	return nil
 }
 
-// cost returns the number of times that nodes check a value because n checks it: 1 for n itself, and the costs of
-// its sameValueNodes. An allOf of two references to the same schema counts that schema twice. The error means that the
-// cost exceeds maxCost, or that n leads back to itself: then the recursion of validate would end only at maxSteps, for
-// every value.
+// cost returns how many times nodes check a value because n checks it: once for n itself, plus the costs of its
+// sameValueNodes. If n reaches the same schema twice, that schema counts twice. cost returns an error if the result
+// exceeds maxCost, or if n leads back to itself: validate would then recurse up to maxSteps for every value.
 //
-// costs has the results so far, so that each node is visited once, and inProgress for the nodes whose cost is being
-// computed. To meet such a node again means that it leads back to itself.
+// costs caches results, so that each node is visited once. It has inProgress for nodes whose cost is being computed.
+// Meeting such a node again means that it leads back to itself.
 func (n *node) cost(costs map[*node]int) (int, error) {
 	const inProgress = -1
 	known := costs[n]
@@ -417,8 +417,8 @@ func (n *node) cost(costs map[*node]int) (int, error) {
 	return sum, nil
 }
 
-// sameValueNodes returns the nodes of the schemas in n that check the same value as n, and not an item or a member of
-// the value.
+// sameValueNodes returns the nodes of the schemas in n that check the same value as n, rather than an item or a member
+// of it.
 func (n *node) sameValueNodes() []*node {
 	all := slices.Concat([]*node{n.ref, n.not, n.ifSchema, n.then, n.elseSchema}, n.allOf, n.anyOf, n.oneOf)
 	for _, d := range n.dependencies {

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxQuoted bounds the bytes of a value that a problem quotes.
+// maxQuoted is the maximum number of a value's bytes that a problem's text quotes.
 const maxQuoted = 60
 
-// String returns the types in words: "integer or null".
+// String lists the types in words, such as "integer or null".
 func (k kind) String() string {
 	var names []string
 	for _, named := range []struct {
@@ -32,7 +32,7 @@ func (k kind) String() string {
 	return strings.Join(names, "")
 }
 
-// describeValue returns a value in words: string "x", number 3.7, array of 2 items.
+// describeValue describes a value in words: string "x", number 3.7, array of 2 items.
 func describeValue(v *value) string {
 	switch v.kind {
 	case text:
@@ -49,7 +49,7 @@ func describeValue(v *value) string {
 	return "null"
 }
 
-// literalOf returns a value as JSON on one line, of which it shows at most maxQuoted bytes.
+// literalOf returns a value as JSON on one line, cut after maxQuoted bytes.
 func literalOf(v *value) string {
 	if v.kind == text {
 		return literalText(v.text)
@@ -57,8 +57,8 @@ func literalOf(v *value) string {
 	return printable(string(v.raw), maxQuoted)
 }
 
-// literalText returns a string as JSON. Of a string of more than maxQuoted bytes it shows the beginning, and the number
-// of bytes.
+// literalText returns s as a JSON string. If s is longer than maxQuoted bytes, the result has only its beginning,
+// followed by the length of s.
 func literalText(s string) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -71,7 +71,8 @@ func literalText(s string) string {
 	return quoted
 }
 
-// countOf returns n with the noun what, whose plural it forms with "s": "1 item" or "2 items".
+// countOf returns n followed by the noun what, in the plural unless n is 1: "1 item" or "2 items". It forms the plural
+// by adding an "s".
 func countOf(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -79,8 +80,9 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// printable returns s for a log or a prompt, because s comes from an untrusted value or schema: at most n bytes, and
-// "…" if there are more, as valid UTF-8, with a space in place of each control character.
+// printable makes s, which may come from an untrusted value or schema, safe for a log or a prompt. It returns at most
+// the first n bytes, followed by "…" if s is longer. The result is valid UTF-8, and has a space in place of each
+// control character.
 func printable(s string, n int) string {
 	short := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -94,7 +96,8 @@ func printable(s string, n int) string {
 	return short
 }
 
-// truncate returns the first n bytes of s, or some fewer, so that no character is cut.
+// truncate returns at most the first n bytes of s. It cuts at the start of a UTF-8 sequence, so it may return a few
+// bytes fewer.
 func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s

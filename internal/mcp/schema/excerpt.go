@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Excerpt returns n bytes of a schema at most, and a note that says what is left out, for a model that must correct a
-// value with the given problems. Of the schema's properties, the excerpt has only those that the problems concern. If
-// it is longer than n, or the problems concern no property, the text is the beginning of the schema. Excerpt returns ""
-// if raw is not JSON within the bounds of Compile.
+// Excerpt shortens a schema for a model that has to correct a value with the given problems. The excerpt has only the
+// properties that the problems concern. If it is longer than n bytes, or the problems concern no property, Excerpt
+// returns the first n bytes of the schema instead. A note of what was left out follows and does not count towards n.
+// Excerpt returns "" if raw is not JSON within the limits of Compile.
 func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 	tree, problem := parseJSON(raw, lastDuplicateWins)
 	if problem != nil {
@@ -34,7 +34,7 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", beginning, len(beginning), len(raw))
 }
 
-// selectMembers returns an object as JSON with only those members of v for whose names selected is true.
+// selectMembers returns the object v as JSON, with only those members for whose names selected returns true.
 func (v *value) selectMembers(selected func(string) bool) []byte {
 	out := []byte{'{'}
 	for i, name := range v.names {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// keywordType is a set of types that a keyword's value may have.
+// keywordType is the set of types that a keyword's value may have.
 type keywordType uint16
 
 const (
@@ -22,9 +22,8 @@ const (
 	countValue                            // an integer
 )
 
-// keywords has the keywords whose type is checked (draft 2020-12 core, 8 to 10, and validation, 6
-// to 9; draft-07, 6). It includes those for definitions and annotations, because a reference may
-// lead into them.
+// keywords lists the keywords whose type is checked (draft 2020-12 core, 8 to 10, and validation, 6 to 9; draft-07, 6).
+// It includes definitions and annotations, because a reference may point into them.
 var keywords = map[string]keywordType{
 	"$defs": schemaMap, "definitions": schemaMap,
 	"properties": schemaMap, "patternProperties": schemaMap, "dependentSchemas": schemaMap, "dependencies": schemaMap | stringListMap,
@@ -45,26 +44,27 @@ var keywords = map[string]keywordType{
 	"minProperties": countValue, "maxProperties": countValue,
 }
 
-// maxCount is the largest value of a keyword that bounds a count.
+// maxCount is the largest allowed value of a keyword that limits a count, such as maxItems.
 const maxCount = 1 << 53
 
 var (
-	// typesOf has, for each kind of JSON value, the keyword types that accept it. None accepts null; checkKeywords
-	// skips keywords whose value is null.
+	// typesOf maps a kind of JSON value to the keyword types that accept it. No keyword type accepts null, because
+	// checkKeywords skips keywords whose value is null.
 	typesOf = map[kind]keywordType{
 		boolean: boolValue | oneSchema, text: stringValue, fraction: numberValue, integer: numberValue | countValue,
 		array: schemaList | stringList | anyList, object: oneSchema | schemaMap | stringListMap,
 	}
-	// elementType has the type of the items of a list or object.
+	// elementType maps the type of a list or object to the type of its items or members.
 	elementType = map[keywordType]keywordType{schemaList: oneSchema, schemaMap: oneSchema, stringList: stringValue, stringListMap: stringList}
-	// typeName has the names of kinds in errors.
+	// typeName maps a kind to its name in error texts.
 	typeName = map[kind]string{
 		null: "null", boolean: "bool", integer: "number", fraction: "fraction", text: "string", array: "array", object: "object",
 	}
 )
 
-// findMismatch returns the first value that has none of the types in s: v itself, or a value in the list or object v.
-// It returns nil if all values match. It does not look into a schema, which collectSchemas checks later.
+// findMismatch returns v, or the first value in the list or object v, that has none of the types in s. A countValue
+// above maxCount is also a mismatch. It returns nil if all values match. It does not look into schemas, because
+// checkKeywords is called for each of them separately.
 func (s keywordType) findMismatch(v *value) *value {
 	s &= typesOf[v.kind] // the types that remain possible
 	isTooLarge := s == countValue && math.Abs(v.float) > maxCount
@@ -86,9 +86,9 @@ func (s keywordType) findMismatch(v *value) *value {
 	return nil
 }
 
-// elementTypes returns the types that the items of a list, or the members of an object, of a type in s may have. 0
-// means any type, or that s has no type with items. Several types are possible: the members of dependencies in
-// draft-07 are schemas or lists of strings.
+// elementTypes returns the types that the items or members of a value may have if the value's type is in s. It returns
+// 0 if the items may have any type, or if no type in s has items. The result can have several types: in draft-07, a
+// member of dependencies is a schema or a list of strings.
 func (s keywordType) elementTypes() (types keywordType) {
 	for outer, inner := range elementType {
 		if s&outer != 0 {
@@ -117,8 +117,8 @@ func (c *compiler) checkKeywords(v *value) error {
 	return nil
 }
 
-// subschemas returns the schemas that are values of keywords of v, or items of the list or object that is the value of
-// a keyword. It does not look further into these schemas.
+// subschemas returns the schemas directly within v: the values of v's keywords, and the items or members of such a
+// value. It does not descend into the schemas that it returns.
 func subschemas(v *value) []*value {
 	var found []*value
 	for i, name := range v.names {
@@ -132,18 +132,18 @@ func subschemas(v *value) []*value {
 			found = append(found, given)
 		}
 	}
-	// Other values are null, which counts as absent, and lists of names in dependencies.
+	// The rest is null, which counts as absent, or a list of names in dependencies.
 	return slices.DeleteFunc(found, func(s *value) bool { return !s.isSchema() })
 }
 
 // isSchema reports whether v can be a schema: an object, true or false (draft 2020-12 core, 4.3).
 func (v *value) isSchema() bool { return v.kind == object || v.kind == boolean }
 
-// isTrue reports whether v is the boolean true.
+// isTrue reports whether v is the JSON value true.
 func (v *value) isTrue() bool { return v.kind == boolean && v.raw[0] == 't' }
 
-// keyword returns the value of the keyword name, or nil if v lacks the keyword or its value is null: generators of
-// schemas write null for absent values. (const, for which null is a value, is read with member.)
+// keyword returns the value of the keyword name, or nil if v lacks the keyword or its value is null. Null counts as
+// absent, because schema generators write null for absent values. Use member to read const, for which null is a value.
 func (v *value) keyword(name string) *value {
 	if k := v.member(name); k != nil && k.kind != null {
 		return k
@@ -151,7 +151,8 @@ func (v *value) keyword(name string) *value {
 	return nil
 }
 
-// keywordString returns the string value of the keyword name, or "" if v lacks the keyword or it is not a string.
+// keywordString returns the string value of the keyword name, or "" if v lacks the keyword or its value is not a
+// string.
 func (v *value) keywordString(name string) string {
 	if k := v.keyword(name); k != nil {
 		return k.text

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// location is the place of a value within the checked value. nil is the checked value itself; any other location
-// is a member or an item of the value at parent.
+// location is the place of a value within the checked value: an item or a member of the value at parent. The nil
+// location is the checked value itself.
 type location struct {
 	parent *location
 	isItem bool
@@ -14,16 +14,16 @@ type location struct {
 	name   string // of a member
 }
 
-// item returns the place of the item i of the array at l.
+// item returns the location of the array item with index i. l is the array's location.
 func (l *location) item(i int) *location { return &location{parent: l, isItem: true, index: i} }
 
-// member returns the place of the member called name of the object at l.
+// member returns the location of the object member called name. l is the object's location.
 func (l *location) member(name string) *location { return &location{parent: l, name: name} }
 
-// maxPointer bounds the bytes of a pointer in a Problem.
+// maxPointer is the maximum length in bytes of a pointer in a Problem.
 const maxPointer = 512
 
-// depth returns the number of levels below the checked value.
+// depth returns how many levels l is below the checked value. The depth of the checked value itself is 0.
 func (l *location) depth() int {
 	n := 0
 	for ; l != nil; l = l.parent {
@@ -32,7 +32,7 @@ func (l *location) depth() int {
 	return n
 }
 
-// pointer returns the JSON pointer (RFC 6901) of the location, truncated to maxPointer bytes.
+// pointer returns l as a JSON pointer (RFC 6901), truncated to maxPointer bytes.
 func (l *location) pointer() string {
 	var b strings.Builder
 	l.writePointer(&b)
@@ -42,7 +42,8 @@ func (l *location) pointer() string {
 // pointerEscaper escapes a member's name for a JSON pointer (RFC 6901 section 3).
 var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
-// writePointer writes the pointer of the location, from the root down.
+// writePointer writes the JSON pointer of l to b. It writes the parent's pointer first, because pointers start at the
+// root.
 func (l *location) writePointer(b *strings.Builder) {
 	if l == nil {
 		return

@@ -1,8 +1,8 @@
 package schema
 
-// checkObject applies the keywords for objects to v (draft 2020-12 core, 10.3.2; validation, 6.5). It adds the
-// evaluated properties to r, and the problems: first missing fields, in the order of required, and then those of the
-// members, in the order of the value. unevaluatedProperties comes last, because it applies to the properties that no
+// checkObject applies n's keywords for objects to v (draft 2020-12 core, 10.3.2; validation, 6.5). It adds the problems
+// and the evaluated properties to r. Missing fields come first, in the order of n.required, followed by the members'
+// problems in the order of v. unevaluatedProperties is applied last, because it concerns only the properties that no
 // other keyword has evaluated (core, 11.3).
 func (w *validator) checkObject(n *node, v *value, loc *location, r *result) {
 	for _, name := range n.required {
@@ -35,8 +35,8 @@ func (w *validator) checkObject(n *node, v *value, loc *location, r *result) {
 	r.evaluated.allProperties = true
 }
 
-// checkMember checks the member i of v, the object at loc, against n. additionalProperties applies only to members to
-// which no schema in properties and patternProperties applies.
+// checkMember checks the member with index i of v, the object at loc. additionalProperties applies only if no schema in
+// properties or patternProperties does.
 func (w *validator) checkMember(n *node, v *value, i int, loc *location, r *result) {
 	name, member := v.names[i], v.items[i]
 	memberLoc := loc.member(name)
@@ -65,8 +65,8 @@ func (w *validator) checkMember(n *node, v *value, i int, loc *location, r *resu
 	}
 }
 
-// eachPropertySchema calls yield for each schema in n's properties and patternProperties that applies to
-// a member called name.
+// eachPropertySchema calls yield for each schema in properties and patternProperties of n that applies to a member
+// called name.
 func (w *validator) eachPropertySchema(n *node, name string, yield func(*node)) {
 	if s := n.properties[name]; s != nil {
 		yield(s)

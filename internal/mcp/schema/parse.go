@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// duplicatePolicy says how parseJSON treats an object that has two members with the same name.
+// duplicatePolicy says how parseJSON treats an object with two members of the same name.
 type duplicatePolicy bool
 
 const (
@@ -21,15 +21,15 @@ const (
 	refuseDuplicates  duplicatePolicy = true  // for values: programs differ about which member counts (RFC 8259 section 4)
 )
 
-// parseJSON decodes one JSON text within maxValues and maxDepth, or returns the first problem. The value refers to raw,
-// which must not change.
+// parseJSON parses one JSON text. It returns a Problem if the text is invalid or exceeds maxValues or maxDepth. The
+// value refers to the bytes of raw, which must not change afterwards.
 func parseJSON(raw []byte, duplicates duplicatePolicy) (*value, *Problem) {
 	if !utf8.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid UTF-8"}
 	}
 	in := jsontext.NewDecoder(bytes.NewBuffer(raw),
 		jsontext.AllowDuplicateNames(duplicates == lastDuplicateWins),
-		jsontext.AllowInvalidUTF8(true)) // for an escaped half of a surrogate pair, such as "\ud800"
+		jsontext.AllowInvalidUTF8(true)) // accept an unpaired surrogate, such as "\ud800"
 	p := parser{src: raw, in: in}
 	v, problem := p.readValue(0)
 	if problem != nil {
@@ -45,11 +45,11 @@ func parseJSON(raw []byte, duplicates duplicatePolicy) (*value, *Problem) {
 type parser struct {
 	src   []byte            // the whole text
 	in    *jsontext.Decoder // of src
-	count int               // values so far, for maxValues
+	count int               // number of values read so far
 }
 
-// decoderProblem returns the problem for an error of the decoder. nil stands for a second value after the end of the
-// first.
+// decoderProblem converts an error of the decoder to a Problem. The error is nil if a second value follows the first
+// one.
 func decoderProblem(err error) *Problem {
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && e.Err == jsontext.ErrDuplicateName {
 		return &Problem{truncate(string(e.JSONPointer), maxPointer), "is written twice"}
@@ -57,8 +57,8 @@ func decoderProblem(err error) *Problem {
 	return &Problem{Detail: "is not valid JSON"}
 }
 
-// readValue reads the next value, with all values in it. base is the offset in p.src of the enclosing value, from which
-// the value's own offset is counted.
+// readValue reads the next value and all values within it. base is the offset of the enclosing value in p.src, to which
+// the new value's own offset is relative.
 func (p *parser) readValue(base int) (*value, *Problem) {
 	p.count++
 	if p.count > maxValues {
@@ -99,8 +99,8 @@ func (p *parser) readValue(base int) (*value, *Problem) {
 	return v, nil
 }
 
-// readItems reads an array or an object into v, which is empty, and returns v. first is its opening bracket. base is
-// the offset of the enclosing value, as for readValue. An object of more than linearSearchMax members gets an index.
+// readItems reads an array or an object into v, which must be empty, and returns v. first is the opening bracket. As in
+// readValue, base is the offset of the enclosing value.
 func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Problem) {
 	v.kind = array
 	if first == '{' {
@@ -140,17 +140,16 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 	return v, nil
 }
 
-// setRaw sets the original bytes of v, from the offset start to the decoder's position, and the place of v in the
-// enclosing value, which begins at the offset base.
+// setRaw sets v.raw to the bytes from start to the decoder's position, and v.offset and v.length relative to base, the
+// offset of the enclosing value.
 func (p *parser) setRaw(v *value, base, start int) {
 	v.raw = p.src[start:p.in.InputOffset()]
 	v.offset = start - base
 	v.length = len(v.raw)
 }
 
-// isInteger reports whether a number is an integer: 3, and also 3.0 and 3e2 (draft 2020-12
-// validation, 6.1.1). f is the approximate value of the literal; it decides if the literal is too long for exact
-// arithmetic.
+// isInteger reports whether a number is an integer, such as 3, 3.0 or 3e2 (draft 2020-12 validation, 6.1.1). f is the
+// literal's approximate value. It decides if the literal is too long for exact arithmetic.
 func isInteger(literal string, f float64) bool {
 	if !strings.ContainsAny(literal, ".eE") {
 		return true

@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	maxPattern     = 20_000  // states of all patterns of a schema, about 40 bytes each
-	bytesPerStep   = 16      // states times bytes of text that count as one step of the validator
-	maxPatternText = 4 << 10 // bytes of one expression
+	maxPatternStates = 20_000  // states of a schema's patterns in total, about 40 bytes each
+	workPerStep      = 16      // product of states and bytes of text that counts as one validator step
+	maxPatternLength = 4 << 10 // bytes of one regular expression
 )
 
-// compilePattern compiles a regular expression into c.patterns. Schemas have expressions of ECMA-262 (draft 2020-12
-// core, 6.4). Package regexp supports nearly all of them, and matches in linear time, so that a pattern cannot block.
-// For an unsupported expression, c.patterns has nil: the server has to check it. The error means that the expression is
-// too long, or needs too many states, as (a{1000}){1000} does.
+// compilePattern compiles a regular expression and stores it in c.patterns. JSON Schema uses the expressions of
+// ECMA-262 (draft 2020-12 core, 6.4). Package regexp supports nearly all of them and matches in linear time, so a
+// pattern cannot block the process. For an unsupported expression, compilePattern stores nil and the MCP server has to
+// check the value. It returns an error if the expression is too long or needs too many states, as (a{1000}){1000} does.
 func (c *compiler) compilePattern(expression string) error {
 	if _, known := c.patterns[expression]; known {
 		return nil
 	}
 	c.patterns[expression] = nil
-	if len(expression) > maxPatternText {
+	if len(expression) > maxPatternLength {
 		return errors.New("a pattern in it is too long")
 	}
 	tree, err := syntax.Parse(expression, syntax.Perl)
@@ -31,8 +31,8 @@ func (c *compiler) compilePattern(expression string) error {
 	}
 	size := countStates(tree)
 	c.patternStates += size
-	if c.patternStates > maxPattern {
-		return fmt.Errorf("its patterns have more than %d states", maxPattern)
+	if c.patternStates > maxPatternStates {
+		return fmt.Errorf("its patterns have more than %d states", maxPatternStates)
 	}
 	if compiled, err := regexp.Compile(expression); err == nil {
 		c.patterns[expression] = &pattern{compiled, size}
@@ -40,9 +40,9 @@ func (c *compiler) compilePattern(expression string) error {
 	return nil
 }
 
-// countStates returns about the number of states that an expression has once it is compiled, with its repetitions
-// expanded. The count is made before compiling, because a short expression can take much memory. It ends at
-// maxPattern+1, so that nested repetitions do not overflow it.
+// countStates estimates the number of states of the compiled expression x, with its repetitions expanded. It is called
+// before compiling, because even a short expression can take much memory. The result is at most maxPatternStates+1, so
+// that nested repetitions cannot overflow it.
 func countStates(x *syntax.Regexp) int {
 	n := 1 + len(x.Rune)
 	for _, sub := range x.Sub {
@@ -51,5 +51,5 @@ func countStates(x *syntax.Regexp) int {
 	if x.Op == syntax.OpRepeat {
 		n *= max(1, x.Min, x.Max)
 	}
-	return min(n, maxPattern+1)
+	return min(n, maxPatternStates+1)
 }

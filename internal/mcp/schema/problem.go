@@ -6,30 +6,30 @@ import (
 	"strings"
 )
 
-// category is the kind of a problem, by which reportClosest ranks alternatives.
+// category classifies a problem, so that reportClosest can rank the alternatives of anyOf and oneOf.
 type category uint8
 
 const (
-	valueMismatch category = iota // of any keyword without a category of its own
+	valueMismatch category = iota // any problem not listed below
 	typeMismatch
-	enumMismatch // of enum or const
+	enumMismatch // the value is not the one of const, or none of those of enum
 	unexpectedField
 	missingField
 )
 
-// violation is a problem with the fields by which reportClosest ranks alternatives. pointer, detail and depth are
-// empty if the validator was quiet (see validator).
+// violation is a Problem with the additional fields by which reportClosest ranks alternatives. pointer, detail and
+// depth are empty if the validator was quiet or had no steps left (see validator.report).
 type violation struct {
 	pointer  string
 	detail   string
 	category category
-	depth    int    // levels of the location below the checked value
-	kinds    kind   // of a typeMismatch: the expected types
-	name     string // of a missingField: the name of the field, or "" if one of several fields is required
+	depth    int    // location.depth of the place that pointer names
+	kinds    kind   // for a typeMismatch: the expected types
+	name     string // for a missingField: the field's name, or "" if any one of several fields would do
 }
 
-// reportType adds to r that got, the value at loc, has the wrong type. want has the expected types; 0 means that the
-// schema allows no value.
+// reportType adds a problem to r: got, the value at loc, has none of the types in want. If want is 0, the schema allows
+// no value at all.
 func (w *validator) reportType(r *result, loc *location, want kind, got *value) {
 	w.report(r, loc, violation{category: typeMismatch, kinds: want}, func() string {
 		if want == 0 {
@@ -39,16 +39,16 @@ func (w *validator) reportType(r *result, loc *location, want kind, got *value) 
 	})
 }
 
-// reportMissing adds to r that the object at loc lacks the field name. The text ends with reason, which begins with a
-// space or is empty.
+// reportMissing adds a problem to r: the object at loc lacks the field name. reason is appended to the problem's text.
+// It must be empty or begin with a space.
 func (w *validator) reportMissing(r *result, loc *location, name, reason string) {
 	w.report(r, loc.member(name), violation{category: missingField, name: printable(name, 80)}, func() string {
 		return "missing required field: " + printable(name, 80) + reason
 	})
 }
 
-// reportMissingOneOf adds to r that the object at loc has none of the fields in names. Each alternative requires one
-// of them. It sorts names.
+// reportMissingOneOf adds a problem to r: the object at loc has none of the fields in names, one of which is required.
+// It may sort names.
 func (w *validator) reportMissingOneOf(r *result, loc *location, names []string) {
 	w.report(r, loc, violation{category: missingField}, func() string {
 		slices.Sort(names)
@@ -56,8 +56,8 @@ func (w *validator) reportMissingOneOf(r *result, loc *location, names []string)
 	})
 }
 
-// reportUnexpected adds to r that v, the object at loc, has a field that the schema n does not allow. The text suggests
-// a similar name among n's properties, except those that v has.
+// reportUnexpected adds a problem to r: v, the object at loc, has the field name, which the schema n does not allow.
+// The problem's text suggests the most similar property of n that v does not have yet.
 func (w *validator) reportUnexpected(r *result, loc *location, name string, n *node, v *value) {
 	w.report(r, loc.member(name), violation{category: unexpectedField}, func() string {
 		detail := "unexpected field: " + printable(name, 80)
@@ -69,8 +69,8 @@ func (w *validator) reportUnexpected(r *result, loc *location, name string, n *n
 	})
 }
 
-// problemsOf returns the problems in r, the result for the whole value, without duplicates, or nil if the value is
-// valid. If the steps have run out, the only problem is that the value cannot be checked.
+// problemsOf converts r, the result for the whole value, to a list of Problems without duplicates. It returns nil if
+// the value is valid. If the validator has run out of steps, the only Problem says that the value cannot be checked.
 func (w *validator) problemsOf(r result) []Problem {
 	if w.outOfSteps {
 		return []Problem{{"", "cannot be checked: the schema has too many alternatives for a value of this size"}}

@@ -10,21 +10,22 @@ import (
 
 // reference is a $ref or a $dynamicRef.
 type reference struct {
-	from    *node    // of the schema that has the reference
-	base    *url.URL // uri is relative to it
-	uri     string   // the value of the keyword
+	from    *node    // the schema that contains the reference
+	base    *url.URL // the base URI, against which uri is resolved
+	uri     string   // the keyword's value
 	dynamic bool     // the keyword is $dynamicRef
 }
 
-// baseURI returns the base URI of a schema without an $id. Nothing is ever fetched from it.
+// baseURI returns the base URI of a root schema without an $id. It only serves to resolve references. Nothing is
+// fetched from it.
 func baseURI() *url.URL { return &url.URL{Scheme: "answerd", Path: "/schema"} }
 
-// indexIDs records the resources, anchors and references of v and of the schemas in it (draft
-// 2020-12 core, 8.2; draft-07, 8.2). base is the base URI of v. The first call must be for the root.
+// indexIDs records the resources, anchors and references of v and of all schemas within it (draft 2020-12 core, 8.2;
+// draft-07, 8.2). base is the base URI that applies to v. The first call must be for the root schema.
 func (c *compiler) indexIDs(v *value, base *url.URL) error {
 	if len(c.byID) == 0 {
 		c.resources = 1
-		c.byID[base.String()] = v // baseURI leads to the root even if the root has an $id
+		c.byID[base.String()] = v // baseURI refers to the root even if the root has an $id
 	}
 	if v.kind != object {
 		return nil
@@ -64,7 +65,7 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 	return nil
 }
 
-// indexReferences adds the references of v to c.refs. base is the base URI of v.
+// indexReferences adds the references in v to c.refs. base is the base URI that applies to v.
 func (c *compiler) indexReferences(v *value, base *url.URL) {
 	if uri := v.keywordString("$ref"); uri != "" {
 		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri})
@@ -74,11 +75,11 @@ func (c *compiler) indexReferences(v *value, base *url.URL) {
 	}
 }
 
-// resolveReferences sets the field ref of each node with a reference to the node that the reference leads to. The
-// target of a second reference in the same schema is added to allOf, which has the same effect.
+// resolveReferences sets node.ref to the target of the schema's reference. If a schema has both $ref and $dynamicRef,
+// the second target is added to allOf, which has the same effect.
 //
-// Whether a reference leads back to itself for the same value is checked later (checkCost): a cycle can consist of
-// several references, which must all be resolved first.
+// It does not reject a reference that leads back to itself for the same value. Such a cycle can consist of several
+// references, so checkCost looks for it once all references are resolved.
 func (c *compiler) resolveReferences() error {
 	for _, ref := range c.refs {
 		// With one resource, $dynamicRef means the same as $ref. With several, its target depends on
@@ -99,9 +100,9 @@ func (c *compiler) resolveReferences() error {
 	return nil
 }
 
-// findTarget returns the node of the schema that a reference leads to. The error means that the document has no such
-// schema; other documents are not considered. A fragment is a JSON pointer if it is empty or begins with a slash, and
-// the name of an anchor otherwise (draft 2020-12 core, 8.2.2 and 8.2.3).
+// findTarget returns the node of the schema that ref refers to. It returns an error if the document has no such schema.
+// It does not consider other documents. A fragment is a JSON pointer if it is empty or begins with a slash, and
+// otherwise an anchor's name (draft 2020-12 core, 8.2.2 and 8.2.3).
 func (c *compiler) findTarget(ref reference) (*node, error) {
 	uri, err := url.Parse(ref.uri)
 	if err != nil {
@@ -124,8 +125,8 @@ func (c *compiler) findTarget(ref reference) (*node, error) {
 	return nil, fmt.Errorf("it has a reference to nothing: %s", printable(ref.uri, 80))
 }
 
-// hasLocation reports whether a pointer leads to a value in v, or to a field that an object in v
-// lacks: that is where a Problem reports a missing field.
+// hasLocation reports whether pointer refers to a value in v, or to a field that an object in v lacks, which is where a
+// Problem reports a missing field.
 func (v *value) hasLocation(pointer string) bool {
 	if v.resolvePointer(pointer) != nil {
 		return true
@@ -134,8 +135,8 @@ func (v *value) hasLocation(pointer string) bool {
 	return parent != nil && parent.kind == object
 }
 
-// resolvePointer returns the value in v that a JSON pointer (RFC 6901) leads to, or nil if v has no such
-// value. The pointer is empty or begins with a slash.
+// resolvePointer returns the value in v to which a JSON pointer (RFC 6901) refers, or nil if v has no such value.
+// pointer must be empty or begin with a slash.
 func (v *value) resolvePointer(pointer string) *value {
 	if pointer == "" {
 		return v

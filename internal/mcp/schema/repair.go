@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// repair returns v with invalid strings replaced by the JSON values that they contain, where such a value is valid
-// against the schema for that place. Nothing is lost, because the JSON text of a value has all its digits. It converts
-// nothing else, and returns v itself if there is nothing to replace. The result may still be invalid: other parts of v
-// may be wrong.
+// repair replaces invalid strings in v by the JSON values that they contain, wherever such a value is valid for its
+// place in the schema n. It converts nothing else. Nothing is lost, because the JSON text of a number has all its
+// digits. It returns v itself if it replaced nothing. The result may still be invalid, because other parts of v may be
+// wrong.
 //
-// At each level, repair checks whether the value is valid, which visits all levels below. So the time grows with
-// the square of the depth, and with each alternative that is tried. All of these visits count as steps. When the steps
-// run out, repair returns the remaining values unchanged.
+// At each level, repair validates the value, which visits all levels below it. Its time therefore grows with the square
+// of the depth, and with the number of alternatives that it tries. All these visits count as steps. When the steps run
+// out, repair returns the remaining values unchanged.
 func (w *validator) repair(n *node, v *value) *value {
 	if w.outOfSteps || w.isValid(n, v) {
 		return v
 	}
-	// First repair the values in v. Only if v is still invalid, try whether v itself is a string that contains JSON.
+	// First repair the values within v. If v is still invalid, it may itself be a string that contains JSON.
 	if repaired := w.repairWithin(n, v); repaired != v {
 		v = repaired
 		if w.isValid(n, v) {
@@ -33,9 +33,9 @@ func (w *validator) repair(n *node, v *value) *value {
 	return v
 }
 
-// parseText returns the value whose JSON text the string v contains, or nil if v is not a string or contains no JSON
-// text. It returns nil for the text of a JSON string, because v is a string already. White space around an array or
-// object is layout. Around anything else it may be part of the text, so parseText returns nil.
+// parseText parses the JSON text in the string v. It returns nil if v is not a string or its content is not JSON. It
+// also returns nil if the content is a JSON string, because v already is a string. White space around an array or
+// object is ignored. Around any other value it may be part of the text, so parseText returns nil.
 func parseText(v *value) *value {
 	if v.kind != text {
 		return nil
@@ -54,8 +54,8 @@ func parseText(v *value) *value {
 	return parsed
 }
 
-// repairWithin returns v with its items or members repaired for all schemas that n applies to them. v itself is
-// replaced only if that makes it valid for an alternative of anyOf or oneOf.
+// repairWithin returns v with its items or members repaired according to each schema that n applies to them. It
+// replaces v itself only if that makes v valid for an alternative of anyOf or oneOf.
 func (w *validator) repairWithin(n *node, v *value) *value {
 	if !w.countSteps(1) {
 		return v
@@ -80,9 +80,10 @@ func (w *validator) repairWithin(n *node, v *value) *value {
 	return v
 }
 
-// repairAlternative repairs v for one alternative of anyOf or oneOf. It tries them in order, and returns the first
-// repaired value that at least one and at most maxMatches alternatives accept; maxMatches is 1 for oneOf. It returns v
-// itself if an alternative accepts v, or if no repair succeeds.
+// repairAlternative repairs v so that it is valid for an anyOf or a oneOf with the given alternatives. It tries to
+// repair v for each alternative in order, and returns the first result that at least one and at most maxMatches
+// alternatives accept. maxMatches is 1 for oneOf. It returns v itself if an alternative already accepts v, or if no
+// repair succeeds.
 func (w *validator) repairAlternative(alternatives []*node, v *value, maxMatches int) *value {
 	if len(alternatives) == 0 || w.countMatches(alternatives, v) > 0 {
 		return v
@@ -99,7 +100,7 @@ func (w *validator) repairAlternative(alternatives []*node, v *value, maxMatches
 	return v
 }
 
-// countMatches returns how many of the alternatives accept v.
+// countMatches returns the number of alternatives that accept v.
 func (w *validator) countMatches(alternatives []*node, v *value) int {
 	matches := 0
 	for _, s := range alternatives {
@@ -110,7 +111,7 @@ func (w *validator) countMatches(alternatives []*node, v *value) int {
 	return matches
 }
 
-// repairItems returns the array v with its items repaired.
+// repairItems returns the array v with each item repaired according to n's schema for that item.
 func (w *validator) repairItems(n *node, v *value) *value {
 	return v.replaceItems(func(i int, item *value) *value {
 		switch {
@@ -123,7 +124,7 @@ func (w *validator) repairItems(n *node, v *value) *value {
 	})
 }
 
-// repairMembers returns the object v with its members repaired. The keywords if and dependencies come last,
+// repairMembers returns the object v with its members repaired. It applies the keyword if and the dependencies last,
 // because the repaired members decide which of their schemas apply.
 func (w *validator) repairMembers(n *node, v *value) *value {
 	v = v.replaceItems(func(i int, member *value) *value {
@@ -154,8 +155,8 @@ func (w *validator) repairMembers(n *node, v *value) *value {
 	return v
 }
 
-// replaceItems returns v with each item, or value of a member, replaced by the result of replace for its index. It
-// returns v itself if replace returns every item unchanged.
+// replaceItems returns v with each item, or member value, replaced by what replace returns for its index. It returns v
+// itself if replace returns every item unchanged.
 func (v *value) replaceItems(replace func(int, *value) *value) *value {
 	var items []*value
 	for i, item := range v.items {

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// checkEnum applies enum and const to v.
+// checkEnum applies the keywords enum and const to v.
 func (w *validator) checkEnum(n *node, v *value, loc *location, r *result) {
 	equalsValue := func(choice *value) bool {
-		// Without steps left, do not compare: w.outOfSteps already makes the whole check fail.
+		// If no steps are left, skip the comparison: w.outOfSteps already makes the whole check fail.
 		return !w.countSteps(1+len(v.items)) || equalValues(choice, v)
 	}
 	if n.enum != nil && !slices.ContainsFunc(n.enum, equalsValue) {
@@ -49,8 +49,8 @@ func (w *validator) checkNumber(n *node, v *value, loc *location, r *result) {
 	}
 }
 
-// checkText applies the keywords for strings to v (draft 2020-12 validation, 6.3). Lengths are in
-// characters. The keyword format is not checked: it is only an annotation (7.2.1).
+// checkText applies the keywords for strings to v (draft 2020-12 validation, 6.3). Lengths are counted in characters.
+// It does not check format, which is only an annotation (7.2.1).
 func (w *validator) checkText(n *node, v *value, loc *location, r *result) {
 	if n.minLength != nil || n.maxLength != nil {
 		w.checkCount(n.minLength, n.maxLength, utf8.RuneCountInString(v.text), "character", loc, r)
@@ -62,8 +62,8 @@ func (w *validator) checkText(n *node, v *value, loc *location, r *result) {
 	}
 }
 
-// checkCount adds to r that n is less than low or more than high; nil is no bound. what is the noun for what n counts,
-// in the singular.
+// checkCount adds a problem to r if n is less than low or more than high. A nil bound does not apply. what is the
+// singular noun for the counted things, such as "item".
 func (w *validator) checkCount(low, high *int, n int, what string, loc *location, r *result) {
 	if low != nil && n < *low {
 		w.report(r, loc, violation{}, func() string { return fmt.Sprintf("expected at least %s, got %d", countOf(*low, what), n) })
@@ -73,14 +73,14 @@ func (w *validator) checkCount(low, high *int, n int, what string, loc *location
 	}
 }
 
-// Bounds of a list of an enum's values in a message.
+// Limits on how many of an enum's values a problem's text lists.
 const (
 	maxListedChoices      = 20
-	maxListedChoicesBytes = 200 // the value that exceeds it is still listed
+	maxListedChoicesBytes = 200 // no further value is listed once the text is longer
 )
 
-// listChoices returns the values of an enum as JSON, separated by commas. If there are too many, it returns the first
-// values and the number of all values.
+// listChoices lists the values of an enum as JSON, separated by commas. If there are too many, it lists only the first
+// ones and adds the total number.
 func listChoices(all []*value) string {
 	var b strings.Builder
 	for i, v := range all {
@@ -96,9 +96,9 @@ func listChoices(all []*value) string {
 	return b.String()
 }
 
-// matchPattern reports whether s matches p. It counts steps for the work before it matches. If they exceed maxSteps,
-// it returns true without matching: then w.outOfSteps makes the whole check fail.
+// matchPattern reports whether s matches p. It counts the steps before it starts to match. If they exceed maxSteps, it
+// returns true without matching, because w.outOfSteps makes the whole check fail anyway.
 func (w *validator) matchPattern(p *pattern, s string) bool {
-	w.countSteps(1 + len(s)*p.size/bytesPerStep)
+	w.countSteps(1 + len(s)*p.size/workPerStep)
 	return w.outOfSteps || p.MatchString(s)
 }

@@ -4,14 +4,15 @@ import (
 	"strings"
 )
 
-// Bounds of the search for a similar name, whose time is quadratic.
+// Limits of the search for a similar name. Comparing two names takes time proportional to the product of their lengths.
 const (
-	maxNameLength = 64  // bytes of a name; longer names are similar to no other
-	maxCandidates = 500 // names that are compared; further ones are ignored
+	maxNameLength = 64  // in bytes; longer names are never similar
+	maxCandidates = 500 // further candidates are ignored
 )
 
-// similarName returns the candidate that is most similar to name, the first of several, or "" if none is similar or the
-// steps run out. It ignores candidates for which exclude returns true.
+// similarName returns the candidate that is most similar to name, or "" if none is similar or the steps run out. If
+// several candidates are equally similar, it returns the first of them. It ignores candidates for which exclude returns
+// true.
 func (w *validator) similarName(name string, candidates []string, exclude func(string) bool) string {
 	candidates = candidates[:min(len(candidates), maxCandidates)]
 	if len(name) > maxNameLength || !w.countSteps(len(candidates)*(1+len(name)/4)) {
@@ -33,8 +34,9 @@ func (w *validator) similarName(name string, candidates []string, exclude func(s
 	return closest
 }
 
-// suggestChoice returns the end of a sentence that suggests a string of an enum similar to v. It returns "" if v is not
-// a string or the enum has no similar string.
+// suggestChoice returns "; did you mean …?" with the string in choices that is most similar to v, to be appended to a
+// problem's text. It returns "" if v is not a string or choices has no similar string. choices has the values of an
+// enum.
 func (w *validator) suggestChoice(v *value, choices []*value) string {
 	if v.kind != text {
 		return ""
@@ -51,20 +53,19 @@ func (w *validator) suggestChoice(v *value, choices []*value) string {
 	return ""
 }
 
-// separators removes the characters in which naming conventions differ.
+// separators removes the characters by which naming conventions differ.
 var separators = strings.NewReplacer("_", "", "-", "", " ", "")
 
-// normalizeName returns a name in lower case without separators, so that dueDate and due_date are
-// equal.
+// normalizeName returns a name in lower case without separators, so that dueDate and due_date become equal.
 func normalizeName(s string) string { return separators.Replace(strings.ToLower(s)) }
 
-// editDistance returns the least number of insertions, deletions, replacements and swaps of
-// neighboring bytes that turn a into b (Damerau-Levenshtein distance). a and b must be shorter than 2*maxNameLength.
+// editDistance returns the minimum number of insertions, deletions, replacements and swaps of neighboring bytes that
+// turn a into b (Damerau-Levenshtein distance). a and b must be shorter than 2*maxNameLength.
 //
-// The entry j of the row i is the distance of the first i bytes of a and the first j bytes of b. A row needs only the
-// two rows before it.
+// row[j] is the distance between the first i bytes of a and the first j bytes of b. Computing a row needs only the two
+// rows before it, so only three rows are kept.
 func editDistance(a, b string) int {
-	var rows [3][2 * maxNameLength]int // in lower case, a name can be longer than maxNameLength, by half
+	var rows [3][2 * maxNameLength]int // not maxNameLength: lower case can be up to half as long again
 	beforePrevious, previous, row := rows[0][:], rows[1][:], rows[2][:]
 	for j := range len(b) + 1 {
 		previous[j] = j

@@ -11,10 +11,10 @@ import (
 // typeNames lists the types of JSON Schema.
 var typeNames = []string{"null", "boolean", "integer", "number", "string", "array", "object"}
 
-// CheckTypes returns a problem for the first type in a schema that JSON Schema does not have, or nil if all types are
-// known. Compile ignores unknown types, because servers' schemas have them. In a schema to which an answer must
-// conform, an unknown type is an error: the schema would not require what its author meant. The problem's pointer is
-// the place of the type within the schema, and its detail begins with a verb.
+// CheckTypes returns a Problem for the first type in a schema that JSON Schema does not define, or nil if it defines
+// all of them. Compile ignores unknown types, because some MCP servers use them. In the schema that an answer must
+// conform to, an unknown type is an error, because the schema would not require what its author meant. The Problem's
+// pointer is the type's place within the schema, and its detail begins with a verb.
 func CheckTypes(raw json.RawMessage) *Problem {
 	var tree any
 	if err := json.Unmarshal(raw, &tree); err != nil {
@@ -23,9 +23,9 @@ func CheckTypes(raw json.RawMessage) *Problem {
 	return checkTypes(tree, "")
 }
 
-// checkTypes returns the first unknown type in tree, the subschema at pointer, or nil. A subschema that is not an
-// object, such as true, names no type. checkTypes does not follow references: the targets of references are
-// subschemas, too, in $defs for example.
+// checkTypes returns a Problem for the first unknown type in tree, or nil. pointer is the place of tree within the
+// whole schema. If tree is not an object, such as the schema true, it names no type. checkTypes does not follow
+// references, because their targets are subschemas too, for example in $defs.
 func checkTypes(tree any, pointer string) *Problem {
 	object, ok := tree.(map[string]any)
 	if !ok {
@@ -48,8 +48,9 @@ func checkTypes(tree any, pointer string) *Problem {
 	return nil
 }
 
-// checkTypesIn returns the first unknown type in the schemas that the value of a keyword consists of, or nil. allowed
-// has the types that the keyword may have, and pointer leads to the value.
+// checkTypesIn returns a Problem for the first unknown type in the schemas within given, the value of a keyword, or
+// nil. allowed has the types that the keyword's value may have, and pointer is the value's place within the whole
+// schema.
 func checkTypesIn(given any, allowed keywordType, pointer string) *Problem {
 	list, isList := given.([]any)
 	members, _ := given.(map[string]any)

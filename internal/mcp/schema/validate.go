@@ -1,40 +1,40 @@
 package schema
 
-// validator checks one value against a schema. It continues after a problem, and stops when it
-// exceeds maxSteps: then the value counts as not checked, and never as valid.
+// validator checks one value against a schema. It does not stop at the first problem, but it stops once it has taken
+// maxSteps. The value then counts as not checked, never as valid.
 type validator struct {
 	schema     *Schema
-	steps      int  // steps so far, of all calls of its methods
-	outOfSteps bool // steps exceed maxSteps
-	quiet      bool // only the validity is needed: violations have no pointer, detail and depth (see report)
+	steps      int  // steps taken so far, by all method calls together
+	outOfSteps bool // steps has exceeded maxSteps
+	quiet      bool // only the verdict is needed, so report leaves pointer, detail and depth empty
 }
 
-// result is the outcome of checking one value against one schema. evaluated is used only if there
-// are no problems (draft 2020-12 core, 7.7.1.1).
+// result is the outcome of checking one value against one schema. evaluated counts only if there are no problems (draft
+// 2020-12 core, 7.7.1.1).
 type result struct {
 	problems  []violation // at most maxProblems
-	more      bool        // there are more problems than these
+	more      bool        // further problems were dropped
 	evaluated evaluated
 }
 
-// isValid reports whether r has no problems. If the steps of the validator have run out, the value can be invalid
-// all the same (see validate).
+// isValid reports whether r has no problems. If the validator ran out of steps, the value may be invalid nevertheless
+// (see validate).
 func (r result) isValid() bool { return len(r.problems) == 0 }
 
-// add appends the problems of another schema, or of a part of the value, up to maxProblems. If there are more, it sets
-// r.more.
+// add appends the problems of other, which is the result of another schema or of a part of the value. It keeps at most
+// maxProblems, and sets r.more if it drops any.
 func (r *result) add(other result) {
 	n := min(len(other.problems), maxProblems-len(r.problems))
 	r.more = r.more || other.more || n < len(other.problems)
 	r.problems = append(r.problems, other.problems[:n]...)
 }
 
-// violationSteps is the number of steps that the pointer and the text of one problem count.
+// violationSteps is the number of steps charged for building the pointer and text of one problem.
 const violationSteps = 20
 
-// report adds the problem found at loc to r, or sets r.more if r has maxProblems already. It also sets the problem's
-// pointer, depth and text, which is the result of detail. It leaves them empty if w is quiet or the steps run out:
-// then the text is not read, and building a text is expensive.
+// report adds the problem found to r. It fills in the pointer and depth from loc, and the text by calling detail.
+// Building them is expensive, so report leaves them empty if w is quiet or the steps run out, when they would not be
+// read. If r already has maxProblems, report only sets r.more.
 func (w *validator) report(r *result, loc *location, found violation, detail func() string) {
 	if len(r.problems) == maxProblems {
 		r.more = true
@@ -48,8 +48,8 @@ func (w *validator) report(r *result, loc *location, found violation, detail fun
 	r.problems = append(r.problems, found)
 }
 
-// addSameValue adds the result of another schema for the same value to r: its problems, or, if it has no problems, the
-// items and properties that it evaluated.
+// addSameValue adds to r what another schema found for the same value: its problems, or, if there are none, the items
+// and properties that it evaluated.
 func (r *result) addSameValue(other result) {
 	r.add(other)
 	if other.isValid() {
@@ -57,20 +57,20 @@ func (r *result) addSameValue(other result) {
 	}
 }
 
-// countSteps adds n to the steps of w, and reports whether the total is still within maxSteps. Once it has returned
-// false, w.outOfSteps is set and no further work should be done.
+// countSteps adds n to w.steps and reports whether the total is within maxSteps. Once it has returned false,
+// w.outOfSteps is set and callers should do no further work.
 func (w *validator) countSteps(n int) bool {
 	w.steps += n
 	w.outOfSteps = w.outOfSteps || w.steps > maxSteps
 	return !w.outOfSteps
 }
 
-// validate checks v against n and returns all problems, up to maxProblems. It applies all keywords, except after a
-// wrong type, which the problems of further keywords would only repeat. If w is quiet, the first problems of v itself
-// are enough. loc is the place of v, for the pointers of problems; nil is the whole value.
+// validate checks v against n and returns all problems, up to maxProblems. If v has the wrong type, it checks no
+// further keywords, because their problems would only repeat that. If w is quiet, it may return as soon as it has found
+// a problem of v itself. loc is the location of v for the problems' pointers. It is nil for the whole value.
 //
-// A result without problems does not prove that v is valid: it may mean that the steps ran out. So before
-// the final verdict, a caller must look at w.outOfSteps, too, as the methods isValid and problemsOf of validator do.
+// A result without problems does not prove that v is valid, because the steps may have run out. Callers must also check
+// w.outOfSteps before they accept v. The methods isValid and problemsOf of validator do so.
 func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 	if !w.countSteps(1) {
 		return r
@@ -100,7 +100,7 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 	}
 
 	if w.quiet && !r.isValid() {
-		return r // v is invalid; to check the values within v would take long and not change that
+		return r // v is invalid already: checking the values within it could not change that
 	}
 	w.checkApplicators(n, v, loc, &r)
 
@@ -113,27 +113,27 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 	return r
 }
 
-// isValid reports whether v is valid against n. It returns false if the steps run out. It does not build the texts of
-// problems.
+// isValid reports whether v is valid for n. It returns false if the steps run out. It sets w.quiet during the check, so
+// that no problem texts are built.
 func (w *validator) isValid(n *node, v *value) bool {
 	defer func(before bool) { w.quiet = before }(w.quiet)
 	w.quiet = true
 	return w.validate(n, v, nil).isValid() && !w.outOfSteps
 }
 
-// evaluated records which items or properties of a value the keywords of a schema have evaluated, for
-// unevaluatedItems and unevaluatedProperties (draft 2020-12 core, 11). It is recorded only for schemas
-// with these keywords (Schema.tracksEvaluated). Further schemas for the same value add to it, but only if the
-// value is valid against them (core, 7.7.1.1). The zero value means that nothing was evaluated.
+// evaluated records which items or properties of a value a schema's keywords have evaluated. unevaluatedItems and
+// unevaluatedProperties need it (draft 2020-12 core, 11), so it is recorded only if Schema.tracksEvaluated is set.
+// Another schema for the same value adds to it only if the value is valid for that schema (core, 7.7.1.1). The zero
+// value means that nothing was evaluated.
 type evaluated struct {
 	allItems      bool
-	firstItems    int          // number of items, from the first one
-	furtherItems  map[int]bool // by index
+	firstItems    int          // number of items evaluated from the start of the array
+	furtherItems  map[int]bool // indexes of other items
 	allProperties bool
 	properties    map[string]bool
 }
 
-// merge adds the items and properties that another schema has evaluated.
+// merge adds the items and properties that other records as evaluated.
 func (e *evaluated) merge(other *evaluated) {
 	e.allItems = e.allItems || other.allItems
 	e.allProperties = e.allProperties || other.allProperties
@@ -146,7 +146,7 @@ func (e *evaluated) merge(other *evaluated) {
 	}
 }
 
-// addItem records that the item i was evaluated.
+// addItem records that the item with index i was evaluated.
 func (e *evaluated) addItem(i int) {
 	if e.furtherItems == nil {
 		e.furtherItems = map[int]bool{}
@@ -154,7 +154,7 @@ func (e *evaluated) addItem(i int) {
 	e.furtherItems[i] = true
 }
 
-// addProperty records that the property with that name was evaluated.
+// addProperty records that the property called name was evaluated.
 func (e *evaluated) addProperty(name string) {
 	if e.properties == nil {
 		e.properties = map[string]bool{}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// kind is a set of JSON types. An integer is also a number.
+// kind is a set of JSON types. Both integer and fraction belong to number.
 type kind uint8
 
 const (
@@ -21,27 +21,27 @@ const (
 	number = integer | fraction
 )
 
-// value is a JSON value with its original bytes. A value is immutable: a repair makes a copy with new items, marked as
-// changed, and shares the unchanged items. So unchanged parts are written exactly as they were read, with every digit
-// of a number (appendJSON).
+// value is a JSON value with its original bytes. A value is immutable: a repair copies it with new items, marks the
+// copy as changed, and shares the unchanged items. appendJSON writes unchanged parts exactly as they were read, so
+// numbers keep all their digits.
 type value struct {
 	kind    kind
-	raw     []byte         // the original bytes, those of changed parts included
-	text    string         // content of a string
-	float   float64        // approximate value of a number
-	names   []string       // of an object's members, in order
-	items   []*value       // of an array, or values of an object's members
+	raw     []byte         // the original bytes; a repair does not change them
+	text    string         // a string's content, unescaped
+	float   float64        // a number's approximate value
+	names   []string       // an object's member names, in order
+	items   []*value       // an array's items, or an object's member values in the order of names
 	byName  map[string]int // index in names; nil for an object of at most linearSearchMax members
-	offset  int            // of the original bytes within raw of the enclosing value
-	length  int            // of the original bytes within raw of the enclosing value
-	changed bool           // the value, or a part of it, differs from these bytes
+	offset  int            // start of the original bytes within the enclosing value's raw
+	length  int            // number of original bytes within the enclosing value's raw
+	changed bool           // a repair replaced the value or a part of it
 }
 
-// linearSearchMax is the number of names up to which an object is searched without an index.
+// linearSearchMax is the largest number of members for which an object has no index byName.
 const linearSearchMax = 12
 
-// member returns the value of the member called name, or nil if v lacks it or is not an object. Of members with the
-// same name it returns the last one.
+// member returns the value of the member called name, or nil if v is not an object or has no such member. If several
+// members have that name, the last one counts.
 func (v *value) member(name string) *value {
 	if v.byName != nil {
 		if i, ok := v.byName[name]; ok {
@@ -57,15 +57,15 @@ func (v *value) member(name string) *value {
 	return nil
 }
 
-// withItems returns a copy of v with other items, marked as changed. For each item of v there must be one, in order.
+// withItems returns a copy of v, marked as changed, with items in place of v.items. Both must have the same length.
 func (v *value) withItems(items []*value) *value {
 	c := *v
 	c.items, c.changed = items, true
 	return &c
 }
 
-// withPositionOf returns a copy of v, marked as changed, that appendJSON writes in place of the bytes of before in the
-// enclosing value.
+// withPositionOf returns a copy of v, marked as changed, that takes the place of before in the enclosing value:
+// appendJSON then writes v instead of before's bytes.
 func (v *value) withPositionOf(before *value) *value {
 	c := *v
 	c.offset = before.offset
@@ -74,11 +74,11 @@ func (v *value) withPositionOf(before *value) *value {
 	return &c
 }
 
-// appendJSON appends v to dst as JSON. It copies the original bytes between changed items, so the order
-// of members, white space and the spelling of numbers survive a repair. An item with a changed part is itself marked as
-// changed (withItems), so unchanged items are copied whole.
+// appendJSON appends v to dst as JSON. It rewrites only changed items and copies the original bytes between them, so
+// the order of members, white space and the spelling of numbers survive a repair. An item is marked as changed if
+// anything within it has changed, so an item without the mark can be copied whole.
 func (v *value) appendJSON(dst []byte) []byte {
-	copied := 0 // bytes of v.raw that are in dst, or replaced in it
+	copied := 0 // number of bytes of v.raw that have been copied or replaced
 	for _, item := range v.items {
 		if item.changed {
 			dst = append(dst, v.raw[copied:item.offset]...)
@@ -89,11 +89,11 @@ func (v *value) appendJSON(dst []byte) []byte {
 	return append(dst, v.raw[copied:]...)
 }
 
-// maxExactLength bounds the length of a number's literal, and its exponent, for exact arithmetic:
-// 1e999999 would be a megabyte of digits.
+// maxExactLength is the maximum length in bytes, and the maximum exponent, of a number's literal for exact arithmetic:
+// 1e999999 would have a million digits.
 const maxExactLength = 400
 
-// exactRational returns the exact value of a number's literal, or nil if the literal or its exponent exceeds
+// exactRational returns the exact value of a number's literal, or nil if its length or its exponent exceeds
 // maxExactLength.
 func exactRational(literal string) *big.Rat {
 	if len(literal) > maxExactLength {
@@ -112,16 +112,16 @@ func exactRational(literal string) *big.Rat {
 	return r
 }
 
-// compareNumbers returns -1 if a is less than b, 0 if they are equal, and 1 otherwise. It compares exact values,
-// because a float cannot represent all digits of a large integer. Numbers that are too long for exact arithmetic are
-// equal if their floats are.
+// compareNumbers returns -1 if a is less than b, 0 if they are equal, and 1 if a is greater. It compares exact values,
+// because a float64 cannot hold all digits of a large integer. Numbers that are too long for exact arithmetic count as
+// equal if their float64 values are equal.
 func compareNumbers(a, b *value) int {
 	switch {
 	case a.float < b.float:
 		return -1
 	case a.float > b.float:
 		return 1
-	case len(a.raw) <= 15 && len(b.raw) <= 15: // a float distinguishes up to 15 digits
+	case len(a.raw) <= 15 && len(b.raw) <= 15: // a float64 distinguishes numbers of up to 15 digits
 		return 0
 	}
 	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
@@ -131,19 +131,19 @@ func compareNumbers(a, b *value) int {
 	return x.Cmp(y)
 }
 
-// isMultiple reports whether a is a multiple of b, which is not 0. It computes exactly: with
-// floats, 19.99 would not be a multiple of 0.01. If a number is too long for exact arithmetic, it returns true.
+// isMultiple reports whether a is a multiple of b, which must not be 0. It uses exact arithmetic, because with float64
+// 19.99 would not be a multiple of 0.01. If a number is too long for exact arithmetic, isMultiple returns true.
 func isMultiple(a, b *value) bool {
 	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
 	if x == nil || y == nil {
-		return true // leave the decision to the server
+		return true // the MCP server will decide
 	}
 	return x.Quo(x, y).IsInt()
 }
 
-// equalValues reports whether two values are equal (draft 2020-12 core, 4.2.2): numbers by value,
-// and objects regardless of the order of their members. It visits at most as many values as the
-// smaller of both contains.
+// equalValues reports whether two values are equal (draft 2020-12 core, 4.2.2). Numbers are compared by value, and
+// objects regardless of the order of their members. It visits at most as many values as the smaller of a and b
+// contains.
 func equalValues(a, b *value) bool {
 	if a.kind != b.kind || len(a.items) != len(b.items) {
 		return false

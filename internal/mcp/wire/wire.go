@@ -1,8 +1,8 @@
-// Package wire reads what MCP servers send, in place and within bounds: the members of a JSON
-// object without a copy of their values, strings, and text that is cut to a length.
+// Package wire reads JSON and text that MCP servers send. It reads the members of an object without copying their
+// values, and truncates text.
 //
-// The values that it returns share memory with the input. Nothing here keeps state, so all of it
-// may be used from several goroutines.
+// Raw values that it returns share memory with the input. The package has no state, so everything in it may be used
+// concurrently.
 //
 //	err := wire.Members(params, func(name string, value json.RawMessage) {
 //		if name == "uri" {
@@ -28,20 +28,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Options makes jsontext accept what encoding/json accepts and servers send: strings that are not UTF-8, and
-// objects with two members of the same name. Callers let the last of these members count, as encoding/json does.
+// Options makes jsontext accept what encoding/json accepts and what some servers send: strings that are not UTF-8, and
+// objects with two members of the same name. Callers must let the last of these members count, as encoding/json does.
 var Options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 // Valid reports whether raw is one JSON value.
 func Valid(raw []byte) bool { return jsontext.Value(raw).IsValid(Options...) }
 
-// NewDecoder returns a decoder that reads raw without a copy of it.
+// NewDecoder returns a decoder that reads raw without copying it.
 func NewDecoder(raw []byte) *jsontext.Decoder {
 	return jsontext.NewDecoder(bytes.NewBuffer(raw), Options...)
 }
 
-// Object reads an object from dec and calls f with the name of each member. f must read the member's value
-// from dec. Object stops at the first error, of dec or of f, and returns it.
+// Object reads an object from dec and calls f with each member's name. f must read the member's value from dec. Object
+// stops at the first error of dec or f and returns it.
 func Object(dec *jsontext.Decoder, f func(name string) error) error {
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '{' {
 		return errors.Join(errors.New("not an object"), err)
@@ -59,8 +59,8 @@ func Object(dec *jsontext.Decoder, f func(name string) error) error {
 	return err
 }
 
-// Array reads an array from dec and calls f for each element. f must read the element from dec. Array stops
-// at the first error, of dec or of f, and returns it.
+// Array reads an array from dec and calls f for each element. f must read the element from dec. Array stops at the
+// first error of dec or f and returns it.
 func Array(dec *jsontext.Decoder, f func() error) error {
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '[' {
 		return errors.Join(errors.New("not an array"), err)
@@ -74,16 +74,16 @@ func Array(dec *jsontext.Decoder, f func() error) error {
 	return err
 }
 
-// ReadRaw reads the next value from dec and returns it as a part of raw, without a copy. dec must be a
-// decoder that NewDecoder made for raw.
+// ReadRaw reads the next value from dec and returns it as a slice of raw, without copying it. dec must be the result of
+// NewDecoder(raw).
 func ReadRaw(dec *jsontext.Decoder, raw []byte) (json.RawMessage, error) {
 	v, err := dec.ReadValue()
 	end := int(dec.InputOffset())
 	return raw[end-len(v) : end : end], err
 }
 
-// AtEnd checks that dec has nothing left to read. err is the error of what was read before; if it is not nil,
-// AtEnd returns it without the check.
+// AtEnd returns an error if dec has anything left to read. err is the error of the preceding read. If it is not nil,
+// AtEnd returns it without checking.
 func AtEnd(dec *jsontext.Decoder, err error) error {
 	if err != nil {
 		return err
@@ -94,8 +94,9 @@ func AtEnd(dec *jsontext.Decoder, err error) error {
 	return nil
 }
 
-// Members calls f with the name and the value of each member of the object in raw. The values share memory
-// with raw. Members returns an error if raw is not exactly one object; f may have been called before.
+// Members calls f with the name and the value of each member of the object in raw. The values share memory with raw.
+// Members returns an error if raw is not exactly one object. It may have called f for some members before it finds the
+// error.
 func Members(raw []byte, f func(name string, value json.RawMessage)) error {
 	dec := NewDecoder(raw)
 	return AtEnd(dec, Object(dec, func(name string) error {
@@ -107,8 +108,8 @@ func Members(raw []byte, f func(name string, value json.RawMessage)) error {
 	}))
 }
 
-// Text returns the content of a JSON string. An absent value and null count as an empty string. ok is false
-// for a value of another type. value must be valid JSON or empty.
+// Text returns the content of a JSON string, or "" if value is empty or null. ok is false if value has another type.
+// value must be valid JSON or empty.
 func Text(value json.RawMessage) (s string, ok bool) {
 	if len(value) == 0 || value[0] == 'n' { // null
 		return "", true
@@ -116,20 +117,21 @@ func Text(value json.RawMessage) (s string, ok bool) {
 	if value[0] != '"' {
 		return "", false
 	}
-	// The error is about half of a surrogate pair, which becomes U+FFFD.
+	// Ignore the error: it reports an unpaired surrogate, which has become U+FFFD.
 	text, _ := jsontext.AppendUnquote(make([]byte, 0, len(value)), value)
 	return string(text), true
 }
 
 // Quote returns text as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func Quote(text string) json.RawMessage {
-	// The capacity has room for the quotes and some escapes. The error is about bytes that are not UTF-8.
+	// The capacity allows for the quotes and some escapes. Ignore the error: it reports bytes that are not UTF-8.
 	quoted, _ := jsontext.AppendQuote(make([]byte, 0, len(text)+len(text)/16+2), text)
 	return quoted
 }
 
-// ReplaceHalfPairs returns valid JSON with U+FFFD in place of each half of a surrogate pair in its escapes, which many
-// parsers refuse (RFC 8259 section 8.2). It returns raw itself if raw has no escaped surrogates.
+// ReplaceHalfPairs replaces each escaped surrogate in raw that is not part of a pair by U+FFFD, because many parsers
+// reject unpaired surrogates (RFC 8259 section 8.2). raw must be valid JSON. If it has no escaped surrogates,
+// ReplaceHalfPairs returns raw itself.
 func ReplaceHalfPairs(raw []byte) []byte {
 	if !bytes.Contains(raw, []byte(`\ud`)) && !bytes.Contains(raw, []byte(`\uD`)) {
 		return raw
@@ -141,8 +143,8 @@ func ReplaceHalfPairs(raw []byte) []byte {
 	return replaced
 }
 
-// Depth returns how deep the objects and arrays in raw are nested: 0 for a string or a number. raw must be
-// valid JSON. Depth does not use jsontext, whose tokens cost several times as much for large results.
+// Depth returns how deeply the objects and arrays in raw are nested, which is 0 for a string or a number. raw must be
+// valid JSON. Depth does not use jsontext, which would take several times as long for large results.
 func Depth(raw []byte) int {
 	depth, deepest := 0, 0
 	inString := false
@@ -164,7 +166,8 @@ func Depth(raw []byte) int {
 	return deepest
 }
 
-// Truncate returns the first n bytes of s, or less where that would cut a character of UTF-8 in two.
+// Truncate returns at most the first n bytes of s. It cuts at the start of a UTF-8 sequence, so it may return a few
+// bytes fewer.
 func Truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -175,8 +178,8 @@ func Truncate(s string, n int) string {
 	return s[:n]
 }
 
-// Printable returns at most n bytes of s for a log or a message: on one line, with control characters
-// replaced by spaces, and without bytes that are not UTF-8.
+// Printable returns at most n bytes of s for a log or a message. It replaces control characters by spaces, so that the
+// result is on one line, and drops bytes that are not UTF-8.
 func Printable(s string, n int) string {
 	return Truncate(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -186,9 +189,8 @@ func Printable(s string, n int) string {
 	}, strings.ToValidUTF8(s, "")), n)
 }
 
-// HeaderValue returns text as the value of an HTTP header, as SEP-2243 encodes it: unchanged where possible.
-// Text that a proxy might change, or that itself looks like encoded text, becomes base64 with a prefix and a
-// suffix.
+// HeaderValue encodes text as the value of an HTTP header, as in SEP-2243. It returns text unchanged where possible.
+// Text that a proxy might change, or that itself looks encoded, becomes base64 with a prefix and a suffix.
 func HeaderValue(text string) string {
 	const before, after = "=?base64?", "?="
 	isPrintable := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })

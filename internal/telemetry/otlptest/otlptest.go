@@ -1,7 +1,7 @@
-// Package otlptest decodes the spans, metrics and log records of an OTLP/HTTP export, for tests that act
-// as a collector. It decodes only what they check.
+// Package otlptest decodes the spans, metrics and log records of an OTLP/HTTP export, for tests that act as a
+// collector. It decodes only what these tests check.
 //
-//	spans, err := otlptest.Decode(body) // of a POST to /v1/traces
+//	spans, err := otlptest.Decode(body) // the body of a POST to /v1/traces
 package otlptest
 
 import (
@@ -14,16 +14,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Span is an exported span. Ids are hex digits, and ParentID is "" for a root span.
+// Span is an exported span. Ids are in hex. ParentID is "" for a root span.
 type Span struct {
 	TraceID, SpanID, ParentID string
 	Name                      string
 	Attributes, Resource      map[string]string // numbers as decimal text, lists as JSON
 }
 
-// Decode returns the spans of an ExportTraceServiceRequest. The numbers of fields in the code are those of
-// opentelemetry/proto: collector/trace/v1/trace_service.proto, trace/v1/trace.proto,
-// resource/v1/resource.proto and common/v1/common.proto.
+// Decode returns the spans in an ExportTraceServiceRequest. Its field numbers come from opentelemetry/proto:
+// collector/trace/v1/trace_service.proto, trace/v1/trace.proto, resource/v1/resource.proto and common/v1/common.proto.
 func Decode(request []byte) ([]Span, error) {
 	var d decoder
 	var spans []Span
@@ -44,13 +43,13 @@ func Decode(request []byte) ([]Span, error) {
 	return spans, d.err
 }
 
-// Record is an exported line of a log. TraceID is hex digits, "" outside of a trace.
+// Record is an exported log line. TraceID is in hex, and "" outside of a trace.
 type Record struct {
 	TraceID, Severity, Body string
 	Attributes, Resource    map[string]string // as in Span
 }
 
-// DecodeLogs returns the records of an ExportLogsServiceRequest (collector/logs/v1/logs_service.proto,
+// DecodeLogs returns the records in an ExportLogsServiceRequest (collector/logs/v1/logs_service.proto,
 // logs/v1/logs.proto).
 func DecodeLogs(request []byte) ([]Record, error) {
 	var d decoder
@@ -71,7 +70,7 @@ func DecodeLogs(request []byte) ([]Record, error) {
 	return records, d.err
 }
 
-// DecodeMetrics returns the names of the metrics of an ExportMetricsServiceRequest
+// DecodeMetrics returns the names of the metrics in an ExportMetricsServiceRequest
 // (collector/metrics/v1/metrics_service.proto, metrics/v1/metrics.proto).
 func DecodeMetrics(request []byte) (names []string, _ error) {
 	var d decoder
@@ -85,18 +84,19 @@ func DecodeMetrics(request []byte) (names []string, _ error) {
 	return names, d.err
 }
 
-// fields holds the values of a protobuf message by field number: a list for each field, as fields may be repeated.
+// fields has the values of a protobuf message by field number. Each field has a list of values, because it may be
+// repeated.
 type fields map[protowire.Number][][]byte
 
-// valueOf returns the value of a field that is not repeated; empty if the message does not have it.
+// valueOf returns the value of a field that is not repeated, or an empty slice if the message does not have the field.
 func (f fields) valueOf(n protowire.Number) []byte { return bytes.Join(f[n], nil) }
 
-// decoder decodes messages and keeps the first error in err, so that callers check it once, at the end.
+// decoder decodes messages and keeps the first error in err, so that callers need to check it only once, at the end.
 type decoder struct{ err error }
 
-// splitMessage splits a message into its fields. It sets d.err and returns the fields so far if the message is invalid.
-// Integers become decimal text. Fields of fixed 64 bits become decimal text as doubles, which is wrong for times; the
-// tests do not read these.
+// splitMessage splits a message into its fields. If the message is invalid, it sets d.err and returns the fields before
+// the error. Integers become decimal text. Fixed 64-bit fields become decimal text as doubles, which is wrong for
+// times, but the tests do not read times.
 func (d *decoder) splitMessage(b []byte) fields {
 	all := fields{}
 	for len(b) > 0 {
@@ -134,8 +134,8 @@ func (d *decoder) decodeAttributes(keyValues [][]byte) map[string]string {
 	return all
 }
 
-// decodeValue returns an AnyValue message as text. Exactly one of its fields is set: a text (1), a boolean (2), an
-// integer (3), a double (4) or a list of texts (5). A boolean is 0 or 1.
+// decodeValue returns an AnyValue message as text. Exactly one of its fields is set: a string (1), a boolean (2), an
+// integer (3), a double (4) or a list of strings (5). A boolean becomes 0 or 1.
 func (d *decoder) decodeValue(b []byte) string {
 	value := d.splitMessage(b)
 	if list, ok := value[5]; ok {

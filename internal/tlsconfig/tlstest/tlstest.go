@@ -33,7 +33,7 @@ var serial atomic.Int64
 
 // CA is a certificate authority.
 type CA struct {
-	PEM  []byte // the certificate of the authority
+	PEM  []byte // the authority's certificate
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
@@ -54,8 +54,8 @@ func NewCA(t testing.TB) *CA {
 	return ca
 }
 
-// sign returns a new certificate in DER, with a new key, that is valid until notAfter. It is signed by ca, or by its
-// own key while ca has none. sign completes template.
+// sign completes template and returns a certificate in DER with a new key, valid until notAfter. The certificate is
+// signed by ca or, while ca has no key yet, by its own key.
 func (ca *CA) sign(t testing.TB, template *x509.Certificate, notAfter time.Time) ([]byte, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -76,8 +76,8 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate, notAfter time.Time)
 	return der, key
 }
 
-// Issue returns a certificate for 127.0.0.1 that is valid until notAfter, for servers and clients, and its key, both in
-// PEM.
+// Issue returns a certificate for 127.0.0.1 and its key, both in PEM. The certificate is valid until notAfter, for
+// servers and clients.
 func (ca *CA) Issue(t testing.TB, notAfter time.Time) (cert, key []byte) {
 	t.Helper()
 	der, private := ca.sign(t, &x509.Certificate{
@@ -93,8 +93,8 @@ func (ca *CA) Issue(t testing.TB, notAfter time.Time) (cert, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
-// WriteClient writes the authority's certificate to ca.pem in dir, and a new client certificate, valid until notAfter,
-// with its key to client.pem and client.key. It replaces existing files.
+// WriteClient writes three files to dir: the authority's certificate to ca.pem, and a new client certificate with its
+// key to client.pem and client.key. The certificate is valid until notAfter. Existing files are replaced.
 func (ca *CA) WriteClient(t testing.TB, dir string, notAfter time.Time) tlsconfig.Files {
 	t.Helper()
 	files := tlsconfig.Files{
@@ -109,7 +109,7 @@ func (ca *CA) WriteClient(t testing.TB, dir string, notAfter time.Time) tlsconfi
 	return files
 }
 
-// ReplaceFile writes data to a new file and renames it to path, as tools that rotate certificates do.
+// ReplaceFile writes data to a new file and renames that to path, as tools that rotate certificates do.
 func ReplaceFile(t testing.TB, path string, data []byte) {
 	t.Helper()
 	next := path + ".next"
@@ -121,15 +121,15 @@ func ReplaceFile(t testing.TB, path string, data []byte) {
 	}
 }
 
-// StartServer starts a server on 127.0.0.1 with a certificate of ca, which ends with the test. The server requires a
-// client certificate of one of the authorities in clients, or of ca if there are none.
+// StartServer starts a server on 127.0.0.1 with a certificate issued by ca. The server is closed when the test ends. It
+// requires a client certificate issued by one of the authorities in clients, or by ca if clients is empty.
 func (ca *CA) StartServer(t testing.TB, h http.Handler, clients ...*CA) *httptest.Server {
 	t.Helper()
 	cert, key := ca.Issue(t, time.Now().Add(time.Hour))
 	return ca.StartServerWith(t, h, cert, key, clients...)
 }
 
-// StartServerWith starts a server as StartServer does, but with the certificate cert and its key, both in PEM.
+// StartServerWith is like StartServer, but the server uses the certificate cert with its key, both in PEM.
 func (ca *CA) StartServerWith(t testing.TB, h http.Handler, cert, key []byte, clients ...*CA) *httptest.Server {
 	t.Helper()
 	pair, err := tls.X509KeyPair(cert, key)
