@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the files of a release: release/build.sh VERSION DIRECTORY OS/ARCH…
 #
-# For each platform an archive with the binary, LICENSE, the licences of all modules, the README and docs;
+# For each platform an archive with the binary, LICENSE, the licences of all modules, the README, docs and the OpenAPI documents;
 # then the bill of materials, the Helm chart, a Homebrew formula, and SHA256SUMS over all of them.
 # It uploads nothing. DOWNLOAD_URL is where the archives will be, for the formula.
 set -euo pipefail
@@ -23,10 +23,10 @@ for platform in "$@"; do
 	[ "$os" != windows ] || name=answerd.exe
 	dir=$work/answerd_${version}_${os}_$arch
 	mkdir "$dir"
-	CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=false \
+	CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -tags grpcnotrace -trimpath -buildvcs=false \
 		-ldflags "-s -w -X main.version=$version -X main.commit=$commit" -o "$dir/$name" ./cmd/server
 	cp LICENSE README.md CHANGELOG.md "$work/THIRD_PARTY_NOTICES" "$dir/"
-	git archive HEAD docs ':!docs/internals' | tar -x -C "$dir" # errors and log lines name these pages
+	git archive HEAD docs api/openapi.yaml api/openapi api/eval.schema.json | tar -x -C "$dir" # the README, errors and log lines name them
 	archive=$out/$(basename "$dir").tar.gz
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$time" -C "$work" -c "$(basename "$dir")" | gzip -n >"$archive"
 	echo "$archive"

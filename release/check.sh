@@ -14,7 +14,7 @@ diff "$dir/one/SHA256SUMS" "$dir/two/SHA256SUMS" || { echo 'two builds of the sa
 tar -xzf "$dir/one/answerd_0.0.0-check_${platform/\//_}.tar.gz" -C "$dir"
 unpacked=$dir/answerd_0.0.0-check_${platform/\//_}
 "$unpacked/answerd" version | grep -q '0.0.0-check'
-for file in LICENSE README.md CHANGELOG.md THIRD_PARTY_NOTICES docs/troubleshooting.md; do
+for file in LICENSE README.md CHANGELOG.md THIRD_PARTY_NOTICES docs/troubleshooting.md docs/internals/mcp-transport.md api/openapi.yaml; do
 	[ -s "$unpacked/$file" ] || { echo "the archive lacks $file"; exit 1; }
 done
 grep -q 'sha256 "[0-9a-f]\{64\}"' "$dir/one/answerd.rb"
