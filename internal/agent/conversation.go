@@ -312,24 +312,24 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 	return t.Active, nil
 }
 
-// freeThread returns nil once the run id is no longer the thread's active run. While that run continues, onBusy
+// freeThread returns nil once the run activeID is no longer the active run of the thread. While it continues, onBusy
 // decides: BusyRefuse returns a *event.BusyError at once, BusyQueue waits until the run ends, and BusyCancel cancels it
 // and waits for at most endWait. If the wait takes too long, freeThread returns the *event.BusyError; if Drain begins,
 // it returns ErrDraining. A run that the log no longer has does not block its thread.
-func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id string, onBusy OnBusy) error {
-	releaseErr := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
+func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, activeID string, onBusy OnBusy) error {
+	releaseErr := a.threads().Release(ctx, owner, threadID, activeID, a.isActive(activeID))
 	if _, isBusy := errors.AsType[*event.BusyError](releaseErr); !isBusy || onBusy == BusyRefuse {
 		return releaseErr
 	}
 	if onBusy == BusyCancel {
-		if err := a.Cancel(ctx, id); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
+		if err := a.Cancel(ctx, activeID); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
 			return fmt.Errorf("cancel the active run of a thread: %w", err)
 		}
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeoutCause(ctx, endWait, errQueuedTooLong)
 		defer stop()
 	}
-	waitErr := thread.AwaitEnd(ctx, a.Log, id, a.accepting.Done())
+	waitErr := thread.AwaitEnd(ctx, a.Log, activeID, a.accepting.Done())
 	switch {
 	case a.accepting.Err() != nil:
 		return ErrDraining

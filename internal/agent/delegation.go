@@ -119,18 +119,18 @@ func (c *childRun) open(ctx context.Context) error {
 	return c.start(ctx)
 }
 
-// awaitStart reports whether the child with this id has begun. It waits at most childStartWait for the child's first
+// awaitStart reports whether the child run childID has begun. It waits at most childStartWait for the child's first
 // event; if none arrives, it deletes the child and returns false. If the child's events cannot be read, it returns
-// true, because readToEnd then reports the error. Only event.ErrUnavailable is returned as an error.
-func (c *childRun) awaitStart(ctx context.Context, id string) (hasBegun bool, _ error) {
+// true, because readToEnd then reports the error, except that it returns event.ErrUnavailable.
+func (c *childRun) awaitStart(ctx context.Context, childID string) (hasBegun bool, _ error) {
 	log := c.loop.agent.Log
-	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
+	if _, err := log.Run(ctx, childID); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
 		return false, nil // the other process died before it created the child
 	}
 	timeout := time.NewTimer(childStartWait)
 	defer timeout.Stop()
 	for {
-		page, err := log.After(ctx, id, 0)
+		page, err := log.After(ctx, childID, 0)
 		switch {
 		case ctx.Err() != nil:
 			return false, context.Cause(ctx)
@@ -142,7 +142,7 @@ func (c *childRun) awaitStart(ctx context.Context, id string) (hasBegun bool, _ 
 		select {
 		case <-page.More:
 		case <-timeout.C:
-			return false, log.Delete(ctx, id)
+			return false, log.Delete(ctx, childID)
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}

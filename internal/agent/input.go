@@ -47,9 +47,9 @@ type interrupt struct {
 	answer chan resolution // gets at most one answer; capacity 1, so that deliverInput does not block
 }
 
-// newInterrupt returns a question with the contents of rec, not yet asked.
-func newInterrupt(rec event.Interrupt) *interrupt {
-	return &interrupt{Interrupt: rec, answer: make(chan resolution, 1)}
+// newInterrupt returns question as an interrupt that is not asked yet.
+func newInterrupt(question event.Interrupt) *interrupt {
+	return &interrupt{Interrupt: question, answer: make(chan resolution, 1)}
 }
 
 // timeLeft returns how long the question can still be answered. now must be the log's time. The result is negative if

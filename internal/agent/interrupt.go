@@ -100,19 +100,19 @@ func (l *loop) askOwnerAll(
 	return resolutions, errors.Join(errs...)
 }
 
-// prepareQuestion returns an interrupt for the question rec, taken from the replayed state or new, and makes the inbox
+// prepareQuestion returns an interrupt for wanted, which may be in the replayed state or new, and makes the inbox
 // expect its answer. If the question is already resolved, or no person can be asked, it returns the resolution instead,
 // and open is nil.
-func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
-	i, res, err := l.replayedQuestion(ctx, rec)
+func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
+	i, res, err := l.replayedQuestion(ctx, wanted)
 	if err == nil && i == nil && res == nil {
-		i, res, err = l.newQuestion(ctx, rec)
+		i, res, err = l.newQuestion(ctx, wanted)
 	}
 	if err != nil || res != nil {
 		return nil, res, err
 	}
-	if rec.Kind == event.KindBudget {
-		i.operatorLimit = l.operatorLimit(rec.Limit)
+	if wanted.Kind == event.KindBudget {
+		i.operatorLimit = l.operatorLimit(wanted.Limit)
 	}
 	l.run.inbox.expectAnswer(i) // before its event is appended, since a reader may answer at once
 	return i, nil, nil
@@ -150,21 +150,21 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	return nil
 }
 
-// newQuestion makes an interrupt from rec, with an id, a creation time and an expiry. The interrupt expires after
-// InputTimeout, or at rec.ExpiresAt if that is set and earlier. It is not asked yet. If no person can be asked,
+// newQuestion makes an interrupt from wanted, with an id, a creation time and an expiry. The interrupt expires after
+// InputTimeout, or at wanted.ExpiresAt if that is set and earlier. It is not asked yet. If no person can be asked,
 // newQuestion appends the question together with its resolution, and returns that in unanswered, which is nil
 // otherwise.
-func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
-	canAnswer := l.run.req.canAnswer(rec.Kind)
+func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
+	canAnswer := l.run.req.canAnswer(wanted.Kind)
 	now := l.agent.Log.Now()
 	expires := now // a question that no person can answer expires at once
 	if canAnswer {
 		expires = now.Add(l.agent.InputTimeout)
 	}
-	rec.ID = cmp.Or(rec.ID, newID("int"))
-	rec.CreatedAt = now.UnixMilli()
-	rec.ExpiresAt = min(expires.UnixMilli(), cmp.Or(rec.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
-	question := newInterrupt(rec)
+	wanted.ID = cmp.Or(wanted.ID, newID("int"))
+	wanted.CreatedAt = now.UnixMilli()
+	wanted.ExpiresAt = min(expires.UnixMilli(), cmp.Or(wanted.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
+	question := newInterrupt(wanted)
 	if !canAnswer {
 		res := resolution{unanswered: errNobodyToAsk}
 		return question, &res, l.run.suspension.recordUnanswered(ctx, question, res)

@@ -283,7 +283,7 @@ func (l *loop) operatorLimit(name string) float64 {
 // time. No call may be in flight, because the question may suspend the run.
 func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
 	s := &l.run.suspension
-	s.beginTurn(ctx, []*call{{}}) // a call without an id stands for the run, so that the question can suspend it
+	s.beginTurn(ctx, []*call{{}}) // a call without an id represents the run, so that the question can suspend it
 	res, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
 		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),

@@ -109,8 +109,8 @@ type Request struct {
 	threadExists bool // other runs may have begun the thread, so it must not be deleted with this run
 }
 
-// FingerprintPathBytes is how many bytes at the beginning of a Fingerprint stand for the request's path. The rest
-// stands for its body.
+// FingerprintPathBytes is how many bytes at the beginning of a Fingerprint are a digest of the request's path. The rest
+// is a digest of its body.
 const FingerprintPathBytes = 8
 
 // reusedKeyError returns the error for two different requests with the same idempotency key: ErrKeyElsewhere if their

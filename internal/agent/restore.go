@@ -348,8 +348,8 @@ func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (op
 }
 
 // reopenedInterrupt returns a question that an earlier process asked, marked as asked.
-func reopenedInterrupt(rec event.Interrupt) *interrupt {
-	question := newInterrupt(rec)
+func reopenedInterrupt(asked event.Interrupt) *interrupt {
+	question := newInterrupt(asked)
 	question.isAsked = true
 	return question
 }

@@ -404,9 +404,9 @@ func (s *suspension) pauseLocked() {
 	s.isSuspended.Store(true)
 }
 
-// appendOutcome appends a call's outcome, even if ctx has ended. It blocks while the run is suspended, because the outcome
-// may not follow the suspended event; the call then counts as waiting, and the run may be parked. This happens after a
-// takeover, if a rule or hook here refuses a call that still waited for an earlier call in the other process.
+// appendOutcome appends a call's outcome, even if ctx has ended. It blocks while the run is suspended, because the
+// outcome may not follow the suspended event; the call then counts as waiting, and the run may be parked. This happens
+// after a takeover, if a rule or hook here refuses a call that still waited for an earlier call in the other process.
 func (s *suspension) appendOutcome(ctx context.Context, callID string, ended event.Body) error {
 	for {
 		err := s.run.out.Append(context.WithoutCancel(ctx), ended)
@@ -434,8 +434,8 @@ func (s *suspension) appendOutcome(ctx context.Context, callID string, ended eve
 
 // withdrawRestored appends the event that withdraws a question which another process asked and this one did not open
 // again. If the run is suspended, it then resumes the run.
-func (s *suspension) withdrawRestored(ctx context.Context, rec event.Interrupt) error {
-	withdrawn := newInterrupt(rec).resolvedEvent(resolution{unanswered: errWithdrawn})
+func (s *suspension) withdrawRestored(ctx context.Context, question event.Interrupt) error {
+	withdrawn := newInterrupt(question).resolvedEvent(resolution{unanswered: errWithdrawn})
 	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
 		return err
 	}

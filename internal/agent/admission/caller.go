@@ -43,7 +43,7 @@ func (g *Gate) refillTokensLocked(caller *callerState, now time.Time) {
 	caller.refilled = now
 }
 
-// spendTokenLocked takes one token from caller. It does nothing if there is no limit of the rate.
+// spendTokenLocked takes one token from caller. It does nothing if the rate is not limited.
 func (g *Gate) spendTokenLocked(caller *callerState) {
 	if g.Rate.N > 0 {
 		caller.tokens--

@@ -57,10 +57,10 @@ func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
 	return &Reservation{memory: m}, expected == 0 || m.taken+expected <= m.capacity
 }
 
-// newReservationLocked returns the Reservation of a run whose request holds request bytes. It does not count it as
+// newReservationLocked returns the Reservation of a run whose request holds requestBytes. It does not count it as
 // taken yet. It reserves the average, but at most half the capacity, so that at least two runs can be active.
-func (m *Memory) newReservationLocked(request int64) *Reservation {
-	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + request}
+func (m *Memory) newReservationLocked(requestBytes int64) *Reservation {
+	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + requestBytes}
 }
 
 // hasRoomLocked reports whether r fits into the memory that is left. If nothing is taken, every reservation fits, so
@@ -69,25 +69,25 @@ func (m *Memory) hasRoomLocked(r *Reservation) bool {
 	return m.taken == 0 || m.taken+r.countedBytes() <= m.capacity
 }
 
-// hasRoom reports whether a run whose request holds request bytes would be admitted now.
-func (m *Memory) hasRoom(request int64) bool {
+// hasRoom reports whether a run whose request holds requestBytes would be admitted now.
+func (m *Memory) hasRoom(requestBytes int64) bool {
 	if m == nil {
 		return true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.hasRoomLocked(m.newReservationLocked(request))
+	return m.hasRoomLocked(m.newReservationLocked(requestBytes))
 }
 
-// reserve takes memory for a run whose request holds request bytes. If not enough is left, it returns nil and false, or
+// reserve takes memory for a run whose request holds requestBytes. If not enough is left, it returns nil and false, or
 // takes the memory anyway if force is true. A nil Memory returns nil and true.
-func (m *Memory) reserve(request int64, force bool) (reservation *Reservation, enough bool) {
+func (m *Memory) reserve(requestBytes int64, force bool) (reservation *Reservation, enough bool) {
 	if m == nil {
 		return nil, true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := m.newReservationLocked(request)
+	r := m.newReservationLocked(requestBytes)
 	if !force && !m.hasRoomLocked(r) {
 		return nil, false
 	}

@@ -69,7 +69,7 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	return document.Content[0], nil
 }
 
-// jsonEscapes matches an escaped backslash, an escaped slash, or a surrogate pair, which stands for one character. It
+// jsonEscapes matches an escaped backslash, an escaped slash, or a surrogate pair, which encodes one character. It
 // matches escaped backslashes so that the character after them is not taken for an escaped one.
 var jsonEscapes = regexp.MustCompile(`\\\\|\\/|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})`)
 

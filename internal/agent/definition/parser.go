@@ -35,7 +35,7 @@ type Options struct {
 	// unless AnyModel is set.
 	Models   []string
 	AnyModel bool
-	// HasPrice reports whether a model's price is known; "" stands for the default model. A nil HasPrice means that all
+	// HasPrice reports whether a model's price is known; "" means the default model. A nil HasPrice means that all
 	// prices are known. An agent must not limit the cost if its model has no price.
 	HasPrice func(model string) bool
 	// Servers lists the names of the MCP servers. An agent may name only these servers, or any server if the list is

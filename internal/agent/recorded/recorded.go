@@ -20,12 +20,11 @@ import (
 type Inputs struct {
 	// Order blocks until the recording has b as the run's next event. b is about to be appended; it is a step_start, or
 	// an event of a call other than suspended. If Order returns an error, b must not be appended. Most events are
-	// appended even if ctx has ended, so Order may continue to block until kept ends, which means that another process
-	// continues the run.
-	Order func(ctx, kept context.Context, run string, b event.Body) error
+	// appended even if ctx has ended, so Order may continue to block until untilRelinquished ends.
+	Order func(ctx, untilRelinquished context.Context, run string, b event.Body) error
 	// Charge blocks until the recording charges a call to its run's budget or, if child is not "", until it charges
-	// what the call's child run has used. It returns early if kept ends.
-	Charge func(kept context.Context, run, callID, child string)
+	// what the call's child run has used. It returns early if untilRelinquished ends.
+	Charge func(untilRelinquished context.Context, run, callID, child string)
 	// Suspends reports whether the run's next event in the recording is suspended. If ok is false, the run decides
 	// itself.
 	Suspends func(run string) (suspends, ok bool)

@@ -82,7 +82,7 @@ func (j *partJoiner) addPart(words []string) (complete bool) {
 	return true
 }
 
-// CallKey returns the key that stands for a call in notes. It is a hash of the call's id, because an id chosen by a
+// CallKey returns the key that identifies a call in notes. It is a hash of the call's id, because an id chosen by a
 // provider may be too long for a note.
 func CallKey(callID string) string { return hexSHA256([]byte(callID)) }
 

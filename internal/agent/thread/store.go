@@ -158,7 +158,7 @@ func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok boo
 	return turn, err == nil
 }
 
-// Release lets other runs of a thread begin after id, the thread's active run, has ended or is no longer in the log. If
+// Release lets other runs of a thread begin if the thread's active run, runID, has ended or is no longer in the log. If
 // the run ended without adding its turn, Release adds it. If the run has not ended, Release returns a *event.BusyError.
 // beginsHere says that this process executes the run, or is about to.
 //
@@ -166,33 +166,33 @@ func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok boo
 // for its first event for up to startWait and then deletes the run: its process may have died before it created the
 // job, and then no process would ever begin the run. If that process is only slow, its next append fails, so it does
 // not begin the run either.
-func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string, beginsHere bool) error {
-	run, err := s.Log.Run(ctx, id)
+func (s Store) Release(ctx context.Context, owner event.Owner, threadID, runID string, beginsHere bool) error {
+	run, err := s.Log.Run(ctx, runID)
 	if err == nil && run.Last.Seq == 0 && !beginsHere {
-		run, err = s.awaitFirstEvent(ctx, id)
+		run, err = s.awaitFirstEvent(ctx, runID)
 	}
 	switch {
 	case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost):
-		return s.endTurn(ctx, owner, thread, id, nil)
+		return s.endTurn(ctx, owner, threadID, runID, nil)
 	case err != nil:
 		return fmt.Errorf("read the active run of a thread: %w", err)
 	case !run.Last.Terminal():
-		return &event.BusyError{Run: id}
+		return &event.BusyError{Run: runID}
 	}
-	events, err := allEvents(ctx, s.Log, id)
+	events, err := allEvents(ctx, s.Log, runID)
 	switch {
 	case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && len(events) == 0:
-		return s.endTurn(ctx, owner, thread, id, nil)
+		return s.endTurn(ctx, owner, threadID, runID, nil)
 	case err != nil:
 		return fmt.Errorf("read the active run of a thread: %w", err)
 	}
-	return s.endTurn(ctx, owner, thread, id, FromEvents(run, events).Encode())
+	return s.endTurn(ctx, owner, threadID, runID, FromEvents(run, events).Encode())
 }
 
 // endTurn adds data, unless it is nil, as the run's turn, so that the run is no longer the thread's active run. It
 // returns nil if the thread no longer exists.
-func (s Store) endTurn(ctx context.Context, owner event.Owner, thread, id string, data []byte) error {
-	if err := s.Log.EndTurn(ctx, owner, thread, id, data); err != nil && !errors.Is(err, event.ErrNotFound) {
+func (s Store) endTurn(ctx context.Context, owner event.Owner, threadID, runID string, data []byte) error {
+	if err := s.Log.EndTurn(ctx, owner, threadID, runID, data); err != nil && !errors.Is(err, event.ErrNotFound) {
 		return fmt.Errorf("end a turn of a thread: %w", err)
 	}
 	return nil
@@ -200,21 +200,21 @@ func (s Store) endTurn(ctx context.Context, owner event.Owner, thread, id string
 
 // awaitFirstEvent waits up to startWait for the first event of a run that another process created, and returns the run.
 // If none arrives, it deletes the run and returns event.ErrGone; the other process can then no longer begin the run.
-func (s Store) awaitFirstEvent(ctx context.Context, id string) (event.Run, error) {
+func (s Store) awaitFirstEvent(ctx context.Context, runID string) (event.Run, error) {
 	timeout := time.NewTimer(startWait)
 	defer timeout.Stop()
 	for {
-		page, err := s.Log.After(ctx, id, 0)
+		page, err := s.Log.After(ctx, runID, 0)
 		if err != nil {
 			return event.Run{}, err
 		}
 		if len(page.Events) > 0 || page.Ended {
-			return s.Log.Run(ctx, id)
+			return s.Log.Run(ctx, runID)
 		}
 		select {
 		case <-page.More:
 		case <-timeout.C:
-			if err := s.Log.Delete(ctx, id); err != nil {
+			if err := s.Log.Delete(ctx, runID); err != nil {
 				return event.Run{}, err
 			}
 			return event.Run{}, event.ErrGone

@@ -35,7 +35,7 @@ const (
 	maxValue = 128
 )
 
-// Label values that stand for other values.
+// Label values that replace others.
 const (
 	Other = "_other" // too many, or not from the configuration
 	None  = "_none"  // the token has no such claim
