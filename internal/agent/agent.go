@@ -15,6 +15,8 @@
 // The tool calls of one turn run concurrently, and their results go back to the model in call order. A failed call
 // becomes a message to the model, and the run continues.
 //
+// The caller is the authenticated user for whom a run acts, and the run's owner.
+//
 // An Agent owns the runs that this process executes. Three types hold the state of a run: run has its identity, its
 // context and the writer of its events, loop has the state of its turns, and toolExecution has the state of one tool
 // call. If another process executed the run before, replay.State holds what that process did; it is nil for most runs.

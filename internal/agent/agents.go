@@ -100,8 +100,8 @@ func (a *Agent) HasAgent(id string) bool {
 	return !served.unnamed && served.find(id) != nil
 }
 
-// AgentTools returns the names of the tools that the agent id may call for caller, including those that ask other
-// agents. It returns an empty list, never nil, if the agent does not exist or caller may not use it.
+// AgentTools returns the names of the tools that the agent with this id may call for caller, including those that ask
+// other agents. It returns an empty list, never nil, if the agent does not exist or caller may not use it.
 func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
 	request := Request{Agent: id}
 	names := []string{}

@@ -374,9 +374,9 @@ func (c *childRun) askOwner(ctx context.Context, questions []event.Interrupt) {
 	})
 }
 
-// forwardAnswer stores the answer to the question id as an input of the child. It does nothing if the question expired
-// or was withdrawn, because the child's own question then ends in the same way. An answer that comes too late for the
-// child is not an error.
+// forwardAnswer stores the answer to the question with this id as an input of the child. It does nothing if the
+// question expired or was withdrawn, because the child's own question then ends in the same way. An answer that comes
+// too late for the child is not an error.
 func (c *childRun) forwardAnswer(ctx context.Context, id string, answer resolution) error {
 	if answer.unanswered != nil {
 		return nil

@@ -186,8 +186,8 @@ func isTooLate(err error) bool {
 	return errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound)
 }
 
-// decodeInput returns the resolution for the interrupt id from its stored input. A closed question counts as expired,
-// and so does data that cannot be decoded.
+// decodeInput returns the resolution of the interrupt with this id from its stored input. A closed question counts as
+// expired, and so does data that cannot be decoded.
 func decodeInput(id string, data []byte) resolution {
 	var stored storedInput
 	if json.Unmarshal(data, &stored) != nil || stored.Closed {
@@ -222,8 +222,8 @@ func newInbox(r *run) inbox {
 	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
 }
 
-// expectAnswer makes the inbox send the question's answer to question.answer: at once if the answer has arrived
-// already, and otherwise when it arrives. It makes the inbox listen.
+// expectAnswer makes the inbox send the question's answer to question.answer. If the answer has arrived already, it is
+// sent at once. Otherwise the inbox starts to listen for it.
 func (b *inbox) expectAnswer(question *interrupt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

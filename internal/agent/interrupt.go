@@ -119,7 +119,7 @@ func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (ope
 }
 
 // awaitResolution blocks until an open question is answered, expires, or is withdrawn because ctx has ended. It returns
-// the resolution once the log has it.
+// the resolution once the log has it. It returns an error if the log fails, or if the run is relinquished first.
 func (l *loop) awaitResolution(ctx context.Context, question *interrupt) (resolution, error) {
 	res, err := question.awaitAnswer(ctx, l.run)
 	if err != nil {

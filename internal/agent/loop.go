@@ -117,7 +117,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	if err == nil && req.Prompt != nil {
 		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
 	}
-	l.restoreLoop() // also after an error: the end of the run has what the process before this one has used
+	l.restoreLoop() // even after an error: the run's end includes what earlier processes used
 	if err == nil && l.replayed == nil {
 		l.recordBeginning(ctx)
 	}
@@ -233,7 +233,7 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	if s := l.replayed.Step(l.step); s != nil {
 		l.applyRaised(s.RaisedBefore)
 		if s.HasEndedCall() {
-			return nil // the process before has made this check already
+			return nil // the earlier process already made this check
 		}
 	}
 	if final || len(reply.ownCalls()) == 0 {

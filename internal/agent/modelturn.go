@@ -226,7 +226,7 @@ func cutAfter(cut bool, err error) error {
 	return err
 }
 
-// countUsage counts the usage that the provider reports in the run's metadata, in the metrics and towards the caller's
+// countUsage adds the usage that the provider reports to the run's metadata, the metrics and the use of the caller's
 // budgets. It does not charge the run's own budget: spendTokens does that after the step, also for replayed steps.
 func (s *modelStream) countUsage(ctx context.Context, used llm.Usage) {
 	s.usageSeen = true

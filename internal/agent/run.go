@@ -373,7 +373,7 @@ type Reader struct {
 	id    string
 }
 
-// OpenReader counts a reader of the run with that id. If this process executes the run, OpenReader also ends the run's
+// OpenReader counts a reader of the run with this id. If this process executes the run, OpenReader also ends the run's
 // grace period. Another process that executes the run learns of the reader from the log (HasRemoteReader). The run may
 // have ended.
 func (a *Agent) OpenReader(id string) *Reader {

@@ -92,7 +92,7 @@ type Gate struct {
 	Limits
 	freed chan struct{} // gets an element when a slot is released; capacity 1
 
-	mu        sync.Mutex              // guards the fields below and those of every Slot
+	mu        sync.Mutex              // guards the fields below and those of every Slot; methods named …Locked need it
 	active    int                     // how many slots are taken
 	closed    bool                    // Close was called
 	callers   map[string]*callerState // callers with a run, a waiter or spent tokens, and idle ones not forgotten yet

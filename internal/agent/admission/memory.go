@@ -130,7 +130,7 @@ func (r *Reservation) HoldOnly() {
 	r.memory.taken -= before - r.countedBytes()
 }
 
-// Release gives back all memory of the reservation. Further calls do nothing.
+// Release gives back all memory of the reservation. Further calls do nothing. r may be nil.
 func (r *Reservation) Release() {
 	if r == nil {
 		return

@@ -28,8 +28,8 @@ func (r *Recorder) Export(ctx context.Context, id string) (*export.Document, err
 	return r.exportRun(ctx, id, 0)
 }
 
-// exportRun returns the document of the run id. level is 0 for the run that was asked for, 1 for its child runs, and so
-// on.
+// exportRun returns the document of the run with this id. level is 0 for the run that was asked for, 1 for its child
+// runs, and so on.
 func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export.Document, error) {
 	run, err := r.Log.Run(ctx, id)
 	if err != nil {
