@@ -92,7 +92,7 @@ type Gate struct {
 	Limits
 	freed chan struct{} // gets an element when a slot is released; capacity 1
 
-	mu        sync.Mutex              // guards the fields below and those of every Slot; methods named …Locked need it
+	mu        sync.Mutex              // guards the fields below and those of every Slot
 	active    int                     // how many slots are taken
 	closed    bool                    // Close was called
 	callers   map[string]*callerState // callers with a run, a waiter or spent tokens, and idle ones not forgotten yet
@@ -164,7 +164,7 @@ func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
 }
 
 // admitOrQueueLocked counts a slot for the caller and returns nil, or adds the request to the queue and returns its
-// waiter. Both spend a token. If the request is refused, it returns an error and spends none.
+// waiter. Both spend a token. If the request is refused, it returns an error and spends none. g.mu must be held.
 func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time) (*waiter, error) {
 	if g.closed {
 		return nil, ErrClosed
@@ -200,7 +200,8 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 
 // makeQueueSpaceLocked returns nil if the caller may add one more request to the queue, and otherwise the refusal of
 // that request. It refuses a request that would wait too long. If the queue is full, it refuses the newest request of
-// the caller with the most waiters: either this request, or one in the queue, whose waiter gets the refusal.
+// the caller with the most waiters: either this request, or one in the queue, whose waiter gets the refusal. g.mu must
+// be held.
 func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.Time) error {
 	position := g.queue.positionOf(name, caller.waiting+1)
 	longestWait := maxWait
@@ -303,7 +304,7 @@ func (s *Slot) freeOnce(began bool) {
 	}
 }
 
-// serveQueueLocked gives the free slots to the next waiters in the queue.
+// serveQueueLocked gives the free slots to the next waiters in the queue. g.mu must be held.
 func (g *Gate) serveQueueLocked(now time.Time) {
 	for g.active < g.Max {
 		w := g.queue.popNext()
@@ -331,7 +332,7 @@ func (g *Gate) leaveQueue(w *waiter) error {
 	return g.fullRefusalLocked(time.Now(), g.queue.count+1)
 }
 
-// removeWaiterLocked removes w, which must be in the queue, and gives its caller the token back.
+// removeWaiterLocked removes w, which must be in the queue, and gives its caller the token back. g.mu must be held.
 func (g *Gate) removeWaiterLocked(w *waiter) {
 	g.queue.removeWaiter(w)
 	c := g.callers[w.name]
@@ -341,7 +342,7 @@ func (g *Gate) removeWaiterLocked(w *waiter) {
 }
 
 // fullRefusalLocked returns the refusal for a request at this position of the queue, counted from 1. RetryAfter is how
-// long it is expected to take until a slot is free for that position.
+// long it is expected to take until a slot is free for that position. g.mu must be held.
 func (g *Gate) fullRefusalLocked(now time.Time, position int) error {
 	return newRefusal(ErrFull, time.Duration(position)*g.pace.meanInterval(now))
 }

@@ -11,7 +11,7 @@ type callerState struct {
 }
 
 // callerLocked returns the state of the caller called name, with its tokens as of now. It adds the caller if it is new.
-// It returns nil if the caller is new and maxCallers callers are already in memory.
+// It returns nil if the caller is new and maxCallers callers are already in memory. g.mu must be held.
 func (g *Gate) callerLocked(name string, now time.Time) *callerState {
 	caller := g.callers[name]
 	if caller == nil {
@@ -27,14 +27,15 @@ func (g *Gate) callerLocked(name string, now time.Time) *callerState {
 	return caller
 }
 
-// addCallerLocked adds a caller with a full token bucket. It does not check maxCallers.
+// addCallerLocked adds a caller with a full token bucket. It does not check maxCallers. g.mu must be held.
 func (g *Gate) addCallerLocked(name string, now time.Time) *callerState {
 	c := &callerState{tokens: float64(max(g.Rate.N, 1)), refilled: now}
 	g.callers[name] = c
 	return c
 }
 
-// refillTokensLocked adds the tokens that have become due since caller.refilled, up to a full bucket.
+// refillTokensLocked adds the tokens that have become due since caller.refilled, up to a full bucket. g.mu must be
+// held.
 func (g *Gate) refillTokensLocked(caller *callerState, now time.Time) {
 	if g.Rate.N > 0 {
 		full := float64(g.Rate.N)
@@ -43,21 +44,21 @@ func (g *Gate) refillTokensLocked(caller *callerState, now time.Time) {
 	caller.refilled = now
 }
 
-// spendTokenLocked takes one token from caller. It does nothing if the rate is not limited.
+// spendTokenLocked takes one token from caller. It does nothing if the rate is not limited. g.mu must be held.
 func (g *Gate) spendTokenLocked(caller *callerState) {
 	if g.Rate.N > 0 {
 		caller.tokens--
 	}
 }
 
-// returnTokenLocked gives caller the token back for a start that did not happen.
+// returnTokenLocked gives caller the token back for a start that did not happen. g.mu must be held.
 func (g *Gate) returnTokenLocked(caller *callerState) {
 	if g.Rate.N > 0 {
 		caller.tokens++
 	}
 }
 
-// countActiveLocked counts one more slot as taken by caller.
+// countActiveLocked counts one more slot as taken by caller. g.mu must be held.
 func (g *Gate) countActiveLocked(caller *callerState, now time.Time) {
 	caller.active++
 	g.active++
@@ -67,7 +68,7 @@ func (g *Gate) countActiveLocked(caller *callerState, now time.Time) {
 }
 
 // forgetIdleLocked removes a caller from memory if it has no run, no waiter and a full token bucket, because it is then
-// in the same state as a new caller.
+// in the same state as a new caller. g.mu must be held.
 func (g *Gate) forgetIdleLocked(name string, caller *callerState, now time.Time) {
 	g.refillTokensLocked(caller, now)
 	if caller.active == 0 && caller.waiting == 0 && caller.tokens >= float64(g.Rate.N) {
@@ -76,7 +77,7 @@ func (g *Gate) forgetIdleLocked(name string, caller *callerState, now time.Time)
 }
 
 // forgetAllIdleLocked removes all idle callers from memory. Because it checks every caller, it does nothing if it last
-// ran less than a second ago.
+// ran less than a second ago. g.mu must be held.
 func (g *Gate) forgetAllIdleLocked(now time.Time) {
 	if now.Sub(g.lastSweep) < time.Second {
 		return

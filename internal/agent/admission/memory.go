@@ -57,14 +57,15 @@ func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
 	return &Reservation{memory: m}, expected == 0 || m.taken+expected <= m.capacity
 }
 
-// newReservationLocked returns the Reservation of a run whose request holds requestBytes. It does not count it as
-// taken yet. It reserves the average, but at most half the capacity, so that at least two runs can be active.
+// newReservationLocked returns the Reservation of a run whose request holds requestBytes. It does not count it as taken
+// yet. It reserves the average, but at most half the capacity, so that at least two runs can be active. m.mu must be
+// held.
 func (m *Memory) newReservationLocked(requestBytes int64) *Reservation {
 	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + requestBytes}
 }
 
 // hasRoomLocked reports whether r fits into the memory that is left. If nothing is taken, every reservation fits, so
-// that a large run can be executed alone.
+// that a large run can be executed alone. m.mu must be held.
 func (m *Memory) hasRoomLocked(r *Reservation) bool {
 	return m.taken == 0 || m.taken+r.countedBytes() <= m.capacity
 }
@@ -143,7 +144,7 @@ func (r *Reservation) Release() {
 }
 
 // releaseLocked gives back the memory and, for a run, adds what it held to the average. r must not have been released
-// yet.
+// yet. r.memory.mu must be held.
 func (r *Reservation) releaseLocked() {
 	m := r.memory
 	m.taken -= r.countedBytes()

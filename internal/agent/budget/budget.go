@@ -130,7 +130,7 @@ func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
-// counterLocked returns the counter called name, or a new counter without a limit if there is none.
+// counterLocked returns the counter called name, or a new counter without a limit if there is none. b.mu must be held.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -169,7 +169,7 @@ func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost)
 }
 
-// countTokensLocked counts tokens and their cost. A nil cost is unknown and not counted.
+// countTokensLocked counts tokens and their cost. A nil cost is unknown and not counted. b.mu must be held.
 func (b *Budget) countTokensLocked(used event.Usage, cost *float64) {
 	b.input.used += float64(used.InputTokens)
 	b.output.used += float64(used.OutputTokens)
@@ -260,7 +260,7 @@ func (b *Budget) SkipCall(index int) {
 }
 
 // decideLocked marks the turn's call at index as decided, and wakes calls that wait for that. It does nothing if the
-// call was already decided.
+// call was already decided. b.mu must be held.
 func (b *Budget) decideLocked(index int) {
 	if !b.decided[index] {
 		b.decided[index] = true
@@ -344,7 +344,7 @@ func (b *Budget) RestoreChild(spent event.Spent) {
 	b.countChildLocked(spent)
 }
 
-// countChildLocked counts what a child run has used.
+// countChildLocked counts what a child run has used. b.mu must be held.
 func (b *Budget) countChildLocked(spent event.Spent) {
 	b.countTokensLocked(spent.Usage, spent.Cost)
 	b.calls.used += float64(spent.Calls)

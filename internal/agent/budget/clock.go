@@ -72,7 +72,7 @@ func (c *Clock) Advance(used time.Duration) {
 }
 
 // sinceLocked returns the time since the clock was last started or resumed, which c.used does not include yet. For a
-// manual clock it returns 0.
+// manual clock it returns 0. c.mu must be held.
 func (c *Clock) sinceLocked() time.Duration {
 	if c.manual {
 		return 0
@@ -126,7 +126,7 @@ func (c *Clock) Elapsed() time.Duration {
 // setLimitLocked makes seconds the limit of the run's time, makes a new context of tools, and starts the timer. It adds
 // three milestones. The first appends a budget event at 80 % of the limit. The second ends the context of tools, a
 // fifth of the limit but at most maxReserve before the limit. The third appends another budget event at the limit and
-// ends the run. Budget events that an earlier process appended (c.reported) are left out.
+// ends the run. Budget events that an earlier process appended (c.reported) are left out. c.mu must be held.
 func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	var endTools context.CancelCauseFunc
 	c.tools, endTools = context.WithCancelCause(c.ctx)
@@ -201,7 +201,7 @@ func (c *Clock) reachMilestones() {
 }
 
 // startTimerLocked starts the timer for the next milestone, and stops the timer before it. It starts none if the clock
-// is stopped or manual, or if no milestones are left.
+// is stopped or manual, or if no milestones are left. c.mu must be held.
 func (c *Clock) startTimerLocked() {
 	c.stopTimerLocked()
 	if len(c.milestones) > 0 && !c.stopped && !c.manual {
@@ -210,7 +210,7 @@ func (c *Clock) startTimerLocked() {
 	}
 }
 
-// stopTimerLocked stops the timer, if any. The timer's function may already be running.
+// stopTimerLocked stops the timer, if any. The timer's function may already be running. c.mu must be held.
 func (c *Clock) stopTimerLocked() {
 	if c.timer != nil {
 		c.timer.Stop()
