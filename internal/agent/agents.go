@@ -35,7 +35,8 @@ type namedAgent struct {
 	catalogs toolCatalogCache // caches the catalog of all tools that the agent may use
 }
 
-// newNamedAgent creates an agent from its definition: it compiles the prompt and encodes the definition for exports.
+// newNamedAgent creates an agent from its definition: it compiles the prompt and encodes the definition for exports. It
+// returns an error if the prompt does not compile.
 func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
 	p, err := a.Prompt.WithTemplate(d.Prompt)
 	if err != nil {
@@ -165,7 +166,7 @@ func (a *Agent) restoreAgent(stored *definition.Agent) (*namedAgent, error) {
 }
 
 // applyAgent selects the agent for request. It fills in the settings that request leaves out from the agent, and lowers
-// request's limits to the agent's.
+// request's limits to the agent's. The errors are those of selectAgent.
 func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	agent, err := a.selectAgent(caller, strings.TrimSpace(request.Agent))
 	if err != nil {

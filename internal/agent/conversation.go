@@ -148,7 +148,7 @@ func (r Request) validateQuestion() error {
 // openConversation sets the run's first messages: the system prompt, the thread's earlier turns, the last MaxHistory
 // groups of the request's history, and the question. If the request has no question, the last user message and
 // everything after it are the question, and do not count as history. openConversation also sets historyLen, and
-// reserves the ids of the calls in these messages.
+// reserves the ids of the calls in these messages. The error is that of systemPrompt.
 func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profile llm.Profile) error {
 	r := l.run.req
 	system, err := l.systemPrompt(ctx, tools)
@@ -179,7 +179,7 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profi
 }
 
 // systemPrompt returns the system prompt for tools, followed by the servers' instructions and those in the request. It
-// stores the servers' instructions in l.instructions.
+// stores the servers' instructions in l.instructions. It returns an error if the template cannot be executed.
 func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
 	system, err := l.run.req.namedAgent.prompt.Render(tools, l.run.Created)
 	if err != nil {

@@ -47,7 +47,7 @@ const (
 // askAgent executes a call that asks another agent. It starts the child run, or finds the one that an earlier process
 // started, waits until it ends, and charges the parent for what the child has used. It has the type of
 // toolExecution.builtin. If ctx ends, askAgent cancels the child, unless the parent was relinquished: then another
-// process continues to wait for the child.
+// process continues to wait for the child. A failure of the call is a *mcp.CallError; any other error ends the run.
 func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Result, error) {
 	child := &childRun{loop: l, exec: exec}
 	err := child.open(ctx)
@@ -404,7 +404,7 @@ func (c *childRun) cancel(ctx context.Context) {
 
 // chargeParent charges the parent's budget for what the child has used, exactly once, and sets exec.spent. It stores
 // the amount in a note before it charges it. If an earlier process wrote that note, restoreCalls has already charged
-// the amount, and chargeParent does not charge it again.
+// the amount, and chargeParent does not charge it again. An error comes from the log.
 func (c *childRun) chargeParent(ctx context.Context) error {
 	parent := c.loop
 	if earlier := c.exec.replayed; earlier != nil && earlier.Spent != nil {

@@ -78,7 +78,7 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 // prepareRun sets up the run's tools, conversation, budget and metadata. After a takeover it uses the tools and servers
 // of this process, which may differ from those of the process that began the run. What the model answered before the
 // takeover comes from the replayed steps. Only the process that began the run stores what its export needs
-// (recordBeginning).
+// (recordBeginning). An error ends the run.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	profile := l.agent.profileOf(req.Model)
@@ -140,7 +140,7 @@ func (l *loop) offerTools() {
 
 // spendTokens charges the tokens of a turn, as the provider counted them, to the run's budget, and corrects the
 // window's token estimates with them. It appends the budget events that are due. If a budget of the caller is used up,
-// it reports that too, once per run.
+// it reports that too, once per run. An error comes from the log.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
 	l.lastPromptTokens = reply.usage.InputTokens
@@ -244,7 +244,8 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 
 // checkBudget sets budgetSpent if a limit is reached and not raised. It asks the run's owner to raise the limit, and
 // blocks until the question is resolved, provided that the request allows questions, the turn is not the last one, and
-// the operator's limit is higher. After an increase it checks again, because another limit may be reached too.
+// the operator's limit is higher. After an increase it checks again, because another limit may be reached too. The
+// error is that of askForIncrease.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
 	for {
@@ -280,7 +281,8 @@ func (l *loop) operatorLimit(name string) float64 {
 
 // askForIncrease asks the run's owner to raise the limit that was reached, and blocks until the question is resolved.
 // If the owner agrees, it raises the limit and returns true. raised is false if the owner refuses or does not answer in
-// time. No call may be in flight, because the question may suspend the run.
+// time. No call may be in flight, because the question may suspend the run. The error is the cause of ctx, or that of
+// askOwner.
 func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
 	s := &l.run.suspension
 	s.beginTurn(ctx, []*call{{}}) // a call without an id represents the run, so that the question can suspend it

@@ -273,7 +273,8 @@ func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	return nil
 }
 
-// appendArgs appends a piece of a call's arguments. It ignores pieces for a call that has not started.
+// appendArgs appends a piece of a call's arguments. It ignores pieces for a call that has not started. It returns
+// errOutputCut if the answer must be cut after piece.
 func (s *modelStream) appendArgs(ctx context.Context, piece llm.ToolCallArgs) error {
 	c := s.byIndex[piece.Index]
 	if c == nil {
@@ -434,7 +435,7 @@ func (l *loop) reportTrimmed(ctx context.Context, trimmed window.Result) error {
 
 // retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused a request as too
 // long. It returns true if the next request will be shorter, and false if nothing can be shortened or refused is
-// another error. final means that the model is offered no tools.
+// another error. final means that the model is offered no tools. The error comes from the system prompt or the log.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
 	modelErr, isModelErr := errors.AsType[*llm.Error](refused)
 	if !isModelErr || modelErr.Kind != llm.TooLarge {

@@ -72,7 +72,8 @@ func (r *run) relinquished() error {
 }
 
 // appendWhenResumed appends an event, and blocks while the run is suspended: after a suspended event, only the answer
-// to a question or another question may follow. It returns the cause of ctx if ctx ends first.
+// to a question or another question may follow. It returns the cause of ctx if ctx ends first. Otherwise the error
+// comes from the log.
 func (r *run) appendWhenResumed(ctx context.Context, body event.Body) error {
 	for {
 		err := r.out.Append(ctx, body)
@@ -104,7 +105,7 @@ func (r *run) reserveMemory(bytes int) {
 	}
 }
 
-// appendStart appends the first event of the run.
+// appendStart appends the first event of the run. An error comes from the log.
 func (r *run) appendStart(ctx context.Context) error {
 	return r.out.Append(ctx, event.Start{
 		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,

@@ -92,7 +92,7 @@ func samplingRequest(model string, maxTokens int64, sampling mcp.Sampling) llm.R
 
 // countSampled counts the tokens of a server's sampling request in metrics, for the caller, and towards the run's
 // budget. It stores them in a note before it charges the budget, because no event contains them. A process that takes
-// over charges the tokens in the note (replay.Step.Sampled).
+// over charges the tokens in the note (replay.Step.Sampled). An error comes from the log.
 func (l *loop) countSampled(ctx context.Context, used event.Usage) error {
 	err := l.run.writeNote(ctx, replay.NoteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
 	l.countModelCall(ctx, used)
@@ -114,7 +114,7 @@ const errBadQuestion = "What its server asks for cannot be shown to a person."
 
 // saveSignIn records in exec.pending that the owner must sign in before the call is sent again, and stores exec.pending
 // in notes. Input that the server required earlier stays required. interrupt is the id of the question that will ask
-// for the sign-in.
+// for the sign-in. The error is that of writePending.
 func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.SignIn, interrupt string) error {
 	if exec.pending == nil {
 		exec.pending = &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
@@ -210,7 +210,7 @@ func (p *pendingInput) interruptIDs() []string {
 
 // settlePending asks the run's owner for the input and the sign-in that the call requires, waits for them, and adds the
 // answers to request. Then it authorizes the call again, because the access rules may have changed in the meantime. It
-// does nothing if the call requires nothing.
+// does nothing if the call requires nothing. It returns a failure of the call, or an error that ends the run.
 func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *mcp.Call) (err error) {
 	pending := exec.pending
 	if pending == nil {
@@ -257,7 +257,8 @@ func (l *loop) awaitSignIn(ctx context.Context, exec *toolExecution, request mcp
 }
 
 // answerPending asks the run's owner the questions in exec.pending, waits until all are resolved, and returns the
-// answers by the key of the server's request. Questions beyond the limits are answered with cancel.
+// answers by the key of the server's request. Questions beyond the limits are answered with cancel. The error is a
+// failure of the call, or that of askOwnerAll.
 func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[string]mcp.ElicitationResult, error) {
 	asked, err := mcp.Elicitations(exec.pending.Required)
 	if err != nil {

@@ -327,7 +327,8 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 }
 
 // awaitAbandoned returns run unchanged, unless this process is cancelling it for lack of readers. In that case it waits
-// for the run's terminal event and returns the run as the log then has it.
+// for the run's terminal event and returns the run as the log then has it. The error is the cause of ctx, or comes from
+// the log.
 func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
 	a.mu.Lock()
 	active := a.active[run.ID]

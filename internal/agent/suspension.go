@@ -56,8 +56,8 @@ func (s *suspension) beginTurn(ctx context.Context, calls []*call) {
 	}
 }
 
-// endCall removes an ended call from the calls in flight. If all remaining calls wait, it suspends the run. It returns
-// an error of the log.
+// endCall removes an ended call from the calls in flight. If all remaining calls wait, it suspends the run. An error
+// comes from the log.
 func (s *suspension) endCall(callID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 
 // recheck suspends a rerun if all its calls wait and the recording has a suspended event next. It is called after
 // events that change nothing in s, because in the recording the suspension may follow such an event. It does nothing if
-// the run is not a rerun.
+// the run is not a rerun. An error comes from the log.
 func (s *suspension) recheck() error {
 	if s.run.agent.Repeat == nil {
 		return nil
@@ -102,7 +102,7 @@ func (s *suspension) recheck() error {
 }
 
 // setAwaitsCharge records whether a call of a rerun waits in recorded.Inputs.Charge. If it does and all calls wait, the
-// run is suspended. It returns an error of the log.
+// run is suspended. An error comes from the log.
 func (s *suspension) setAwaitsCharge(callID string, waits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *suspension) releaseTurn(changed chan struct{}) {
 
 // openInterrupts adds questions to s.open, and appends the events of those that the log does not have yet. If all calls
 // then wait for answers, it suspends the run, once for all questions. It skips nil elements, and elicitations beyond
-// maxElicitations: these are not asked, and their isAsked stays false. It returns an error of the log.
+// maxElicitations: these are not asked, and their isAsked stays false. An error comes from the log.
 func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error {
 	if s.run.agent.Repeat == nil {
 		return s.openTogether(ctx, all)
@@ -236,7 +236,7 @@ func (s *suspension) resolveInterrupt(ctx context.Context, question *interrupt, 
 
 // appendResolution appends a question's resolution, removes the question from those open, and ends the suspension, all
 // with mu held. If the questions that are still open block all calls, it suspends the run again at once; the new
-// suspended event contains only those questions.
+// suspended event contains only those questions. An error comes from the log.
 func (s *suspension) appendResolution(ctx context.Context, question *interrupt, res resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +271,7 @@ func (s *suspension) removeOpenLocked(question *interrupt) {
 // suspendIfBlockedLocked suspends the run if every call in flight waits. If the run can be parked, it also relinquishes
 // the run with errParked. Call it after each change that can make every call wait: a call ends or begins to wait for an
 // earlier call, a question is asked, or one of several questions is answered. If the run is already suspended, it only
-// checks again whether the run can be parked. The caller must hold mu. It returns an error of the log.
+// checks again whether the run can be parked. The caller must hold mu. An error comes from the log.
 func (s *suspension) suspendIfBlockedLocked() error {
 	if !s.isBlockedLocked() {
 		return nil
@@ -433,7 +433,7 @@ func (s *suspension) appendOutcome(ctx context.Context, callID string, ended eve
 }
 
 // withdrawRestored appends the event that withdraws a question which another process asked and this one did not open
-// again. If the run is suspended, it then resumes the run.
+// again. If the run is suspended, it then resumes the run. An error comes from the log.
 func (s *suspension) withdrawRestored(ctx context.Context, question event.Interrupt) error {
 	withdrawn := newInterrupt(question).resolvedEvent(resolution{unanswered: errWithdrawn})
 	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
@@ -484,8 +484,8 @@ func (a *Agent) wakeParent(child *run, id string) {
 
 // awaitCharge blocks, in a rerun, until the recording's next charge is that of the call. If child is "", this is the
 // charge for the call itself, and otherwise the charge for what that child run has used. A blocked call counts as
-// waiting, so that the run can be suspended. For other runs, awaitCharge returns nil at once. It returns an error of
-// the log.
+// waiting, so that the run can be suspended. For other runs, awaitCharge returns nil at once. An error comes from the
+// log.
 func (r *run) awaitCharge(callID, child string) error {
 	if r.agent.Repeat == nil {
 		return nil

@@ -313,7 +313,8 @@ func (r *run) restoreState(ctx context.Context, events []event.Event) error {
 	return nil
 }
 
-// startClaimed starts a run that has a job but no event, because the earlier process died between the two.
+// startClaimed starts a run that has a job but no event, because the earlier process died between the two. An error
+// comes from the log.
 func (r *run) startClaimed(ctx context.Context) error {
 	r.inbox.startListening()
 	if err := r.repairTurn(ctx); err != nil {

@@ -133,7 +133,7 @@ func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
 
 // validateArgs checks the arguments against the tool's current schema, and stores them in exec.args with lossless
 // repairs (Tools.CheckArgs). The tool_call event and the conversation already have the call, and keep the model's own
-// text.
+// text. If they do not conform to the schema, it returns the failure of the call.
 func (a *Agent) validateArgs(_ context.Context, exec *toolExecution) error {
 	if exec.refusal != "" || exec.builtin != nil {
 		return nil // requireApproval refuses the call anyway, or the builtin tool checks its own arguments
@@ -264,7 +264,8 @@ func (a *Agent) callRequest(ctx context.Context, exec *toolExecution) mcp.Call {
 // sendCall sends one of the run's calls and returns its result. If the server's response requires input (protocol
 // 2026-07-28) or a sign-in, sendCall asks the run's owner and sends the call again, as often as the server requires.
 // While it waits for the owner, the run may be parked; another process then continues at this question. Questions that
-// the server asks during the call (request.Elicit) are answered while the call is in flight.
+// the server asks during the call (request.Elicit) are answered while the call is in flight. A failure of the call is a
+// *mcp.CallError; any other error ends the run.
 func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Call) (*content.Result, error) {
 	if err := l.withdrawQuestions(ctx, exec.replayed, exec.pending.interruptIDs()...); err != nil {
 		return nil, err

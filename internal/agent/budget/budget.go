@@ -161,7 +161,8 @@ func (b *Budget) spentLocked() string {
 	return ""
 }
 
-// SpendTokens counts a model call's tokens and cost, and appends the budget events that are due (reportLimits).
+// SpendTokens counts a model call's tokens and cost, and appends the budget events that are due (reportLimits). An
+// error comes from out.
 func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,7 +220,7 @@ func (b *Budget) BeginTurn(calls int) {
 }
 
 // EndTurn counts a turn that had calls, and appends the budget events that are due about calls, result bytes and turns
-// (reportLimits).
+// (reportLimits). An error comes from out.
 func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -282,7 +283,8 @@ func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	return int64(min(float64(wanted), b.output.remaining(), b.total.remaining())), true
 }
 
-// SpendSampled counts a model call for an MCP server like SpendTokens, and also for TakeSampled.
+// SpendSampled counts a model call for an MCP server like SpendTokens, and also for TakeSampled. An error comes from
+// out.
 func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	b.sampled.InputTokens += used.InputTokens
@@ -328,7 +330,8 @@ func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
 	return limits, hasCalls
 }
 
-// SpendChild counts what a child run has used, and appends the budget events that are due (reportLimits).
+// SpendChild counts what a child run has used, and appends the budget events that are due (reportLimits). An error
+// comes from out.
 func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.Spent) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -66,7 +66,7 @@ func (e *Error) Error() string {
 	return strings.TrimSuffix(text, ", ") + ": " + e.Detail
 }
 
-// parser reads the nodes of one file.
+// parser reads the nodes of one file. Its methods return an *Error for a mistake in the file.
 type parser struct {
 	Options
 	file       File                  // what has been read so far

@@ -27,7 +27,8 @@ func (p *parser) readText(node *yaml.Node, name string, minBytes, maxBytes int) 
 }
 
 // readPromptFile returns the content of the file that node names. It adds the name to p.file.PromptFiles even if the
-// file cannot be read.
+// file cannot be read. It returns an error if ReadFile is nil, or if the file cannot be read, is empty, is longer than
+// maxPrompt, or is not UTF-8.
 func (p *parser) readPromptFile(node *yaml.Node) (string, error) {
 	name, err := p.readText(node, "prompt_file", 1, 1024)
 	if err != nil {

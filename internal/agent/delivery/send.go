@@ -161,7 +161,8 @@ func originOf(raw string) (origin string, ok bool) {
 	return u.Scheme + "://" + strings.TrimSuffix(strings.ToLower(u.Host), defaultPort), true
 }
 
-// ParseOrigin parses text as an origin, and returns it in the form that Options.CallbackOrigins requires.
+// ParseOrigin parses text as an origin, and returns it in the form that Options.CallbackOrigins requires. It returns an
+// error if deliveries must not go to such an origin.
 func ParseOrigin(text string) (string, error) {
 	text = strings.TrimSuffix(strings.TrimSpace(text), "/")
 	u, err := url.Parse(text)

@@ -76,6 +76,7 @@ func New(opts Options) (*Prompt, error) {
 }
 
 // WithTemplate returns a Prompt with the template text, for the same user and time zone. If text is "", it returns p.
+// It returns an error if the template cannot be executed.
 func (p *Prompt) WithTemplate(text string) (*Prompt, error) {
 	if text == "" {
 		return p, nil
@@ -102,7 +103,7 @@ func (t toolLines) String() string {
 
 // Render returns the prompt of a run that was created at the time now. Because executing a template is slow, Render
 // returns the last result again if that had the same second and the same slice of tools. The caller must not change
-// tools afterwards.
+// tools afterwards. It returns an error if the template cannot be executed.
 func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
 	last := p.last.Load()
 	if last != nil && last.second == now.Unix() && isSameSlice(last.tools, tools) {

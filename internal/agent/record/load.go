@@ -29,7 +29,7 @@ func (r *Recorder) Export(ctx context.Context, id string) (*export.Document, err
 }
 
 // exportRun returns the document of the run with this id. level is 0 for the run that was asked for, 1 for its child
-// runs, and so on.
+// runs, and so on. The errors are those of Export.
 func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export.Document, error) {
 	run, err := r.Log.Run(ctx, id)
 	if err != nil {
@@ -223,7 +223,8 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 }
 
 // Render renders a system prompt like the agent: the template t, then t.Instructions, then the request's instructions,
-// which may be "". tools and created are the template's values.
+// which may be "". tools and created are the template's values. It returns an error if the time zone is unknown or the
+// template cannot be executed.
 func Render(t export.Template, instructions string, tools []catalog.Tool, created time.Time) (string, error) {
 	zone, err := time.LoadLocation(cmp.Or(t.Timezone, "UTC"))
 	if err != nil {

@@ -39,7 +39,7 @@ type Limit struct {
 }
 
 // ParseLimits parses limits such as "cost=5/24h,total_tokens=2000000/7d". One name may occur several times, with
-// different periods. There may be at most maxLimits limits.
+// different periods. There may be at most maxLimits limits. The error tells the operator what is wrong.
 func ParseLimits(text string) (limits []Limit, _ error) {
 	for part := range strings.SplitSeq(text, ",") {
 		limit, err := parseLimit(strings.TrimSpace(part))

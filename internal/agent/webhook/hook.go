@@ -70,7 +70,8 @@ type Client struct {
 	duration metric.Float64Histogram
 }
 
-// New checks the options and returns a client. It does not connect to the service.
+// New checks the options and returns a client. It does not connect to the service. It returns an error if the URL is
+// not allowed or the secret is empty.
 func New(opts Options) (*Client, error) {
 	if err := fetch.CheckEndpoint("the URL", opts.URL); err != nil {
 		return nil, err
