@@ -68,7 +68,7 @@ type Call struct {
 	Tool     string          `json:"tool"`
 	Server   string          `json:"server,omitempty"`
 	Args     json.RawMessage `json:"args,omitempty"`
-	ArgsText string          `json:"args_text,omitempty"` // the arguments as the model wrote them, if they are not JSON
+	ArgsText string          `json:"args_text,omitempty"` // the arguments as text, if Args is nil
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Error    *string         `json:"error,omitempty"`
 
@@ -122,7 +122,7 @@ func (t Turn) Encode() []byte {
 // addresses.
 const maxAddress = 2 << 10
 
-// minText is the length to which Encode shortens texts at most; beyond that, it leaves out whole calls.
+// minText is the shortest length to which Encode cuts texts, before it leaves out whole calls.
 const minText = 256
 
 // encodeWithin returns the turn as JSON. ok is false if that would have more than limit bytes. If contentSize alone

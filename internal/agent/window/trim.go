@@ -49,8 +49,8 @@ type Refusal struct {
 }
 
 // TrimRefused shortens conv after the provider refused a request with it as too long. It also corrects w with the sizes
-// of the window and the prompt that the provider stated. If the provider stated none, TrimRefused guesses the size of
-// an unknown window, or raises the estimates.
+// of the window and the prompt that the provider stated. If one of them is still unknown then, TrimRefused
+// guesses the size of the window, or raises the estimates (learnRefused).
 //
 // If Trimmed is false, nothing could be left out, and only a request with a shorter answer can succeed. If TooLarge is
 // true, no request can succeed.
