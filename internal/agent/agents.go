@@ -20,29 +20,30 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// Named agents (Options.Agents): a question selects an agent by its id, and the agent's definition completes
-// and restricts the request. A run keeps the definition that it started with, also in a process that
-// takes the run over. ReplaceAgents affects only runs that start later, including child runs of runs in progress.
+// Named agents (Options.Agents). A question selects an agent by id, and the agent's definition completes and restricts
+// the request. A run keeps the definition that it started with, even in a process that takes it over. ReplaceAgents
+// affects only runs that start later, including child runs of current runs.
 
-// ErrUnknownAgent means that no agent has the id, or that the caller may not use the agent that has it.
+// ErrUnknownAgent means that no agent has this id, or that the caller may not use the agent.
 var ErrUnknownAgent = errors.New("no such agent")
 
-// namedAgent is an agent that questions can select, or the one that a run has started with.
+// namedAgent is an agent that questions can select, or the agent that a run started with.
 type namedAgent struct {
 	definition.Agent
 	prompt   *prompt.Prompt
-	exported json.RawMessage  // the definition without its prompt, for exports of runs
+	exported json.RawMessage  // the definition without the prompt, for exports of runs
 	catalogs toolCatalogCache // caches the catalog of all tools that the agent may use
 }
 
-// newNamedAgent returns the agent of a definition. It compiles the prompt and encodes the definition for exports.
+// newNamedAgent creates an agent from its definition: it compiles the prompt and encodes the definition for exports. It
+// returns an error if the prompt does not compile.
 func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
 	p, err := a.Prompt.WithTemplate(d.Prompt)
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", d.ID, err)
 	}
 	n := &namedAgent{Agent: d, prompt: p}
-	d.Prompt = "" // an export has the template in its settings
+	d.Prompt = "" // an export contains the prompt template elsewhere, in its settings
 	if n.exported, err = json.Marshal(d); err != nil {
 		return nil, fmt.Errorf("encode the agent %s: %w", d.ID, err)
 	}
@@ -52,13 +53,13 @@ func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
 // servedAgents are the agents that questions can select; the first one is the default.
 type servedAgents struct {
 	list []*namedAgent
-	// unnamed means that AGENTS_FILE is not set. The only agent then has the settings of the
-	// environment, and runs do not store its id.
+	// unnamed means that AGENTS_FILE is not set. The only agent is then configured by the environment, and runs do not
+	// store its id.
 	unnamed bool
 }
 
-// ReplaceAgents replaces Options.Agents. If agents is empty, there is one agent, with the id
-// definition.DefaultID. Runs in progress keep their definitions.
+// ReplaceAgents replaces Options.Agents. If agents is empty, the only agent has the id definition.DefaultID. Current
+// runs keep their definitions. It fails, and changes nothing, if a prompt does not compile.
 func (a *Agent) ReplaceAgents(agents []definition.Agent) error {
 	served := &servedAgents{unnamed: len(agents) == 0}
 	if served.unnamed {
@@ -75,8 +76,8 @@ func (a *Agent) ReplaceAgents(agents []definition.Agent) error {
 	return nil
 }
 
-// Agents returns the agents that a caller may ask, in the order of AGENTS_FILE. The default agent comes first if the
-// caller may ask it. Agents without a model have the service's default model.
+// Agents returns the agents that caller may ask, in the order of AGENTS_FILE. The default agent comes first, if caller
+// may ask it. An agent whose definition has no model is returned with the service's default model.
 func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 	access, defaultModel := a.Rules.Of(caller), a.defaultModel()
 	var out []definition.Agent
@@ -90,18 +91,18 @@ func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 	return out
 }
 
-// DefaultAgent returns the id of the agent of questions that name none.
+// DefaultAgent returns the id of the agent that answers questions which name no agent.
 func (a *Agent) DefaultAgent() string { return a.agents.Load().list[0].ID }
 
-// HasAgent reports whether AGENTS_FILE has an agent with that id, even if the caller may not use it. API formats
-// that name agents in the field for the model use this to tell an agent from a model.
+// HasAgent reports whether AGENTS_FILE defines an agent with this id, whether or not the caller may use it. API formats
+// that have no field for the agent use this to see whether the model field names an agent.
 func (a *Agent) HasAgent(id string) bool {
 	served := a.agents.Load()
 	return !served.unnamed && served.find(id) != nil
 }
 
-// AgentTools returns the names of the tools that an agent may call for a caller, those that ask other agents
-// included. If the caller may not use the agent or the agent does not exist, the list is empty. It is never nil.
+// AgentTools returns the names of the tools that the agent with this id may call for caller, including those that ask
+// other agents. It returns an empty list, never nil, if the agent does not exist or caller may not use it.
 func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
 	request := Request{Agent: id}
 	names := []string{}
@@ -119,13 +120,13 @@ func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string)
 	return names
 }
 
-// defaultModel returns the model of requests that name no model, and whose agent has none.
+// defaultModel returns the model to use if neither the request nor its agent names one.
 func (a *Agent) defaultModel() string {
 	model, _ := a.Models()
 	return model
 }
 
-// find returns the agent with that id, the default agent for "", and nil if there is none.
+// find returns the agent with this id, or nil if it does not exist. "" selects the default agent.
 func (s *servedAgents) find(id string) *namedAgent {
 	if id == "" {
 		return s.list[0]
@@ -136,8 +137,8 @@ func (s *servedAgents) find(id string) *namedAgent {
 	return nil
 }
 
-// selectAgent returns the agent with that id; "" selects the default agent. It returns ErrForbidden if the rules
-// allow the caller nothing, and ErrUnknownAgent if there is no such agent or the caller may not use it.
+// selectAgent returns the agent with this id; "" selects the default agent. It returns ErrForbidden if the access rules
+// allow caller nothing at all, and ErrUnknownAgent if the agent does not exist or caller may not use it.
 func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error) {
 	agent := a.agents.Load().find(id)
 	access := a.Rules.Of(caller)
@@ -155,8 +156,8 @@ func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error
 // agentID returns the id of the run's agent for logs, metrics and deliveries: definition.DefaultID without AGENTS_FILE.
 func (r *run) agentID() string { return cmp.Or(r.Agent, definition.DefaultID) }
 
-// restoreAgent returns the agent of a run that another process started, from the definition in the run's checkpoint.
-// A nil definition means that the run's agent has no name: its settings are those of the environment.
+// restoreAgent returns the agent of a run that another process started. stored is the definition in the run's
+// checkpoint; nil means that the environment configured the agent.
 func (a *Agent) restoreAgent(stored *definition.Agent) (*namedAgent, error) {
 	if stored == nil {
 		return &namedAgent{Agent: definition.Agent{ID: definition.DefaultID}, prompt: a.Prompt}, nil
@@ -164,8 +165,8 @@ func (a *Agent) restoreAgent(stored *definition.Agent) (*namedAgent, error) {
 	return a.newNamedAgent(*stored)
 }
 
-// applyAgent selects the agent of request. It completes request with the settings of the agent that request leaves
-// out, and lowers its limits to the agent's.
+// applyAgent selects the agent for request. It fills in the settings that request leaves out from the agent, and lowers
+// request's limits to the agent's. The errors are those of selectAgent.
 func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	agent, err := a.selectAgent(caller, strings.TrimSpace(request.Agent))
 	if err != nil {
@@ -189,8 +190,8 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	return nil
 }
 
-// budgetLimits returns the limits that no question can raise: the lower of the service's and the agent's. A nil
-// agent has no limits of its own.
+// budgetLimits returns the limits that an agent's runs cannot exceed: of the service's and the agent's, the lower ones.
+// For a nil agent, these are the service's.
 func (a *Agent) budgetLimits(agent *namedAgent) Budget {
 	if agent == nil {
 		return a.Budget
@@ -198,27 +199,27 @@ func (a *Agent) budgetLimits(agent *namedAgent) Budget {
 	return agent.Budget.Within(a.Budget)
 }
 
-// ToolSearch sets when a model is offered a search tool and the tools that it has found, instead of all tools.
+// ToolSearch configures when the model gets a search tool, and the tools found with it, instead of all tools.
 type ToolSearch = toolsearch.Options
 
-// toolCatalog holds the tools that a run may use. Runs share it, so it never changes.
+// toolCatalog holds the tools that a run may use. It is immutable, because runs share it.
 type toolCatalog struct {
 	*toolsearch.Catalog
-	source []catalog.Tool   // the tools from which those of the catalog were chosen; nil if it is not cached
-	list   *record.ToolList // the tools as exports have them
+	source []catalog.Tool   // the list that the catalog was filtered from; nil if it is not cached
+	list   *record.ToolList // the tools in the form that exports use
 }
 
-// newToolCatalog returns the catalog of tools. The slice must not change any more.
+// newToolCatalog returns a catalog of tools. The caller must not change the slice afterwards.
 func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 	return &toolCatalog{Catalog: toolsearch.NewCatalog(tools), list: record.NewToolList(tools)}
 }
 
-// toolCatalogCache caches the catalog of all tools of an agent. Almost every run uses this catalog, and computing
-// it costs more than the rest of a run's start.
+// toolCatalogCache caches the catalog of all tools of one agent. Almost every run uses that catalog, and computing it
+// costs more than everything else at a run's start.
 type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
 
-// catalogFor returns the catalog of those tools of all that request may use, from the cache if request does not
-// restrict its tools and all is the same slice as last time. The caller must not change the catalog.
+// catalogFor returns the catalog of those tools in all that request may use. It uses the cache if request does not
+// restrict its tools and all is the same slice as in the last call. The caller must not change the catalog.
 func (c *toolCatalogCache) catalogFor(all []catalog.Tool, request Request) *toolCatalog {
 	if len(all) == 0 || request.restrictsTools() {
 		return newToolCatalog(request.filterTools(all))
@@ -233,8 +234,8 @@ func (c *toolCatalogCache) catalogFor(all []catalog.Tool, request Request) *tool
 	return created
 }
 
-// UsableTools returns the tools that a request of the caller may use; nil if the caller may not use its agent. The
-// slice is shared: do not change it.
+// UsableTools returns the tools that request may use for caller, or nil if caller may not use the request's agent. The
+// caller of UsableTools must not change the returned slice, which may be shared.
 func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, request Request) []catalog.Tool {
 	var err error
 	if request.namedAgent, err = a.selectAgent(caller, request.Agent); err != nil {
@@ -243,9 +244,9 @@ func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, request R
 	return request.filterTools(a.ToolsFor(ctx, caller))
 }
 
-// unavailableServers returns the names of the servers that the request would use and that cannot be used at present.
-// waited means that the caller has waited for the servers' tools (ToolsFor): then servers that have never been
-// connected count too.
+// unavailableServers returns the names of the servers that request would use but that are unavailable. waited says that
+// ToolsFor has been called before, which waits for servers that are still connecting; servers that have never connected
+// then count as unavailable too.
 func (a *Agent) unavailableServers(caller auth.Identity, request Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
@@ -254,9 +255,10 @@ func (a *Agent) unavailableServers(caller auth.Identity, request Request, waited
 	})
 }
 
-// checkToolsAvailable returns a *ToolsUnavailableError for a question that depends on tools of servers that are
-// down: it names servers or tools, or requires a call, and no tool that it may use is available. The model would
-// otherwise answer without the tools, and the caller might not notice. It waits for servers that are being connected.
+// checkToolsAvailable returns a *ToolsUnavailableError if the question depends on tools but can use none, because
+// servers are down. A question depends on tools if it names servers or tools, or requires a call. Without this check,
+// the model would answer without the tools, and the API client might not notice. It waits for servers that are still
+// connecting.
 func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, request Request) error {
 	needsTools := request.ToolChoice == ToolRequired || len(request.Servers) > 0 || len(request.Tools) > 0
 	if request.ToolChoice == ToolNone || !needsTools {
@@ -265,19 +267,19 @@ func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r
 	tools := request.filterTools(a.ToolsFor(ctx, caller))
 	down := a.unavailableServers(caller, request, true)
 	var asks []askTool
-	if len(request.Servers) == 0 { // a question that names servers depends on their tools, and not on other agents
+	if len(request.Servers) == 0 { // a question that names servers depends on their tools, not on other agents
 		asks = a.askTools(caller, request)
 	}
 	if len(down) == 0 || request.hasAvailableTool(tools, down, asks) {
 		return nil
 	}
-	// The tools of a server that was never listed are not known: the question may mean any of them.
+	// The tools of a server that never connected are unknown, so the question may mean any of them: name all servers.
 	return &ToolsUnavailableError{Servers: down}
 }
 
-// hasAvailableTool reports whether the model can call one of asks (tools that ask other agents) or a tool of a
-// server that is not down. Tools of the caller count only if the model must call a tool. With ForcedTool, only the
-// tool with that name counts.
+// hasAvailableTool reports whether the model can call a tool of a server that is not in down, or one of asks, the tools
+// that ask other agents. The API client's tools count only if the model must call a tool. With ForcedTool, only that
+// tool counts.
 func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []askTool) bool {
 	mayCall := func(name string) bool { return r.ForcedTool == "" || name == r.ForcedTool }
 	if slices.ContainsFunc(asks, func(t askTool) bool { return mayCall(t.Name) }) {
@@ -291,9 +293,9 @@ func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []as
 	return mustCall && slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return mayCall(t.Name) })
 }
 
-// askTools returns the tools with which a run of the request asks other agents. There is one for each agent that the
-// request's agent lists, that exists at present, that the caller may use, and that Request.Tools allows. A run at
-// definition.MaxLevels cannot ask further agents.
+// askTools returns the tools with which a run of request asks other agents. The request's agent lists the agents that
+// it may ask. An agent is left out if it no longer exists, if caller may not use it, or if Request.Tools excludes its
+// tool. At definition.MaxLevels a run cannot ask other agents.
 func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool) {
 	if len(request.namedAgent.Agents) == 0 || request.ToolChoice == ToolNone || request.parent.Level >= definition.MaxLevels {
 		return nil
@@ -318,31 +320,31 @@ func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool
 var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
 	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
 
-// hasAskTool reports whether one of tools has the name.
+// hasAskTool reports whether tools contains a tool called name.
 func hasAskTool(tools []askTool, name string) bool {
 	return slices.ContainsFunc(tools, func(t askTool) bool { return t.Name == name })
 }
 
-// servedModels are the models that requests may name, see Options.
+// servedModels holds the models that requests may name; see Options.
 type servedModels struct {
 	defaultModel string
 	profiles     map[string]llm.Profile
 }
 
-// Models returns Options.DefaultModel and Options.Profiles, or what has replaced them. The caller
-// must not change the map.
+// Models returns Options.DefaultModel and Options.Profiles, or their replacements (ReplaceModels). The caller must not
+// change the map.
 func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) {
 	m := a.models.Load()
 	return m.defaultModel, m.profiles
 }
 
-// ReplaceModels replaces Options.DefaultModel and Options.Profiles. Runs in progress keep the profiles of their models.
+// ReplaceModels replaces Options.DefaultModel and Options.Profiles. Current runs keep their models' profiles.
 func (a *Agent) ReplaceModels(defaultModel string, profiles map[string]llm.Profile) {
 	a.models.Store(&servedModels{defaultModel, profiles})
 }
 
-// profileOf returns the profile of a model; the zero value for a model that is not served. If the operator lists no
-// models, the model's id decides whether it takes images.
+// profileOf returns a model's profile. It returns the zero value if the model is not served. If the operator has
+// configured no models, every model is served, and its name decides whether it accepts images.
 func (a *Agent) profileOf(model string) llm.Profile {
 	_, profiles := a.Models()
 	if len(profiles) == 0 {
@@ -351,15 +353,15 @@ func (a *Agent) profileOf(model string) llm.Profile {
 	return profiles[model]
 }
 
-// priceOf returns the price of a model; nil if the operator has set none.
+// priceOf returns a model's price, or nil if none is configured.
 func (a *Agent) priceOf(model string) *llm.Price {
 	_, profiles := a.Models()
 	return profiles[model].Price
 }
 
-// updateOffered sets l.offered, the tools that the model is offered: the caller's tools, those that ask other agents,
-// and the servers' tools or what the tool search shows in their place. The first two kinds stay the same for the whole
-// run; because they come first, the beginning of the prompt stays cacheable.
+// updateOffered sets l.offered, the tools that the model is offered: the API client's tools, the tools that ask other
+// agents, and then the servers' tools, or what the tool search shows instead. The first two kinds do not change during
+// a run. They come first, so that endpoints can cache the beginning of the prompt.
 func (l *loop) updateOffered() {
 	fixed := slices.Clone(l.clientTools)
 	for _, t := range l.askTools {
@@ -375,8 +377,9 @@ func (l *loop) updateOffered() {
 	}
 }
 
-// newToolSearch returns a tool search over the catalog. It returns nil if the model is offered all tools instead: if
-// they are few for the model's window (Options.ToolSearch), or if the request restricts the tools or requires a call.
+// newToolSearch returns a tool search over the catalog, or nil if the model is to be offered all tools. It returns nil
+// if the tools are few for the model's window (Options.ToolSearch), if the request restricts the tools, or if it
+// requires a call.
 func (l *loop) newToolSearch() *toolsearch.Search {
 	if l.run.req.restrictsTools() || l.run.req.ToolChoice == ToolRequired {
 		return nil
@@ -384,9 +387,9 @@ func (l *loop) newToolSearch() *toolsearch.Search {
 	return l.agent.ToolSearch.Search(l.catalog.Catalog, l.window.Size())
 }
 
-// fitTools adapts the offered tools to the model's window after its size was learned. If all tools would take too much
-// of the window, it starts the tool search, which changes the system prompt; tools that the run has called stay
-// offered. A search that was started before shows fewer tools if the window requires that. The error is that of the
+// fitTools adapts the offered tools to the size of the model's window, once the endpoint has revealed it. If all tools
+// take too much of the window, fitTools starts a tool search, which changes the system prompt; tools that the run has
+// already called stay offered. If a search is already in use, it may show fewer tools. An error comes from building the
 // system prompt.
 func (l *loop) fitTools(ctx context.Context) (err error) {
 	if l.search == nil {
@@ -409,7 +412,7 @@ func (l *loop) fitTools(ctx context.Context) (err error) {
 	return err
 }
 
-// offeredTools returns the tools that a model request offers; nil in the final turn.
+// offeredTools returns the tools that the next model request offers. It returns nil in the final turn.
 func (l *loop) offeredTools(final bool) []llm.Tool {
 	if final {
 		return nil
@@ -418,9 +421,9 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 }
 
 // answerTokens returns how many tokens the next answer may have; 0 means no limit. It is the lowest of the request's
-// limit, the operator's, the model's, and the rest of the run's budget. If one of these is set, or the endpoint has
-// refused prompt and answer together (answerRefused), the room that the prompt leaves in the window limits it too.
-// final is whether the turn is the last one, for which the budget keeps a reserve.
+// limit, the operator's, the model's, and what is left of the run's budget. If any of these is set, or the endpoint has
+// refused prompt and answer together (answerRefused), the answer must also fit into the window behind the prompt. final
+// says that this is the last turn, for which the budget keeps a reserve.
 func (l *loop) answerTokens(final bool) int64 {
 	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
@@ -431,7 +434,7 @@ func (l *loop) answerTokens(final bool) int64 {
 	return budget.LowerTokens(limit, l.window.AnswerRoom())
 }
 
-// modelRequest returns the request of a turn, from 1. The final turn offers no tools.
+// modelRequest returns the model request for a turn, counted from 1. In the final turn it offers no tools.
 func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	req := &l.run.req
 	r := llm.Request{

@@ -22,69 +22,70 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// call holds one tool call of a turn.
+// call holds one tool call from a model's answer.
 type call struct {
 	event.Call
 	args        jsonText // a JSON object; nil if the model's text is not one
-	argsText    string   // the model's text if args is nil
-	argsProblem string   // what is wrong with argsText
-	byClient    bool     // the caller executes the call
+	argsText    string   // the model's text if it is not a JSON object; "" otherwise
+	argsProblem string   // what is wrong with argsText, for the model
+	byClient    bool     // the API client executes the call
 	edited      bool     // a person changed args
 	foundTools  []string // the names of the tools that a call of the search tool found
 }
 
-// toolExecution holds a tool call while it is executed. Calls of a run and direct calls differ
-// only in the values of these fields.
+// toolExecution holds a tool call while it is executed. Calls of a run and direct calls differ only in the values of
+// these fields.
 type toolExecution struct {
 	*call
 	tool          catalog.Tool
 	toolExists    bool              // the run has a tool of this name
-	preapproved   bool              // the caller of a direct call has agreed to the call in advance
-	refusal       string            // for the model: the limit of its turn that forbids the call; "" if none does
+	preapproved   bool              // the caller of a direct call agreed to the call in advance
+	refusal       string            // tells the model which limit of the turn forbids the call; "" if none does
 	contextParams map[string]string // Request.Context
-	caller        auth.Identity     // on whose behalf the call is made
+	caller        auth.Identity     // the user for whom the call is made
 	runID         string            // "" for a direct call
 	notifications *notificationSink // receives the server's notifications during the call; nil for a direct call
 	loop          *loop             // answers the server's requests during the call; nil for a direct call
-	index         int               // position of the call among those of its turn that the agent executes, from 0
-	replayed      *replay.Call      // what other processes did for the call; nil if nothing
-	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
-	askedAgent    string            // the id of the agent that the call asks; "" for any other tool
-	// builtin executes a tool of the agent's own: the tool search, or asking an agent. nil for a server's tool.
+	index         int               // the call's position among the turn's calls that the agent executes, from 0
+	replayed      *replay.Call      // what an earlier process did for the call; nil if nothing
+	pending       *pendingInput     // what the call still needs before it is sent again; nil if nothing
+	askedAgent    string            // the id of the agent that the call asks; "" for other tools
+	// builtin executes a tool that the agent itself provides: the tool search, or asking an agent. It is nil for other
+	// tools.
 	builtin func(context.Context, *toolExecution) (*content.Result, error)
 
 	result     *content.Result // the result of a call that succeeded, set by execute
-	childID    string          // the child run of a call that asks an agent; "" before it is started
-	spent      *event.Spent    // what the child run has used; nil before it has ended
-	toolReport *content.Result // the result with which the tool reported its own failure; nil otherwise
-	hookResult *content.Result // a hook's answer in place of the tool's; nil if no hook answered
-	abort      *abortError     // set by a hook that ends the run
-	duration   time.Duration   // of the requests to the server together, or of builtin
+	childID    string          // the id of the child run of a call that asks an agent; "" before the child starts
+	spent      *event.Spent    // what the child run has used; nil before the child has ended
+	toolReport *content.Result // the result with which the tool reported a failure; nil if it reported none
+	hookResult *content.Result // the result that a hook supplied instead of the tool's; nil if none did
+	abort      *abortError     // set if a hook ends the run
+	duration   time.Duration   // how long the requests to the server, or builtin, took in total
 
-	rule            string   // the rule of auth.Rules that allows the call; "" without rules
+	rule            string   // the access rule that allows the call; "" without rules
 	decision        decision // whether the call may be made
-	approvedVersion string   // the tool's version that a person approved; "" if no person was asked
+	approvedVersion string   // the version of the tool that a person approved; "" if no person was asked
 }
 
-// callOutcome says how a call ended: either resultEvent or errorEvent is set. Both are nil while it has not ended.
+// callOutcome says how a call ended: resultEvent or errorEvent is set. Both are nil until the call has ended.
 type callOutcome struct {
 	resultEvent *event.ToolResult
 	errorEvent  *event.ToolError
-	fullResult  *content.Result // the result that resultEvent may have only a part of; nil if the call failed
-	resultURL   string          // where the full result or report can be read; "" if nowhere
+	fullResult  *content.Result // the complete result, of which resultEvent may have only a part; nil if the call failed
+	resultURL   string          // where to read the full result or report; "" if it cannot be read
 	abort       *abortError     // set if the run ends with the call
-	spent       *event.Spent    // what the child run of the call has used; nil if it has none
+	spent       *event.Spent    // what the call's child run has used; nil if it has none
 }
 
 const maxArgs = 64 << 10 // bytes of one call's arguments
 
 const maxForModel = 256 << 10 // bytes of text that one result adds to the conversation
 
-// decision records whether a call may be made, and who decided that.
+// decision says whether a call may be made, and who decided.
 type decision struct {
 	verdict string // one of the constants below; "" until it is decided
 	by      string // the subject of the person who decided; "" if no person was asked, or the person is anonymous
-	reason  string // the reason of a denial
+	reason  string // why the call was denied
 	edited  bool   // a person changed the arguments
 }
 
@@ -93,29 +94,29 @@ const (
 	allowed  = "allowed"  // no approval is needed
 	approved = "approved" // a person approved this call
 	denied   = "denied"
-	replaced = "replaced" // a hook answered instead; the tool was not called
+	replaced = "replaced" // a hook supplied a result, and the tool was not called
 )
 
-// pendingInput holds what a call requires before it is sent again, and what any process needs to send it. It is
-// stored in notes of the run, which readers never see, since the server's requestState may be a secret.
+// pendingInput holds what a call needs before it is sent again, and everything that any process needs to send it. It is
+// stored in the run's notes, which readers never see, because the server's requestState may be secret.
 //
-// In a multi round-trip request (protocol 2026-07-28) a server ends the request with a list of what it requires, and
-// the client sends the request again with the answers. No connection is open between the two. So the run can be
-// parked, and another process can send the request again, because the server has not executed the call yet. A
-// question that a server asks within an open request (HeldOpen) keeps the run in this process instead.
+// In a multi round-trip request (protocol 2026-07-28), the server answers with a list of what it requires, and the
+// client sends the request again with the answers. No connection is open in between. So the run can be parked, and
+// another process can send the request again; this is safe because the server has not executed the call yet. A question
+// that a server asks during an open request (HeldOpen), in contrast, keeps the run in this process.
 type pendingInput struct {
-	// Required is what the server of the call requires; nil if only a sign-in is missing.
+	// Required is what the call's server requires; nil if only a sign-in is missing.
 	Required *content.InputRequired `json:"required,omitempty"`
-	// Interrupts are the ids of the questions to the owner, by the key of the server's request.
+	// Interrupts maps each of the server's requests, by key, to the id of the question to the run's owner.
 	Interrupts map[string]string `json:"interrupts,omitempty"`
 	Asked      int               `json:"asked,omitempty"` // how many questions the call has asked so far
-	// SignIn is the sign-in that the owner has to do first; nil if none is needed. SignInInterrupt is the id of
-	// the question that asks for it.
+	// SignIn is the sign-in that the owner must complete first; nil if none is needed. SignInInterrupt is the id of the
+	// question about it.
 	SignIn          *content.SignIn `json:"sign_in,omitempty"`
 	SignInInterrupt string          `json:"sign_in_interrupt,omitempty"`
-	SignInExpires   int64           `json:"sign_in_expires,omitempty"` // in ms since the Unix epoch, of the log's time
+	SignInExpires   int64           `json:"sign_in_expires,omitempty"` // in ms since the Unix epoch, by the log's clock
 
-	// The call as it was sent.
+	// The next three fields hold the call as it was sent.
 	Args            jsonText `json:"args"`
 	Edited          bool     `json:"edited,omitempty"`
 	ApprovedVersion string   `json:"approved_version,omitempty"`
@@ -123,8 +124,8 @@ type pendingInput struct {
 	answers map[string]mcp.ElicitationResult // the owner's answers to Required; nil before the owner was asked
 }
 
-// notificationSink appends a server's notifications during one call as events. While the run is suspended, its
-// methods block. Package mcp passes one notification at a time, and none after the call.
+// notificationSink appends the notifications that a server sends during one call. Its methods block while the run is
+// suspended. Package mcp delivers one notification at a time, and none after the call.
 type notificationSink struct {
 	run  *run
 	call event.Call
@@ -136,8 +137,8 @@ func (s *notificationSink) appendProgress(ctx context.Context, progress mcp.Prog
 	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: progress.Progress, Total: progress.Total, Message: progress.Message})
 }
 
-// appendLog appends a log message, if message has data. If package mcp dropped messages before it (message.Omitted),
-// appendLog first appends a warning with their number.
+// appendLog appends the log message if it has data. If package mcp dropped messages before this one (message.Omitted),
+// appendLog first appends a warning that says how many.
 func (s *notificationSink) appendLog(ctx context.Context, message mcp.LogMessage) {
 	if message.Omitted > 0 {
 		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", message.Omitted)) // strings always marshal
@@ -148,11 +149,11 @@ func (s *notificationSink) appendLog(ctx context.Context, message mcp.LogMessage
 	}
 }
 
-// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in
-// s.err, because package mcp has no use for an error. execute and relayEvent check s.err, so that a log that fails
-// ends the run.
+// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in s.err
+// instead of returning it, because package mcp could not handle it. execute and relayEvent check s.err, so that the run
+// ends if the log fails.
 func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
-	err := catchPanic(func() error { // a panic must not reach package mcp, whose goroutine this is
+	err := catchPanic(func() error { // this goroutine belongs to package mcp, which a panic must not reach
 		if err := s.run.awaitOrder(ctx, body); err != nil {
 			return err
 		}
@@ -166,9 +167,9 @@ func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
 	}
 }
 
-// parseArgs parses the model's arguments. It sets c.args if text is a JSON object; empty text counts as {}. Otherwise
-// it keeps the text, cut to maxArgs bytes, in c.argsText and says in c.argsProblem what is wrong, for the model. It
-// does not try to repair the text.
+// parseArgs parses the model's arguments. If text is a JSON object, or empty, which counts as {}, it sets c.args.
+// Otherwise it stores the text, cut to maxArgs bytes, in c.argsText, and an explanation for the model in c.argsProblem.
+// It does not try to repair the text.
 func (c *call) parseArgs(text string) {
 	trimmed := bytes.TrimSpace([]byte(text))
 	if len(trimmed) == 0 {
@@ -193,13 +194,13 @@ func (c *call) parseArgs(text string) {
 	c.argsText = text
 }
 
-// describeJSONError explains to the model why text is not a JSON object, if possible with the position of the
-// invalid byte. err is the error of unmarshalling text.
+// describeJSONError tells the model why text is not a JSON object, with the position of the invalid byte if it is
+// known. err is the error from unmarshalling text.
 func describeJSONError(text []byte, err error) string {
 	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return "they are a JSON " + wrongType.Value + ", not an object"
 	}
-	// Unlike Unmarshal, a Decoder has an error of its own for text that ends too early.
+	// Unmarshal returns the same type of error for truncated and for invalid text, but a Decoder does not.
 	var value json.RawMessage
 	if errors.Is(json.NewDecoder(bytes.NewReader(text)).Decode(&value), io.ErrUnexpectedEOF) {
 		return "they end before the JSON object is complete"
@@ -222,7 +223,8 @@ func (c *call) argsAsWritten() string {
 	return c.argsText
 }
 
-// executor returns who executes the call, for its events: event.Client for a tool of the caller, "" for answerd.
+// executor says, for the call's events, who executes the call: event.Client for a tool of the API client, "" for
+// answerd.
 func (c *call) executor() event.Executor {
 	if c.byClient {
 		return event.Client
@@ -230,18 +232,18 @@ func (c *call) executor() event.Executor {
 	return ""
 }
 
-// isSet reports whether o says how the call ended. Before a turn's calls are executed, only the calls that have
-// ended in another process have an outcome (restoreCalls).
+// isSet reports whether o says how the call ended. Before a turn's calls are executed, only calls that ended in an
+// earlier process have an outcome (restoreCalls).
 func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
 
-// failure returns a failure of the call with a message for the model and the caller.
+// failure returns a *mcp.CallError for this call. Both the model and the API client may read message.
 func (exec *toolExecution) failure(kind mcp.ErrorKind, message string) error {
 	return &mcp.CallError{Kind: kind, Tool: exec.Tool, Server: exec.Server, Message: message}
 }
 
-// canceledFailure returns the failure of a call that ended because ctx did. Usually the run or its caller has ended
-// too, and the message is not read. But a run whose time for tools is used up continues, and its model needs the
-// reason.
+// canceledFailure returns the failure of a call that was cancelled because ctx ended. Usually the run or the direct
+// caller is gone too, and the message is never read. But a run that has used up its time for tools continues, and its
+// model needs the reason.
 func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
 		return exec.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
@@ -249,8 +251,8 @@ func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	return exec.failure(mcp.Cancelled, recorded.CallCancelled)
 }
 
-// recordedDecision returns what a rule or a hook decided about the call in the recording that the run repeats. It
-// returns the zero value if the call had no such decision or the run is not a rerun.
+// recordedDecision returns what a rule or a hook decided about the call in the recording that a rerun repeats. It
+// returns the zero value if nothing was decided, or if the run is not a rerun.
 func (exec *toolExecution) recordedDecision() recorded.Decision {
 	if exec.loop == nil || exec.loop.agent.Repeat == nil {
 		return recorded.Decision{}
@@ -258,7 +260,7 @@ func (exec *toolExecution) recordedDecision() recorded.Decision {
 	return exec.loop.agent.Repeat.Decision(exec.runID, exec.CallID)
 }
 
-// contentList returns the content blocks of a result, never nil.
+// contentList returns the result's content blocks. It never returns nil, so that JSON has [] and not null.
 func contentList(res *content.Result) []jsonText {
 	if res.Content == nil {
 		return []jsonText{}
@@ -266,19 +268,19 @@ func contentList(res *content.Result) []jsonText {
 	return res.Content
 }
 
-// Bounds of what one result adds to events and metadata, in bytes of JSON.
+// Limits on what one result adds to events and metadata, in bytes of JSON.
 const (
-	maxInEvent  = 256 << 10 // of an event: payload, content and structured content together
-	maxInline   = 64 << 10  // of one block in an event, in characters of base64
-	maxMetadata = 1 << 20   // of the metadata of a run: arguments and results of all its calls
-	minMetadata = 1 << 10   // of one call in the metadata, however much the other calls used
+	maxInEvent  = 256 << 10 // per event: payload, content and structured content together
+	maxInline   = 64 << 10  // per block in an event, in base64 characters
+	maxMetadata = 1 << 20   // per run: the arguments and results of all calls in the metadata
+	minMetadata = 1 << 10   // guaranteed to each call in the metadata, however much the others used
 )
 
-// recordResult returns the outcome of a call that succeeded. The event of a run's call is bounded by maxInEvent; a
-// result that exceeds the bound is also stored in full. The event of a direct call has the full result.
+// recordResult returns the outcome of a call that succeeded. In a run, the event has at most maxInEvent bytes of the
+// result, and a longer result is also stored in full. The event of a direct call has the full result.
 //
-// The result is stored before the caller appends its event, because a reader of the event may follow its URL at
-// once. If it cannot be stored, the event says that it is truncated and has no URL.
+// The result is stored before its event is appended, because a reader of the event may follow the URL at once. If
+// storing fails, the event says that the result is truncated and has no URL.
 func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *content.Result) callOutcome {
 	result := &event.ToolResult{
 		Call: exec.Call, Args: exec.args, DurationMS: exec.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
@@ -305,9 +307,9 @@ func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *cont
 	return outcome
 }
 
-// recordFailure returns the outcome of a call that failed. The event has at most maxForModel bytes of the message.
-// If the tool itself reported the failure (exec.toolReport) and the event cannot show all of the report, the report
-// is also stored in full. If the report is not stored although something is missing in the event, resultURL is "".
+// recordFailure returns the outcome of a call that failed. The event has at most maxForModel bytes of the message. If
+// the tool itself reported the failure (exec.toolReport) and the event cannot show the whole report, recordFailure also
+// stores the report. If something is missing from the event but the report is not stored, resultURL is "".
 func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *mcp.CallError) callOutcome {
 	failure := &event.ToolError{
 		Call:       exec.Call,
@@ -322,7 +324,8 @@ func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *
 		outcome.resultURL = a.resultPath(exec.runID, exec.CallID)
 	}
 	text, truncated := content.TruncateText(failed.Message, maxForModel, outcome.resultURL)
-	// With hooks, the report is not stored: a hook saw only the text of the failure, and so must readers.
+	// With hooks configured, do not store the report: the hook saw only the failure's text, so readers must not see
+	// more.
 	mayStore := exec.runID != "" && exec.toolReport != nil && a.Hooks == nil
 	mustStore := mayStore && (truncated || !exec.toolReport.IsText())
 	isStored := mustStore && a.storeResult(ctx, exec, exec.toolReport)
@@ -338,9 +341,9 @@ func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *
 	return outcome
 }
 
-// storeResult stores a full result in the log of its run, for Agent.Result, and reports whether that succeeded. It does
-// so even if ctx has ended, as for the event of the result. A failure is only logged: the run continues, because its
-// events have what the model was given.
+// storeResult stores a full result in the run's log, for Agent.Result, and reports whether it succeeded. It stores the
+// result even if ctx has ended, because the result's event is appended then too. It only logs a failure: the run can
+// continue, because its events contain what the model was given.
 func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *content.Result) bool {
 	encoded, err := encodeResult(exec.Call, res)
 	if err == nil {
@@ -353,14 +356,14 @@ func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *conte
 	return err == nil
 }
 
-// encodeResult returns the JSON object that Agent.Result decodes. The content is already JSON, and large. It is copied
-// behind the members of the header and not parsed again.
+// encodeResult returns the JSON object that Agent.Result decodes. The content, which may be large, is already JSON, so
+// encodeResult copies it behind the header's members without parsing it.
 func encodeResult(call event.Call, res *content.Result) ([]byte, error) {
 	header, err := json.Marshal(storedResultHeader{CallID: call.CallID, Tool: call.Tool, Server: call.Server, IsError: res.IsError})
 	if err != nil {
 		return nil, err
 	}
-	const brackets = 64 // at least the bytes of the names and brackets below
+	const brackets = 64 // an upper bound for the names and brackets below
 	encoded := bytes.NewBuffer(make([]byte, 0, len(header)+res.Size()+len(res.Content)+brackets))
 	encoded.Write(header[:len(header)-len("}")])
 	encoded.WriteString(`,"content":[`)
@@ -379,7 +382,7 @@ func encodeResult(call event.Call, res *content.Result) ([]byte, error) {
 	return encoded.Bytes(), nil
 }
 
-// storedResultHeader holds the members of a stored result that its server did not send.
+// storedResultHeader holds the members of a stored result that answerd adds to what the server sent.
 type storedResultHeader struct {
 	CallID  string `json:"call_id"`
 	Tool    string `json:"tool"`
@@ -387,20 +390,20 @@ type storedResultHeader struct {
 	IsError bool   `json:"is_error"`
 }
 
-// Result holds the complete result of a call of a run.
+// Result holds the complete result of one of a run's calls.
 type Result struct {
 	CallID     string          `json:"call_id"`
 	Tool       string          `json:"tool"`
 	Server     string          `json:"server"`
 	IsError    bool            `json:"is_error"`
-	Payload    json.RawMessage `json:"payload"` // not stored, because it follows from Content and Structured
+	Payload    json.RawMessage `json:"payload"` // computed from Content and Structured, so not stored
 	Content    []jsonText      `json:"content"`
 	Structured json.RawMessage `json:"structured,omitempty"`
 }
 
-// Result returns the full result of a call of a run, of which the event may have only a part. Errors:
-// event.ErrNotFound if the run has no such call, or the call has not ended; event.ErrGone if the result
-// is no longer stored; or the log's.
+// Result returns the full result of one of a run's calls, of which the event may have only a part. The error is
+// event.ErrNotFound if the run has no such call or the call has not ended, event.ErrGone if the result is no longer
+// stored, or an error of the log.
 func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) {
 	if record.IsReserved(callID) {
 		return Result{}, event.ErrNotFound
@@ -420,8 +423,9 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 	return r, nil
 }
 
-// resultFromEvents returns the result of a call from the run's events, if its event is complete: such a result is
-// not stored separately. Errors: event.ErrNotFound, event.ErrGone if the event has only a part, or the log's.
+// resultFromEvents returns a call's result from the event that ended the call. A result that fits into its event is not
+// stored separately. The error is event.ErrNotFound, event.ErrGone if the event has only a part of the result, or an
+// error of the log.
 func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Result, error) {
 	for e, err := range a.eventsSoFar(ctx, run) {
 		if err != nil {
@@ -430,7 +434,7 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 		result, isComplete := resultOfEvent(e.Body)
 		switch {
 		case result.CallID == "" || result.CallID != callID:
-		case !isComplete: // the full result is not in the log, since Result looked for it first
+		case !isComplete: // Result looked for the full result first, so the log does not have it
 			return Result{}, event.ErrGone
 		default:
 			return result, nil
@@ -439,8 +443,8 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 	return Result{}, event.ErrNotFound
 }
 
-// resultOfEvent returns the result in the event that ended a call. isComplete is false if the event has only a part of
-// the result. For any other event, both results are zero.
+// resultOfEvent returns the result contained in the event that ended a call. isComplete is false if the event has only
+// a part of the result. For other events, resultOfEvent returns zero values.
 func resultOfEvent(body event.Body) (result Result, isComplete bool) {
 	switch b := body.(type) {
 	case event.ToolResult:
@@ -455,12 +459,12 @@ func resultOfEvent(body event.Body) (result Result, isComplete bool) {
 	return Result{}, false
 }
 
-// resultPath returns the URL path at which a result can be read in full.
+// resultPath returns the URL path where a call's full result can be read.
 func (a *Agent) resultPath(runID, callID string) string {
 	return a.BasePath + "/runs/" + runID + "/results/" + url.PathEscape(callID)
 }
 
-// fieldErrors converts problems of single fields to the type that events have.
+// fieldErrors converts problems with single fields to the type that events use.
 func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 	var out []event.FieldError
 	for _, f := range fields {
@@ -469,8 +473,8 @@ func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 	return out
 }
 
-// withChild returns o with what the child run of the call has used, and adds the id of the child run to the event
-// of o. It changes nothing for a call without a child run.
+// withChild returns o with the call's child run added: its id in the event, and what it has used. It changes nothing
+// for a call without a child run.
 func (o callOutcome) withChild(exec *toolExecution) callOutcome {
 	o.spent = exec.spent
 	if exec.childID == "" {

@@ -20,19 +20,19 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// messageGroup holds messages of the history that are kept or dropped together: a message of the user, or a message of
-// the assistant followed by the results of its calls. It counts as one message of the history.
+// messageGroup holds messages of the history that are kept or dropped together: one user message, or one assistant
+// message followed by the results of its calls. MaxHistory counts a group as one message.
 type messageGroup []llm.Message
 
-// isUser reports whether the group is a message of the user.
+// isUser reports whether the group is a user message.
 func (g messageGroup) isUser() bool { return g[0].Role == llm.User }
 
-// groupHistory returns the earlier turns of the thread, followed by the history of the request, as groups for a
-// model with that profile. The first threadGroups of the groups are from the thread. It skips unknown roles, empty
-// messages and results without a call. A call without a result gets a placeholder, because endpoints refuse a call
-// without a result and a result without a call.
+// groupHistory returns the thread's earlier turns, followed by the request's history, as groups for a model with the
+// given profile. The first threadGroups groups come from the thread. It skips unknown roles, empty messages, and
+// results without a call. A call without a result gets a placeholder. Endpoints refuse a call without a result, and a
+// result without a call.
 func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threadGroups int) {
-	var results []*llm.Message // the result of each call, in the order of the calls: pointers to elements of groups
+	var results []*llm.Message // pointers into groups: the result message of each call, in call order
 	for i, message := range slices.Concat(r.earlier, r.History) {
 		role := llm.Role(strings.ToLower(message.Role))
 		text, media := acceptedMedia(profile, message.Content, message.Media)
@@ -53,7 +53,7 @@ func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threa
 		if i < len(r.earlier) {
 			threadGroups++
 		}
-		emptyResults := group[1:] // withCalls has added one for each call; fillResult sets their text
+		emptyResults := group[1:] // withCalls added one per call; fillResult fills them in later
 		for k := range emptyResults {
 			results = append(results, &emptyResults[k])
 		}
@@ -67,8 +67,8 @@ func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threa
 	return groups, threadGroups
 }
 
-// withCalls returns the group with calls, and with an empty result for each call. It drops calls with an empty or
-// repeated id.
+// withCalls adds calls to the group's message, and an empty result message for each. It drops calls whose id is empty
+// or repeated.
 func (g messageGroup) withCalls(calls []ClientCall) messageGroup {
 	ids := make(map[string]bool, len(calls))
 	for _, c := range calls {
@@ -83,9 +83,9 @@ func (g messageGroup) withCalls(calls []ClientCall) messageGroup {
 	return g
 }
 
-// fillResult sets the text and media of the empty result in results that belongs to the call with that id. If
-// several calls have the id, it uses the latest call: some providers number the calls of every answer from 0. It
-// changes nothing if no call has the id, or if that call has a result already.
+// fillResult stores text and media in the empty result of the call with this id. If several calls have the id, it uses
+// the latest one, since some providers count their calls from 0 in every answer. It does nothing if no call has the id,
+// or if the call already has a result.
 func fillResult(results []*llm.Message, id, text string, media []Media) {
 	for _, m := range slices.Backward(results) {
 		if m.CallID != id {
@@ -102,8 +102,8 @@ func fillResult(results []*llm.Message, id, text string, media []Media) {
 	}
 }
 
-// acceptedMedia returns the media that a model with that profile accepts, and text completed by the rest of media: by
-// the content of text files, and by a line that describes each file that the model does not accept.
+// acceptedMedia returns the media that a model with the given profile accepts, and text with the rest of media
+// appended: the content of text files, and a line that describes each file which the model does not accept.
 func acceptedMedia(profile llm.Profile, text string, media []Media) (string, []Media) {
 	var shown []Media
 	for _, m := range media {
@@ -119,9 +119,9 @@ func acceptedMedia(profile llm.Profile, text string, media []Media) (string, []M
 	return text, shown
 }
 
-// validateQuestion refuses a request without anything for the model to answer. Without a question and media, the
-// history must end with the result of a call that precedes it. If the history continues a thread that is not read yet,
-// any history is accepted, because the call may be in an earlier turn.
+// validateQuestion returns an *InvalidError if the request has nothing for the model to answer. A request without
+// question and media must have a history that ends with the result of one of its calls. If the history continues a
+// thread that has not been read yet, any history is valid, because the call may be in an earlier turn.
 func (r Request) validateQuestion() error {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
 		return nil
@@ -130,7 +130,7 @@ func (r Request) validateQuestion() error {
 		return &InvalidError{"/question", "must not be blank"}
 	}
 	if r.ContinueThread && r.earlier == nil {
-		return nil // readEarlierTurns checks again
+		return nil // readEarlierTurns validates it again
 	}
 	last := r.History[len(r.History)-1]
 	if !strings.EqualFold(last.Role, string(llm.ToolRole)) {
@@ -145,10 +145,10 @@ func (r Request) validateQuestion() error {
 	return nil
 }
 
-// openConversation sets the first messages of the run: the system prompt with the instructions of the servers and
-// of the caller, the earlier turns of the thread, the last MaxHistory groups of the request's history, and the
-// question. If the request has no question, the messages from the user's last one on are the question and do not count
-// as history. openConversation also sets historyLen and the ids of calls that the run must not use again.
+// openConversation sets the run's first messages: the system prompt, the thread's earlier turns, the last MaxHistory
+// groups of the request's history, and the question. If the request has no question, the last user message and
+// everything after it are the question, and do not count as history. openConversation also sets historyLen, and
+// reserves the ids of the calls in these messages. The error is that of systemPrompt.
 func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profile llm.Profile) error {
 	r := l.run.req
 	system, err := l.systemPrompt(ctx, tools)
@@ -157,7 +157,7 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profi
 	}
 	groups, threadGroups := r.groupHistory(profile)
 	history, question := r.splitHistory(groups, profile)
-	threadGroups = min(threadGroups, len(history)) // fewer if the question consists of groups of the thread
+	threadGroups = min(threadGroups, len(history)) // lower if the question itself is part of the thread
 	// MaxHistory limits only the groups of the request's own history.
 	firstOwn := max(threadGroups, len(history)-l.agent.MaxHistory)
 	history = slices.Concat(history[:threadGroups], history[firstOwn:])
@@ -178,8 +178,8 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profi
 	return nil
 }
 
-// systemPrompt returns the system prompt for tools, with the instructions of the servers and of the caller. It sets
-// l.instructions to those of the servers.
+// systemPrompt returns the system prompt for tools, followed by the servers' instructions and those in the request. It
+// stores the servers' instructions in l.instructions. It returns an error if the template cannot be executed.
 func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
 	system, err := l.run.req.namedAgent.prompt.Render(tools, l.run.Created)
 	if err != nil {
@@ -193,9 +193,9 @@ func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, 
 	return system, nil
 }
 
-// serverInstructions returns the part of the system prompt with the instructions of the servers whose
-// tools the run may use; "" if there are none. Each text is quoted, so that a server cannot write a heading of the
-// prompt or a text in the name of another server.
+// serverInstructions returns the part of the system prompt with the instructions of the servers whose tools the run may
+// use, or "" if they have none. It quotes each server's text, so that the text cannot pass for a heading of the prompt
+// or for the text of another server.
 func (l *loop) serverInstructions(ctx context.Context) string {
 	hasTools := func(server string) bool {
 		return slices.ContainsFunc(l.catalog.Tools, func(t catalog.Tool) bool { return t.Server == server })
@@ -208,12 +208,12 @@ func (l *loop) serverInstructions(ctx context.Context) string {
 	return b.String()
 }
 
-// splitHistory divides the groups of groupHistory into the history and the question. Without a question in the
-// request, the question consists of the groups from the user's last message on. Otherwise it is the request's own,
-// and a last group that equals it is dropped, since some clients send the question in both places.
+// splitHistory divides the groups from groupHistory into history and question. If the request has no question, the
+// question starts at the last user message. Otherwise it is the request's question; a last group with the same text is
+// dropped, because some clients send the question in both places.
 func (r Request) splitHistory(groups []messageGroup, profile llm.Profile) (history, question []messageGroup) {
 	if strings.TrimSpace(r.Question) == "" && len(r.Media) == 0 {
-		last := len(groups) - 1 // not negative: validateQuestion requires a result and its call
+		last := len(groups) - 1 // never negative: validateQuestion requires a call and its result
 		for last > 0 && !groups[last].isUser() {
 			last--
 		}
@@ -226,7 +226,7 @@ func (r Request) splitHistory(groups []messageGroup, profile llm.Profile) (histo
 	return groups, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
 
-// promptError reports that a server did not return a prompt.
+// promptError reports that an MCP server did not return a prompt.
 type promptError struct {
 	prompt ServerPrompt
 	err    error
@@ -236,13 +236,13 @@ func (e *promptError) Error() string {
 	return fmt.Sprintf("prompt %q of %s: %v", e.prompt.Name, e.prompt.Server, e.err)
 }
 
-// Unwrap returns why the prompt cannot be had, such as mcp.ErrBadPrompt.
+// Unwrap returns why the prompt is not available, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
-// insertServerPrompt returns messages with those of a server's prompt right before the question. It asks the server
-// for the prompt. The error is a *promptError.
+// insertServerPrompt gets a prompt from its MCP server, and returns messages with the prompt inserted before the
+// question. The error is a *promptError.
 func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, prompt ServerPrompt) ([]llm.Message, error) {
-	// Check the current rules: a takeover may start the run long after it was requested.
+	// Check the rules again: after a takeover, they may have changed since the request was accepted.
 	if !l.agent.Rules.Of(l.run.caller).AllowsServer(prompt.Server) {
 		return nil, &promptError{prompt, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}
@@ -257,17 +257,17 @@ func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p
 	return slices.Insert(messages, l.historyLen+1, inserted...), nil
 }
 
-// Threads. Every run that a caller asks for is a turn of its thread, in these steps:
+// Threads. Every run that an API client starts is a turn of its thread, in these steps:
 //
 //   - openThread selects the agent that answered last, and returns the active run.
-//   - freeThread waits for that run, cancels it, or finds out that its process has died.
-//   - beginTurn makes the new run the active one and reads the earlier turns, which the checkpoint then has.
-//   - endTurn adds the turn right before the terminal event, because a reader of that event may ask the next
-//     question at once. It first writes a note, which fails if this process does not execute the run any more.
+//   - freeThread waits for the active run, cancels it, or finds out that its process has died.
+//   - beginTurn makes the new run the active one, and reads the earlier turns, which the checkpoint then contains.
+//   - endTurn adds the turn just before the terminal event, because a reader of that event may ask the next
+//     question at once. It first writes a note, which fails if this process no longer executes the run.
 //
-// A process may die between two of these steps. Another process then takes the run over and ends its turn; a
-// second EndTurn changes nothing. If no process can take the run over, the freeThread of the next question finds
-// the run that has ended, and adds a turn with what its events say.
+// A process may die between any two of these steps. Another process then takes over the run and ends its turn; ending
+// it twice has no effect. If no process can take over the run, the next question's freeThread finds that the run has
+// ended, and adds a turn made from its events.
 
 // The values of OnBusy.
 const (
@@ -276,23 +276,24 @@ const (
 	BusyCancel OnBusy = "cancel" // cancel the active run
 )
 
-// endWait bounds how long other code waits for the end of a run that it has cancelled: the next question of the
-// thread (freeThread), and a parent whose own end must follow that of its child (childRun.cancel).
+// endWait is how long to wait for the end of a run that was just cancelled. The thread's next question waits for it
+// (freeThread), and so does a parent, which must not end before its child (childRun.cancel).
 const endWait = 10 * time.Second
 
-// turnTimeout bounds how long the end of a run waits until its turn is stored.
+// turnTimeout is how long the end of a run waits for its turn to be stored.
 const turnTimeout = 5 * time.Second
 
-// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
+// errQueuedTooLong ends the wait for a thread's active run. The API client then gets the *event.BusyError.
 var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
 
-// runsBeside reports whether the question may be answered while another run of its thread is active: the request
-// has its own history, so the question does not depend on the answer of that run.
+// runsBeside reports whether the question may be answered while another run of its thread is active. It may if the
+// request brings its own history, because it then does not depend on that run's answer.
 func (r *Request) runsBeside() bool { return !r.ContinueThread && r.OnBusy == BusyRefuse }
 
-// openThread looks up the thread that a request names, and returns the id of its active run; "" if there is none or
-// the thread does not exist. In request it sets threadExists, and Agent to the agent that answered last if the
-// request names no agent. It returns thread.ErrNoTurn if AfterRun names a run of a thread that does not exist.
+// openThread looks up the thread that request names, and returns the id of its active run. The id is "" if no run is
+// active or the thread does not exist. openThread sets request.threadExists and, if request names no agent, sets
+// request.Agent to the agent that answered last. It returns thread.ErrNoTurn if AfterRun is set but the thread does not
+// exist.
 func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Request) (active string, err error) {
 	if request.ThreadID == "" {
 		return "", nil
@@ -311,24 +312,24 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 	return t.Active, nil
 }
 
-// freeThread returns nil once the run with that id is not the active one of the thread. If the run continues,
-// onBusy decides: BusyRefuse returns a *event.BusyError at once, BusyQueue waits for the end of the run, and
-// BusyCancel cancels it and waits for at most endWait. A wait that is too long ends with the *event.BusyError, and
-// the begin of Drain with ErrDraining. A run that the log no longer has does not keep the thread busy.
-func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id string, onBusy OnBusy) error {
-	releaseErr := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
+// freeThread returns nil once the run activeID is no longer the active run of the thread. While it continues, onBusy
+// decides: BusyRefuse returns a *event.BusyError at once, BusyQueue waits until the run ends, and BusyCancel cancels it
+// and waits for at most endWait. If the wait takes too long, freeThread returns the *event.BusyError; if Drain begins,
+// it returns ErrDraining. A run that the log no longer has does not block its thread.
+func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, activeID string, onBusy OnBusy) error {
+	releaseErr := a.threads().Release(ctx, owner, threadID, activeID, a.isActive(activeID))
 	if _, isBusy := errors.AsType[*event.BusyError](releaseErr); !isBusy || onBusy == BusyRefuse {
 		return releaseErr
 	}
 	if onBusy == BusyCancel {
-		if err := a.Cancel(ctx, id); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
+		if err := a.Cancel(ctx, activeID); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
 			return fmt.Errorf("cancel the active run of a thread: %w", err)
 		}
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeoutCause(ctx, endWait, errQueuedTooLong)
 		defer stop()
 	}
-	waitErr := thread.AwaitEnd(ctx, a.Log, id, a.accepting.Done())
+	waitErr := thread.AwaitEnd(ctx, a.Log, activeID, a.accepting.Done())
 	switch {
 	case a.accepting.Err() != nil:
 		return ErrDraining
@@ -341,11 +342,11 @@ func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id 
 	}
 }
 
-// threads returns the threads of the agent's log.
+// threads returns access to the threads in the agent's log.
 func (a *Agent) threads() thread.Store { return thread.Store{Log: a.Log, Logger: a.Logger} }
 
-// title returns the title of a thread that begins with the request: from its question, or else the name of its
-// first attachment.
+// title returns the title of a thread that begins with this request. It is made from the question or, if that is empty,
+// from the name of the first attachment.
 func (r *Request) title() string {
 	if title := thread.Title(r.questionText()); title != "" || len(r.Media) == 0 {
 		return title
@@ -353,8 +354,8 @@ func (r *Request) title() string {
 	return thread.Title(r.Media[0].Name)
 }
 
-// beginTurn makes the run the active one of its thread, and reads the earlier turns if the question continues the
-// thread. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or
+// beginTurn makes the run the active one of its thread and, if the question continues the thread, reads the earlier
+// turns. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or
 // may have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is
 // false for a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
 func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
@@ -362,7 +363,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		return false, nil
 	}
 	if r.req.newThread && !r.req.ContinueThread {
-		// The id of the thread is new, so no other run can be active and there are no earlier turns.
+		// The thread id is new, so the thread has no active run and no earlier turns.
 		err := r.agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil || ctx.Err() != nil, err
 	}
@@ -373,14 +374,14 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	return true, r.readEarlierTurns(ctx, t)
 }
 
-// beginTurnIfFree makes the run the active one of its thread, and returns the thread. It returns a *event.BusyError if
-// the thread has an active run. If the run may be executed beside that one, it sets isBeside instead and returns no
-// error. began is as for beginTurn.
+// beginTurnIfFree makes the run the active one of its thread, and returns the thread. If the thread already has an
+// active run, it returns a *event.BusyError; but if this run may be executed beside that one, it sets isBeside and
+// returns no error. began is as for beginTurn.
 func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, began bool, err error) {
 	for {
 		t, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
 		busy, isBusy := errors.AsType[*event.BusyError](err)
-		// After an error the thread may exist, and must then not be deleted with the run (beginRun).
+		// After an error, the thread may exist, so beginRun must not delete it together with the run.
 		r.req.threadExists = r.req.threadExists || err != nil || t.Turns > 0
 		if err == nil {
 			return t, true, nil
@@ -396,18 +397,18 @@ func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, began bool, 
 		if freeErr != nil {
 			return t, false, freeErr
 		}
-		// The other run has ended, and freeThread has released the thread: begin the turn again.
+		// freeThread found that the other run has ended, and released the thread: try again.
 	}
 }
 
-// readEarlierTurns sets the messages of the thread that precede the request, and counts their memory. It returns an
-// error if the history of a request without a question does not continue them.
+// readEarlierTurns sets req.earlier, the thread's messages before this request, and counts their memory. It returns an
+// error if the request has no question and its history does not continue these messages.
 func (r *run) readEarlierTurns(ctx context.Context, thread event.Thread) error {
 	turns, err := r.agent.threads().Read(ctx, thread, &r.req.AfterRun)
 	if err != nil {
 		return err
 	}
-	r.req.earlier = []Message{} // not nil: the thread has been read
+	r.req.earlier = []Message{} // not nil, which means that the thread has been read
 	for _, turn := range turns {
 		r.req.earlier = append(r.req.earlier, turn.Messages()...)
 	}
@@ -420,19 +421,19 @@ func (r *run) readEarlierTurns(ctx context.Context, thread event.Thread) error {
 	return nil
 }
 
-// endTurn adds the turn of the run, which ends with end, to its thread. The caller appends the terminal event after
-// it. It waits for at most turnTimeout and only logs errors: a log that does not answer must not keep the run from
-// ending, and the next question of the thread adds a turn that is missing.
+// endTurn adds the run's turn, which ends with the event end, to its thread. The caller appends end afterwards. endTurn
+// takes at most turnTimeout and only logs errors: a log that does not answer must not keep the run from ending, and the
+// thread's next question adds a missing turn.
 func (r *run) endTurn(ctx context.Context, end event.Body) {
 	if r.req.parent.Run != "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	// The note fails with ErrFenced in a process that has lost the run, which must not end its turn.
+	// If another process has taken over the run, this note fails with ErrFenced. Only that process may end the turn.
 	err := r.writeNote(ctx, replay.NoteTurn)
 	if err == nil && r.isBeside {
-		// The run was not the active one. It becomes a turn only if the run that was active has ended by now.
+		// This run was not the thread's active run. It becomes a turn only if the run that was active has ended by now.
 		_, err = r.agent.threads().Begin(ctx, r.Run, "")
 		if _, busy := errors.AsType[*event.BusyError](err); busy {
 			return
@@ -454,9 +455,9 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 	}
 }
 
-// givenMessages returns the messages of the request that belong to its turn besides the question. In a request that
-// continues the thread, they are its whole history; otherwise, if it has no question, the results of the caller's
-// tools at the end of the history.
+// givenMessages returns the request's messages that belong to its turn in addition to the question. If the request
+// continues the thread, these are its whole history. Otherwise, if it has no question, they are the results of the API
+// client's tools at the end of the history.
 func (r *Request) givenMessages() []Message {
 	if r.ContinueThread {
 		return r.History

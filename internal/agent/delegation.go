@@ -21,39 +21,40 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Delegation: an agent asks another agent with a tool, ask_<id>. The call starts a child run. The child run has its
-// own events and its own job in the log, so any process may execute it, even if another process executes the parent.
-// The call reads the child's events as any reader does:
+// Delegation: an agent asks another agent by calling the tool ask_<id>. The call starts a child run. The child run has
+// its own events and its own job in the log, so it may run in another process than its parent. The call reads the
+// child's events like any other reader:
 //
-//   - The steps and calls of the child become tool_progress events of the call.
-//   - When the child is suspended, the call asks the owner of the parent the same questions, under the same ids, and
-//     forwards each answer to the child. The parent is suspended too then, and may be parked.
-//   - The child's end becomes the result of the call.
+//   - The child's steps and calls become tool_progress events of the call.
+//   - When the child is suspended, the call asks the parent's owner the same questions, under the same ids, and
+//     forwards each answer to the child. The parent is then suspended too, and may be parked.
+//   - The child's end becomes the call's result.
 //
-// A parked parent does not read its child. So the process that executes the child stores an input in the parent
-// whenever a question of the child is resolved, and at the end of the child (wakeParent). A process that takes over
-// the parent finds the child by a note (replay.NoteChild), and reads it from its first event.
+// A parked parent does not read its child's events. So the process that executes the child stores an input in the
+// parent whenever one of the child's questions is resolved, and when the child ends (wakeParent). A process that takes
+// over the parent finds the child through a note (replay.NoteChild), and reads the child's events from the beginning.
 
 const (
-	// maxAsksPerTurn bounds the child runs of a turn. Together with definition.MaxLevels, it bounds the runs that one
-	// question can cause.
+	// maxAsksPerTurn is how many child runs one turn may start. Together with definition.MaxLevels, it limits how many
+	// runs one question can cause.
 	maxAsksPerTurn = 8
-	// childStartWait bounds how long a process that took over a parent waits for the first event of the
-	// child. The process that created the child may have died before it appended that event.
+	// childStartWait is how long a process that took over a parent waits for the child's first event. The process that
+	// created the child may have died before it appended that event.
 	childStartWait = 15 * time.Second
-	maxProgress    = 500 // bytes of the message of a tool_progress event
+	maxProgress    = 500 // bytes of a tool_progress event's message
 )
 
-// askAgent executes a call that asks another agent: it starts the child run or finds the one that another process
-// started, waits for its end, and charges what it has used. It is a toolExecution.builtin. If ctx ends, askAgent
-// cancels the child, unless the run was relinquished: another process then continues to wait for it.
+// askAgent executes a call that asks another agent. It starts the child run, or finds the one that an earlier process
+// started, waits until it ends, and charges the parent for what the child has used. It has the type of
+// toolExecution.builtin. If ctx ends, askAgent cancels the child, unless the parent was relinquished: then another
+// process continues to wait for the child. A failure of the call is a *mcp.CallError; any other error ends the run.
 func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Result, error) {
 	child := &childRun{loop: l, exec: exec}
 	err := child.open(ctx)
 	if err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
 		return nil, exec.canceledFailure(ctx)
 	}
-	if err != nil || exec.hookResult != nil { // a hook has answered in place of a child
+	if err != nil || exec.hookResult != nil { // a hook supplied the result, so no child was started
 		return nil, err
 	}
 	defer l.run.suspension.setAwaitsChild(child.id, false)
@@ -66,7 +67,7 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	case readErr != nil: // ctx has ended
 		child.cancel(ctx)
 	}
-	// A child that was cancelled has used something too.
+	// A child that was cancelled has used tokens too.
 	if err := child.chargeParent(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
@@ -76,23 +77,23 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	return child.resultOf(end)
 }
 
-// childRun is the child run of a call, as the call sees it.
+// childRun is what a call knows about the child run that it started.
 type childRun struct {
 	loop *loop
 	exec *toolExecution
 	id   string
 
-	attached bool              // another process started the child and has reported its first events as tool_progress
-	progress float64           // how many events of the child have become tool_progress, in all processes
-	waiting  []event.Interrupt // the questions that are open in the child, if it is suspended
-	askedIDs map[string]bool   // the ids of the child's questions that the owner of the parent was asked
-	asking   sync.WaitGroup    // goroutines that ask the child's questions
-	failed   chan error        // the first error of these goroutines; capacity 1
+	attached bool              // an earlier process started the child, and has reported its first events as tool_progress
+	progress float64           // how many of the child's events have become tool_progress, in all processes
+	waiting  []event.Interrupt // the child's open questions, if it is suspended
+	askedIDs map[string]bool   // the ids of the child's questions that the parent's owner was already asked
+	asking   sync.WaitGroup    // goroutines that forward the child's questions
+	failed   chan error        // the first error from these goroutines; capacity 1
 }
 
-// open starts the child, or finds the child that another process started, and sets c.id and exec.childID. If the child
-// of the other process never began, open starts another child. Before that, it asks the hook pre_tool_call about the
-// call again, since the hook's decision is not stored. If the hook answers (exec.hookResult), open starts no child.
+// open starts the child, or finds the child that an earlier process started, and sets c.id and exec.childID. If the
+// earlier child never began, open starts another one. Before that, it calls the pre_tool_call hook for this call again,
+// because the hook's decision is not stored. If the hook supplies a result (exec.hookResult), open starts no child.
 func (c *childRun) open(ctx context.Context) error {
 	c.askedIDs = make(map[string]bool)
 	c.failed = make(chan error, 1)
@@ -118,38 +119,38 @@ func (c *childRun) open(ctx context.Context) error {
 	return c.start(ctx)
 }
 
-// awaitStart reports whether the child with that id has begun. It waits for the first event for at most
-// childStartWait, and then deletes the child and returns false. A child whose events cannot be read counts as begun,
-// unless the log does not answer (event.ErrUnavailable).
-func (c *childRun) awaitStart(ctx context.Context, id string) (hasBegun bool, _ error) {
+// awaitStart reports whether the child run childID has begun. It waits at most childStartWait for the child's first
+// event; if none arrives, it deletes the child and returns false. If the child's events cannot be read, it returns
+// true, because readToEnd then reports the error, except that it returns event.ErrUnavailable.
+func (c *childRun) awaitStart(ctx context.Context, childID string) (hasBegun bool, _ error) {
 	log := c.loop.agent.Log
-	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
+	if _, err := log.Run(ctx, childID); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
 		return false, nil // the other process died before it created the child
 	}
 	timeout := time.NewTimer(childStartWait)
 	defer timeout.Stop()
 	for {
-		page, err := log.After(ctx, id, 0)
+		page, err := log.After(ctx, childID, 0)
 		switch {
 		case ctx.Err() != nil:
 			return false, context.Cause(ctx)
 		case errors.Is(err, event.ErrUnavailable):
 			return false, err
 		case err != nil || len(page.Events) > 0 || page.Ended:
-			return true, nil // readToEnd gets the same error and returns it
+			return true, nil // readToEnd gets the same error, and returns it
 		}
 		select {
 		case <-page.More:
 		case <-timeout.C:
-			return false, log.Delete(ctx, id)
+			return false, log.Delete(ctx, childID)
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}
 	}
 }
 
-// newRequest returns the request of the child. It has the restrictions of the parent's request, and an equal share of
-// what is left of the parent's budget for each child of the turn. The child of a rerun gets the recorded share.
+// newRequest returns the child's request. The child is restricted like its parent. Its budget is what is left of the
+// parent's, divided equally among the children of this turn. In a rerun, the child gets the recorded budget.
 func (c *childRun) newRequest(question string) Request {
 	l, parent := c.loop, &c.loop.run.req
 	limits, callsLeft := l.budget.Remaining(max(l.askCount, 1))
@@ -173,9 +174,9 @@ func (c *childRun) newRequest(question string) Request {
 	return request
 }
 
-// start starts the child in this process. If the log does not answer, it deletes what the log may have stored of the
-// child, and tries again with a new child for some time (awaitLog). Invalid arguments, and an agent that cannot be
-// asked, are failures of the call (*mcp.CallError).
+// start starts the child in this process. While the log is unavailable, it retries with a new child for some time
+// (awaitLog), and deletes what the log may have stored of the previous one. Invalid arguments, and an agent that cannot
+// be asked, are failures of the call (*mcp.CallError).
 func (c *childRun) start(ctx context.Context) error {
 	exec, agent := c.exec, c.loop.agent
 	var args struct{ Question string }
@@ -187,7 +188,7 @@ func (c *childRun) start(ctx context.Context) error {
 		return exec.failure(mcp.Denied, "The agent "+exec.askedAgent+" cannot be asked: "+err.Error()+".")
 	}
 	return awaitLog(ctx, func() error {
-		if c.id != "" { // of the try before
+		if c.id != "" { // left over from the previous try
 			if err := agent.Log.Delete(ctx, c.id); errors.Is(err, event.ErrUnavailable) {
 				return err
 			}
@@ -196,8 +197,8 @@ func (c *childRun) start(ctx context.Context) error {
 	})
 }
 
-// begin makes one try to start a child, with a new id. The note with the id comes first, so that a process that takes
-// over the parent finds the child and does not start a second one. If this process is handing over its runs, begin
+// begin tries once to start a child, under a new id. It first stores the id in a note, so that a process that takes
+// over the parent finds the child instead of starting a second one. If this process is handing over its runs, begin
 // relinquishes the parent and returns errHandedOver.
 func (c *childRun) begin(ctx context.Context, request Request) error {
 	l, exec, agent := c.loop, c.exec, c.loop.agent
@@ -230,22 +231,23 @@ func (c *childRun) begin(ctx context.Context, request Request) error {
 	return nil
 }
 
-// handOver relinquishes the parent with errHandedOver, which it returns. The child cannot begin here, because this
-// process hands over its runs. Drain will relinquish the parent too, but perhaps too late: the call would fail before.
+// handOver relinquishes the parent with errHandedOver, and returns that error. The child cannot begin here, because
+// this process is handing over its runs. Drain relinquishes the parent too, but the call might fail before that.
 func (c *childRun) handOver() error {
 	c.loop.run.relinquish(errHandedOver)
 	return errHandedOver
 }
 
-// readToEnd reads the child's events to its end, reports its progress, relays its questions, and returns its terminal
-// event. It returns an error if ctx ends, if the log fails, or if the events are no longer kept (event.ErrGone).
+// readToEnd reads the child's events until the child ends, reports its progress, forwards its questions, and returns
+// its terminal event. It returns an error if ctx ends, the log fails, or the log has deleted the events
+// (event.ErrGone).
 func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()
-	defer stop() // withdraws the questions that are still open
+	defer stop() // withdraws questions that are still open
 
 	log := c.loop.agent.Log
-	// If another process started the child, that process has reported the events that are in the log now.
+	// If an earlier process started the child, it has already reported the events that the log has at this point.
 	reported := c.attached
 	for pos := int64(0); ; {
 		var page event.Page
@@ -273,7 +275,7 @@ func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 		}
 		if reported {
 			reported = false
-			// Questions that the other process has relayed, and that are not open in the child any more, are closed.
+			// Close the questions that the earlier process forwarded and that are no longer open in the child.
 			if err := c.loop.withdrawQuestions(ctx, c.exec.replayed, interruptIDs(c.waiting)...); err != nil {
 				return event.Event{}, err
 			}
@@ -289,7 +291,7 @@ func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 	}
 }
 
-// interruptIDs returns the ids of questions, in order.
+// interruptIDs returns the ids of questions, in the same order.
 func interruptIDs(questions []event.Interrupt) (ids []string) {
 	for _, question := range questions {
 		ids = append(ids, question.ID)
@@ -297,9 +299,8 @@ func interruptIDs(questions []event.Interrupt) (ids []string) {
 	return ids
 }
 
-// relayEvent updates c.waiting, the questions that are open in the child, and reports the child's progress as
-// tool_progress of the parent's call. If reported is true, it only counts the progress, because an earlier process has
-// reported it.
+// relayEvent updates c.waiting, the child's open questions, and reports the child's progress as tool_progress of the
+// parent's call. If reported is true, an earlier process has reported this event, so relayEvent only counts it.
 func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool) error {
 	if s, ok := e.Body.(event.Suspended); ok {
 		c.waiting = s.Interrupts
@@ -330,8 +331,8 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool)
 	return c.exec.notifications.err
 }
 
-// relayQuestions asks the owner of the parent the open questions of the child that are not in c.askedIDs yet, and adds
-// them there. It does not wait for the answers.
+// relayQuestions asks the parent's owner those of the child's open questions that are not in c.askedIDs yet, and adds
+// their ids to it. It does not wait for the answers.
 func (c *childRun) relayQuestions(ctx context.Context) {
 	var questions []event.Interrupt
 	for _, question := range c.waiting {
@@ -340,11 +341,11 @@ func (c *childRun) relayQuestions(ctx context.Context) {
 		}
 		c.askedIDs[question.ID] = true
 		question.CallID = c.exec.CallID
-		question.ChildRunID = cmp.Or(question.ChildRunID, c.id) // a question of a grandchild keeps the grandchild's id
+		question.ChildRunID = cmp.Or(question.ChildRunID, c.id) // a grandchild's question keeps the grandchild's id
 		questions = append(questions, question)
 	}
 	if c.loop.agent.Repeat != nil {
-		// Ask each question by itself, because the recording determines the order of their events.
+		// Ask one question at a time, because the recording determines the order of their events.
 		for _, question := range questions {
 			c.askOwner(ctx, []event.Interrupt{question})
 		}
@@ -353,8 +354,8 @@ func (c *childRun) relayQuestions(ctx context.Context) {
 	}
 }
 
-// askOwner asks the owner of the parent questions of the child in a new goroutine, and forwards each answer to the
-// child. The first error goes to c.failed.
+// askOwner forwards the child's questions to the parent's owner, and each answer back to the child, in a new goroutine.
+// It sends the first error to c.failed.
 func (c *childRun) askOwner(ctx context.Context, questions []event.Interrupt) {
 	c.asking.Go(func() {
 		err := catchPanic(func() error {
@@ -368,14 +369,14 @@ func (c *childRun) askOwner(ctx context.Context, questions []event.Interrupt) {
 		}
 		select {
 		case c.failed <- err:
-		default: // an earlier error has not been received yet
+		default: // c.failed already holds an error
 		}
 	})
 }
 
-// forwardAnswer stores the answer to the child's question with that id as an input of the child. It does nothing if the
-// question was not answered, since it expires or was withdrawn in the child too. An answer that comes too late for the
-// child is not an error.
+// forwardAnswer stores the answer to the question with this id as an input of the child. It does nothing if the
+// question expired or was withdrawn, because the child's own question then ends in the same way. An answer that comes
+// too late for the child is not an error.
 func (c *childRun) forwardAnswer(ctx context.Context, id string, answer resolution) error {
 	if answer.unanswered != nil {
 		return nil
@@ -388,8 +389,8 @@ func (c *childRun) forwardAnswer(ctx context.Context, id string, answer resoluti
 	return nil
 }
 
-// cancel cancels the child and waits for its end, for at most endWait. The parent's own end must come after it, so
-// errors are only logged.
+// cancel cancels the child and waits at most endWait for it to end, so that the child ends before its parent. It only
+// logs errors, because the parent must end anyway.
 func (c *childRun) cancel(ctx context.Context) {
 	a := c.loop.agent
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), endWait)
@@ -401,9 +402,9 @@ func (c *childRun) cancel(ctx context.Context) {
 	_ = thread.AwaitEnd(ctx, a.Log, c.id, nil) // the parent ends in any case
 }
 
-// chargeParent charges what the child has used to the parent's budget, exactly once, and sets exec.spent. It stores
-// the amount in a note before it charges it. A process that takes over the parent charges the amount in the note
-// (restoreCalls); chargeParent then does not charge it again.
+// chargeParent charges the parent's budget for what the child has used, exactly once, and sets exec.spent. It stores
+// the amount in a note before it charges it. If an earlier process wrote that note, restoreCalls has already charged
+// the amount, and chargeParent does not charge it again. An error comes from the log.
 func (c *childRun) chargeParent(ctx context.Context) error {
 	parent := c.loop
 	if earlier := c.exec.replayed; earlier != nil && earlier.Spent != nil {
@@ -428,10 +429,10 @@ func (c *childRun) chargeParent(ctx context.Context) error {
 	return parent.run.suspension.recheck()
 }
 
-// spentBy returns what a run has used, with its children, according to its events. level is 0 for the run that is asked
-// for, and one more for each level of children. The cost is nil if a price is unknown. If the events cannot be read,
-// or level exceeds definition.MaxLevels, it returns the zero value. The final answer of a run has sums. For a run
-// without one, spentBy adds up the steps, the calls and the children.
+// spentBy returns what a run and its children have used, according to the run's events. A final answer contains the
+// sums; for a run without one, spentBy adds up the steps, the calls and the children. The cost is nil if a price is
+// unknown. level is 0 for the run itself and increases by 1 for each level of children. If the events cannot be read,
+// or level exceeds definition.MaxLevels, spentBy returns the zero value.
 func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.Spent) {
 	var events []event.Event
 	err := awaitLog(ctx, func() (err error) { events, err = a.allEvents(ctx, id); return err })
@@ -458,7 +459,7 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 				spent.Calls++
 			}
 			childID = body.ChildRunID
-		case event.FinalAnswer: // its sums include what servers and children have used, except for the number of calls
+		case event.FinalAnswer: // its sums include what servers and children used, except the number of calls
 			cost := costOfUsage(body.Metadata.Usage, body.Metadata.Cost)
 			return event.Spent{Usage: body.Metadata.Usage, Cost: cost, Calls: spent.Calls + children.Calls}
 		}
@@ -470,8 +471,8 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 	return spent.Plus(children)
 }
 
-// resultOf returns the result of the call for the child's terminal event: the child's answer, or the failure with which
-// the child ended.
+// resultOf returns the call's result for the child's terminal event: the child's answer, or the failure that ended the
+// child.
 func (c *childRun) resultOf(end event.Event) (*content.Result, error) {
 	switch b := end.Body.(type) {
 	case event.FinalAnswer:
@@ -487,8 +488,8 @@ func (c *childRun) resultOf(end event.Event) (*content.Result, error) {
 	return nil, c.exec.failure(mcp.Cancelled, "The agent "+c.exec.askedAgent+" was cancelled.")
 }
 
-// lostFailure returns the failure of the call if err says that the child's events are no longer kept, and err itself
-// otherwise.
+// lostFailure returns a failure of the call if err means that the log has deleted the child's events, and otherwise err
+// itself.
 func (c *childRun) lostFailure(err error) error {
 	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
 		return c.exec.failure(mcp.UnknownOutcome, "What the agent "+c.exec.askedAgent+" did is no longer kept.")

@@ -19,13 +19,14 @@ import (
 	"answerd/internal/mcp"
 )
 
-// executeRun executes a run in the calling goroutine, which is the run's own. It starts after the start event, or where
-// another process stopped, and returns after the terminal event, or once this process has relinquished the run.
-// restoreErr says why the run cannot continue from the log; nil if it can. With restoreErr, the run is only ended.
+// executeRun executes a run in the calling goroutine, which is the run's own. It begins after the start event, or where
+// another process stopped, and returns after the terminal event or once this process has relinquished the run.
+// restoreErr says why the run cannot continue from its log; nil means that it can. With a restoreErr, executeRun only
+// ends the run.
 func (a *Agent) executeRun(r *run, restoreErr error) {
 	started := time.Now()
 	if r.job != nil && r.job.Attempt() > 1 {
-		// Another process began the run: durations count from its creation, by the clock of the log.
+		// Another process began the run: measure durations from the run's creation, by the log's clock.
 		started = started.Add(r.Created.Sub(a.Log.Now()))
 	}
 	a.metrics.active.Add(a.ctx, 1)
@@ -54,11 +55,11 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 	a.concludeRun(ctx, l, end, err, restoreErr)
 }
 
-// concludeRun appends the terminal event, unless the run was relinquished, and removes the run from those of this
-// process. The terminal event is end or, if err is not nil, the event for err.
+// concludeRun appends the terminal event, unless this process has relinquished the run, and removes the run from
+// Agent.active. The terminal event is end or, if err is not nil, the event that describes err.
 //
-// If the run is relinquished during concludeRun, its sealed writer refuses the event with ErrFenced. The job is then
-// released, as after any refusal by the log, and the process that claims it ends the run.
+// If the run is relinquished while concludeRun is working, the sealed writer refuses the event with ErrFenced. As after
+// any refusal by the log, concludeRun then releases the job, and the process that claims it ends the run.
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, restoreErr error) {
 	r := l.run
 	span := trace.SpanFromContext(ctx)
@@ -67,10 +68,10 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, r
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, err)
 		}
-		ended = a.endRun(context.WithoutCancel(ctx), l, end, restoreErr) // even if the run's context has ended
+		ended = a.endRun(context.WithoutCancel(ctx), l, end, restoreErr) // append even if the run's context has ended
 	}
 	if ended {
-		a.wakeParent(r, r.ID) // after the event, since the parent reads the end of its child in the log
+		a.wakeParent(r, r.ID) // after the event, since the parent reads its child's end from the log
 	}
 	r.inbox.stopListening()
 
@@ -91,9 +92,9 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, r
 	l.logEnd(ctx, end)
 }
 
-// endRun appends the terminal event of the run, and reports whether the log has taken the event. Before that, it
-// cancels children and asks the hook run_end. If the process dies before the event, the next process finds a run that
-// has not ended and does both again. restoreErr is as for executeRun.
+// endRun appends the run's terminal event and reports whether the log accepted it. Before that, it cancels the run's
+// children and calls the run_end hook. If this process dies before the event, the process that takes over does both
+// again. restoreErr is as for executeRun.
 func (a *Agent) endRun(ctx context.Context, l *loop, end event.Body, restoreErr error) bool {
 	r := l.run
 	a.cancelChildren(ctx, l)
@@ -104,11 +105,11 @@ func (a *Agent) endRun(ctx context.Context, l *loop, end event.Body, restoreErr 
 	if err != nil && r.relinquished() == nil {
 		a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 	}
-	return err == nil // a relinquish that comes after the event changes nothing
+	return err == nil // relinquishing the run after its last event changes nothing
 }
 
-// cancelChildren cancels the child runs that calls of another process started, if the log has neither the end of the
-// call nor what the child has used. A call of this process cancels its child itself (askAgent).
+// cancelChildren cancels the child runs that earlier processes started for this run, except for those whose call has
+// ended or whose use of the budget is in the log. askAgent cancels the children that this process started.
 func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 	if l.replayed == nil {
 		return
@@ -123,10 +124,10 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 	}
 }
 
-// appendTerminal appends the terminal event and ends the run's job. restoreErr is as for executeRun. The deliveries
-// about the end are stored before the event and sent after it. If they were stored after the event, they would be lost
-// if the process died between the two, because no process continues a run that has ended. If they were sent before
-// the event, they could report an end that the next process replaces by another end.
+// appendTerminal appends the terminal event and ends the run's job. It stores the deliveries about the run's end before
+// the event, and sends them after it. Stored later, they would be lost if the process died in between, because no
+// process continues a run that has ended. Sent earlier, they could report an end that differs from the one that a
+// process taking over the run appends. restoreErr is as for executeRun.
 func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, r.agentID(), r.req.Callback, end)
 	if err != nil {
@@ -140,15 +141,15 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, rest
 	return nil
 }
 
-// appendEnd ends the run's turn, appends the terminal event and ends the run's job, in this order. The turn comes
-// first because a reader of the event may ask the next question of the thread at once. The job ends last, because no
-// process continues a run without a job. restoreErr is as for executeRun.
+// appendEnd ends the run's turn in the thread, appends the terminal event and ends the run's job, in this order. The
+// turn comes first because a reader of the event may ask the thread's next question at once. The job comes last because
+// no process continues a run without a job. restoreErr is as for executeRun.
 func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	r.endTurn(ctx, end)
 	err := r.out.Append(ctx, end)
 	if _, isOrderError := errors.AsType[*event.OrderError](err); isOrderError && restoreErr != nil {
-		// The writer refuses the event, because it does not know which parts and calls are open. Append the event
-		// without closing them: a run must have a terminal event.
+		// The run could not be restored, so the writer does not know which parts and calls are open, and refuses the
+		// event. Append it without closing them: every run must get a terminal event.
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
 	if err != nil || r.job == nil {
@@ -162,8 +163,8 @@ func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreEr
 }
 
 // terminalEventFor returns the terminal event of a run that ended with err. It is the only place that maps errors to
-// events: it logs the error, and the event has a text that the caller can act on. The cause of the context comes
-// before err: when a run is cancelled, err only says what the cancellation interrupted, such as a model request.
+// events: it logs the error, and puts a text in the event that the API client can act on. It looks at the cause of ctx
+// before err, because after a cancellation err only says what was interrupted, such as a model request.
 func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.Body {
 	partial := r.threadTurn.StepText()
 	if end := a.terminalEventForCause(ctx, r, partial); end != nil {
@@ -183,7 +184,7 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.B
 		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
 	}
 	abort, aborted := errors.AsType[*abortError](err)
-	if !aborted { // the hook interrupt runs in its own goroutine and ends the run's context
+	if !aborted { // the hook interrupt runs in another goroutine, so its abort is the cause of the run's context
 		abort, aborted = errors.AsType[*abortError](context.Cause(ctx))
 	}
 	if aborted {
@@ -201,7 +202,7 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.B
 		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
 		return prompt.runError()
 	}
-	if errors.Is(err, event.ErrUnavailable) { // The line "run failed" reports defects of answerd; this is none.
+	if errors.Is(err, event.ErrUnavailable) { // "run failed" reports defects of answerd, and this is none
 		a.Logger.WarnContext(ctx, "run interrupted: its events cannot be stored", "run_id", r.ID, "error", err, help.EventLogSpace.Attr())
 	} else {
 		a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(errorAttrs(err), slog.String("run_id", r.ID))...)
@@ -209,8 +210,8 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.B
 	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
 }
 
-// terminalEventForCause returns the terminal event of a run whose context has ended with a cause that decides how the
-// run ends; nil if it has not, or the cause is another one. partial is the text of the answer so far.
+// terminalEventForCause returns the terminal event if ctx was cancelled with a cause that decides how the run ends. It
+// returns nil if ctx has not ended or has another cause. partial is the answer's text so far.
 func (a *Agent) terminalEventForCause(ctx context.Context, r *run, partial string) event.Body {
 	cause := context.Cause(ctx)
 	switch {
@@ -233,7 +234,8 @@ func (a *Agent) terminalEventForCause(ctx context.Context, r *run, partial strin
 	return nil
 }
 
-// modelRunError returns the terminal event of a run whose model call failed. partial is the text of the answer so far.
+// modelRunError returns the terminal event of a run whose model call failed with err. partial is the answer's text so
+// far.
 func modelRunError(err *llm.Error, partial string) event.RunError {
 	end := event.RunError{
 		Code: string(err.Kind), Message: err.Public, Retryable: err.Retryable,
@@ -245,8 +247,9 @@ func modelRunError(err *llm.Error, partial string) event.RunError {
 	return end
 }
 
-// containPanic must be deferred by executeRun. It ends a run whose execution panicked, with a terminal event if the
-// log takes one; runTurns handles its own panics. Without it, the panic would end the process with all its runs.
+// containPanic must be deferred by executeRun. If the execution panics, containPanic ends the run, with a terminal
+// event if the log accepts one. Without it, the panic would end the process with all its runs. runTurns handles its own
+// panics.
 func (a *Agent) containPanic(r *run) {
 	v := recover()
 	if v == nil {
@@ -265,9 +268,9 @@ func (a *Agent) containPanic(r *run) {
 	a.metrics.runs.Add(a.ctx, 1, newEndLabels(event.RunError{Code: "internal"}).withCode)
 }
 
-// forceTerminal appends a terminal event for an internal error, unless the run has a terminal event. If appendTerminal
-// fails or panics, it appends the event to the log directly, because readers and the thread would wait forever for a
-// run without an end.
+// forceTerminal appends a terminal event for an internal error, unless the run already has a terminal event. If
+// appendTerminal fails or panics, it appends the event to the log directly, because readers and the thread would
+// otherwise wait forever for the run to end.
 func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	defer recoverTo(&err)
 	if rec, readErr := a.Log.Run(ctx, r.ID); readErr == nil && rec.Last.Terminal() {
@@ -275,16 +278,16 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	}
 	end := event.RunError{Code: "internal", Message: internalErrorMessage}
 	err = catchPanic(func() error { return a.appendTerminal(ctx, r, end, errors.New("its end panicked")) })
-	if err != nil { // the code that panicked may be that of the deliveries, the thread or the writer
+	if err != nil { // the panic may have come from the deliveries, the thread or the writer
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
 	return err
 }
 
-// internalErrorMessage is what callers read in place of the cause of an internal error.
+// internalErrorMessage is the text that API clients get for an internal error, whose cause only the process's log has.
 const internalErrorMessage = "The run failed inside the service."
 
-// runError returns the terminal event of a run that needed the prompt and could not get it.
+// runError returns the terminal event of a run that could not get the prompt that its request names.
 func (e *promptError) runError() event.RunError {
 	if errors.Is(e.err, mcp.ErrBadPrompt) {
 		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}

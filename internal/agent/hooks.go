@@ -20,10 +20,11 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// callPreHook asks the hook pre_tool_call about a call. The hook may change the arguments (exec.args), answer in place
-// of the tool (exec.hookResult), or refuse the call and end the run (exec.abort). Without a usable reply the call is
-// refused, because the hook's decision is unknown (docs/hooks.md). A rerun first applies the recorded decision. A call
-// that is refused anyway (exec.refusal) is not shown to the hook. If ctx has ended, the call fails as cancelled.
+// callPreHook asks the pre_tool_call hook about a call. The hook may change the arguments (exec.args), supply a result
+// so that the tool is not called (exec.hookResult), or refuse the call and end the run (exec.abort). Without a usable
+// reply, the call is refused, because the hook's decision is unknown (docs/hooks.md). In a rerun, the recorded decision
+// is applied first. A call that is refused anyway (exec.refusal) is not shown to the hook. If ctx has ended, the call
+// fails as cancelled.
 func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 	if exec.refusal != "" {
 		return nil
@@ -60,14 +61,14 @@ func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 	return nil
 }
 
-// preHookReply is a usable reply of the hook pre_tool_call.
+// preHookReply is a usable reply from the pre_tool_call hook.
 type preHookReply struct {
 	webhook.Reply
-	args   json.RawMessage // Args, checked to be a JSON object; nil if the reply has none
+	args   json.RawMessage // Args after the check that it is a JSON object; nil if the reply has no Args
 	result *content.Result // replaces the tool's result; nil if the tool is to be called
 }
 
-// askPreHook waits until the log has stored the run's events so far, asks the hook pre_tool_call, and checks its reply.
+// askPreHook waits until the log has stored the run's events so far, asks the pre_tool_call hook, and checks its reply.
 // The error says why there is no usable reply.
 func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply preHookReply, err error) {
 	if err := a.flush(ctx, exec.runID); err != nil {
@@ -88,18 +89,19 @@ func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply preH
 	return reply, err
 }
 
-// replaceArgs replaces the arguments of the call by args, which must be a JSON object.
+// replaceArgs replaces the call's arguments by args, which must be a JSON object.
 func (exec *toolExecution) replaceArgs(args json.RawMessage) {
 	exec.args = args
 	exec.argsText = ""
 	exec.argsProblem = ""
 }
 
-// callPostHook sends the result or the failure (err) of a call to the hook tool_result or tool_error, and returns the
-// result or failure that the hook's reply leaves. If the hook ends the run, it sets exec.abort. It does not ask about
-// a hook's own answer, about a refused call, since the tool was not called, or about an error that is not a failure of
-// the call. If ctx ends before the reply, the result is dropped, because the hook might have removed something from
-// it. Without a usable reply the result stays as it is (docs/hooks.md), whereas callPreHook refuses the call.
+// callPostHook shows a call's result or failure (err) to the hook tool_result or tool_error, and returns the result or
+// failure as the hook's reply leaves it. If the hook ends the run, callPostHook sets exec.abort. It does not ask the
+// hook about a result that a hook supplied, about a refused call, whose tool was not called, or about an error that is
+// not a failure of the call. If ctx ends before the reply, the result is dropped, because the hook might have removed
+// something from it. Without a usable reply, the result stays as it is (docs/hooks.md); callPreHook, in contrast,
+// refuses the call.
 func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
 	if inRecording := exec.recordedDecision(); inRecording.Ended {
 		exec.abort = &abortError{reason: inRecording.Reason}
@@ -143,8 +145,8 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	return exec.result, err
 }
 
-// postHookCall returns the request to the hook tool_error about the failure of the call, or to the hook tool_result
-// about its result if failed is nil.
+// postHookCall returns the request to a hook after a call: to tool_error if failed is the call's failure, or to
+// tool_result if failed is nil.
 func (exec *toolExecution) postHookCall(failed *mcp.CallError) webhook.Call {
 	if failed == nil {
 		request := exec.hookCall(webhook.ToolResult)
@@ -157,9 +159,9 @@ func (exec *toolExecution) postHookCall(failed *mcp.CallError) webhook.Call {
 	return request
 }
 
-// resultOfReply returns the result that a hook's reply contains; nil if the reply has neither text nor content. Content
-// blocks are read like those of an MCP server. Structured content is checked against the tool's output schema, and
-// violations are noted in the result. An error means that the reply cannot be used.
+// resultOfReply returns the result in a hook's reply, or nil if the reply has neither text nor content. It reads
+// content blocks like those of an MCP server, checks structured content against the tool's output schema, and notes
+// violations in the result. An error means that the reply cannot be used.
 func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*content.Result, error) {
 	switch {
 	case reply.Text != nil:
@@ -190,8 +192,8 @@ func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*conten
 	return res, nil
 }
 
-// unreviewedFailure returns the failure of a call for which ctx ended before the hook replied: err, or a cancellation
-// in place of a result that the hook has not seen.
+// unreviewedFailure returns the failure of a call whose ctx ended before the hook replied. It is err or, if the call
+// succeeded, a cancellation instead of the result, which the hook has not seen.
 func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) error {
 	if err == nil {
 		return exec.canceledFailure(ctx)
@@ -199,7 +201,7 @@ func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) err
 	return err
 }
 
-// hookCall returns the request to a hook about the call, without a result or failure.
+// hookCall returns a request to hook about the call, without a result or failure.
 func (exec *toolExecution) hookCall(hook webhook.Event) webhook.Call {
 	return webhook.Call{
 		Hook: hook, RunID: exec.runID, Subject: exec.caller.Subject, Server: exec.Server, Tool: exec.Tool, CallID: exec.CallID,
@@ -207,7 +209,7 @@ func (exec *toolExecution) hookCall(hook webhook.Event) webhook.Call {
 	}
 }
 
-// textResult returns a result with one text block; without a block if text is "".
+// textResult returns a result with one text block, or without a block if text is "".
 func textResult(text string) *content.Result {
 	if text == "" {
 		return &content.Result{}
@@ -216,26 +218,26 @@ func textResult(text string) *content.Result {
 	return &content.Result{Content: []jsonText{block}}
 }
 
-// logHookFailure logs that a hook sent no usable reply.
+// logHookFailure logs that a hook gave no usable reply.
 func (a *Agent) logHookFailure(ctx context.Context, exec *toolExecution, hook webhook.Event, err error) {
 	a.logHook(ctx, slog.LevelWarn, "hook failed", exec, hook, slog.String("error", err.Error()), help.Hooks.Attr())
 }
 
-// logHookReply logs the reply of a hook, unless the reply decides nothing.
+// logHookReply logs a hook's reply, unless the reply is empty and so decides nothing.
 func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, hook webhook.Event, reply webhook.Reply) {
 	if reply.String() != (webhook.Reply{}).String() {
 		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, hook, slog.String("reply", reply.String()))
 	}
 }
 
-// logHook logs a line about a hook and a call, with the attributes that identify both, followed by more.
+// logHook logs a line about a hook and a call, with attributes that identify both, followed by more.
 func (a *Agent) logHook(ctx context.Context, level slog.Level, message string, exec *toolExecution, hook webhook.Event, more ...slog.Attr) {
 	a.Logger.LogAttrs(ctx, level, message, append([]slog.Attr{slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
 		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(hook))}, more...)...)
 }
 
-// flush waits until the events of a run are stored. It must be called before a hook learns of the events: a process
-// that takes over the run must find in the log what the hook has seen. It does nothing for "" (a direct call).
+// flush waits until the log has stored a run's events. Call it before a hook sees the events: a process that takes over
+// the run must find everything in the log that the hook has seen. It does nothing if run is "", in a direct call.
 func (a *Agent) flush(ctx context.Context, run string) error {
 	if run == "" {
 		return nil
@@ -246,10 +248,10 @@ func (a *Agent) flush(ctx context.Context, run string) error {
 	return nil
 }
 
-// askAboutRun completes request with the run, asks the hook that request names, and returns its reply. If there is no
-// usable reply, it logs that and returns the zero Reply (docs/hooks.md). It returns an error in three cases: an
-// *abortError if the hook ends the run, which is then stored in notes; the cause of ctx if ctx has ended; or the error
-// of the log if the events before cannot be stored.
+// askAboutRun completes request with the run's ids, asks the hook that request names, and returns the reply. If there
+// is no usable reply, it logs that and returns the zero Reply (docs/hooks.md). The error is an *abortError if the hook
+// ends the run, which askAboutRun also stores in notes; the cause of ctx if ctx has ended; or the log's error if the
+// earlier events cannot be stored.
 func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.Reply, error) {
 	request.RunID = l.run.ID
 	request.ThreadID = l.run.ThreadID
@@ -279,8 +281,8 @@ func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.R
 	return reply, nil
 }
 
-// repeatAbort returns an *abortError in a rerun if a hook ended the recorded run in that step: with the model's answer
-// if answered is true, and otherwise before the model was asked. It returns nil for any other run.
+// repeatAbort returns an *abortError, in a rerun, if a hook ended the recorded run in this step. answered says where in
+// the step: true means after the model's answer, false before the model was asked. Otherwise repeatAbort returns nil.
 func (l *loop) repeatAbort(step int, answered bool) error {
 	if l.agent.Repeat == nil {
 		return nil
@@ -291,9 +293,9 @@ func (l *loop) repeatAbort(step int, answered bool) error {
 	return nil
 }
 
-// writeAbort stores the decision of a hook to end the run, so that a process that takes over the run ends it too. If
-// that fails, it only logs a warning: the log will probably refuse the terminal event as well, and the next process
-// asks the hook again.
+// writeAbort stores a hook's decision to end the run, so that a process that takes over the run ends it too. If that
+// fails, it only logs a warning: the log will probably refuse the terminal event as well, and the next process asks the
+// hook again.
 func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 	data, err := json.Marshal(replay.Abort{Reason: abort.reason, Withheld: abort.withheld})
 	if err == nil {
@@ -308,10 +310,10 @@ func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 // isEmpty reports whether the hook adds nothing.
 func (a hookAddition) isEmpty() bool { return a.Instructions == "" && len(a.Messages) == 0 }
 
-// callPreModelHook asks the hook pre_model_call about the next step, and returns what the hook adds to its requests.
-// If another process has begun the step and stored the addition, callPreModelHook returns the stored addition and does
-// not ask again. The addition is empty if the hook is not configured. Errors: those of askAboutRun, or in a rerun an
-// *abortError if a hook ended the recorded run here.
+// callPreModelHook asks the pre_model_call hook about the next step, and returns what the hook adds to the step's
+// requests. If an earlier process has begun the step and stored the addition, callPreModelHook returns that and does
+// not ask again. The addition is empty if no such hook is configured. The error is as for askAboutRun or, in a rerun,
+// an *abortError if a hook ended the recorded run at this point.
 func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addition hookAddition, err error) {
 	if stored := l.replayed.HookAddition(l.step + 1); stored != nil && json.Unmarshal(stored, &addition) == nil {
 		return addition, nil
@@ -334,9 +336,9 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addi
 	return hookAddition{Instructions: reply.Instructions, Messages: reply.Messages}, err
 }
 
-// writeHookAddition stores what a hook adds to the step that has begun, before the model is asked. If the process dies
-// during the answer, the next process runs the step again with the same addition, and does not ask the hook again. It
-// does nothing if the addition is empty or is stored already.
+// writeHookAddition stores what a hook adds to the current step, before the model is asked. If this process dies during
+// the answer, the next process repeats the step with the same addition, without asking the hook again.
+// writeHookAddition does nothing if the addition is empty or already stored.
 func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) error {
 	if addition.isEmpty() || l.replayed.HookAddition(l.step) != nil {
 		return nil
@@ -348,8 +350,7 @@ func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) err
 	return l.run.writeParts(ctx, data, replay.NoteHookAddition)
 }
 
-// hookMessage returns a message of the conversation in the form of a webhook, with the size of media in place of their
-// data.
+// hookMessage converts a message of the conversation for a hook. The hook gets the size of media instead of their data.
 func hookMessage(message *llm.Message) webhook.Message {
 	out := webhook.Message{Role: string(message.Role), Content: message.Text, CallID: message.CallID, Tool: message.Tool}
 	for _, c := range message.Calls {
@@ -364,9 +365,9 @@ func hookMessage(message *llm.Message) webhook.Message {
 	return out
 }
 
-// extendMessages returns the messages of a request with what the hook pre_model_call adds; the conversation of the run
-// does not change. Messages that are too long for the model's window are trimmed like the conversation, and an event
-// informs readers (reportTrimmed). If they cannot be trimmed to the window, extendMessages returns an *llm.Error.
+// extendMessages returns messages with what the pre_model_call hook adds. It does not change the run's conversation. If
+// the result is too long for the model's window, extendMessages trims it like a conversation, and an event says so
+// (reportTrimmed). If it cannot be trimmed to the window, the error is an *llm.Error.
 func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message) ([]llm.Message, error) {
 	if s.addition.isEmpty() {
 		return messages, nil
@@ -391,9 +392,9 @@ func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message
 	return conversation.Messages, nil
 }
 
-// callModelResultHook asks the hook model_result about the answer of a step, before step_end. It returns an *abortError
-// if the hook ends the run; the hook cannot change the answer. After a takeover, a step without step_end runs again,
-// so the hook is asked about every answer that is used.
+// callModelResultHook asks the model_result hook about a step's answer, before step_end. The hook cannot change the
+// answer, but it can end the run; the error is then an *abortError. After a takeover, a step without step_end runs
+// again, so the hook sees every answer that is used.
 func (s *modelStream) callModelResultHook(ctx context.Context) error {
 	if err := s.repeatAbort(s.step, true); err != nil || !s.agent.Hooks.Asks(webhook.ModelResult) {
 		return err
@@ -412,9 +413,9 @@ func (s *modelStream) callModelResultHook(ctx context.Context) error {
 	return err
 }
 
-// mustCallInterruptHook reports whether the hook interrupt must be asked about a question that is about to be asked, or
-// that another process has asked. It is not asked if the question is answered already, if the hook has replied in
-// another process, or if the question is that of a child run, which asks the hook itself.
+// mustCallInterruptHook reports whether the interrupt hook must be asked about question. It must not if the question is
+// already answered, if the hook replied to an earlier process, or if the question comes from a child run, which asks
+// the hook itself.
 func (l *loop) mustCallInterruptHook(question *interrupt) bool {
 	if question.ChildRunID != "" || !l.agent.Hooks.Asks(webhook.Interrupt) {
 		return false
@@ -423,13 +424,13 @@ func (l *loop) mustCallInterruptHook(question *interrupt) bool {
 	return len(question.answer) == 0 && !hasReplied
 }
 
-// callInterruptHook asks the operator's hook "interrupt" what to do about question, in a new goroutine. If the hook
-// ends the run, it cancels the run's context with the *abortError. The run is not parked before the hook has replied,
-// because only the process that executes a run can ask the hook. The note NoteHookReplied is written after the reply,
-// so that a process that takes over asks again if the hook's decision is not in the log.
+// callInterruptHook asks the operator's interrupt hook about question, in a new goroutine. If the hook ends the run,
+// callInterruptHook cancels the run's context with the *abortError. The run cannot be parked before the hook has
+// replied, because only the process that executes a run asks the hook. The note NoteHookReplied is written after the
+// reply, so that a process that takes over asks again if the log does not have the hook's decision.
 func (l *loop) callInterruptHook(ctx context.Context, question *interrupt) {
 	r := l.run
-	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first
+	ctx = context.WithoutCancel(ctx) // ask the hook even if a person answers first
 	l.agent.runs.Go(func() {
 		r.runGuarded(func() {
 			defer r.suspension.endNotification(question)
@@ -452,10 +453,10 @@ func (l *loop) callInterruptHook(ctx context.Context, question *interrupt) {
 	})
 }
 
-// callRunEndHook sends the terminal event of the run to the hook run_end, before the event is appended, and waits for
-// the reply, which cannot change the end. If the process dies before it has appended the event, the process that takes
-// over sends the same end again: an answer is rebuilt from the log, and any other end is stored in notes first. Errors
-// are only logged.
+// callRunEndHook shows the run's terminal event to the run_end hook, before the event is appended, and waits for the
+// reply, which cannot change the event. If this process dies before it appends the event, the process that takes over
+// shows the hook the same end again: it rebuilds an answer from the log, and finds any other end in notes, which
+// callRunEndHook stores first. Errors are only logged.
 func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 	if !l.agent.Hooks.Asks(webhook.RunEnd) {
 		return
@@ -483,9 +484,8 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &shown})
 }
 
-// writeEnd stores a terminal event in notes, unless it is an answer or stored already, or no other process could
-// continue the run. Without the notes, the run could end in another way in the next process, because a model that
-// failed once may answer.
+// writeEnd stores a terminal event in notes, unless it is an answer or stored already, or no other process can continue
+// the run. Without the notes, the next process could end the run differently, because a model that failed may answer.
 func (r *run) writeEnd(ctx context.Context, end event.Body) error {
 	_, isAnswer := end.(event.FinalAnswer)
 	isStored := r.replayed != nil && r.replayed.End != nil

@@ -13,66 +13,66 @@ import (
 	"answerd/internal/mcp"
 )
 
-// Input holds a person's answer to an interrupt. An approval or a budget increase sets Approved,
-// an elicitation sets Action.
+// Input holds a person's answer to an interrupt. The answer to an approval or a budget question sets Approved, and the
+// answer to an elicitation sets Action.
 type Input struct {
 	ID string // of the interrupt
 
 	Approved *bool
 	Reason   string // for the model; usually explains a refusal
-	// Args, a JSON object, replaces the arguments of an approved call; nil keeps them. For a
-	// budget increase it is {"max": N}.
+	// Args is a JSON object. In the answer to an approval it replaces the call's arguments; nil keeps them. In the
+	// answer to a budget question it is {"max": N}.
 	Args jsonText
 
 	Action string // accept, decline or cancel
-	// Content holds the values of an accepted form, a JSON object; nil otherwise.
+	// Content is a JSON object with the values of an accepted form; nil otherwise.
 	Content jsonText
 }
 
-// Reasons for which an answer is refused.
+// Reasons why an answer is refused.
 var (
 	ErrUnknownInterrupt = errors.New("the run has no open interrupt with that id")
 	ErrAnswered         = errors.New("the interrupt has been answered already")
 	ErrExpired          = errors.New("the interrupt has expired")
 )
 
-// interrupt holds a question that a run waits for its owner to answer. Its event determines
-// which answers are valid, so any process can check them.
+// interrupt holds a question that a run has for its owner. The question's event determines which answers are valid, so
+// that any process can check them.
 type interrupt struct {
-	event.Interrupt         // not changed once the question is asked
+	event.Interrupt         // must not change after the question was asked
 	isAsked         bool    // the log has the question
-	operatorLimit   float64 // the highest limit that an answer can set, if the question is about a limit; 0 means any
-	notifying       bool    // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
+	operatorLimit   float64 // the highest limit that an answer may set, for a budget question; 0 means any
+	notifying       bool    // the interrupt hook has not replied yet; protected by suspension.mu once the question is asked
 
 	answer chan resolution // gets at most one answer; capacity 1, so that deliverInput does not block
 }
 
-// newInterrupt returns the question rec, which is not marked as asked.
-func newInterrupt(rec event.Interrupt) *interrupt {
-	return &interrupt{Interrupt: rec, answer: make(chan resolution, 1)}
+// newInterrupt returns question as an interrupt that is not asked yet.
+func newInterrupt(question event.Interrupt) *interrupt {
+	return &interrupt{Interrupt: question, answer: make(chan resolution, 1)}
 }
 
-// timeLeft returns how long the question can still be answered; now is the log's time. It is negative if the question
-// has expired.
+// timeLeft returns how long the question can still be answered. now must be the log's time. The result is negative if
+// the question has expired.
 func (i *interrupt) timeLeft(now time.Time) time.Duration {
 	return time.UnixMilli(i.ExpiresAt).Sub(now)
 }
 
-// resolution holds the outcome of a question: an answer, or the reason why it was not answered.
+// resolution says how a question ended: with an answer, or without one for a reason.
 type resolution struct {
 	Input
 	by         auth.Identity // the person who answered
 	unanswered error         // why the question was not answered; nil if it was
 }
 
-// Reasons for which a question was not answered, in addition to ErrExpired.
+// Reasons why a question was not answered, in addition to ErrExpired.
 var (
 	errNobodyToAsk = errors.New("no person can be asked")
 	errWithdrawn   = errors.New(recorded.Withdrawn)
 	errTooManyOpen = errors.New("too many questions are open")
 )
 
-// resolvedEvent returns the event that resolves the question with res.
+// resolvedEvent returns the event that records res as the question's resolution.
 func (i *interrupt) resolvedEvent(res resolution) event.Body {
 	reason := res.Reason
 	if res.unanswered != nil {
@@ -94,11 +94,11 @@ func (i *interrupt) resolvedEvent(res resolution) event.Body {
 	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: res.elicitationAction()}
 }
 
-// isApproved reports whether a person has approved. An expired or withdrawn question counts as refused.
+// isApproved reports whether a person approved. A question that expired or was withdrawn counts as refused.
 func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
 
-// elicitationAction returns the action for the server: the person's, decline if no person can be asked, or cancel if
-// the question was not answered for another reason.
+// elicitationAction returns the action to send to the server: what the person chose, decline if no person can be asked,
+// or cancel if the question was not answered for another reason.
 func (v resolution) elicitationAction() string {
 	switch {
 	case v.unanswered == nil:
@@ -109,11 +109,11 @@ func (v resolution) elicitationAction() string {
 	return mcp.Cancel
 }
 
-// maxRaised bounds the value of a raised limit. A float64 represents all whole numbers up to it exactly.
+// maxRaised is the highest value for a raised limit: a float64 represents all whole numbers up to it exactly.
 const maxRaised = 1 << 53
 
-// raisedLimit returns the run's limit after the answer: the limit that a person allowed, but at most operatorLimit, if
-// that is above 0, and at least limit. If they did not approve, it returns limit.
+// raisedLimit returns what the run's limit is after the answer. If a person approved, it is the limit that they
+// allowed, but at least limit, and at most operatorLimit unless that is 0. Otherwise it is limit.
 func (v resolution) raisedLimit(limit, operatorLimit float64) float64 {
 	if !v.isApproved() {
 		return limit
@@ -128,7 +128,7 @@ func (v resolution) raisedLimit(limit, operatorLimit float64) float64 {
 	return max(args.Max, limit)
 }
 
-// refusalMessage returns the message for the model about a call that was not approved.
+// refusalMessage tells the model why its call was not approved.
 func (v resolution) refusalMessage() string {
 	switch {
 	case v.unanswered == nil && v.Reason != "":
@@ -141,8 +141,8 @@ func (v resolution) refusalMessage() string {
 	return recorded.NotApproved + v.unanswered.Error() + "."
 }
 
-// denialDecision returns the decision of a call that was not approved, for the audit line. It omits the reason that
-// the person gave.
+// denialDecision returns the decision about a call that was not approved, for the audit line. It leaves out the reason
+// that the person gave.
 func (v resolution) denialDecision() decision {
 	if v.unanswered == nil {
 		return decision{verdict: denied, by: v.by.Subject, reason: "refused"}
@@ -150,13 +150,13 @@ func (v resolution) denialDecision() decision {
 	return decision{verdict: denied, reason: v.unanswered.Error()}
 }
 
-// wakeTimeout bounds how long FinishSignIn and wakeParent wait for the log.
+// wakeTimeout is how long FinishSignIn and wakeParent wait for the log.
 const wakeTimeout = 10 * time.Second
 
-// inboxRetry is the pause before receiveLoop asks the log again after an error.
+// inboxRetry is how long receiveLoop waits after an error before it asks the log again.
 const inboxRetry = time.Second
 
-// storedInput is the JSON form of an Input in the log, with the person who gave it.
+// storedInput is an Input as the log stores it, in JSON, with the person who gave it.
 type storedInput struct {
 	Approved *bool    `json:"approved,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
@@ -165,14 +165,15 @@ type storedInput struct {
 	Content  jsonText `json:"content,omitempty"`
 	Issuer   string   `json:"issuer,omitempty"`
 	Subject  string   `json:"subject,omitempty"`
-	Closed   bool     `json:"closed,omitempty"` // the run itself has closed the question without an answer
+	Closed   bool     `json:"closed,omitempty"` // the run closed the question without an answer
 }
 
-// closedInput is stored to close a question without an answer. The log accepts one input for each interrupt, so it
-// refuses later answers.
+// closedInput is the input that closes a question without an answer. The log accepts one input per interrupt, so it
+// refuses any later answer.
 var closedInput = []byte(`{"closed":true}`)
 
-// encodeInput returns an answer as the log stores it. It has the issuer and subject of the person, not their claims.
+// encodeInput returns an answer in the form that the log stores. It contains the person's issuer and subject, but not
+// their claims.
 func encodeInput(in Input, by auth.Identity) []byte {
 	data, _ := json.Marshal(storedInput{ // the raw JSON in it was validated, so it always marshals
 		Approved: in.Approved, Reason: in.Reason, Args: in.Args, Action: in.Action, Content: in.Content, Issuer: by.Issuer, Subject: by.Subject,
@@ -180,13 +181,13 @@ func encodeInput(in Input, by auth.Identity) []byte {
 	return data
 }
 
-// isTooLate reports whether an input was not stored because its question is resolved or its run has ended.
+// isTooLate reports whether err means that an input came too late: its question is resolved or its run has ended.
 func isTooLate(err error) bool {
 	return errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound)
 }
 
-// decodeInput returns the resolution of the interrupt with that id from its stored input. A closed question, and data
-// that cannot be decoded, count as expired.
+// decodeInput returns the resolution of the interrupt with this id from its stored input. A closed question counts as
+// expired, and so does data that cannot be decoded.
 func decodeInput(id string, data []byte) resolution {
 	var stored storedInput
 	if json.Unmarshal(data, &stored) != nil || stored.Closed {
@@ -200,28 +201,29 @@ func decodeInput(id string, data []byte) resolution {
 	}
 }
 
-// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any process may have stored an
-// input. A cancellation is an input too: it cancels the run. The inbox also relinquishes the run when another process
-// has taken it over.
+// inbox passes a run's inputs to the goroutines of the run that wait for them. Any process may have stored an input. A
+// cancellation is also an input; the inbox then cancels the run. The inbox also relinquishes the run once another
+// process has taken it over.
 type inbox struct {
 	run     *run
-	stopped chan struct{} // closed when the goroutine that receives inputs has ended
+	stopped chan struct{} // closed when the receiving goroutine has ended
 
 	mu          sync.Mutex            // guards cancel, undelivered and waiting
-	cancel      context.CancelFunc    // ends the goroutine; nil before startListening
-	undelivered map[string]resolution // by id: inputs whose interrupt was not passed to expectAnswer yet
-	waiting     map[string]*interrupt // by id: interrupts that were passed to expectAnswer and have no input yet
+	cancel      context.CancelFunc    // ends the receiving goroutine; nil before startListening
+	undelivered map[string]resolution // inputs, by id, whose interrupt was not passed to expectAnswer yet
+	waiting     map[string]*interrupt // interrupts, by id, that were passed to expectAnswer and have no input yet
 
-	pos int64 // the position of the last input that was delivered; only one goroutine at a time uses it
+	pos int64 // the position of the last delivered input; only one goroutine at a time uses it
 }
 
-// newInbox returns an inbox that does not listen. A run listens once it has a job, or at its first question.
+// newInbox returns an inbox that does not listen yet. It starts when the run gets a job, or at the run's first
+// question.
 func newInbox(r *run) inbox {
 	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
 }
 
-// expectAnswer makes the inbox send the answer to question.answer, at once if it has arrived already. It starts
-// listening.
+// expectAnswer makes the inbox send the question's answer to question.answer. If the answer has arrived already, it is
+// sent at once. Otherwise the inbox starts to listen for it.
 func (b *inbox) expectAnswer(question *interrupt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,20 +235,20 @@ func (b *inbox) expectAnswer(question *interrupt) {
 	b.startListeningLocked()
 }
 
-// startListening starts the goroutine that receives inputs, unless it was started before. stopListening ends it.
+// startListening starts the goroutine that receives inputs, unless it has been started before. stopListening ends it.
 func (b *inbox) startListening() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.startListeningLocked()
 }
 
-// startListeningLocked starts the goroutine that receives inputs, unless it was started before. The caller holds mu.
+// startListeningLocked is startListening for callers that hold b.mu.
 func (b *inbox) startListeningLocked() {
 	if b.cancel != nil {
 		return
 	}
-	// Inputs are received even after the run's context has ended: withdrawing a question needs
-	// to know whether an answer arrived first.
+	// Receive inputs even after the run's context has ended: whoever withdraws a question must know whether an answer
+	// arrived first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.run.ctx))
 	b.cancel = cancel
 	go func() {
@@ -255,7 +257,7 @@ func (b *inbox) startListeningLocked() {
 	}()
 }
 
-// stopListening ends the goroutine that receives inputs, and returns when it has ended. It does nothing if the
+// stopListening ends the goroutine that receives inputs, and waits until it has ended. It does nothing if that
 // goroutine was never started.
 func (b *inbox) stopListening() {
 	b.mu.Lock()
@@ -267,9 +269,9 @@ func (b *inbox) stopListening() {
 	}
 }
 
-// receiveLoop delivers inputs as they arrive, until ctx ends. If the run loses its job, receiveLoop relinquishes the
-// run and returns. A run that appends nothing, because a server or a model is slow, learns only here that another
-// process has taken it over.
+// receiveLoop delivers inputs as they arrive, until ctx ends. If this process loses the run's job, receiveLoop
+// relinquishes the run and returns. A run that appends nothing, because a server or a model is slow, has no other way
+// to learn that another process has taken it over.
 func (b *inbox) receiveLoop(ctx context.Context) {
 	var lost <-chan struct{}
 	if b.run.job != nil {
@@ -293,8 +295,9 @@ func (b *inbox) receiveLoop(ctx context.Context) {
 	}
 }
 
-// receiveAvailable delivers the stored inputs after b.pos and returns them. more is closed when further inputs are
-// stored. With an error, it returns the inputs that were delivered before. Only one goroutine at a time may call it.
+// receiveAvailable delivers the inputs that are stored after b.pos, and returns them. more is closed when further
+// inputs are stored. After an error, it returns the inputs that it delivered before. Only one goroutine at a time may
+// call it.
 func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
 	for {
 		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)
@@ -309,10 +312,10 @@ func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <
 }
 
 // deliverInput sends an input to the interrupt that waits for it, or keeps it until expectAnswer is called for its
-// interrupt. A cancellation cancels the run. deliverInput does not block, since the log has at most one input of each
-// id and i.answer has room for one. It sets b.pos, so only one goroutine at a time may call it.
+// interrupt. A cancellation cancels the run. deliverInput sets b.pos, so only one goroutine at a time may call it. It
+// never blocks: the log has at most one input per id, and the channel answer has capacity 1.
 func (b *inbox) deliverInput(in event.Input) {
-	if in.ID == event.CancelID { // it is kept below too, where no interrupt has its id
+	if in.ID == event.CancelID { // it also ends up in undelivered, which does no harm
 		b.run.cancel(errRequested)
 	}
 	b.pos = in.Pos

@@ -21,7 +21,7 @@ import (
 	"answerd/internal/mcp"
 )
 
-// ContentError reports an answer whose content does not fit the question: a form, or the arguments of a tool.
+// ContentError reports that an answer's content, for a form or as a tool's arguments, does not fit the question.
 type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
@@ -37,9 +37,9 @@ func (e *InputError) Error() string { return e.ID + ": " + e.err.Error() }
 // Unwrap returns what is wrong with the answer.
 func (e *InputError) Unwrap() error { return e.err }
 
-// askOwner asks the owner of the run a question, and blocks until it is answered or expires, or until ctx ends. A
-// question that another process has asked is not asked again. When askOwner returns nil, the log has the resolution.
-// Errors come from the log, or mean that another process continues the run.
+// askOwner asks the run's owner a question, and blocks until the question is answered or expires, or ctx ends. It does
+// not repeat a question that an earlier process asked. When askOwner returns nil, the log has the resolution. An error
+// comes from the log, or means that another process continues the run.
 func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resolution, error) {
 	all, err := l.askOwnerAll(ctx, []event.Interrupt{question}, nil)
 	if err != nil {
@@ -48,10 +48,11 @@ func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resoluti
 	return all[0], nil
 }
 
-// askOwnerAll asks several questions at the same time, blocks until all are resolved, and returns their resolutions in
-// order. The run is not suspended before all questions are in the log. If onResolved is not nil, askOwnerAll calls it
-// with each resolution as soon as the log has the resolution; the calls may be concurrent. A question that another
-// process has asked is not asked again. An error leaves questions open for the next process.
+// askOwnerAll asks several questions at once, blocks until all are resolved, and returns their resolutions in order.
+// The run is suspended only after the log has all questions. If onResolved is not nil, askOwnerAll calls it for each
+// resolution, with the question's index n, as soon as the log has the resolution; these calls may be concurrent. It
+// does not repeat questions that an earlier process asked. After an error, questions may stay open, for the next
+// process.
 func (l *loop) askOwnerAll(
 	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
 ) ([]resolution, error) {
@@ -59,7 +60,7 @@ func (l *loop) askOwnerAll(
 		onResolved = func(int, resolution) error { return nil }
 	}
 	resolutions := make([]resolution, len(questions))
-	open := make([]*interrupt, len(questions)) // nil for a question that needs no answer any more
+	open := make([]*interrupt, len(questions)) // nil for a question that is already resolved
 	for n, question := range questions {
 		var resolved *resolution
 		var err error
@@ -83,7 +84,7 @@ func (l *loop) askOwnerAll(
 	for n, question := range open {
 		switch {
 		case question == nil: // resolved above
-		case !question.isAsked: // openQuestions leaves out questions beyond maxElicitations
+		case !question.isAsked: // openQuestions skips questions beyond maxElicitations
 			resolutions[n] = resolution{unanswered: errTooManyOpen}
 		default:
 			wg.Go(func() {
@@ -99,25 +100,26 @@ func (l *loop) askOwnerAll(
 	return resolutions, errors.Join(errs...)
 }
 
-// prepareQuestion finds the question rec in the replayed state, or makes a new question of it, and makes the inbox
-// expect its answer. If the question is resolved already, or no person can be asked, it returns the resolution instead.
-func (l *loop) prepareQuestion(ctx context.Context, rec event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
-	i, res, err := l.replayedQuestion(ctx, rec)
+// prepareQuestion returns an interrupt for wanted, which may be in the replayed state or new, and makes the inbox
+// expect its answer. If the question is already resolved, or no person can be asked, it returns the resolution instead,
+// and open is nil.
+func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
+	i, res, err := l.replayedQuestion(ctx, wanted)
 	if err == nil && i == nil && res == nil {
-		i, res, err = l.newQuestion(ctx, rec)
+		i, res, err = l.newQuestion(ctx, wanted)
 	}
 	if err != nil || res != nil {
 		return nil, res, err
 	}
-	if rec.Kind == event.KindBudget {
-		i.operatorLimit = l.operatorLimit(rec.Limit)
+	if wanted.Kind == event.KindBudget {
+		i.operatorLimit = l.operatorLimit(wanted.Limit)
 	}
-	l.run.inbox.expectAnswer(i) // before its event is appended, since a reader may answer as soon as it sees the event
+	l.run.inbox.expectAnswer(i) // before its event is appended, since a reader may answer at once
 	return i, nil, nil
 }
 
-// awaitResolution blocks until a question that is open was answered, expires, or is withdrawn because ctx has ended. It
-// returns the resolution once the log has it.
+// awaitResolution blocks until an open question is answered, expires, or is withdrawn because ctx has ended. It returns
+// the resolution once the log has it. It returns an error if the log fails, or if the run is relinquished first.
 func (l *loop) awaitResolution(ctx context.Context, question *interrupt) (resolution, error) {
 	res, err := question.awaitAnswer(ctx, l.run)
 	if err != nil {
@@ -126,9 +128,9 @@ func (l *loop) awaitResolution(ctx context.Context, question *interrupt) (resolu
 	return res, l.run.suspension.resolveInterrupt(ctx, question, res)
 }
 
-// openQuestions appends the events of the questions that are not asked yet. Then it asks the hook interrupt about each
-// question for which that is needed (mustCallInterruptHook), without waiting for the replies. Nil elements are skipped.
-// The field notifying is set before the events are appended, since the run must not be parked before the hook replies.
+// openQuestions appends the events of the questions in open that are not asked yet; nil elements are skipped. Then it
+// calls the interrupt hook for each question that needs it (mustCallInterruptHook), without waiting for the replies. It
+// sets notifying before it appends the events, because the run must not be parked before the hook replies.
 func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	var unreported []*interrupt
 	for _, question := range open {
@@ -148,20 +150,21 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	return nil
 }
 
-// newQuestion returns the question rec, completed with an id and its times. The question is not asked yet. It expires
-// after InputTimeout, or at rec.ExpiresAt if that is set and earlier. If no person can be asked, newQuestion appends
-// the question with its resolution, and returns the resolution, which is nil otherwise.
-func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
-	canAnswer := l.run.req.canAnswer(rec.Kind)
+// newQuestion makes an interrupt from wanted, with an id, a creation time and an expiry. The interrupt expires after
+// InputTimeout, or at wanted.ExpiresAt if that is set and earlier. It is not asked yet. If no person can be asked,
+// newQuestion appends the question together with its resolution, and returns that in unanswered, which is nil
+// otherwise.
+func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
+	canAnswer := l.run.req.canAnswer(wanted.Kind)
 	now := l.agent.Log.Now()
 	expires := now // a question that no person can answer expires at once
 	if canAnswer {
 		expires = now.Add(l.agent.InputTimeout)
 	}
-	rec.ID = cmp.Or(rec.ID, newID("int"))
-	rec.CreatedAt = now.UnixMilli()
-	rec.ExpiresAt = min(expires.UnixMilli(), cmp.Or(rec.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
-	question := newInterrupt(rec)
+	wanted.ID = cmp.Or(wanted.ID, newID("int"))
+	wanted.CreatedAt = now.UnixMilli()
+	wanted.ExpiresAt = min(expires.UnixMilli(), cmp.Or(wanted.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
+	question := newInterrupt(wanted)
 	if !canAnswer {
 		res := resolution{unanswered: errNobodyToAsk}
 		return question, &res, l.run.suspension.recordUnanswered(ctx, question, res)
@@ -169,10 +172,11 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (_ *interru
 	return question, nil, nil
 }
 
-// awaitAnswer waits until the question is answered or expires, or until ctx ends, and returns the resolution. The log
-// decides whether an answer was in time: it accepts one input for each question, so storing closedInput fails if an
-// answer is stored already. That answer counts, because the person has been informed that it counts. If the run is
-// relinquished, awaitAnswer returns the cause and stores nothing, so that the question stays open for the next process.
+// awaitAnswer blocks until the question is answered or expires, or ctx ends, and returns the resolution. The log
+// decides whether an answer was in time. It accepts one input per question, so storing closedInput fails if an answer
+// is stored already. In that case the answer counts, because the person was informed that it was accepted. If the run
+// is relinquished, awaitAnswer returns the cause and stores nothing, so that the question stays open for the next
+// process.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
@@ -182,7 +186,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		return answer, nil
 	case <-expiry.C:
 	case <-ctx.Done():
-		unanswered = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run has ended
+		unanswered = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run ended
 	}
 	if err := r.relinquished(); err != nil {
 		return resolution{}, err
@@ -192,16 +196,17 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		select {
 		case answer := <-i.answer:
 			return answer, nil
-		case <-r.inbox.stopped: // after a panic, which ends the run, or because another process has taken the run over
+		case <-r.inbox.stopped: // the run panicked, or another process has taken it over
 		}
 	}
-	return unanswered, nil // an error of the log is ignored here: the run ends when it cannot append its next event
+	return unanswered, nil // an error of the log is ignored: the run ends when its next event cannot be appended
 }
 
-// elicitInput asks the owner of the run a question that the server sent during call, and returns the owner's reply.
-// The server waits for the reply of this process, so the run cannot be parked while the question is open (HeldOpen).
+// elicitInput asks the run's owner a question that the server sent during call, and returns the owner's reply. The
+// server waits for the reply on a connection of this process, so the run cannot be parked while the question is open
+// (HeldOpen).
 func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (res mcp.ElicitationResult, err error) {
-	defer recoverTo(&err) // runs in a goroutine of package mcp
+	defer recoverTo(&err) // package mcp calls this in a goroutine of its own
 	answer, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindElicitation, Call: call, Message: asked.Message, Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL, HeldOpen: true,
 	})
@@ -214,8 +219,8 @@ func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elici
 // formatNumber formats a number for a sentence, with at most three decimals.
 func formatNumber(n float64) string { return strconv.FormatFloat(math.Round(n*1e3)/1e3, 'f', -1, 64) }
 
-// validateBudgetIncrease refuses an answer to a budget question that is malformed, that does not raise the limit above
-// what is used, or that raises it above the operator's limit. A refusal (approved false) is valid.
+// validateBudgetIncrease refuses an answer to a budget question that is malformed, or whose new limit is not above what
+// is used or is above the operator's limit. An answer that refuses the increase (approved false) is valid.
 func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in Input) error {
 	switch {
 	case in.Approved == nil:
@@ -237,8 +242,8 @@ func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in 
 		return &ContentError{[]InvalidError{{"/args/max", "must be a number"}}}
 	}
 
-	// This is the operator's limit of the agent's current definition. The run may have started with an older
-	// definition, whose limit the process that executes the run applies (raisedLimit).
+	// This uses the agent's current definition. The run may have started with an older one; the process that executes
+	// the run applies that one's limit (raisedLimit).
 	operatorLimit := a.budgetLimits(a.agents.Load().find(run.Agent)).ByName()[asked.Limit]
 	isInteger := asked.Limit != "seconds" && asked.Limit != "cost"
 	switch {
@@ -254,17 +259,17 @@ func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in 
 	return nil
 }
 
-// resolutionWait bounds how long Answer waits for the resolutions. The process that executes the run may just have
-// died, and another process needs time to notice that.
+// resolutionWait is how long Answer waits for the resolutions. The process that executes the run may have just died,
+// and another process needs time to notice that.
 const resolutionWait = 10 * time.Second
 
-// Answer stores a person's answers to interrupts of a run, which any process may execute. It checks all answers before
-// it stores the first one. It returns nil when the log has the resolutions, or after resolutionWait. Only the owner of
-// the run may answer; any other caller gets event.ErrNotFound.
+// Answer stores a person's answers to interrupts of a run, whichever process executes the run. It checks all answers
+// before it stores the first one. It returns nil once the log has the resolutions, or after resolutionWait. Only the
+// run's owner may answer; for any other caller the error is event.ErrNotFound.
 //
-// The first answer to an interrupt counts. If another request has answered one of the interrupts since the check,
-// Answer returns ErrAnswered and stores none of the answers that follow. Errors: *InputError with an *InvalidError or
-// *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
+// The first answer to an interrupt counts. If another request answers one of the interrupts first, Answer returns
+// ErrAnswered, and does not store the answers after that one. Other errors are an *InputError that wraps an
+// *InvalidError or *ContentError, ErrUnknownInterrupt, ErrExpired, and errors of the log or ctx.
 func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
 	if err == nil && !caller.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
@@ -279,8 +284,8 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
 			return err
 		}
-		// If this process executes the run, the timer of awaitAnswer decides, which does not change when the clock of
-		// the machine is set.
+		// If this process executes the run, the timer in awaitAnswer decides instead, which keeps its pace when the
+		// machine's clock is set.
 		if !a.isActive(run) && a.Log.Now().UnixMilli() >= asked[n].ExpiresAt {
 			return ErrExpired
 		}
@@ -302,10 +307,11 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 }
 
 // FinishSignIn handles the query with which an authorization server redirected the user's browser back
-// (mcp.Client.Callback). It answers the questions of all runs that wait for the sign-in; any process may execute them.
-// If an answer cannot be stored, FinishSignIn only logs that.
-// found is false if no sign-in in progress has the query. If found is false and err is not nil, the log did not answer,
-// and the same query may be handled again. If found is true, err says why the sign-in failed.
+// (mcp.Client.Callback). It answers the questions of all runs that wait for this sign-in, in any process; if an answer
+// cannot be stored, it only logs that.
+//
+// found is false if query belongs to no sign-in in progress. If found is false and err is not nil, the log did not
+// answer, and the same query may be tried again. If found is true, err says why the sign-in failed, or is nil.
 func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
 	waiters, found, signInErr := a.Tools.Callback(ctx, query)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
@@ -320,8 +326,8 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 	return found, signInErr
 }
 
-// awaitResolutions returns nil when the log has the events that resolve all of asked, when the run has ended, or after
-// resolutionWait. run is the run as it was before the answers were stored.
+// awaitResolutions returns nil once the log has the events that resolve all of asked, once the run has ended, or after
+// resolutionWait. run must have been read before the answers were stored.
 func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []event.Interrupt) error {
 	open := make(map[string]bool, len(asked))
 	for _, question := range asked {
@@ -355,9 +361,9 @@ func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []eve
 	}
 }
 
-// findInterrupt returns the open interrupt of a run with that id. It reads the run's events, because the run may be
-// executed by another process, or is parked. Errors: ErrUnknownInterrupt, ErrAnswered or ErrExpired if the interrupt
-// cannot be answered, or those of the log.
+// findInterrupt returns the run's open interrupt with this id. It reads the run's events, because another process may
+// execute the run, or the run may be parked. The error is ErrUnknownInterrupt, ErrAnswered or ErrExpired if the
+// interrupt cannot be answered, or an error of the log.
 func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (event.Interrupt, error) {
 	if s, waits := run.Last.Body.(event.Suspended); waits {
 		for _, question := range s.Interrupts {
@@ -373,7 +379,7 @@ func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (ev
 		}
 		asked, resolvedID := replay.InterruptOf(e)
 		switch {
-		case id == "": // no interrupt has this id, but InterruptOf returns it for events about something else
+		case id == "": // no interrupt has this id, but InterruptOf returns it for events that resolve none
 		case asked.ID == id:
 			found = asked
 		case resolvedID == id && e.Time >= found.ExpiresAt:
@@ -388,8 +394,8 @@ func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (ev
 	return found, nil
 }
 
-// validateInput returns an *InvalidError or *ContentError for an answer that does not fit its interrupt. It may repair
-// the arguments in the answer to an approval.
+// validateInput returns an *InvalidError or *ContentError if an answer does not fit its interrupt. It may repair
+// in.Args in the answer to an approval.
 func (a *Agent) validateInput(run event.Run, asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
@@ -414,8 +420,9 @@ func (a *Agent) validateInput(run event.Run, asked event.Interrupt, in *Input) e
 	return nil
 }
 
-// validateApproval refuses an answer that does not fit an approval. Arguments that a person wrote in place of the
-// model's are checked against the tool's schema, and in.Args is set to them with the same lossless repairs.
+// validateApproval refuses an answer that does not fit an approval. If the person changed the arguments,
+// validateApproval checks them against the tool's schema, and applies the same lossless repairs to in.Args as to a
+// model's arguments.
 func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	switch {
 	case in.Approved == nil:
@@ -441,7 +448,8 @@ func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	return err
 }
 
-// contentErrorAt returns a *ContentError whose fields are below the member of the request at pointer.
+// contentErrorAt returns a *ContentError for fields. It prefixes their pointers with pointer, the member of the request
+// they are in.
 func contentErrorAt(pointer string, fields []mcp.ContentField) error {
 	out := &ContentError{}
 	for _, f := range fields {
@@ -450,11 +458,11 @@ func contentErrorAt(pointer string, fields []mcp.ContentField) error {
 	return out
 }
 
-// waiterName returns the name under which a run waits for a sign-in: the ids of the run and of the interrupt that asks
-// for the sign-in. Ids have no spaces.
+// waiterName returns the name under which a run waits for a sign-in. It consists of the run's id and the id of the
+// interrupt that asks for the sign-in, separated by a space, which ids do not contain.
 func waiterName(run, interrupt string) string { return run + " " + interrupt }
 
-// parseWaiterName returns the ids in a name that waiterName has returned.
+// parseWaiterName returns the two ids in a name made by waiterName.
 func parseWaiterName(name string) (run, interrupt string) {
 	run, interrupt, _ = strings.Cut(name, " ")
 	return run, interrupt

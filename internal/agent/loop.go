@@ -15,20 +15,21 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// runTurns runs the turns of a run and returns its terminal event. In each turn the model answers and may ask for
-// tools, whose results go back to the model. The run ends when the model answers without a call, when it calls a tool
-// of the caller, or one turn after a limit is reached. Turns that are already in the log are replayed.
+// runTurns runs a run's turns and returns its terminal event. In each turn the model answers and may call tools, whose
+// results go back to the model. The run ends when the model answers without a call, when it calls a tool that the API
+// client executes, or one turn after a limit was reached. Turns that are already in the log are replayed.
 //
-// Limits are checked before the calls, which would all be refused if the model's output has used up a limit, and after
-// them, to decide whether the next turn is the last one, which has no tools.
+// Limits are checked twice per turn. The check before the calls may ask for a higher budget: if the model's output has
+// used up the budget, all calls would be refused. The check after the calls decides whether the next turn is the last.
+// The last turn has no tools.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
 	if err := l.prepareRun(ctx); err != nil {
 		return nil, err
 	}
 	for turn := 1; ; turn++ {
-		// After a limit there is one more turn, without tools, in which the model summarizes, and
-		// after an answer that violates its schema one more in which the model repairs it.
+		// After a limit, one more turn without tools lets the model summarize. After an answer that violates its
+		// schema, one more turn lets the model correct it.
 		final := l.stopReason != "" || l.repairing
 		if final && !l.repairing {
 			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summaryPrompt})
@@ -59,8 +60,8 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 			}
 			continue
 		case reply.hasClientCalls():
-			// The caller executes its own tools and sends their results with its next request. The finish reason
-			// tells it to do so, whatever the endpoint has reported.
+			// The API client executes its own tools and sends their results with its next request. It does so only if
+			// the finish reason is tool_calls, which not every endpoint reports.
 			reply.finish = "tool_calls"
 			return l.finalAnswer(reply), nil
 		}
@@ -70,21 +71,21 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	}
 }
 
-// summaryPrompt starts the last turn of a run that a limit stopped.
+// summaryPrompt is the message before the last turn of a run that reached a limit.
 const summaryPrompt = "You have reached the limit of this run and cannot call any more tools. " +
 	"Answer the question now with what you have, and say what is missing."
 
-// prepareRun sets the tools, the conversation, the budget and the metadata of the run. After a takeover, it uses the
-// tools and servers of this process, which may differ from those of the process before; what the model has answered
-// since comes from the replayed steps. Only the process that began the run stores what the export needs
-// (recordBeginning).
+// prepareRun sets up the run's tools, conversation, budget and metadata. After a takeover it uses the tools and servers
+// of this process, which may differ from those of the process that began the run. What the model answered before the
+// takeover comes from the replayed steps. Only the process that began the run stores what its export needs
+// (recordBeginning). An error ends the run.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	profile := l.agent.profileOf(req.Model)
 	l.profile = profile
 	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.ByName
-	// These are set before the first error, because logEnd and recordRunEnd read them.
+	// Set these before the first return with an error, because logEnd and recordRunEnd read them.
 	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
 	l.media = mediaBudget{profile: profile, budget: l.budget}
 	l.metadata = event.Metadata{
@@ -116,20 +117,20 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	if err == nil && req.Prompt != nil {
 		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
 	}
-	l.restoreLoop() // also after an error: the end of the run has what the process before this one has used
+	l.restoreLoop() // even after an error: the run's end includes what earlier processes used
 	if err == nil && l.replayed == nil {
 		l.recordBeginning(ctx)
 	}
 	return err
 }
 
-// offerTools decides which tools the model is offered: the tools of the catalog or a search among them, the tools that
-// ask other agents, and those of the caller. Later changes to the servers' tools do not affect the run.
+// offerTools decides which tools the model is offered: the catalog's tools or a search over them, the tools that ask
+// other agents, and the API client's own tools. Later changes to the servers' tools do not affect the run.
 func (l *loop) offerTools() {
 	l.search = l.newToolSearch()
 	if l.search == nil && l.replayed.HasCallOf(l.catalog.SearchToolName()) {
-		// The model has called the search tool, so the process before this one had started a tool search: the endpoint
-		// had named a small window (fitTools), whose size this process does not know.
+		// The model has called the search tool, so an earlier process had switched to tool search, because the endpoint
+		// named a small window (fitTools). This process does not know that window's size.
 		l.search = toolsearch.NewSearch(l.catalog.Catalog, 0)
 	}
 	l.askTools = l.agent.askTools(l.run.caller, l.run.req)
@@ -137,9 +138,9 @@ func (l *loop) offerTools() {
 	l.updateOffered()
 }
 
-// spendTokens charges the tokens that a turn used, as the provider counted them, to the run's budget, and corrects the
-// window's estimates with them. It appends budget events where they are due, once also for a budget of the caller
-// that is used up.
+// spendTokens charges the tokens of a turn, as the provider counted them, to the run's budget, and corrects the
+// window's token estimates with them. It appends the budget events that are due. If a budget of the caller is used up,
+// it reports that too, once per run. An error comes from the log.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
 	l.lastPromptTokens = reply.usage.InputTokens
@@ -153,20 +154,20 @@ func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	return nil
 }
 
-// checkLimits decides after the calls of a turn whether the next turn is the final one. It then sets stopReason and
-// stores it in a note. Before that, it may ask the owner of the run to raise a limit (checkBudget). For a replayed
-// step, it repeats the decision in the log: a new decision could differ, for example because more time has passed.
+// checkLimits decides, after a turn's calls, whether the next turn is the final one. If so, it sets stopReason and
+// stores it in a note. Before that, it may ask the run's owner to raise a limit (checkBudget). For a replayed step it
+// takes the decision from the log: a new decision could differ, for example because more time has passed.
 func (l *loop) checkLimits(ctx context.Context, turn int) error {
 	if recorded := l.replayed.Step(l.step); recorded != nil {
 		l.applyRaised(recorded.RaisedAfter)
-		// The process before may have died between the end of the last step and its decision.
+		// The earlier process may have died after the step ended but before it decided.
 		isDecided := recorded.StopReason != "" || l.step < len(l.replayed.Steps)
 		if isDecided {
 			l.stopReason = recorded.StopReason
 			return nil
 		}
 	}
-	// The people who answer the run's interrupts cannot raise the budget of the caller, so they are not asked.
+	// People who answer the run's interrupts cannot raise the caller's budget, so do not ask them.
 	callerSpent := l.callerSpent.Load() != nil
 	if !l.budgetSpent && !callerSpent {
 		if err := l.checkBudget(ctx, turn); err != nil {
@@ -184,8 +185,8 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 	return l.run.writeNote(ctx, replay.NoteStopReason, l.stopReason)
 }
 
-// finalAnswer returns the terminal event of a run that ends with reply, and completes l.metadata for it. Its finish
-// reason is stopReason if a limit ended the run, and otherwise the model's own.
+// finalAnswer completes l.metadata and returns the terminal event of a run that ends with reply. The event's finish
+// reason is stopReason if a limit stopped the run, and otherwise the model's own.
 func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	l.metadata.Steps = l.step
 	l.metadata.FinishReason = reply.finish
@@ -196,10 +197,10 @@ func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	return event.FinalAnswer{Answer: reply.text, Metadata: l.metadata, FinishReason: l.metadata.FinishReason}
 }
 
-// endOrRepair returns the terminal event of a run whose model has answered with reply. If the answer violates its
-// schema for the first time, it returns nil: it sets repairing and adds a message with the violations, so that the
-// next turn corrects the answer. After the second violation it returns a RunError. No note is needed for a
-// takeover, since the next process comes to the same decision from the step's text.
+// endOrRepair returns the terminal event of a run whose model answered with reply. If the answer violates its schema
+// for the first time, endOrRepair returns nil instead: it sets repairing and adds a message that lists the violations,
+// so that the next turn corrects the answer. After a second violation it returns a RunError. It stores no note for a
+// takeover, because the next process reaches the same decision from the step's text.
 func (l *loop) endOrRepair(reply modelReply) event.Body {
 	if l.output == nil {
 		return l.finalAnswer(reply)
@@ -226,13 +227,13 @@ func (l *loop) endOrRepair(reply modelReply) event.Body {
 	return nil
 }
 
-// checkBudgetBeforeCalls asks for a higher budget if the model's output has already used it up, since all calls of the
-// turn would be refused. It does not ask in the final turn, or if the agent executes none of the calls.
+// checkBudgetBeforeCalls asks for a higher budget if the model's output alone has used it up, because all of the turn's
+// calls would be refused. It does not ask in the final turn, or if the agent executes none of the calls.
 func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply modelReply, final bool) error {
 	if s := l.replayed.Step(l.step); s != nil {
 		l.applyRaised(s.RaisedBefore)
 		if s.HasEndedCall() {
-			return nil // the process before has made this check already
+			return nil // the earlier process already made this check
 		}
 	}
 	if final || len(reply.ownCalls()) == 0 {
@@ -241,16 +242,17 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	return l.checkBudget(ctx, turn)
 }
 
-// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows it, the turn is not the
-// last one, and the operator's limit is higher, checkBudget asks the owner of the run to raise the limit, and blocks
-// until the question is resolved. After an increase it checks again, because another limit may be reached too.
+// checkBudget sets budgetSpent if a limit is reached and not raised. It asks the run's owner to raise the limit, and
+// blocks until the question is resolved, provided that the request allows questions, the turn is not the last one, and
+// the operator's limit is higher. After an increase it checks again, because another limit may be reached too. The
+// error is that of askForIncrease.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
 	for {
 		limit := l.budget.Spent()
 		switch {
 		case l.replayed != nil && l.replayed.BudgetQuestion != nil:
-			limit = l.replayed.BudgetQuestion.Limit // another process has asked this question, and it is still open
+			limit = l.replayed.BudgetQuestion.Limit // an earlier process asked this question, and it is still open
 		case limit == "":
 			return nil
 		case !mayAsk || !l.canIncrease(limit):
@@ -265,23 +267,25 @@ func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	}
 }
 
-// canIncrease reports whether the run's limit with that name is below the operator's, so that it may be raised.
+// canIncrease reports whether the limit called name may be raised, because it is still below the operator's limit.
 func (l *loop) canIncrease(name string) bool {
 	operatorLimit := l.operatorLimit(name)
 	return operatorLimit <= 0 || l.budget.Status(name).Max < operatorLimit
 }
 
-// operatorLimit returns the highest value that the limit with that name can have in this run: the lower of the
-// service's and that of the agent's definition at the start of the run. 0 means no limit.
+// operatorLimit returns the highest value to which this run's limit called name may be raised: the lower of the
+// service's limit and the limit in the agent's definition when the run started. 0 means no limit.
 func (l *loop) operatorLimit(name string) float64 {
 	return l.agent.budgetLimits(l.run.req.namedAgent).ByName()[name]
 }
 
-// askForIncrease asks the owner of the run to raise a limit, blocks until the question is resolved, and raises the
-// limit if they agree. raised is false if they refuse or do not answer. No call may be in flight.
+// askForIncrease asks the run's owner to raise the limit that was reached, and blocks until the question is resolved.
+// If the owner agrees, it raises the limit and returns true. raised is false if the owner refuses or does not answer in
+// time. No call may be in flight, because the question may suspend the run. The error is the cause of ctx, or that of
+// askOwner.
 func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
 	s := &l.run.suspension
-	s.beginTurn(ctx, []*call{{}}) // a call without an id stands for the run, so that the question can suspend it
+	s.beginTurn(ctx, []*call{{}}) // a call without an id represents the run, so that the question can suspend it
 	res, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
 		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
@@ -301,18 +305,18 @@ func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raise
 	return true, nil
 }
 
-// applyRaised applies the increases that the log records for a replayed step.
+// applyRaised raises the limits that the log says were raised during a replayed step.
 func (l *loop) applyRaised(raised []event.BudgetResolved) {
 	for _, r := range raised {
 		l.budget.Raise(r.Limit, r.Max)
 	}
 }
 
-// reserveConversation sets the memory that is counted for the run to what the run holds between two turns: its
-// request, and the messages that follow the question. It corrects what was counted during the turn.
+// reserveConversation sets the run's counted memory to what the run holds between two turns: its request, and the
+// messages after the question. This corrects the count, which only grows during a turn.
 func (l *loop) reserveConversation() {
 	n := l.run.req.size()
-	ownMessages := min(l.historyLen+2, len(l.messages)) // after the system prompt, the history and the question
+	ownMessages := min(l.historyLen+2, len(l.messages)) // up to and including the question, which req.size counts
 	for _, m := range l.messages[ownMessages:] {
 		n += len(m.Text) + mediaSize(m.Media)
 	}

@@ -18,12 +18,12 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxToolName bounds the name of a call, in bytes. Names of tools have at most 64.
+// maxToolName is the maximum length of a call's tool name, in bytes. Names of real tools have at most 64.
 const maxToolName = 128
 
-// safeToolName returns the name of a call for events, metadata and the conversation. It escapes control and format
-// characters, which include those that reorder text (Unicode Bidirectional Algorithm), and cuts the name at
-// maxToolName bytes. The names of existing tools stay unchanged; only a name that the model invented can change.
+// safeToolName returns the tool name for a call's events, metadata and conversation. It escapes control and format
+// characters, including those that reorder text (Unicode Bidirectional Algorithm), and cuts the name at maxToolName
+// bytes. It never changes the name of an existing tool, only a name that the model made up.
 func safeToolName(name string) string {
 	if IsToolName(name) {
 		return name
@@ -42,23 +42,23 @@ func safeToolName(name string) string {
 	return b.String()
 }
 
-// reserveStep is how many bytes of an answer arrive before reservePiece counts them together.
+// reserveStep is how many bytes of an answer reservePiece collects before it counts them as memory.
 const reserveStep = 16 << 10
 
-// errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
+// errOutputCut ends an answer that exceeds its token limit or repeats itself.
 var errOutputCut = errors.New("the model's answer was cut")
 
-// maxTrimTries bounds how often a model is asked in one step, each time with a shorter conversation than the
-// provider has just refused as too long.
+// maxTrimTries is how often a model is asked in one step. Each retry sends a shorter conversation than the one that the
+// provider refused as too long.
 const maxTrimTries = 4
 
 // modelTurn makes one model call and appends the parts of the answer as events while they arrive. It first trims the
-// conversation to the model's context window, and trims it again if the provider refuses it as too long. final means
-// that the model is offered no tools. If the log already has the step, modelTurn restores it instead.
+// conversation to the model's context window, and trims it further if the provider refuses it as too long. If final is
+// true, the model is offered no tools. If the log already has the step, modelTurn restores the step instead.
 //
-// The event step_end decides whether the step has happened. A process that takes over a run without the event resets
-// the step and asks the model again. So everything that later steps need of this step is stored before step_end, in
-// events or in notes.
+// The step_end event decides whether the step happened. A process that takes over the run and finds no step_end resets
+// the step and asks the model again. So everything that later steps need from this one is stored before step_end, in
+// events or notes.
 func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply, error) {
 	tools := l.offeredTools(final)
 	if s := l.replayed.Step(l.step + 1); s != nil {
@@ -93,16 +93,16 @@ func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply,
 	return stream.modelReply, err
 }
 
-// endStep completes the reply after its last part, and appends step_end. Before that, it appends and stores what later
-// steps need (modelTurn). modelBefore and upstreamBefore are as for writeModel.
+// endStep completes the reply after its last part. It appends and stores what later steps need, and then step_end (see
+// modelTurn). modelBefore and upstreamBefore are as for writeModel.
 func (s *modelStream) endStep(ctx context.Context, modelBefore, upstreamBefore string) error {
 	if err := s.endText(ctx); err != nil {
 		return err
 	}
-	s.text = s.run.threadTurn.StepText() // threadTurn observes the events of the run
+	s.text = s.run.threadTurn.StepText() // threadTurn observes all events of the run
 	if s.finish == "tool_calls" && len(s.calls) == 0 {
 		// The endpoint reports calls but sent none, for example because the model wrote them as text that was not
-		// recognized. Then the text is the final answer, and callers must not wait for calls.
+		// recognized. The text is then the final answer, and the API client must not wait for calls.
 		s.finish = "stop"
 	}
 	if err := s.closePart(ctx); err != nil {
@@ -119,15 +119,15 @@ func (s *modelStream) endStep(ctx context.Context, modelBefore, upstreamBefore s
 	}
 	end := event.StepEnd{Step: s.step, FinishReason: s.finish}
 	if s.usageSeen {
-		usage := s.usage // a pointer to the field would keep s, and so the whole run, in memory with its events
+		usage := s.usage // a pointer into s would keep s, and so the whole run, in memory as long as the event
 		end.Usage = &usage
 	}
 	return s.run.out.Append(ctx, end)
 }
 
-// askTrimmed asks the model, and asks it again with less of the conversation while the provider
-// refuses the conversation as too long, up to maxTrimTries times. It does not ask again once a part or a call of the
-// answer was appended, because readers have that output already.
+// askTrimmed asks the model. While the provider refuses the conversation as too long, it asks again with a shorter one,
+// up to maxTrimTries times in all. Once a part or a call of the answer was appended, it does not ask again, because
+// readers already have that output.
 func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
 	partsBefore := s.partCount
 	for try := 1; ; try++ {
@@ -146,8 +146,8 @@ func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
 	}
 }
 
-// readAnswer sends one request to the model, and appends the parts of the answer while they arrive. An answer that
-// exceeds its limit of tokens or repeats itself is cut, which is not an error.
+// readAnswer sends one request to the model and appends the parts of the answer while they arrive. It cuts an answer
+// that exceeds its token limit or repeats itself, and returns nil for it.
 func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	request := s.modelRequest(turn, s.finalTurn)
 	messages, err := s.extendMessages(ctx, request.Messages)
@@ -163,7 +163,7 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 			err = s.appendPart(ctx, part)
 		}
 		if err == nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // The rest of the answer may have arrived already, and would be read without this.
+			err = context.Cause(ctx) // the rest of the answer may already be buffered, and would still be read
 		}
 		if errors.Is(err, errOutputCut) {
 			return s.finishCut(ctx)
@@ -176,8 +176,8 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 }
 
 // finishCut completes an answer that was cut: it sets the finish reason to length, and appends the calls whose
-// arguments are not complete. If the endpoint has not reported usage, which usually comes at the end of an answer,
-// finishCut counts an estimate.
+// arguments are still incomplete. If the endpoint has not reported usage, which usually comes last, finishCut counts an
+// estimate.
 func (s *modelStream) finishCut(ctx context.Context) error {
 	s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "model answer cut: it exceeds its limit or repeats itself",
 		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()), help.CutAnswer.Attr())
@@ -196,8 +196,8 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 	return nil
 }
 
-// countCutAnswer counts an estimate of the tokens of an answer that failed or was cancelled after it had begun.
-// Providers charge for such an answer, but report usage only at the end of an answer.
+// countCutAnswer counts estimated tokens for an answer that began but then failed or was cancelled. Providers charge
+// for such an answer, but report usage only at the end of a complete one.
 func (s *modelStream) countCutAnswer(ctx context.Context) {
 	if s.usageSeen || s.output == nil || s.output.Tokens() == 0 {
 		return
@@ -208,8 +208,8 @@ func (s *modelStream) countCutAnswer(ctx context.Context) {
 	s.countModelCall(context.WithoutCancel(ctx), u)
 }
 
-// reservePiece counts a piece of the answer as memory of the run (run.reserveMemory), once reserveStep bytes have
-// come together.
+// reservePiece counts piece as memory of the run. To call run.reserveMemory less often, it first collects reserveStep
+// bytes.
 func (s *modelStream) reservePiece(piece string) {
 	s.uncounted += len(piece)
 	if s.uncounted >= reserveStep {
@@ -218,7 +218,7 @@ func (s *modelStream) reservePiece(piece string) {
 	}
 }
 
-// cutAfter returns err, or errOutputCut if err is nil and the answer must be cut after the piece just appended.
+// cutAfter returns err or, if err is nil and cut is true, errOutputCut. The piece before the cut is already appended.
 func cutAfter(cut bool, err error) error {
 	if err == nil && cut {
 		return errOutputCut
@@ -226,8 +226,8 @@ func cutAfter(cut bool, err error) error {
 	return err
 }
 
-// countUsage counts the usage that the provider reports: in the run's metadata, in metrics and towards the caller's
-// budgets. It does not charge the run's budget. spendTokens does that after the step, for replayed steps too.
+// countUsage adds the usage that the provider reports to the run's metadata, the metrics and the use of the caller's
+// budgets. It does not charge the run's own budget: spendTokens does that after the step, also for replayed steps.
 func (s *modelStream) countUsage(ctx context.Context, used llm.Usage) {
 	s.usageSeen = true
 	s.usage = event.Usage{InputTokens: used.Input, OutputTokens: used.Output, TotalTokens: used.Total}
@@ -235,8 +235,8 @@ func (s *modelStream) countUsage(ctx context.Context, used llm.Usage) {
 	s.addUsage(s.usage)
 }
 
-// appendPart appends the events for one part of the answer, or notes what the part says about the answer. It returns
-// errOutputCut if the answer must be cut after the part.
+// appendPart appends the events for one part of the answer, or stores in s what the part says about the answer. It
+// returns errOutputCut if the answer must be cut after this part.
 func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	switch p := part.(type) {
 	case llm.Text:
@@ -273,7 +273,8 @@ func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	return nil
 }
 
-// appendArgs appends a piece of the arguments of a call that has started. It ignores arguments of unknown calls.
+// appendArgs appends a piece of a call's arguments. It ignores pieces for a call that has not started. It returns
+// errOutputCut if the answer must be cut after piece.
 func (s *modelStream) appendArgs(ctx context.Context, piece llm.ToolCallArgs) error {
 	c := s.byIndex[piece.Index]
 	if c == nil {
@@ -287,8 +288,7 @@ func (s *modelStream) appendArgs(ctx context.Context, piece llm.ToolCallArgs) er
 	return cutAfter(cut, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}))
 }
 
-// appendText appends a piece of text. It does nothing for an empty piece, which the fence returns while it holds text
-// back.
+// appendText appends a piece of the answer's text. It ignores "", which the fence returns while it holds back text.
 func (s *modelStream) appendText(ctx context.Context, text string) error {
 	if text == "" {
 		return nil
@@ -296,11 +296,11 @@ func (s *modelStream) appendText(ctx context.Context, text string) error {
 	return s.appendDelta(ctx, "text", text)
 }
 
-// endText appends the text that s.fence has held back as a possible code fence, if there is any.
+// endText appends the text that s.fence has held back because it might be a code fence, if any.
 func (s *modelStream) endText(ctx context.Context) error { return s.appendText(ctx, s.fence.End()) }
 
-// appendDelta appends a piece of text or reasoning; kind is "text" or "reasoning". It opens a new part if the open
-// part is of another kind or no part is open.
+// appendDelta appends a piece of text or reasoning. kind is "text" or "reasoning". If no part of this kind is open, it
+// first closes the open part, if any, and opens a new one.
 func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error {
 	if !strings.HasPrefix(s.partID, kind) {
 		if err := s.openPart(ctx, kind); err != nil {
@@ -313,8 +313,8 @@ func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error
 	return s.run.out.Append(ctx, event.ReasoningDelta{PartID: s.partID, Delta: delta})
 }
 
-// openPart closes the open part, if there is one, and opens a part; kind is "text" or "reasoning". The id of a part
-// is its kind and its number in the run.
+// openPart closes the open part, if any, and opens a new one. kind is "text" or "reasoning". A part's id consists of
+// its kind and its number within the run.
 func (s *modelStream) openPart(ctx context.Context, kind string) error {
 	if err := s.closePart(ctx); err != nil {
 		return err
@@ -330,7 +330,7 @@ func (s *modelStream) openPart(ctx context.Context, kind string) error {
 	return s.run.out.Append(ctx, event.ReasoningStart{PartID: s.partID})
 }
 
-// closePart appends the end of the open part. It does nothing if none is open.
+// closePart appends the end event of the open part, if any.
 func (s *modelStream) closePart(ctx context.Context) error {
 	if s.partEnd == nil {
 		return nil
@@ -341,8 +341,8 @@ func (s *modelStream) closePart(ctx context.Context) error {
 	return s.run.out.Append(ctx, end)
 }
 
-// startCall appends the start of a call that the model begins to write, and adds the call to the reply. It closes
-// the open part. Deltas and the complete call are found by index, the endpoint's number of the call.
+// startCall closes the open part, adds a call that the model has begun to write to the reply, and appends its start
+// event. index is the endpoint's number for the call; later deltas and the complete call refer to it.
 func (s *modelStream) startCall(ctx context.Context, index int, id, name string) error {
 	if err := s.endText(ctx); err != nil {
 		return err
@@ -360,7 +360,8 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
 }
 
-// completeCall appends a call with all of its arguments. It starts the call first if the endpoint sends it as a whole.
+// completeCall appends a call with its complete arguments. If the endpoint sent the call in one piece, it starts it
+// first.
 func (s *modelStream) completeCall(ctx context.Context, call llm.ToolCall) error {
 	if s.byIndex[call.Index] == nil {
 		if err := s.startCall(ctx, call.Index, call.ID, call.Name); err != nil {
@@ -373,8 +374,8 @@ func (s *modelStream) completeCall(ctx context.Context, call llm.ToolCall) error
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
-// uniqueCallID returns the provider's call id, with a suffix if the id is empty or an earlier call of the conversation
-// has it: some providers number their calls from 0 in every answer. It reserves the id that it returns.
+// uniqueCallID returns the provider's id for a call. It adds a suffix if the id is empty or an earlier call of the
+// conversation has it, since some providers count their calls from 0 in every answer. It reserves the returned id.
 func (l *loop) uniqueCallID(id string) string {
 	unique := id
 	for n := 2; l.callIDs[unique] || unique == ""; n++ {
@@ -384,17 +385,17 @@ func (l *loop) uniqueCallID(id string) string {
 	return unique
 }
 
-// recordFirstOutput records the time from the start of the run to the model's first output, in the metric
-// time_to_first_event. It does nothing after that output.
+// recordFirstOutput records in the metric time_to_first_event how long the model's first output took from the start of
+// the run. It does nothing for later output.
 func (s *modelStream) recordFirstOutput(ctx context.Context) {
 	if s.step == 1 && s.partCount == 0 && len(s.calls) == 0 {
 		s.agent.metrics.firstEvent.Record(ctx, time.Since(s.started).Seconds())
 	}
 }
 
-// trimToWindow shortens the conversation to the model's context window before a request with tools, so that the
-// provider does not refuse the request. It appends a budget event the first time that it leaves something out. It
-// returns an *llm.Error if what cannot be left out does not fit.
+// trimToWindow shortens the conversation before a request with tools, so that it fits the model's context window and
+// the provider does not refuse it. The first time that it removes something, it appends a budget event. It returns an
+// *llm.Error if the conversation does not fit even with everything removed that may be.
 func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 	trimmed := l.trimSilently(tools)
 	if !trimmed.Trimmed {
@@ -413,8 +414,8 @@ func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 	return nil
 }
 
-// trimSilently shortens the conversation to the model's context window without an event. A replayed step calls it
-// directly, because its events are in the log already.
+// trimSilently shortens the conversation to the model's context window without appending an event. Replayed steps call
+// it directly, because the log already has their events.
 func (l *loop) trimSilently(tools []llm.Tool) window.Result {
 	conversation := l.windowConversation(tools)
 	trimmed := l.window.Trim(conversation)
@@ -423,8 +424,7 @@ func (l *loop) trimSilently(tools []llm.Tool) window.Result {
 	return trimmed
 }
 
-// reportTrimmed appends a budget event that informs readers that the model no longer sees the whole conversation. It
-// does so once per run.
+// reportTrimmed appends a budget event, once per run, which says that the model no longer sees the whole conversation.
 func (l *loop) reportTrimmed(ctx context.Context, trimmed window.Result) error {
 	if l.trimReported {
 		return nil
@@ -433,9 +433,9 @@ func (l *loop) reportTrimmed(ctx context.Context, trimmed window.Result) error {
 	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(trimmed.Before), Max: float64(max(trimmed.Limit, 1))})
 }
 
-// retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused the request as
-// too long. retry is true if the next request is shorter. It is false if nothing can be shortened, or if refused is
-// another error. final means that the model is offered no tools.
+// retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused a request as too
+// long. It returns true if the next request will be shorter, and false if nothing can be shortened or refused is
+// another error. final means that the model is offered no tools. The error comes from the system prompt or the log.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
 	modelErr, isModelErr := errors.AsType[*llm.Error](refused)
 	if !isModelErr || modelErr.Kind != llm.TooLarge {
@@ -448,8 +448,8 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 		return false, err
 	}
 	if modelErr.PromptTokens == 0 && l.answerTokens(final) < answerBefore {
-		// The provider did not name the size of the prompt. Perhaps the prompt fits together with the answer, which
-		// is shorter now that the window's size is known, so try that before messages are left out.
+		// The provider did not say how long the prompt is. The prompt may fit together with the answer, which is
+		// shorter now that the window's size is known. Try that before removing messages.
 		return true, nil
 	}
 	conversation := l.windowConversation(l.offeredTools(final))
@@ -464,8 +464,8 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 	return true, l.reportTrimmed(ctx, trimmed)
 }
 
-// learnSizes remembers what the provider has said when it refused a prompt as too long: the size of the model's window,
-// also for other runs, and whether only prompt and answer together were too long (answerRefused).
+// learnSizes stores what the provider said when it refused a prompt as too long. The size of the model's window is kept
+// for other runs too. If only prompt and answer together were too long, it sets answerRefused.
 func (l *loop) learnSizes(ctx context.Context, refused *llm.Error) {
 	model := cmp.Or(refused.Asked, l.run.req.Model)
 	if l.agent.windowSizes.Learn(model, refused.ContextTokens) {
@@ -479,11 +479,11 @@ func (l *loop) learnSizes(ctx context.Context, refused *llm.Error) {
 	}
 }
 
-// windowConversation returns the conversation and tools of a request for package window.
+// windowConversation describes the conversation, with the tools of the next request, for package window.
 func (l *loop) windowConversation(tools []llm.Tool) *window.Conversation {
 	storedAt := func(callID string) string {
 		if l.requestCallIDs[callID] {
-			return "" // the log has no results that came with the run's own request
+			return "" // the log does not store results that came with the run's own request
 		}
 		return l.agent.resultPath(l.run.ID, callID)
 	}

@@ -24,7 +24,7 @@ import (
 	"answerd/internal/mcp"
 )
 
-// metrics counts and measures runs and tool calls. Package llm/openai measures model calls.
+// metrics has the agent's instruments for runs and tool calls. Package llm/openai measures model calls.
 type metrics struct {
 	runs       metric.Int64Counter
 	refused    metric.Int64Counter
@@ -33,35 +33,35 @@ type metrics struct {
 	streams    metric.Int64UpDownCounter
 	firstEvent metric.Float64Histogram
 	tools      metric.Float64Histogram
-	toolNames  *toolSeries              // decides which series of tools have the name of their tool
-	endLabels  map[event.Type]endLabels // the labels of ends that have no code, made once
+	toolNames  *toolSeries              // decides which time series contain the tool's name
+	endLabels  map[event.Type]endLabels // labels for ends without an error code, made only once
 }
 
-// endLabels holds the labels of a run that has ended.
+// endLabels holds the labels of an ended run.
 type endLabels struct {
-	withCode    metric.MeasurementOption // for the metric runs
-	withoutCode metric.MeasurementOption // for the metric duration
+	withCode    metric.MeasurementOption // for answerd.runs
+	withoutCode metric.MeasurementOption // for answerd.run.duration
 }
 
-// Bounds of the time series of mcp.client.operation.duration that name their tool. A series is a combination of
-// server, tool and kind of failure, and has 20 lines of /metrics. All metrics together must stay below 5,000 lines.
+// Limits on the time series of mcp.client.operation.duration that contain a tool's name. A series is a combination of
+// server, tool and kind of failure, and takes 20 lines of /metrics. All metrics together must stay below 5,000 lines.
 const (
-	maxToolSeriesOfServer = 100 // of one server
-	maxToolSeries         = 150 // of all servers
-	maxToolSeriesByClaim  = 100 // of all servers with Options.CostClaim: package usage then has up to 3,000 lines
+	maxToolSeriesOfServer = 100 // per server
+	maxToolSeries         = 150 // for all servers together
+	maxToolSeriesByClaim  = 100 // for all servers with Options.CostClaim: package usage then has up to 3,000 lines
 )
 
-// toolSeries bounds the time series that name their tool, because servers choose the names of tools and may change
-// them at any time. The first series get the name, until there are too many.
+// toolSeries limits the time series that contain a tool's name, because servers choose these names and may change them
+// at any time. The first series get the name; once the limit is reached, others do not.
 type toolSeries struct {
 	mu       sync.Mutex         // protects the fields below
-	limit    int                // the greatest number of series that name their tool, of all servers
-	named    map[[3]string]bool // the series that name their tool: server, tool and kind of failure
-	byServer map[string]int     // how many of named belong to a server
+	limit    int                // how many series may contain a tool's name, over all servers
+	named    map[[3]string]bool // the series that contain it, by server, tool and kind of failure
+	byServer map[string]int     // how many of named each server has
 }
 
-// label returns the value of the attribute gen_ai.tool.name for a call: the name of the tool, or "_other" if the series
-// would be a new one beyond the limits. kind is the kind of the failure; "" if the call succeeded.
+// label returns the attribute gen_ai.tool.name for a call: the tool's name, or "_other" if that would create a series
+// beyond the limits. kind is the kind of failure, or "" if the call succeeded.
 func (s *toolSeries) label(server, tool, kind string) string {
 	key := [3]string{server, tool, kind}
 	s.mu.Lock()
@@ -76,8 +76,8 @@ func (s *toolSeries) label(server, tool, kind string) string {
 	return tool
 }
 
-// newMetrics creates the agent's instruments. hasCostClaim is whether Options.CostClaim is set, which leaves fewer
-// series for the names of tools.
+// newMetrics creates the agent's instruments. hasCostClaim says that Options.CostClaim is set, which leaves fewer
+// series with tools' names.
 func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
 	limit := maxToolSeries
 	if hasCostClaim {
@@ -108,7 +108,7 @@ func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return metrics{}, err
 	}
-	// Export the series that alerts read with 0 from the start. Otherwise an alert on an increase misses the first one.
+	// Create the series that alerts watch with the value 0. Otherwise an alert on an increase would miss the first one.
 	out.runs.Add(context.Background(), 0, newEndLabels(event.RunError{Code: "internal"}).withCode)
 	for _, reason := range refusals {
 		out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
@@ -116,7 +116,7 @@ func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
 	return out, nil
 }
 
-// refusals maps errors to the values of the metric's attribute reason.
+// refusals maps the reason for a refusal to the metric's attribute reason.
 var refusals = map[error]string{
 	ErrOverloaded:  "full",
 	ErrMemoryShort: "memory",
@@ -125,13 +125,13 @@ var refusals = map[error]string{
 	usage.ErrSpent: "caller_budget",
 }
 
-// countRefusal counts a refused request by its reason. err is a *Refusal or *usage.SpentError, which unwraps to one of
-// the keys of refusals.
+// countRefusal counts a refused request. err is a *Refusal or *usage.SpentError, which wraps one of the keys of
+// refusals.
 func (m metrics) countRefusal(ctx context.Context, err error) {
 	m.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", refusals[errors.Unwrap(err)])))
 }
 
-// newEndLabels returns the labels for a run with the terminal event end. The code is "" unless the run failed.
+// newEndLabels returns the labels for a run that ended with end. The code is "" unless the run failed.
 func newEndLabels(end event.Body) endLabels {
 	outcome := attribute.String("outcome", string(end.Type()))
 	code := ""
@@ -144,8 +144,8 @@ func newEndLabels(end event.Body) endLabels {
 	}
 }
 
-// countRunEnd counts a run whose terminal event this process has appended, and that took so long since its start. A
-// run that continues in another process is counted there.
+// countRunEnd counts a run whose terminal event this process appended; took is the run's duration. If another process
+// continues a run, that process counts it.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
 	labels, known := m.endLabels[end.Type()]
 	if !known {
@@ -156,14 +156,14 @@ func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Dura
 	m.duration.Record(ctx, took.Seconds(), labels.withoutCode)
 }
 
-// countModelCall counts a model call of the run in the metrics of tokens and cost and towards the budgets of its
-// caller. If one of these budgets is then used up, it sets callerSpent. It must not be called for calls that are
-// replayed from the log, since the process that made them has counted them.
+// countModelCall adds a model call of the run to the metrics of tokens and cost and to the caller's budgets. If one of
+// these budgets is then used up, it sets callerSpent. Do not call it for replayed calls: the process that made them has
+// counted them.
 func (l *loop) countModelCall(ctx context.Context, used event.Usage) {
 	model := l.run.req.Model
 	defaultModel, profiles := l.agent.Models()
 	_, isServed := profiles[model]
-	if model != defaultModel && !isServed { // a request named it, so it would create a new time series
+	if model != defaultModel && !isServed { // a name from a request would create a new time series
 		model = usage.Other
 	}
 	if spent := l.agent.usage.Count(ctx, l.run.account, l.run.agentID(), model, used, l.budget.CostOf(used)); spent != nil {
@@ -171,8 +171,8 @@ func (l *loop) countModelCall(ctx context.Context, used event.Usage) {
 	}
 }
 
-// logEnd logs one line when the run has ended. As in the metadata of its answer, tokens and cost include those of the
-// run's children, although each child run has a line of its own.
+// logEnd logs one line at the run's end. Tokens and cost include those of the run's children, as in the answer's
+// metadata, although each child run logs a line too.
 func (l *loop) logEnd(ctx context.Context, end event.Body) {
 	r, used := l.run, l.metadata.Usage
 	attrs := []slog.Attr{
@@ -196,9 +196,8 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 	l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "run ended", attrs...)
 }
 
-// recordToolTime records how long a call took, in the metric of tool calls. kind is the kind of its failure; "" if it
-// succeeded. A call without a server, whose name the model may have invented, is not recorded: each name would create a
-// time series.
+// recordToolTime records how long a call took. kind is the kind of failure, or "" if the call succeeded. It ignores
+// calls without a server: the model may have made up their tools' names, and each name would create a time series.
 func (m metrics) recordToolTime(ctx context.Context, call event.Call, kind string, took time.Duration) {
 	if call.Server == "" {
 		return
@@ -214,8 +213,8 @@ func (m metrics) recordToolTime(ctx context.Context, call event.Call, kind strin
 	m.tools.Record(ctx, took.Seconds(), metric.WithAttributes(attrs...))
 }
 
-// recordCallMetrics records how long the call took in the metrics, and how it failed in the span. It records no time
-// for a call that a hook answered, since no tool was called, or that ended with an error of the log.
+// recordCallMetrics records a call's duration in the metrics and its failure, if any, in the span. It records no
+// duration if a hook supplied the result, since no tool was called, or if err is an error of the log.
 func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, exec *toolExecution, err error) {
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
 		kind := string(failed.Kind)
@@ -229,8 +228,8 @@ func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, exec *to
 	}
 }
 
-// auditOutcome returns the outcome of a call for its audit line, from err, the error of the call, and the cause of a
-// failure; nil if the line must not show one.
+// auditOutcome returns what the audit line says about a call that ended with err: its outcome, and the cause of a
+// failure. cause is nil if the call succeeded or the line must not show the cause.
 func (a *Agent) auditOutcome(err error) (outcome string, cause error) {
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
 	switch {
@@ -239,14 +238,14 @@ func (a *Agent) auditOutcome(err error) (outcome string, cause error) {
 	case !isFailure:
 		return string(mcp.UnknownOutcome), err // the log failed; the call may have been executed
 	case failed.Kind == mcp.InvalidArguments && !a.AuditArguments:
-		return string(failed.Kind), nil // the cause may quote the arguments, since it can come from the server
+		return string(failed.Kind), nil // the cause may come from the server and quote the arguments
 	}
 	return string(failed.Kind), failed.Err
 }
 
-// writeAuditLine logs one line for every call, however it ended: whether the model or a caller made it, on whose
-// behalf, who allowed it, and the outcome. It includes the values of arguments only with Options.AuditArguments. err
-// is the error of the call before the post-hook changed it; nil if it succeeded.
+// writeAuditLine logs one line for every call, however it ended. The line says whether the model or the caller of a
+// direct call made it, for which user, who allowed it, and how it ended. It contains the values of arguments only with
+// Options.AuditArguments. err is the call's error before the post-hook changed it, or nil.
 func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err error) {
 	actor := "model"
 	if exec.loop == nil {
@@ -257,7 +256,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	switch {
 	case exec.hookResult != nil:
 		decided = decision{verdict: replaced}
-	case decided.verdict == "": // the call failed before the decision, for example because its tool does not exist
+	case decided.verdict == "": // the call failed before the decision, for example because its tool is unknown
 		decided = decision{verdict: denied, reason: cmp.Or(exec.refusal, outcome)}
 	}
 
@@ -290,9 +289,9 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	a.Logger.LogAttrs(ctx, level, "tool call", attrs...)
 }
 
-// startRunSpan starts the span of a run, with the attributes that the OpenTelemetry conventions for generative AI
-// define for the operation invoke_agent, and returns the run's context with it. Package telemetry copies the attributes
-// that identify the run to the spans below.
+// startRunSpan starts a run's span and returns a context with it. The span has the attributes that the OpenTelemetry
+// conventions for generative AI define for invoke_agent. Package telemetry copies those that identify the run to the
+// spans below it.
 func (a *Agent) startRunSpan(r *run) context.Context {
 	attributes := []attribute.KeyValue{
 		attribute.String("gen_ai.operation.name", "invoke_agent"),
@@ -301,7 +300,7 @@ func (a *Agent) startRunSpan(r *run) context.Context {
 		attribute.String("gen_ai.request.model", r.req.Model),
 		attribute.String("gen_ai.conversation.id", r.ThreadID),
 		attribute.String("answerd.run_id", r.ID),
-		// The agent and the thread again, for backends that follow OpenInference or the conventions for sessions.
+		// The agent and the thread once more, for backends that use OpenInference or the session conventions.
 		attribute.String("agent.name", r.agentID()),
 		attribute.String("session.id", r.ThreadID),
 	}
@@ -315,8 +314,8 @@ func (a *Agent) startRunSpan(r *run) context.Context {
 	return ctx
 }
 
-// recordRunEnd records in the span how a run ended and what it cost. It records no tokens: the spans of the model calls
-// have them, and backends that add up all spans would count them twice.
+// recordRunEnd records in the run's span how the run ended and what it cost. It leaves out tokens: the spans of the
+// model calls have them, and backends that add up all spans would count them twice.
 func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
 	if l.budget != nil { // nil if the run could not be prepared
 		if cost := l.cost(); cost != nil {
@@ -335,8 +334,8 @@ func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
 	}
 }
 
-// recordCallContent records the arguments and the result of a tool call in its span, if Options.TraceContent is set.
-// The result is the one that readers of the run see, after the post-hook.
+// recordCallContent records a call's arguments and result in its span, if Options.TraceContent is set. The result is
+// what readers of the run see, after the post-hook.
 func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, outcome callOutcome) {
 	if !a.TraceContent || !span.IsRecording() {
 		return
@@ -350,7 +349,7 @@ func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, outcome 
 	}
 }
 
-// recordBeginning stores what the export of the run needs and its events do not have. If that fails, it logs a warning,
+// recordBeginning stores what the run's export needs but its events do not contain. If that fails, it logs a warning,
 // and the export will say what is missing.
 func (l *loop) recordBeginning(ctx context.Context) {
 	r := &l.run.req
@@ -376,8 +375,8 @@ func (l *loop) recordBeginning(ctx context.Context) {
 	}
 }
 
-// recordRequest counts a request to the model, and stores it for the export if Options.RecordModelRequests is set. An
-// error is only logged.
+// recordRequest counts a request to the model and, if Options.RecordModelRequests is set, stores it for the export. It
+// only logs errors.
 func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 	s.requestCount++
 	if !s.agent.RecordModelRequests {
@@ -393,7 +392,7 @@ func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 	}
 }
 
-// forExport returns the request for the export of its run, without what the start event has already.
+// forExport returns the request as the run's export contains it, without what the start event already has.
 func (r *Request) forExport() export.Request {
 	out := export.Request{
 		Instructions: r.Instructions, OutputSchema: r.OutputSchema, Sampling: r.Sampling, MaxTokens: r.MaxTokens, ToolChoice: r.ToolChoice,
@@ -411,7 +410,7 @@ func (r *Request) forExport() export.Request {
 	return out
 }
 
-// settingsForExport returns the settings of the service, the agent and the model that a rerun needs.
+// settingsForExport returns the settings of the service, agent and model that a rerun needs.
 func (l *loop) settingsForExport() export.Settings {
 	a, named, p := l.agent, l.run.req.namedAgent, l.profile
 	source := named.prompt.Options()
@@ -436,12 +435,12 @@ func (l *loop) settingsForExport() export.Settings {
 	}
 }
 
-// Export returns the document of a run that has ended. Errors: record.ErrNotEnded, or those of the log.
+// Export returns the export of a run that has ended. The error is record.ErrNotEnded or an error of the log.
 func (a *Agent) Export(ctx context.Context, run string) (*export.Document, error) {
 	return a.recorder.Export(ctx, run)
 }
 
-// argsDigest returns the SHA-256 of the bytes of arguments, in lower-case hexadecimal.
+// argsDigest returns the SHA-256 of args in lower-case hexadecimal.
 func argsDigest(args jsonText) string {
 	sum := sha256.Sum256(args)
 	return hex.EncodeToString(sum[:])

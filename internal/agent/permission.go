@@ -12,9 +12,9 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// authorizeCall refuses a call that the rules do not allow now; they may have changed since the tool was offered.
-// It sets exec.rule to the rule that allows the call. The agent's own tools need no permission, except that the
-// caller must be allowed to use an agent that the call asks.
+// authorizeCall refuses a call that the access rules do not allow at this moment; they may have changed since the tool
+// was offered. It sets exec.rule to the rule that allows the call. The agent's built-in tools need no permission, but
+// the caller must be allowed to use the agent that the call asks.
 func (a *Agent) authorizeCall(_ context.Context, exec *toolExecution) error {
 	access := a.Rules.Of(exec.caller)
 	if exec.askedAgent != "" && !access.AllowsAgent(exec.askedAgent) {
@@ -30,24 +30,25 @@ func (a *Agent) authorizeCall(_ context.Context, exec *toolExecution) error {
 	return nil
 }
 
-// denyByRules sets the decision of a call that the rules do not allow, and returns its failure.
+// denyByRules records that the access rules deny the call, and returns the call's failure.
 func (exec *toolExecution) denyByRules() error {
 	exec.decision = decision{verdict: denied, reason: "rules"}
 	return exec.failure(mcp.Denied, "The caller of this service may not use this tool.")
 }
 
-// requireApproval sets exec.decision. It refuses a call that has a refusal, for example because the turn has too
-// many calls. If the operator requires an approval for the tool, it asks the owner of the run and blocks until they
-// have answered. A direct call is approved by its own caller (ToolCall.Approved).
+// requireApproval decides whether the call may be made, and sets exec.decision. It refuses a call that already has a
+// refusal, for example because the turn has too many calls. If the operator requires approval for the tool,
+// requireApproval asks the run's owner and blocks until they have answered. A direct call is approved by its own caller
+// (ToolCall.Approved).
 //
-// An approval is for one version of the tool: exec.approvedVersion goes with the request, and package mcp refuses
-// the call if the tool has another version by then.
+// An approval is for one version of the tool. exec.approvedVersion is sent along with the call, and package mcp refuses
+// the call if the tool's version has changed by then.
 func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error {
 	if exec.refusal != "" {
 		return exec.failure(mcp.Denied, exec.refusal)
 	}
-	// The definition in exec.tool is from the start of the run. Whether the tool needs an approval follows from the
-	// current one.
+	// exec.tool is the tool's definition from the start of the run, but its current definition decides whether it needs
+	// approval.
 	if tool, known := a.Tools.Tool(a.currentToolName(exec)); known && exec.builtin == nil {
 		exec.tool = tool
 		if exec.loop != nil {
@@ -64,22 +65,22 @@ func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error 
 		exec.decision = decision{verdict: denied, reason: "not approved by its caller"}
 		return exec.failure(mcp.Denied, `The operator wants a person to approve each call of this tool. Send "approved": true to approve this one.`)
 	}
-	// The caller of a direct call is the person who would be asked.
+	// In a direct call, the caller is also the person who would be asked.
 	exec.approvedVersion = exec.tool.Version()
 	exec.decision = decision{verdict: approved, by: exec.caller.Subject}
 	return nil
 }
 
-// askApproval asks the owner of the run to approve one call, and blocks until the question is resolved. It returns
-// nil if the call was approved. The approval covers only this call, the definition of the tool that the person was
-// asked about, and the arguments that the person was shown or wrote in their place (exec.args).
+// askApproval asks the run's owner to approve one call, and blocks until the question is resolved. It returns nil if
+// the call was approved. The approval covers only this call, the version of the tool that the person was shown, and the
+// arguments that the person was shown or entered instead (exec.args).
 func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 	rec := event.Interrupt{
 		Kind: event.KindApproval, Call: exec.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", exec.Tool, exec.Server),
 		Args: exec.args, ArgsSHA256: argsDigest(exec.args), ToolVersion: exec.tool.Version(),
 	}
 	if c := l.replayed.Call(exec.CallID); c != nil && c.Approval != nil {
-		rec.ToolVersion = c.Approval.ToolVersion // the version that the person was asked about
+		rec.ToolVersion = c.Approval.ToolVersion // the version that the person was shown
 	}
 	res, err := l.askOwner(ctx, rec)
 	if err != nil {
@@ -103,8 +104,8 @@ func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 	return nil
 }
 
-// recheckEditedArgs calls the pre-hook again for arguments that a person wrote, because the hook's rules apply to them
-// as well. If the hook changes them, the call is refused, since no person has approved the changed arguments.
+// recheckEditedArgs calls the pre-hook again with the arguments that a person entered, because the hook must see all
+// arguments. If the hook changes them, it refuses the call, since no person approved the changed arguments.
 func (a *Agent) recheckEditedArgs(ctx context.Context, exec *toolExecution) error {
 	approved := exec.args
 	if err := a.callPreHook(ctx, exec); err != nil {
@@ -117,8 +118,8 @@ func (a *Agent) recheckEditedArgs(ctx context.Context, exec *toolExecution) erro
 	return nil
 }
 
-// repeatDenial refuses a call of a rerun that a rule or a hook refused in the recording. A refusal that came after
-// an approval is repeated only once the call is approved here too, and any other refusal only before that.
+// repeatDenial refuses, in a rerun, a call that a rule or a hook refused in the recording. If the recorded refusal came
+// after an approval, it is repeated only after the call was approved here too, and otherwise only before that.
 func (a *Agent) repeatDenial(_ context.Context, exec *toolExecution) error {
 	inRecording := exec.recordedDecision()
 	isApproved := exec.approvedVersion != ""
@@ -129,14 +130,14 @@ func (a *Agent) repeatDenial(_ context.Context, exec *toolExecution) error {
 	return exec.failure(mcp.Denied, inRecording.Denied)
 }
 
-// mayUse reports whether the rules let a caller use a tool now.
+// mayUse reports whether the access rules now let caller use tool.
 func (a *Agent) mayUse(caller auth.Identity, tool catalog.Tool) bool {
 	_, ok := a.Rules.Of(caller).AllowsTool(tool.Server, tool.Name)
 	return ok
 }
 
-// currentToolName returns the unique name that the catalog gives the call's tool now. It may have changed since the
-// model was offered the tool.
+// currentToolName returns the unique name that the catalog now has for the call's tool. The name may have changed since
+// the model was offered the tool.
 func (a *Agent) currentToolName(exec *toolExecution) string {
 	return a.Tools.NameOf(exec.Server, exec.Tool)
 }

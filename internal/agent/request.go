@@ -25,95 +25,96 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// Request is one question to the agent, independent of its API format.
+// Request is one question to the agent, independent of the API format in which it arrived.
 type Request struct {
-	// Question may be empty if the history ends with results of the client's tools; the question
-	// is then the previous one.
+	// Question may be empty if History ends with results of ClientTools. The run then continues to answer the previous
+	// question.
 	Question string  `json:",omitzero"`
-	Media    []Media `json:",omitzero"` // belongs to the question
-	// OnlyAcceptedMedia refuses a request whose Media the model does not take. Otherwise the model
-	// gets a line of text in place of each.
+	Media    []Media `json:",omitzero"` // files that belong to the question
+	// OnlyAcceptedMedia refuses the request if the model does not accept one of Media. Otherwise the model gets a line
+	// of text instead of each file that it does not accept.
 	OnlyAcceptedMedia bool      `json:",omitzero"`
 	History           []Message `json:",omitzero"`
-	// ContinueThread puts the earlier turns of the thread before History. A request with a ThreadID whose History is
-	// nil continues the thread too; an empty History says that nothing came before. AfterRun names the run whose turn
-	// is the last of the earlier turns; "" means the newest turn.
+	// ContinueThread puts the thread's earlier turns before History. A nil History with a ThreadID has the same effect;
+	// an empty one means that nothing came before. AfterRun names the run whose turn is the last of these earlier
+	// turns; "" means the newest turn.
 	ContinueThread bool   `json:",omitzero"`
 	AfterRun       string `json:",omitzero"`
-	// OnBusy says what happens while a run of the thread is active; "" refuses the question.
+	// OnBusy says what to do while another run of the thread is active; "" refuses the question.
 	OnBusy OnBusy `json:",omitzero"`
-	// Instructions of the caller follow the system prompt, which they do not replace.
+	// Instructions from the API client follow the system prompt; they do not replace it.
 	Instructions string `json:",omitzero"`
-	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the answer is any text.
+	// OutputSchema is the JSON Schema that the answer must match; empty means that the answer is free text.
 	OutputSchema json.RawMessage `json:",omitempty"` // omitempty: in a checkpoint, null would not be read as empty
-	// Agent is the id of a named agent; "" means the default one. Its definition completes and restricts the request.
+	// Agent is the id of a named agent; "" means the default agent. The agent's definition completes and restricts the
+	// request.
 	Agent     string   `json:",omitzero"`
 	Model     string   `json:",omitzero"`
 	Sampling  Sampling `json:",omitzero"`
-	MaxTokens int64    `json:",omitzero"` // of each model answer; 0 means the limit of the model's profile
-	// ToolNone answers with text only; ToolRequired makes the model call a tool in the first turn.
+	MaxTokens int64    `json:",omitzero"` // per model answer; 0 means the limit in the model's profile
+	// ToolNone offers no tools. ToolRequired makes the model call a tool in the first turn.
 	ToolChoice ToolChoice `json:",omitzero"`
-	// Servers and Tools restrict what may be used: names of servers, and globs (path.Match) for names of tools. nil
-	// means all, an empty list means none. They cannot allow more than the rules do.
+	// Servers and Tools restrict the tools: by names of servers, and by globs (path.Match) for names of tools. nil
+	// means all, an empty list means none. They cannot allow more than the access rules do.
 	Servers []string `json:",omitzero"`
 	Tools   []string `json:",omitzero"`
-	// ServerTools restricts the tools of some of these Servers further: globs by the name of a server.
+	// ServerTools restricts the tools of single servers further. It maps a server's name to globs for its tools' names.
 	ServerTools map[string][]string `json:",omitzero"`
-	// ClientTools are executed by the caller. A turn that calls a client tool ends the run, and the results arrive
-	// with the history of the next question. A client tool with the name of a server's tool is not offered.
-	// ForcedTool, if set, names the tool that the first turn must call.
+	// ClientTools are tools that the API client executes. A turn that calls one ends the run, and the result arrives in
+	// the History of the next request. A client tool with the name of another tool is not offered. ForcedTool, if set,
+	// names the tool that the model must call in the first turn.
 	ClientTools []ClientTool `json:",omitzero"`
 	ForcedTool  string       `json:",omitzero"`
-	// MaxTurns lowers the agent's own limit; 0 keeps it.
+	// MaxTurns lowers the agent's limit; 0 keeps it.
 	MaxTurns int    `json:",omitzero"`
 	Budget   Budget `json:",omitzero"`
-	// AskAtLimit means that the people who answer interrupts can raise the request's own budget. They are asked when
-	// the run reaches one of its limits. Otherwise the run ends with a summary.
+	// AskAtLimit means that the people who answer interrupts may raise the run's budget. They are asked when the run
+	// reaches one of its limits. Without AskAtLimit, the run then ends with a summary.
 	AskAtLimit bool `json:",omitzero"`
-	// Context goes to the MCP servers with every call.
+	// Context is sent to the MCP servers with every call.
 	Context map[string]string `json:",omitzero"`
-	// Prompt names a prompt of an MCP server, whose messages are inserted directly before the question.
+	// Prompt names a prompt of an MCP server. Its messages are inserted just before the question.
 	Prompt     *ServerPrompt     `json:",omitzero"`
 	ThreadID   string            `json:",omitzero"`
 	Metadata   map[string]string `json:",omitzero"`
 	Background bool              `json:",omitzero"`
 	// Callback is a URL that gets a POST when the run has ended; "" means none.
 	Callback string `json:",omitempty"`
-	// Interactive means that a person can answer interrupts during the run: approvals, and
-	// questions of MCP servers. Otherwise each is refused at once.
+	// Interactive means that a person can answer interrupts during the run, such as approvals and questions from MCP
+	// servers. Without it, each interrupt is refused at once.
 	Interactive bool `json:",omitzero"`
-	// Awaited means that the caller waits for the whole answer. If a person must be asked, the
-	// caller is asked to fetch the answer later, and from then on the run needs no reader.
+	// Awaited means that the API client waits for the whole answer. If a person must be asked, the client is asked to
+	// fetch the answer later, and from then on the run needs no reader.
 	Awaited bool `json:",omitzero"`
-	// FormsDeclined means that the people who answer interrupts cannot fill in forms, and ApprovalsDeclined that they
-	// cannot approve calls. Such questions are refused at once.
+	// FormsDeclined means that the people who answer interrupts cannot fill in forms, and ApprovalsDeclined means that
+	// they cannot approve calls. Interrupts of these kinds are refused at once.
 	FormsDeclined     bool `json:",omitzero"`
 	ApprovalsDeclined bool `json:",omitzero"`
-	// Hops counts the agents that the question has passed through.
+	// Hops is how many agents the question has passed through.
 	Hops int `json:",omitzero"`
-	// Record holds what the API format needs to encode the run again; it is stored with the run.
+	// Record holds what the API format needs to encode the run again. The log stores it with the run.
 	Record []byte `json:",omitzero"`
 
-	// IdempotencyKey, if set, makes a repeated request with the same key and Fingerprint attach
-	// to the run of the first request. The first FingerprintPathBytes of the Fingerprint are a
-	// digest of the path, the others a digest of the body.
+	// IdempotencyKey, if set, makes a repeated request with the same key and Fingerprint return the run that the first
+	// request started. The first FingerprintPathBytes of Fingerprint are a digest of the request's path, the rest is a
+	// digest of its body.
 	IdempotencyKey string   `json:",omitzero"`
 	Fingerprint    [32]byte `json:",omitzero"`
 
-	namedAgent *namedAgent // set by applyAgent; the checkpoint has its definition
-	earlier    []Message   // the earlier turns of the thread, also in the checkpoint; nil until beginTurn has read them
-	parent     parentCall  // the call for which a child run works, also in the checkpoint; zero for any other run
+	namedAgent *namedAgent // set by applyAgent; a checkpoint stores its definition
+	earlier    []Message   // the thread's earlier turns; nil until beginTurn has read them; stored in checkpoints
+	parent     parentCall  // the call that started a child run; zero for other runs; stored in checkpoints
 
-	newThread    bool // ThreadID was created for this request, so the thread has no other run
-	threadExists bool // other runs have begun the thread, or may have: it must not be deleted with this run
+	newThread    bool // ThreadID was made up for this request, so the thread has no other run
+	threadExists bool // other runs may have begun the thread, so it must not be deleted with this run
 }
 
-// FingerprintPathBytes is the number of bytes at the beginning of a Fingerprint that represent the request's path; the
-// rest represents its body.
+// FingerprintPathBytes is how many bytes at the beginning of a Fingerprint are a digest of the request's path. The rest
+// is a digest of its body.
 const FingerprintPathBytes = 8
 
 // reusedKeyError returns the error for two different requests with the same idempotency key: ErrKeyElsewhere if their
-// paths differ, otherwise ErrKeyReused.
+// paths differ, and otherwise ErrKeyReused.
 func reusedKeyError(earlier, later [32]byte) error {
 	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
 		return ErrKeyElsewhere
@@ -124,7 +125,7 @@ func reusedKeyError(earlier, later [32]byte) error {
 // ToolChoice says whether the model may, must not or must call tools.
 type ToolChoice = llm.ToolChoice
 
-// The choices of a request; "" is ToolAuto.
+// The possible choices; "" means ToolAuto.
 const (
 	ToolAuto     = llm.Auto
 	ToolNone     = llm.None
@@ -151,13 +152,13 @@ type Message = thread.Message
 // Budget limits one run; zero fields mean no limit.
 type Budget = budget.Limits
 
-// size returns how many bytes of memory the texts and media of the request need, its thread's earlier turns included.
+// size returns how many bytes of texts and media the request holds, including the thread's earlier turns.
 func (r *Request) size() int {
 	n := len(r.Question) + len(r.Instructions) + len(r.OutputSchema) + mediaSize(r.Media)
 	return n + sizeOf(r.History) + sizeOf(r.earlier)
 }
 
-// sizeOf returns the size of messages in bytes: their texts, media and arguments.
+// sizeOf returns the size of messages in bytes: texts, media and calls' arguments.
 func sizeOf(messages []Message) (n int) {
 	for _, m := range messages {
 		n += len(m.Content) + mediaSize(m.Media)
@@ -168,7 +169,7 @@ func sizeOf(messages []Message) (n int) {
 	return n
 }
 
-// mediaSize returns the size of media in bytes of base64; media that are URLs count 0.
+// mediaSize returns the size of media in bytes of base64. Media that are given by URL count 0.
 func mediaSize(media []Media) (n int) {
 	for _, m := range media {
 		n += len(m.Data)
@@ -176,13 +177,13 @@ func mediaSize(media []Media) (n int) {
 	return n
 }
 
-// restrictsTools reports whether the request itself limits which servers' tools it may use, or allows none.
+// restrictsTools reports whether the request limits which of the servers' tools it may use, or allows none.
 func (r Request) restrictsTools() bool {
 	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil || r.ServerTools != nil
 }
 
-// filterTools returns those of the servers' tools in all that the request and its agent may use. It may return all
-// itself, so the caller must not change the result.
+// filterTools returns those tools in all that the request and its agent may use. The result may be all itself, so the
+// caller must not change it.
 func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
@@ -202,7 +203,7 @@ func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	return out
 }
 
-// matches reports whether one of globs matches name. nil globs match every name, and a malformed glob none.
+// matches reports whether one of globs matches name. nil matches every name; a malformed glob matches none.
 func matches(globs []string, name string) bool {
 	for _, g := range globs {
 		if ok, err := path.Match(g, name); ok && err == nil {
@@ -212,18 +213,18 @@ func matches(globs []string, name string) bool {
 	return globs == nil
 }
 
-// newID returns prefix, an underscore and 130 random bits in base32, so that the id of one run does not help to guess
-// another. Its characters are safe in URLs, event streams and NATS subjects.
+// newID returns prefix, an underscore and 130 random bits in base32. The ids are random so that one cannot be guessed
+// from another. Their characters are safe in URLs, event streams and NATS subjects.
 func newID(prefix string) string {
 	return prefix + "_" + strings.ToLower(rand.Text())
 }
 
-// MaxClientTools limits the tools in one request.
+// MaxClientTools is how many client tools one request may have.
 const MaxClientTools = 128
 
-// AddClientTool adds a tool that the caller executes. A missing or null schema means no arguments. It refuses an
-// invalid or repeated name, and a schema that is not an object. The pointer of the error is /name or /parameters,
-// relative to the tool, because each API format has its own layout for tools.
+// AddClientTool adds a tool that the API client executes. A missing or null schema means no arguments. The error
+// reports an invalid or repeated name, or a schema that is not an object. Its pointer is /name or /parameters, relative
+// to the tool, because the tool's place depends on the API format.
 func (r *Request) AddClientTool(tool ClientTool) *InvalidError {
 	if !IsToolName(tool.Name) {
 		return &InvalidError{"/name", "must be 1 to 64 letters, digits, _ or -"}
@@ -241,15 +242,15 @@ func (r *Request) AddClientTool(tool ClientTool) *InvalidError {
 	return nil
 }
 
-// Bounds of the metadata of a request, in members and bytes.
+// Limits on a request's metadata, in members and bytes.
 const (
 	maxPairs    = 32
 	maxPairName = 64
 	maxPairText = 1024
 )
 
-// SetMetadata sets the texts that come back with the run. If they exceed the bounds, it returns an error whose pointer
-// is /metadata.
+// SetMetadata sets the texts that are returned with the run. If they exceed the limits, it returns an error with the
+// pointer /metadata.
 func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
 	if len(metadata) > maxPairs {
 		return &InvalidError{"/metadata", fmt.Sprintf("must not have more than %d members", maxPairs)}
@@ -278,9 +279,9 @@ func IsToolName(name string) bool {
 	return true
 }
 
-// clientTools returns the caller's tools that the model is offered. It drops a tool that has the name of one of the
-// service's tools: a caller cannot replace these, and endpoints refuse two tools with one name. The service's tools
-// are those of servers, the search tool unless search is nil, and asks, the tools that ask other agents.
+// clientTools returns the API client's tools that the model is offered. It drops a tool whose name the service already
+// uses, for a server's tool, for the search tool (unless search is nil) or for one of asks, the tools that ask other
+// agents: API clients must not replace the service's tools, and endpoints refuse two tools with the same name.
 func (r Request) clientTools(servers *toolCatalog, search *toolsearch.Search, asks []askTool) []llm.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
@@ -296,17 +297,17 @@ func (r Request) clientTools(servers *toolCatalog, search *toolsearch.Search, as
 	return out
 }
 
-// isClientTool reports whether the caller executes the calls of the tool with that name.
+// isClientTool reports whether the API client executes calls of the tool called name.
 func (l *loop) isClientTool(name string) bool {
 	return slices.ContainsFunc(l.clientTools, func(t llm.Tool) bool { return t.Name == name })
 }
 
-// NewMedia parses a file of a request: address is a data: URL (RFC 2397) in base64, or the https: URL of an image. The
+// NewMedia parses a file in a request. address is a base64 data: URL (RFC 2397), or the https: URL of an image. The
 // model's endpoint fetches an https: URL; the agent does not.
 func NewMedia(name, address string) (Media, error) { return attachment.FromURL(name, address) }
 
-// NewFile parses a file of a request whose media type is known; name and address are as for NewMedia. It refuses the
-// https: URL of any file but an image, because model endpoints fetch only images.
+// NewFile parses a file whose media type is known. name and address are as for NewMedia. It refuses an https: URL
+// unless the file is an image, because model endpoints fetch only images.
 func NewFile(name, mediaType, address string) (Media, error) {
 	media, err := NewMedia(name, address)
 	if err == nil && media.URL != "" && !strings.HasPrefix(strings.ToLower(mediaType), "image/") {
@@ -315,23 +316,23 @@ func NewFile(name, mediaType, address string) (Media, error) {
 	return media, err
 }
 
-// errNotInline refuses a file that is not an image and is given by its https: URL.
+// errNotInline refuses a file that is given by an https: URL but is not an image.
 var errNotInline = errors.New("must be a data: URL, because only an image can be given by its https: URL")
 
 const (
-	// HopsKey names the member of an MCP request's _meta that counts the agents that a question has passed through.
+	// HopsKey is the member of an MCP request's _meta that counts how many agents the question has passed through.
 	HopsKey = mcp.MetaPrefix + "hops"
-	// MaxHops limits that count. Agents that have each other as tools could otherwise call each
-	// other without end, and every question costs a model call.
+	// MaxHops is the highest count that is accepted. Without a limit, agents that have each other as tools could call
+	// each other forever, and every question costs a model call.
 	MaxHops = 3
 )
 
 // ErrTooManyHops means that the question has passed through more than MaxHops agents.
 var ErrTooManyHops = errors.New("the question has come through too many agents")
 
-// ParseHops returns how many agents a call has passed through, according to HopsKey in its _meta: 0 if the member is
-// missing, and at most MaxHops+1. ok is false if the member is not a count; only a client that tries to evade the
-// limit sends such a value.
+// ParseHops reads from a call's _meta (HopsKey) how many agents the question has passed through. It returns 0 if the
+// member is missing, and at most MaxHops+1. ok is false if the member is not a count; only a client that tries to evade
+// the limit sends such a value.
 func ParseHops(meta map[string]any) (hops int, ok bool) {
 	member, given := meta[HopsKey]
 	if !given {
@@ -344,8 +345,9 @@ func ParseHops(meta map[string]any) (hops int, ok bool) {
 	return int(min(count, MaxHops+1)), true
 }
 
-// ContinueTrace returns ctx within the trace that carrier names in the W3C trace context format. It returns ctx
-// unchanged if carrier names no valid trace, or if ctx is already in that trace: its own span is then a descendant.
+// ContinueTrace returns ctx with the trace that carrier contains in the W3C trace context format. It returns ctx
+// unchanged if carrier contains no valid trace, or if ctx is already in that trace, because the span in ctx is then a
+// descendant of the one in carrier.
 func ContinueTrace(ctx context.Context, carrier map[string]string) context.Context {
 	remote := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(carrier))
 	span := trace.SpanContextFromContext(remote)
@@ -355,16 +357,16 @@ func ContinueTrace(ctx context.Context, carrier map[string]string) context.Conte
 	return trace.ContextWithRemoteSpanContext(ctx, span)
 }
 
-// JSONInteger decodes a whole number of a request, in any API format. It accepts 5.0 and 5e0 as 5, which encoding/json
-// refuses for an int64. JSON has one number type, and JSON Schema counts these numbers as integers (2020-12 Core,
-// section 4.2.3), so the type "integer" of the OpenAPI document allows them.
+// JSONInteger decodes a whole number in a request, in any API format. Unlike an int64, it also accepts 5.0 and 5e0 for
+// 5. JSON has only one number type, and JSON Schema counts these numbers as integers (2020-12 Core, section 4.2.3), so
+// the type "integer" in the OpenAPI document allows them.
 type JSONInteger int64
 
-// maxExactInteger bounds numbers that are written with a fraction or an exponent. They are parsed as float64, in which
-// a greater number may be the result of rounding (RFC 7493, section 2.2).
+// maxExactInteger is the highest number that may be written with a fraction or an exponent. Such numbers are parsed as
+// float64, where a higher number may have been rounded (RFC 7493, section 2.2).
 const maxExactInteger = 1<<53 - 1
 
-// ParseJSONInteger parses a JSON number; ok is false if text is not a whole number.
+// ParseJSONInteger parses a JSON number. ok is false if text is not a whole number or is out of range.
 func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 	if !json.Valid([]byte(text)) {
 		return 0, false
@@ -379,8 +381,8 @@ func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 	return JSONInteger(f), true
 }
 
-// UnmarshalJSON sets w to the whole number in data, in one of the forms that ParseJSONInteger accepts. As for an int64,
-// null leaves w unchanged, and any other value gives the error of package json.
+// UnmarshalJSON accepts the forms that ParseJSONInteger accepts. As for an int64, null leaves w unchanged, and any
+// other value results in the error of package json.
 func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 	if n, ok := ParseJSONInteger(string(data)); ok {
 		*w = n
@@ -389,17 +391,17 @@ func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*int64)(w))
 }
 
-// OnBusy says what happens with a question while a run of its thread is active.
+// OnBusy says what to do with a question while another run of its thread is active.
 type OnBusy string
 
-// parentCall identifies the call for which a child run works.
+// parentCall identifies the call that started a child run.
 type parentCall struct {
 	Run   string `json:"run,omitempty"`   // the parent run; "" if the run is not a child run
 	Call  string `json:"call,omitempty"`  // the id of the call in the parent run
-	Level int    `json:"level,omitempty"` // how many parents the run has, directly and indirectly
+	Level int    `json:"level,omitempty"` // how many runs are above this one, counting indirect parents
 }
 
-// nextHops returns how many agents the question has passed through when the call arrives, this agent included.
+// nextHops returns how many agents, including this one, the question has passed through when the call arrives.
 func (exec *toolExecution) nextHops() int {
 	if exec.loop == nil {
 		return 1
@@ -407,8 +409,8 @@ func (exec *toolExecution) nextHops() int {
 	return exec.loop.run.req.Hops + 1
 }
 
-// questionText returns the text of the question. If the request has no question, because its history ends with results
-// of the caller's tools, it returns the user's last message.
+// questionText returns the question's text. If the request has no question, because its history ends with results of
+// the API client's tools, questionText returns the last user message.
 func (r Request) questionText() string {
 	if r.Question != "" || len(r.Media) > 0 {
 		return r.Question
@@ -421,7 +423,7 @@ func (r Request) questionText() string {
 	return ""
 }
 
-// canAnswer reports whether the people who answer the run's interrupts can answer one of that kind (event.KindApproval,
+// canAnswer reports whether the people who answer the run's interrupts can answer one of this kind (event.KindApproval,
 // event.KindElicitation or event.KindBudget).
 func (r Request) canAnswer(kind string) bool {
 	switch kind {

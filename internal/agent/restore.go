@@ -19,20 +19,20 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// This file restores into a loop what the run did in other processes. The loop takes the same steps as it took there.
-// For each step whose end is in the log, this file supplies the outcome.
+// This file restores into a loop what a run did in earlier processes. The loop takes the same steps as it took there,
+// and this file supplies the outcome of each step whose end is in the log.
 //
-// A decision that is in the log is repeated and not made again, even where this process would decide differently
-// because its tools, rules, limits or time differ. Otherwise the conversation would differ from the one that the model
-// has answered, or the budget would refuse a call that has a result. Accounting is repeated too: tokens, calls,
-// children and results are charged to the run's budget in the same order, so that the run continues with what is left.
-// They are not counted again for the caller or in metrics, because the process that used them has done that.
+// A decision that is in the log is repeated, even if this process would decide differently because its tools, rules,
+// limits or time differ. Otherwise the model would see another conversation than the one it answered, or the budget
+// would refuse a call that has a result. Charges to the run's budget are repeated too, in the same order, for tokens,
+// calls, children and results, so that the run continues with what is left. Tokens and calls are not counted again for
+// the caller or in metrics, because the process that used them has done that.
 
-// callerLimitPrefix precedes the name of a caller's limit in the event budget.
+// callerLimitPrefix precedes the name of a caller's limit in budget events.
 const callerLimitPrefix = "caller_"
 
-// restoreLoop sets what the loop must know before its first turn of what other processes did: the ids of calls and
-// parts, and which budget events readers have. It does nothing if the run began here.
+// restoreLoop gives the loop what it must know about earlier processes before its first turn: the ids of calls, the
+// number of parts, and which budget events readers already have. It does nothing if the run began here.
 func (l *loop) restoreLoop() {
 	state := l.replayed
 	if state == nil {
@@ -46,15 +46,15 @@ func (l *loop) restoreLoop() {
 	l.budget.Restore(state.Reported, state.Raised)
 	for limit := range state.Reported {
 		if strings.HasPrefix(limit, callerLimitPrefix) {
-			// A caller's limit is reported only when it is used up (spendTokens). Its details are not needed again.
+			// spendTokens reports a caller's limit only when it is used up. Its details are not needed again.
 			l.callerSpentReported = true
 			l.callerSpent.Store(&usage.SpentError{})
 		}
 	}
 }
 
-// restoredEnd returns how the run ends if another process has stored that in notes and died before the terminal event:
-// the event, or an *abortError if a hook ended the run. Both results are nil if no end is stored.
+// restoredEnd returns the run's end if an earlier process stored it in notes but died before the terminal event: the
+// event, or an *abortError if a hook ended the run. Both results are nil if no end is stored.
 func (l *loop) restoredEnd() (event.Body, error) {
 	state := l.replayed
 	if state == nil {
@@ -69,8 +69,8 @@ func (l *loop) restoredEnd() (event.Body, error) {
 	return nil, nil
 }
 
-// restoreStep returns the model's answer of a step that is in the log, in place of a model call, and sets the state of
-// the loop as the model call did. tools are those that the model was offered.
+// restoreStep returns the model's answer for a step that is in the log, without a model call, and updates the loop as
+// the model call did. tools are the tools that the model was offered.
 func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimSilently(tools)
 	l.step++
@@ -84,9 +84,9 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	return reply
 }
 
-// writeModel stores in notes which model has answered the step, unless it is modelBefore, and what its endpoint calls
-// it, unless that is upstreamBefore. It is called before step_end is appended, so that a step with step_end has the
-// notes.
+// writeModel stores in notes which model answered the step, unless it is modelBefore, and what the model's endpoint
+// calls it, unless that is upstreamBefore. Call it before step_end is appended, so that a step with a step_end always
+// has these notes.
 func (l *loop) writeModel(ctx context.Context, modelBefore, upstreamBefore string) error {
 	if l.preferredModel != "" && l.preferredModel != modelBefore {
 		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferredModel); err != nil {
@@ -97,7 +97,7 @@ func (l *loop) writeModel(ctx context.Context, modelBefore, upstreamBefore strin
 		return nil
 	}
 	for _, part := range replay.Parts([]byte(l.metadata.UpstreamModel)) {
-		// No Flush is needed: the append of step_end follows, and waits until what precedes it is stored.
+		// No Flush is needed: step_end follows, and its append waits until everything before it is stored.
 		if err := l.agent.Log.AddNote(ctx, l.run.ID, []byte(replay.NoteUpstream+" "+part)); err != nil {
 			return fmt.Errorf("store the name of a model: %w", err)
 		}
@@ -105,9 +105,9 @@ func (l *loop) writeModel(ctx context.Context, modelBefore, upstreamBefore strin
 	return nil
 }
 
-// writeExtensions stores in notes the members that an endpoint requires in later requests, for a process that takes
-// over the run; readers do not see notes. It does nothing if extensions is nil. It is called before step_end is
-// appended, so that a step with step_end has the notes.
+// writeExtensions stores in notes the members of an answer that its endpoint requires in later requests, for a process
+// that takes over the run. They are in notes because readers do not see notes. It does nothing if extensions is nil.
+// Call it before step_end is appended, so that a step with a step_end always has these notes.
 func (l *loop) writeExtensions(ctx context.Context, extensions *llm.Extensions) error {
 	if extensions == nil {
 		return nil
@@ -124,12 +124,12 @@ func (l *loop) writeExtensions(ctx context.Context, extensions *llm.Extensions) 
 	return nil
 }
 
-// maxExtensionPiece bounds the part of the extensions in one note, in bytes.
+// maxExtensionPiece is how many bytes of the extensions fit into one note.
 const maxExtensionPiece = event.MaxNote - 64
 
-// restoreExtensions decodes the text of the notes of writeExtensions, and sets preferredModel to the model whose
-// endpoint requires them. It returns nil if text is "" or, with a warning, cannot be decoded; the endpoint may then
-// refuse the next request.
+// restoreExtensions decodes text, which writeExtensions stored in notes, and sets preferredModel to the model whose
+// endpoint requires the extensions. It returns nil if text is "". It also returns nil, and logs a warning, if text
+// cannot be decoded; the endpoint may then refuse the next request.
 func (l *loop) restoreExtensions(text string) *llm.Extensions {
 	if text == "" {
 		return nil
@@ -147,8 +147,8 @@ func (l *loop) restoreExtensions(text string) *llm.Extensions {
 	return &extensions
 }
 
-// restoreCall returns a call of a replayed step as the model wrote it. If the log does not have its complete arguments,
-// the call has none.
+// restoreCall returns a call of a replayed step as the model wrote it. The call has no arguments if the log does not
+// have all of them.
 func restoreCall(replayedCall *replay.Call) *call {
 	restored := &call{Call: replayedCall.Call, byClient: replayedCall.ByClient}
 	if replayedCall.Args != "" {
@@ -157,11 +157,12 @@ func restoreCall(replayedCall *replay.Call) *call {
 	return restored
 }
 
-// appendStepStart appends step_start for the step l.step. If another process began the step and did not end it,
-// it appends step_reset instead: the output of the step so far is void, and the step runs again.
+// appendStepStart appends step_start for the step l.step. If another process began the step without ending it,
+// appendStepStart appends step_reset instead, which tells readers to discard the step's output so far; the step then
+// runs again.
 func (l *loop) appendStepStart(ctx context.Context) error {
 	if l.replayed != nil && l.step == len(l.replayed.Steps) {
-		// Steps includes the step that was begun and not ended; the steps before it ended and were restored.
+		// Steps includes the step that was begun but not ended; all steps before it have been restored.
 		return l.run.out.Append(ctx, event.StepReset{Step: l.step, Reason: "takeover"})
 	}
 	start := event.StepStart{Step: l.step}
@@ -171,10 +172,10 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 	return l.run.out.Append(ctx, start)
 }
 
-// restoreCalls sets the outcomes of the turn's calls that have ended in other processes, and charges the budget for the
-// calls that were sent there. It returns the calls that remain to be made or refused. A call that was sent without an
-// outcome is among them: executeToolCall refuses it, since its outcome is unknown, or continues it with its pending
-// input or its child.
+// restoreCalls sets the outcomes of the turn's calls that ended in earlier processes, and charges the budget for calls
+// that were sent there. It returns the other calls, which must still be made or refused. They include calls that were
+// sent but have no outcome: executeToolCall refuses those, since it is unknown whether they were executed, or continues
+// them with their pending input or child.
 func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
@@ -200,11 +201,12 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 	return remaining
 }
 
-// isSearch reports whether the call is one of the search tool.
+// isSearch reports whether c calls the search tool.
 func (l *loop) isSearch(c *call) bool { return l.search != nil && c.Tool == l.search.Tool.Name }
 
-// restoreCharge charges the turn's call c, which has that index, and what its child has used, as the process of earlier
-// has charged them. If the call has neither ended nor was sent nor has a child, chargeBudget will decide about it.
+// restoreCharge charges the budget for the call c, which has this index in its turn, and for its child, as the earlier
+// process did. If the call was neither ended nor sent and has no child, restoreCharge leaves the decision to
+// chargeBudget.
 func (l *loop) restoreCharge(index int, c *call, earlier *replay.Call) {
 	if earlier.Spent != nil {
 		l.budget.RestoreChild(*earlier.Spent)
@@ -213,8 +215,8 @@ func (l *loop) restoreCharge(index int, c *call, earlier *replay.Call) {
 	if earlier.End == nil && !wasSent {
 		return
 	}
-	// Every call that was sent was charged. Calls of the agent's own tools are not sent: they were charged if their
-	// tool was executed, that is, if it succeeded or refused its arguments itself.
+	// Every call that was sent was charged. Calls of the agent's built-in tools are not sent. They were charged if the
+	// tool was executed, which means that it succeeded or refused its arguments itself.
 	_, succeeded := earlier.End.(event.ToolResult)
 	failed, _ := earlier.End.(event.ToolError) // the zero value for any other end
 	searched := l.isSearch(c) && succeeded
@@ -223,7 +225,7 @@ func (l *loop) restoreCharge(index int, c *call, earlier *replay.Call) {
 	l.budget.RestoreCall(index, wasSent || searched || refusedArgs)
 }
 
-// restoreArgs sets the arguments with which a call that has ended was made, and whether a person had changed them.
+// restoreArgs sets the arguments that an ended call was made with, and whether a person had changed them.
 func (l *loop) restoreArgs(c *call, earlier *replay.Call) {
 	approved, edited := l.approvedArgs(earlier)
 	switch end := earlier.End.(type) {
@@ -238,9 +240,9 @@ func (l *loop) restoreArgs(c *call, earlier *replay.Call) {
 	}
 }
 
-// restoreOutcome returns how a call ended in another process, as far as the log still has it. A full log drops stored
-// results before events. The model then gets only the part of the result in the event, although the answers that
-// follow may be based on the whole result. resultURL is "" if the event is truncated and has no URL.
+// restoreOutcome returns how a call ended in an earlier process, as far as the log still knows. A full log deletes
+// stored results before events. The model then gets only the part of the result that is in the event, although its
+// later answers may be based on the whole result. resultURL is "" if the event is truncated and has no URL.
 func (l *loop) restoreOutcome(ctx context.Context, replayedCall *replay.Call) callOutcome {
 	outcome := callOutcome{resultURL: l.agent.resultPath(l.run.ID, replayedCall.CallID), spent: replayedCall.Spent}
 	if failed, ok := replayedCall.End.(event.ToolError); ok {
@@ -265,8 +267,8 @@ func (l *loop) restoreOutcome(ctx context.Context, replayedCall *replay.Call) ca
 	return outcome
 }
 
-// approvalResolution returns the resolution of a call's approval; nil if none was asked for or it is still open. The
-// arguments that the person wrote come from the stored input, the rest from the event.
+// approvalResolution returns how a call's approval was resolved, or nil if no approval was asked for or it is still
+// open. Arguments that the person entered come from the stored input, everything else from the event.
 func (l *loop) approvalResolution(replayedCall *replay.Call) *resolution {
 	resolved := replayedCall.Resolution
 	if resolved == nil {
@@ -283,8 +285,8 @@ func (l *loop) approvalResolution(replayedCall *replay.Call) *resolution {
 	return &res
 }
 
-// unansweredReason returns the error that says why no person decided; nil if a person did. Events have only the text of
-// the error, so the texts must not change while runs of older processes may be taken over.
+// unansweredReason returns the error that says why no person decided, or nil if a person did. Events contain only the
+// error's text, so these texts must not change while runs of older processes may be taken over.
 func unansweredReason(resolved event.ApprovalResolved) error {
 	if resolved.Approved || resolved.By != "" {
 		return nil
@@ -297,8 +299,8 @@ func unansweredReason(resolved event.ApprovalResolved) error {
 	return nil
 }
 
-// approvedArgs returns the arguments that a person wrote for an approved call; edited is whether they differ from those
-// that the person was shown. It returns nil if the person wrote none or did not approve the call.
+// approvedArgs returns the arguments that a person entered when they approved a call. edited says whether these differ
+// from the arguments that the person was shown. It returns nil if the person entered none or did not approve.
 func (l *loop) approvedArgs(replayedCall *replay.Call) (args jsonText, edited bool) {
 	res := l.approvalResolution(replayedCall)
 	if res == nil || !res.isApproved() || res.Args == nil {
@@ -307,13 +309,13 @@ func (l *loop) approvedArgs(replayedCall *replay.Call) (args jsonText, edited bo
 	return res.Args, string(res.Args) != string(replayedCall.Approval.Args)
 }
 
-// replayedQuestion looks in the replayed state for wanted, a question that this process is about to ask, because another
-// process may have asked it before. It returns open if the question still waits for an answer, and resolved if it was
-// resolved. Both are nil if this process has to ask it. An approval that was asked for other arguments than the call has
-// now is withdrawn first.
+// replayedQuestion looks for wanted, a question that this process is about to ask, among the questions that earlier
+// processes asked. It returns open if the question still waits for an answer, and resolved if it was resolved. Both are
+// nil if this process must ask it. If an approval was asked for other arguments than the call has now, replayedQuestion
+// withdraws it.
 //
-// Each open question is returned only once, and marked or removed in the replayed state. The questions of a call that are
-// still there when the call ends are withdrawn by withdrawQuestions.
+// Each open question is returned only once: it is then removed from the replayed state, or marked there.
+// withdrawQuestions withdraws the questions of a call that are still there when the call ends.
 func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
 	if wanted.Kind == event.KindBudget {
 		open, resolved = l.replayedBudgetQuestion(wanted.Limit)
@@ -321,7 +323,7 @@ func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (op
 	}
 	call := l.replayed.Call(wanted.CallID)
 	if call == nil {
-		return nil, nil, nil // the process before this one did not begin the call
+		return nil, nil, nil // the earlier process did not begin the call
 	}
 	if wanted.ChildRunID != "" {
 		open, resolved = l.replayedRelay(call, wanted.ID)
@@ -333,7 +335,7 @@ func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (op
 	}
 	approval := call.Approval
 	if approval == nil {
-		return nil, nil, nil // the process before this one did not ask for the approval
+		return nil, nil, nil // the earlier process did not ask for the approval
 	}
 	if approval.ArgsSHA256 != wanted.ArgsSHA256 {
 		return nil, nil, l.withdrawQuestions(ctx, call)
@@ -345,15 +347,15 @@ func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (op
 	return reopenedInterrupt(*approval), nil, nil
 }
 
-// reopenedInterrupt returns a question that another process has asked, marked as asked.
-func reopenedInterrupt(rec event.Interrupt) *interrupt {
-	question := newInterrupt(rec)
+// reopenedInterrupt returns a question that an earlier process asked, marked as asked.
+func reopenedInterrupt(asked event.Interrupt) *interrupt {
+	question := newInterrupt(asked)
 	question.isAsked = true
 	return question
 }
 
-// replayedElicitation looks for a question of the server of a call that another process has asked, and returns the same
-// as replayedQuestion. The resolution has the action of its event, and the content of the stored input.
+// replayedElicitation looks for a question that an earlier process asked on behalf of the call's server. Its results
+// are as for replayedQuestion. A resolution has the action from the event and the content from the stored input.
 func (l *loop) replayedElicitation(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
 	if elicited, resolved := replayedCall.Elicited[id]; resolved {
 		answer := decodeInput(id, l.replayed.Inputs[id])
@@ -370,8 +372,9 @@ func (l *loop) replayedElicitation(replayedCall *replay.Call, id string) (*inter
 	return nil, nil
 }
 
-// replayedBudgetQuestion looks for the question whether to raise a limit after the current step, and returns the same
-// as replayedQuestion. A limit that was not raised counts as withdrawn, so that the run does not ask again.
+// replayedBudgetQuestion looks for an earlier question about raising limit after the current step. Its results are as
+// for replayedQuestion. If the limit was not raised, the question counts as withdrawn, so that the run does not ask
+// again.
 func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	if l.replayed == nil {
 		return nil, nil
@@ -386,18 +389,18 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	return nil, nil
 }
 
-// withdrawQuestions withdraws the questions of a replayed call that are still open and that no goroutine waits for:
-// those that its server sent on a connection that has ended, those of a child run that are not open there any more, and
-// an approval of arguments that the call no longer has. keep lists the ids of questions that the call still waits for.
-// replayedCall may be nil. It stores and appends even if ctx has ended.
+// withdrawQuestions withdraws a replayed call's open questions that this process does not wait for: questions that its
+// server sent on a connection that has ended, questions that a child run no longer has open, and an approval for
+// arguments that the call no longer has. keep lists the ids of questions that the call still waits for. replayedCall
+// may be nil. It works even if ctx has ended.
 func (l *loop) withdrawQuestions(ctx context.Context, replayedCall *replay.Call, keep ...string) error {
 	if replayedCall == nil {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
 	for _, question := range takeOpenQuestions(replayedCall, keep) {
-		// Close the input first: otherwise an answer could be stored, and the person informed that it counts, after
-		// the event has withdrawn the question.
+		// Close the input first. Otherwise a person could answer, and be informed that the answer was accepted, after
+		// the question was withdrawn.
 		err := l.agent.Log.AddInput(ctx, l.run.ID, question.ID, closedInput)
 		if err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
@@ -410,8 +413,8 @@ func (l *loop) withdrawQuestions(ctx context.Context, replayedCall *replay.Call,
 	return nil
 }
 
-// takeOpenQuestions removes the open questions from replayedCall, or marks them as resolved there, and returns
-// them. It leaves the elicitations and the child's questions whose ids keep lists.
+// takeOpenQuestions removes the open questions from replayedCall, or marks them as resolved there, and returns them. It
+// leaves elicitations and the child's questions alone if keep lists their ids.
 func takeOpenQuestions(replayedCall *replay.Call, keep []string) (taken []event.Interrupt) {
 	var kept []event.Interrupt
 	for _, question := range replayedCall.Elicitations {
@@ -435,7 +438,7 @@ func takeOpenQuestions(replayedCall *replay.Call, keep []string) (taken []event.
 	return taken
 }
 
-// replayedRelay looks for a question of a child run that another process has relayed, and returns the same as
+// replayedRelay looks for a child run's question that an earlier process forwarded. Its results are as for
 // replayedQuestion. A resolved question without a stored input counts as expired.
 func (l *loop) replayedRelay(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
 	q := replayedCall.RelayedQuestion(id)

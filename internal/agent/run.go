@@ -16,31 +16,32 @@ import (
 	"answerd/internal/event"
 )
 
-// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled. runByKey recognizes
-// an abandoned run by this reason, and lets its idempotency key start another run. So the text must not change.
+// errAbandoned cancels a run that has had no reader for too long. Its text becomes the reason in the cancelled event.
+// runByKey recognizes an abandoned run by that reason, and lets the idempotency key start another run. So the text must
+// not change.
 var errAbandoned = errors.New("abandoned")
 
-// errRequested cancels a run because of Cancel in this process, or because of an input in the log. Its text becomes
-// the reason in the event cancelled.
+// errRequested cancels a run after a call of Cancel in this process, or after a cancellation stored in the log. Its
+// text becomes the reason in the cancelled event.
 var errRequested = errors.New("requested")
 
 // errNoMemory ends a run that needs more memory than is left.
 var errNoMemory = errors.New("no memory is left for the run")
 
-// errShutdown ends the runs that a draining process could not hand over, because its log ends with it.
+// errShutdown ends the runs of a draining process whose log is not durable, since no other process can continue them.
 var errShutdown = errors.New("server_shutdown")
 
-// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
-// it continues from its log, in another process or in this one.
+// Causes of the context of a run that this process has relinquished. The process appends no terminal event for it: the
+// run continues from its log, in another process or in this one.
 var (
 	errParked     = errors.New("the run waits for a person")
 	errHandedOver = errors.New("the run is handed over")
 	errTakenOver  = errors.New("the run was taken over")
 )
 
-// newRun returns a run that is not executed yet: it is not registered in Agent.active and has no slot. parent must be
-// derived from Agent.ctx and never from the context of a request, since a run outlives the connection that asked for
-// it. A caller that does not execute the run must call its cancel, or its context leaks.
+// newRun returns a run that is not executed yet: it is not in Agent.active and has no slot. parent must be derived from
+// Agent.ctx and never from an HTTP request's context, since a run outlives the connection that started it. If the
+// caller of newRun does not execute the run, it must call run.cancel, or the context leaks.
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, req Request) *run {
 	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: req.parent.Run, Call: req.parent.Call})
 	ctx, cancel := context.WithCancelCause(parent)
@@ -52,16 +53,16 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	return r
 }
 
-// relinquish stops executing the run here; why is errParked, errHandedOver or errTakenOver. It seals the writer first,
-// so that goroutines of the run that are still working cannot append events. When it returns, no append is in flight.
-// The process that claims the job continues the run from its log. That may be this process again, with another run
-// value.
+// relinquish stops executing the run in this process. why is errParked, errHandedOver or errTakenOver. relinquish seals
+// the writer first, so that goroutines that still work for the run cannot append events; when it returns, no append is
+// in flight. The process that claims the job continues the run from its log. That may be this process again, with a new
+// run value.
 func (r *run) relinquish(why error) {
 	r.out.Seal()
 	r.cancel(why)
 }
 
-// relinquished returns the cause with which the run was relinquished; nil if it was not.
+// relinquished returns why the run was relinquished, or nil if it was not.
 func (r *run) relinquished() error {
 	switch cause := context.Cause(r.ctx); cause {
 	case errParked, errHandedOver, errTakenOver:
@@ -70,8 +71,9 @@ func (r *run) relinquished() error {
 	return nil
 }
 
-// appendWhenResumed appends an event. It blocks while the run is suspended, because no event may follow the event
-// suspended before a question is resolved or another question is asked.
+// appendWhenResumed appends an event, and blocks while the run is suspended: after a suspended event, only the answer
+// to a question or another question may follow. It returns the cause of ctx if ctx ends first. Otherwise the error
+// comes from the log.
 func (r *run) appendWhenResumed(ctx context.Context, body event.Body) error {
 	for {
 		err := r.out.Append(ctx, body)
@@ -86,16 +88,16 @@ func (r *run) appendWhenResumed(ctx context.Context, body event.Body) error {
 	}
 }
 
-// memoryOf returns how many bytes of memory a run needs for a text of that many bytes.
+// memoryOf returns how many bytes of memory a run needs for a text of the given size.
 func memoryOf(bytes int) int64 { return textCopies * int64(bytes) }
 
-// textCopies is how many copies of a text a run holds at most, besides those of the log. An answer or a result is in
-// the conversation, in the request to the model, and in the response. During its turn, a result exists as it was
-// received, decoded, and in its event.
+// textCopies is how many copies of a text a run holds at most, besides those in the log. An answer or a result is in
+// the conversation, in the request to the model, and in the response. While its turn lasts, a result exists as
+// received, as decoded, and in its event.
 const textCopies = 3
 
-// reserveMemory counts that many more bytes of text that the run holds, or fewer if bytes is negative. If not enough
-// memory is left, it cancels the run with errNoMemory.
+// reserveMemory adds bytes, which may be negative, to the size of the texts that the run holds. If not enough memory is
+// left, it cancels the run with errNoMemory.
 func (r *run) reserveMemory(bytes int) {
 	r.textBytes.Add(int64(bytes))
 	if !r.memory.Hold(memoryOf(bytes)) {
@@ -103,7 +105,7 @@ func (r *run) reserveMemory(bytes int) {
 	}
 }
 
-// appendStart appends the first event of the run.
+// appendStart appends the first event of the run. An error comes from the log.
 func (r *run) appendStart(ctx context.Context) error {
 	return r.out.Append(ctx, event.Start{
 		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
@@ -112,9 +114,9 @@ func (r *run) appendStart(ctx context.Context) error {
 	})
 }
 
-// writeNote stores a note for a process that takes over the run: words, separated by spaces. The first of words is one
-// of the constants of package replay. When writeNote returns nil, the note and all events before it are stored. It does
-// nothing if no other process could continue the run.
+// writeNote stores a note for a process that takes over the run. The note consists of words, separated by spaces; the
+// first word is one of the Note constants of package replay. When writeNote returns nil, the log has stored the note
+// and all events before it. It does nothing if no other process can continue the run.
 func (r *run) writeNote(ctx context.Context, words ...any) error {
 	if r.job == nil {
 		return nil
@@ -130,8 +132,8 @@ func (r *run) writeNote(ctx context.Context, words ...any) error {
 	return nil
 }
 
-// writeParts stores data in as many notes as it needs (replay.Parts), each of which begins with words. It does nothing
-// if no other process could continue the run.
+// writeParts stores data in as many notes as it needs (replay.Parts). Each note begins with words. It does nothing if
+// no other process can continue the run.
 func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
 	if r.job == nil {
 		return nil
@@ -144,12 +146,12 @@ func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
 	return nil
 }
 
-// appendWait is how long a log repeats an Append while its server does not answer.
+// appendWait is how long a log repeats an Append while the log's server does not answer.
 const appendWait = 30 * time.Second
 
-// awaitLog calls f until it returns another error than event.ErrUnavailable, for at most appendWait or until ctx ends,
-// and returns the last error of f. The log itself repeats an Append for as long, but other requests only for some
-// seconds. Without awaitLog, they would end a run whose events can still be appended.
+// awaitLog calls f again while f returns event.ErrUnavailable, for at most appendWait or until ctx ends. It returns the
+// result of the last call. The log repeats an Append for just as long by itself, but gives up other requests after some
+// seconds. Without awaitLog, such a request would end a run whose events can still be appended.
 func awaitLog(ctx context.Context, f func() error) error {
 	deadline := time.Now().Add(appendWait)
 	for {
@@ -161,7 +163,7 @@ func awaitLog(ctx context.Context, f func() error) error {
 	}
 }
 
-// waitFor returns after d, or when ctx ends.
+// waitFor blocks for d, or until ctx ends.
 func waitFor(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -169,9 +171,9 @@ func waitFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// contextUntilRelinquished returns a context that ends when the run is relinquished, or with stop. It does not end when
-// the run is cancelled. It is for waits before events that close something, such as a call: these events are appended
-// even if the run's context has ended, but not once the run is relinquished. The caller must call stop.
+// contextUntilRelinquished returns a context that ends when the run is relinquished or stop is called, but not when the
+// run is cancelled. It is for waits before an event that closes something, such as a call: such events are appended
+// even after the run's context has ended, but not after the run was relinquished. The caller must call stop.
 func (r *run) contextUntilRelinquished() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
 	stopAfterFunc := context.AfterFunc(r.ctx, func() {
@@ -182,7 +184,7 @@ func (r *run) contextUntilRelinquished() (ctx context.Context, stop func()) {
 	return ctx, func() { stopAfterFunc(); cancel() }
 }
 
-// awaitOrder blocks in a rerun until the recording has the event body next (recorded.Inputs.Order). For other runs it
+// awaitOrder blocks a rerun until body is the next event of the recording (recorded.Inputs.Order). For other runs it
 // returns nil at once.
 func (r *run) awaitOrder(ctx context.Context, body event.Body) error {
 	if r.agent.Repeat == nil {
@@ -193,8 +195,8 @@ func (r *run) awaitOrder(ctx context.Context, body event.Body) error {
 	return r.agent.Repeat.Order(ctx, untilRelinquished, r.ID, body)
 }
 
-// AdvanceClock sets the time that a run has used, for a rerun whose clock is manual (recorded.Inputs.ManualClock). It
-// does nothing if the run is not executed in this process.
+// AdvanceClock sets how much time a run has used, in a rerun with a manual clock (recorded.Inputs.ManualClock). It does
+// nothing if this process does not execute the run.
 func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	a.mu.Lock()
 	r := a.active[run]
@@ -205,10 +207,10 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	}
 }
 
-// registerChild registers a child run as executed here, whether or not a slot is free: if children waited for slots,
-// parents that hold all slots would wait for their children forever. It reports false if this process is handing over
-// its runs. A process that is draining but not yet handing over accepts children, since their parents may still end
-// here.
+// registerChild registers a child run in Agent.active even if no slot is free: if children had to wait for slots,
+// parents that hold all slots would wait for their children forever. It returns false, without registering r, if this
+// process is handing over its runs. A process that is draining but not yet handing over accepts children, since their
+// parents may still end here.
 func (a *Agent) registerChild(r *run) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,7 +233,7 @@ func (a *Agent) isActive(id string) bool {
 }
 
 // Cancel cancels a run, whichever process executes it. It does not wait for the terminal event, which usually follows
-// within moments. A run that has ended stays unchanged, which is not an error.
+// within moments. Cancelling a run that has ended changes nothing and is not an error.
 func (a *Agent) Cancel(ctx context.Context, id string) error {
 	a.mu.Lock()
 	r := a.active[id]
@@ -242,8 +244,8 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	if r != nil && !a.Durable {
 		return nil
 	}
-	// The run may be executed by another process, or be taken over before its terminal event. Such a process
-	// finds the cancellation in the log.
+	// Another process may execute the run, or may take it over before its terminal event. That process finds the
+	// cancellation in the log.
 	err := a.Log.AddInput(ctx, id, event.CancelID, nil)
 	if errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) {
 		return nil
@@ -251,8 +253,8 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// removeRun removes the run from those of this process, ends its context, releases its slot and wakes Drain. If
-// concludeRun has released the slot already, releasing it again has no effect.
+// removeRun removes the run from Agent.active, stops its grace timer, ends its context, releases its slot and wakes
+// Drain. endRun may have released the slot already; a second release has no effect.
 func (a *Agent) removeRun(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -267,20 +269,20 @@ func (a *Agent) removeRun(r *run) {
 	a.signalIdle()
 }
 
-// ownerOf returns the owner of what the caller starts.
+// ownerOf returns the owner of runs and threads that caller starts.
 func ownerOf(caller auth.Identity) event.Owner {
 	return event.Owner{Issuer: caller.Issuer, Subject: caller.Subject}
 }
 
-// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
+// abortError reports that a hook ended the run. Its reason is one line of text that the API client may read.
 type abortError struct {
 	reason   string
-	withheld bool // the caller must not get the text of the step
+	withheld bool // the API client must not get the step's text
 }
 
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
-// withReason returns what as a sentence, or what followed by a colon and reason if reason is not "".
+// withReason returns what as a sentence, or "what: reason" if reason is not "".
 func withReason(what, reason string) string {
 	if reason == "" {
 		return what + "."
@@ -288,20 +290,20 @@ func withReason(what, reason string) string {
 	return what + ": " + reason
 }
 
-// recoverTo turns a panic into an error of the function that defers it.
+// recoverTo recovers from a panic and stores it in *err. Use it with defer.
 func recoverTo(err *error) {
 	if v := recover(); v != nil {
 		*err = &panicError{v, debug.Stack()}
 	}
 }
 
-// panicError reports a panic in a goroutine of a run. It ends only that run.
+// panicError reports a panic in one of a run's goroutines. It ends only that run.
 type panicError struct {
-	value any    // of the panic
-	stack []byte // of the goroutine that panicked; only the log shows it
+	value any    // what was passed to panic
+	stack []byte // of the goroutine that panicked; only written to the process's log
 }
 
-// errorAttrs returns the attributes of an error for a log line, with the stack of a panic.
+// errorAttrs returns the attributes for logging err, including the stack if err is a panic.
 func errorAttrs(err error) []slog.Attr {
 	attrs := []slog.Attr{slog.String("error", err.Error())}
 	if p, ok := errors.AsType[*panicError](err); ok {
@@ -318,9 +320,9 @@ func catchPanic(f func() error) (err error) {
 	return f()
 }
 
-// runGuarded calls f, which works for the run in another goroutine than the run's own. A panic in f cancels this run
-// with a *panicError. Every goroutine, timer and callback of a run must use runGuarded, catchPanic or recoverTo, since a
-// panic that is not recovered ends the process with all its runs.
+// runGuarded calls f, which works for the run outside of the run's own goroutine. If f panics, it cancels the run with
+// a *panicError. Every goroutine, timer and callback of a run must use runGuarded, catchPanic or recoverTo, since an
+// unrecovered panic ends the process with all its runs.
 func (r *run) runGuarded(f func()) {
 	if err := catchPanic(func() error { f(); return nil }); err != nil {
 		r.cancel(err)
@@ -335,7 +337,7 @@ func (a *Agent) signalIdle() {
 	}
 }
 
-// isIdle reports whether Drain need not wait: all runs here are suspended, and no direct call is in flight.
+// isIdle reports whether Drain may stop waiting: all runs here are suspended, and no direct call is in flight.
 func (a *Agent) isIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -356,23 +358,25 @@ func (a *Agent) StopAccepting() {
 	a.stopAccept()
 }
 
-// Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds of runs are exempt:
-// background runs, and runs that wait for a person. A person may be asked outside of the stream, and the time to answer
-// limits the wait. The first reader of a new run has at least firstReaderGrace to connect. Agent.readers counts the
-// readers of each run in this process. Before a timer cancels a run, it asks the log for readers in other processes.
+// Disconnect grace: a run that has had no reader for Options.DisconnectGrace is cancelled. Two kinds of runs are
+// exempt. Background runs need no reader. Runs that wait for a person are limited by the time to answer, and that
+// person may be asked outside of the stream. The first reader of a new run has at least firstReaderGrace to connect.
+// Agent.readers counts each run's readers in this process. Before a timer cancels a run, it asks the log for readers in
+// other processes.
 
-// firstReaderGrace bounds from below the time from the start of a run, or from its takeover, to its first reader.
+// firstReaderGrace is the shortest grace period for the first reader after a run has started or was taken over.
 const firstReaderGrace = 10 * time.Second
 
-// Reader prevents that a run is cancelled for lack of readers. It must be closed exactly once, with Close,
+// Reader keeps a run from being cancelled for lack of readers. It must be closed exactly once, with Close,
 // CloseAndCancel or Detach.
 type Reader struct {
 	agent *Agent
 	id    string
 }
 
-// OpenReader counts a reader of the run with that id, and ends the grace period of the run if this process executes
-// it. Any process may execute the run. It has no effect on a run that has ended.
+// OpenReader counts a reader of the run with this id. If this process executes the run, OpenReader also ends the run's
+// grace period. Another process that executes the run learns of the reader from the log (HasRemoteReader). The run may
+// have ended.
 func (a *Agent) OpenReader(id string) *Reader {
 	a.metrics.streams.Add(a.ctx, 1)
 	a.mu.Lock()
@@ -387,12 +391,12 @@ func (a *Agent) OpenReader(id string) *Reader {
 // Close ends the reader. If it was the last one, the grace period starts.
 func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
 
-// CloseAndCancel ends a reader that cannot reconnect for the answer. If it was the last one, the
-// run is cancelled at once.
+// CloseAndCancel closes the reader of a client that cannot come back for the answer. If it was the last reader, the run
+// is cancelled at once.
 func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
 
-// closeAfter counts the reader as gone. If this process executes the run and has no other reader of it open, a grace
-// period of that length starts.
+// closeAfter counts the reader as gone. If this process executes the run and has no other reader for it, a grace period
+// of length grace starts.
 func (w *Reader) closeAfter(grace time.Duration) {
 	a := w.agent
 	a.metrics.streams.Add(a.ctx, -1)
@@ -407,8 +411,8 @@ func (w *Reader) closeAfter(grace time.Duration) {
 	}
 }
 
-// Detach ends the reader of a caller who was asked to fetch the answer later. From now on the
-// run needs no reader, like a background run.
+// Detach closes the reader of a client that was asked to fetch the answer later. From then on, the run needs no reader,
+// like a background run. Detach does that only if this process executes the run.
 func (w *Reader) Detach() {
 	w.agent.mu.Lock()
 	if r := w.agent.active[w.id]; r != nil {
@@ -419,8 +423,8 @@ func (w *Reader) Detach() {
 }
 
 // startGraceLocked starts a grace period, after which the run is cancelled for lack of readers. It does nothing if the
-// run needs no reader, has a reader in this process, waits for a person, or is in a grace period already. The caller
-// holds the agent's mutex.
+// run needs no reader, has a reader in this process, waits for a person, or already is in a grace period. The caller
+// must hold Agent.mu.
 func (r *run) startGraceLocked(grace time.Duration) {
 	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
 		return
@@ -430,14 +434,14 @@ func (r *run) startGraceLocked(grace time.Duration) {
 	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r, period) }) })
 }
 
-// isInGraceLocked reports whether the run is still in the grace period with that number. The caller holds the agent's
-// mutex.
+// isInGraceLocked reports whether the run is still registered and in the grace period numbered period. The caller must
+// hold Agent.mu.
 func (r *run) isInGraceLocked(period int) bool {
 	return r.agent.active[r.ID] == r && r.graceTimer != nil && r.gracePeriods == period
 }
 
-// stopGraceLocked ends the grace period of the run, if it is in one. If the timer has fired already, cancelUnread
-// finds that this period is over. The caller holds the agent's mutex.
+// stopGraceLocked ends the run's grace period, if any. If the timer has fired already, cancelUnread notices that its
+// period is over. The caller must hold Agent.mu.
 func (r *run) stopGraceLocked() {
 	if r.graceTimer != nil {
 		r.graceTimer.Stop()
@@ -445,8 +449,8 @@ func (r *run) stopGraceLocked() {
 	}
 }
 
-// awaitReader starts a grace period, of at least firstReaderGrace, for a run that has begun, that was taken over, or
-// whose last open question was resolved. It does nothing if the run is not executed here any more.
+// awaitReader starts a grace period of at least firstReaderGrace. It is called when a run has begun, was taken over, or
+// waits for no person any more. It does nothing if the run is no longer executed here.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -455,17 +459,17 @@ func (a *Agent) awaitReader(r *run) {
 	}
 }
 
-// holdGrace ends the grace period of a run that waits for a person. Until the person has answered, the expiry of the
-// question limits the wait instead.
+// holdGrace ends the grace period of a run that waits for a person. Until the person answers, only the question's
+// expiry limits the wait.
 func (a *Agent) holdGrace(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.stopGraceLocked()
 }
 
-// cancelUnread cancels a run at the end of the grace period with that number, unless that period was ended before. If
-// the log is durable, it first asks the log whether another process has a reader of the run, which may take seconds;
-// in that case it starts another grace period.
+// cancelUnread cancels a run at the end of the grace period numbered period, unless that period ended early. If the log
+// is durable, cancelUnread first asks the log, which may take seconds, whether another process has a reader for the
+// run. If so, it starts another grace period instead.
 func (a *Agent) cancelUnread(r *run, period int) {
 	a.mu.Lock()
 	if !r.isInGraceLocked(period) {
@@ -479,7 +483,7 @@ func (a *Agent) cancelUnread(r *run, period int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !r.isInGraceLocked(period) {
-		return // while the log was asked, the run has ended, or a reader was opened and perhaps closed again
+		return // while the log was asked, the run ended, or a reader was opened and perhaps closed again
 	}
 	r.graceTimer = nil
 	if readElsewhere {

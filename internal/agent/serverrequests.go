@@ -19,13 +19,13 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// maxSampled bounds the model's answer to a server, in bytes, in case the endpoint ignores the limit of tokens.
+// maxSampled is how many bytes the model may send to a server, in case the endpoint ignores the token limit.
 const maxSampled = 128 << 10
 
-// sampleForServer makes the run's model answer a sampling request of the server of a call, within the run's budget. The
-// model gets only the messages that the server sent, and nothing of the run's conversation. sampleForServer returns
-// mcp.ErrRefused if a budget of the run or of the caller is used up, and another error if the answer is longer than
-// maxSampled. It is called in a goroutine of package mcp, while the call is in flight.
+// sampleForServer lets the run's model answer a sampling request that a server sends during a call, within the run's
+// budget. The model sees only the messages that the server sent, not the run's conversation. The error is
+// mcp.ErrRefused if a budget of the run or the caller is used up; there are others, for example if the answer is longer
+// than maxSampled. Package mcp calls sampleForServer in a goroutine of its own.
 func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mcp.Sample, err error) {
 	defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
 	limit, ok := l.budget.SamplingTokens(sampling.MaxTokens)
@@ -33,9 +33,9 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 		return mcp.Sample{}, mcp.ErrRefused
 	}
 	request := samplingRequest(l.run.req.Model, limit, sampling)
-	output := budget.NewOutput(0) // counts the tokens of the answer, without a limit
+	output := budget.NewOutput(0) // counts the answer's tokens; 0 means no limit
 	sample, counted, err := l.readSample(ctx, request, output)
-	// Providers charge for an answer that failed after it had begun, but do not report its usage: estimate it.
+	// Providers charge for an answer that fails midway, but do not report its usage: estimate it.
 	if tokens := output.Tokens(); err != nil && !counted && tokens > 0 {
 		input := window.MessageTokens(request.Messages)
 		estimate := event.Usage{InputTokens: input, OutputTokens: tokens, TotalTokens: input + tokens}
@@ -44,8 +44,8 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 	return sample, err
 }
 
-// readSample sends a sampling request to the model, and returns the answer. It adds the pieces of the answer to output,
-// and counts the usage that the provider reports; counted is whether there was one. With an error, the sample is empty.
+// readSample sends a sampling request to the model, and returns the answer. It adds the answer to output, and counts
+// the usage that the provider reports; counted says whether it did. With an error, the sample is empty.
 func (l *loop) readSample(ctx context.Context, request llm.Request, output *budget.Output) (_ mcp.Sample, counted bool, _ error) {
 	var text strings.Builder
 	sample := mcp.Sample{Model: request.Model}
@@ -78,7 +78,7 @@ func (l *loop) readSample(ctx context.Context, request llm.Request, output *budg
 	return sample, counted, nil
 }
 
-// samplingRequest returns the model request for a server's sampling request, with at most maxTokens for the answer.
+// samplingRequest converts a server's sampling request to a model request whose answer may have at most maxTokens.
 func samplingRequest(model string, maxTokens int64, sampling mcp.Sampling) llm.Request {
 	r := llm.Request{Model: model, MaxTokens: maxTokens}
 	if sampling.System != "" {
@@ -90,9 +90,9 @@ func samplingRequest(model string, maxTokens int64, sampling mcp.Sampling) llm.R
 	return r
 }
 
-// countSampled counts tokens that a server's sampling request has used: in metrics, for the caller, and towards the
-// run's budget. It stores them in a note before it charges the budget. A process that takes over charges the tokens
-// of the note (replay.Step.Sampled), because no event has them.
+// countSampled counts the tokens of a server's sampling request in metrics, for the caller, and towards the run's
+// budget. It stores them in a note before it charges the budget, because no event contains them. A process that takes
+// over charges the tokens in the note (replay.Step.Sampled). An error comes from the log.
 func (l *loop) countSampled(ctx context.Context, used event.Usage) error {
 	err := l.run.writeNote(ctx, replay.NoteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
 	l.countModelCall(ctx, used)
@@ -102,34 +102,34 @@ func (l *loop) countSampled(ctx context.Context, used event.Usage) error {
 	return l.budget.SpendSampled(ctx, l.run.out, used)
 }
 
-// Bounds of the questions in results input_required of one call. Questions beyond these are answered with cancel and
-// not asked.
+// Limits on the questions that one call's input_required results may contain. Further questions are not asked, and
+// answered with cancel.
 const (
 	maxQuestionsPerResult = 8
 	maxQuestionsPerCall   = 32
 )
 
-// errBadQuestion is the message of a call whose server requires an input that is not a valid elicitation.
+// errBadQuestion is the message of a call whose server requires something that is not a valid elicitation.
 const errBadQuestion = "What its server asks for cannot be shown to a person."
 
-// saveSignIn sets in exec.pending that the owner has to sign in before the call is sent again, and stores exec.pending
-// in notes. The input that the server has required before stays required. interrupt is the id of the question that
-// will ask for the sign-in.
+// saveSignIn records in exec.pending that the owner must sign in before the call is sent again, and stores exec.pending
+// in notes. Input that the server required earlier stays required. interrupt is the id of the question that will ask
+// for the sign-in. The error is that of writePending.
 func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.SignIn, interrupt string) error {
 	if exec.pending == nil {
 		exec.pending = &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
 	}
 	exec.pending.SignIn = in
 	exec.pending.SignInInterrupt = interrupt
-	expires := l.agent.Log.Now().Add(time.Until(in.Expires)) // from this machine's clock to the log's
+	expires := l.agent.Log.Now().Add(time.Until(in.Expires)) // converts from this machine's clock to the log's
 	exec.pending.SignInExpires = expires.UnixMilli()
 	return l.writePending(ctx, exec)
 }
 
-// savePending replaces exec.pending by the input that the server of the call requires, with an id for each question
-// within the bounds, and stores exec.pending in notes for a process that takes over. It is called before the first
-// question is asked, so that the process that gets an answer knows what the answer is for. It returns a failure of the
-// call if the server requires something that is not an elicitation.
+// savePending replaces exec.pending by what the call's server now requires, with an id for each question within the
+// limits, and stores it in notes for a process that takes over. Call it before the first question is asked, so that the
+// process that gets an answer knows what it is for. It returns a failure of the call if the server requires something
+// that is not an elicitation.
 func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content.InputRequired) error {
 	pending := &pendingInput{
 		Required:        in,
@@ -139,7 +139,7 @@ func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content
 		ApprovedVersion: exec.approvedVersion,
 	}
 	if exec.pending != nil {
-		pending.Asked = exec.pending.Asked // the questions of earlier results count too
+		pending.Asked = exec.pending.Asked // questions in earlier results count too
 	}
 	asked, err := mcp.Elicitations(in)
 	if err != nil {
@@ -155,8 +155,8 @@ func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content
 	return l.writePending(ctx, exec)
 }
 
-// writePending stores exec.pending in notes. It does nothing if no other process could continue the run. If ctx has
-// ended, it returns the failure of the call for that.
+// writePending stores exec.pending in notes. It does nothing if no other process can continue the run. If ctx ends, it
+// returns the corresponding failure of the call.
 func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	if l.run.job == nil {
 		return nil
@@ -172,9 +172,9 @@ func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	return err
 }
 
-// replayedPending decodes what writePending stored for a call in another process. It returns nil if nothing was stored
-// or, with a warning, if that cannot be decoded: it is then unknown whether the server has executed the call
-// (refuseRepetition). replayedCall may be nil.
+// replayedPending decodes what writePending stored for a call in an earlier process. It returns nil if nothing was
+// stored. It also returns nil, and logs a warning, if the data cannot be decoded: then it is unknown whether the server
+// executed the call (refuseRepetition). replayedCall may be nil.
 func (l *loop) replayedPending(replayedCall *replay.Call) *pendingInput {
 	if replayedCall == nil || replayedCall.Input == nil {
 		return nil
@@ -189,14 +189,14 @@ func (l *loop) replayedPending(replayedCall *replay.Call) *pendingInput {
 		return nil
 	}
 	if pending.SignIn != nil && pending.SignIn.InMemory {
-		// Only the memory of the other process had the sign-in. The server will require one again.
+		// The sign-in was only in the memory of the other process. The server will require another one.
 		pending.SignIn = nil
 		pending.SignInInterrupt = ""
 	}
 	return &pending
 }
 
-// interruptIDs returns the ids of all questions to the owner, in no order. p may be nil.
+// interruptIDs returns the ids of all questions to the owner, in no particular order. p may be nil.
 func (p *pendingInput) interruptIDs() []string {
 	if p == nil {
 		return nil
@@ -208,9 +208,9 @@ func (p *pendingInput) interruptIDs() []string {
 	return ids
 }
 
-// settlePending asks the owner of the run for the input and the sign-in that the call requires, waits for them, and
-// completes request with the answers. Then it checks again that the rules allow the call, since they may have changed
-// while the owner was asked. It does nothing if the call requires nothing.
+// settlePending asks the run's owner for the input and the sign-in that the call requires, waits for them, and adds the
+// answers to request. Then it authorizes the call again, because the access rules may have changed in the meantime. It
+// does nothing if the call requires nothing. It returns a failure of the call, or an error that ends the run.
 func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *mcp.Call) (err error) {
 	pending := exec.pending
 	if pending == nil {
@@ -233,9 +233,9 @@ func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *
 	return l.agent.authorizeCall(ctx, exec)
 }
 
-// awaitSignIn asks the owner of the run to sign in to the server of the call, and returns nil when they have signed in.
-// The question is answered by the owner, or by the redirect of their browser (FinishSignIn). A question that is
-// declined or not answered is a failure of the call.
+// awaitSignIn asks the run's owner to sign in to the call's server, and returns nil once they have. The owner can
+// answer the question directly, or sign in with a browser, whose redirect answers it (FinishSignIn). If the question is
+// declined or not answered, the call fails.
 func (l *loop) awaitSignIn(ctx context.Context, exec *toolExecution, request mcp.Call) error {
 	signIn := exec.pending.SignIn
 	res, err := l.askOwner(ctx, event.Interrupt{
@@ -252,12 +252,13 @@ func (l *loop) awaitSignIn(ctx context.Context, exec *toolExecution, request mcp
 	if err := l.agent.Tools.AwaitSignIn(ctx, request, res.elicitationAction()); err != nil {
 		return err
 	}
-	l.agent.Tools.ToolsFor(ctx, exec.caller) // lists the server's tools, which may need the owner's sign-in
+	l.agent.Tools.ToolsFor(ctx, exec.caller) // lists the server's tools, which may need the sign-in
 	return nil
 }
 
-// answerPending asks the owner of the run the questions of exec.pending, waits until all are resolved, and returns the
-// answers by the key of the server's request. Questions beyond the bounds are answered with cancel.
+// answerPending asks the run's owner the questions in exec.pending, waits until all are resolved, and returns the
+// answers by the key of the server's request. Questions beyond the limits are answered with cancel. The error is a
+// failure of the call, or that of askOwnerAll.
 func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[string]mcp.ElicitationResult, error) {
 	asked, err := mcp.Elicitations(exec.pending.Required)
 	if err != nil {

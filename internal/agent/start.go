@@ -26,7 +26,7 @@ import (
 )
 
 // New returns an agent without runs. If the log is durable or there are deliveries, New starts goroutines that claim
-// the jobs of other processes after ClaimDelay; Drain ends them.
+// jobs of other processes, the first after ClaimDelay. Drain ends these goroutines.
 func New(opts Options) (*Agent, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func New(opts Options) (*Agent, error) {
 	return agent, nil
 }
 
-// setDefaults sets the options that have their zero value and need another one. It fails only if the default prompt
-// cannot be compiled.
+// setDefaults replaces zero values of options by their defaults. It fails only if the default prompt cannot be
+// compiled.
 func (o *Options) setDefaults() error {
 	if o.MaxHistory <= 0 {
 		o.MaxHistory = 16
@@ -98,15 +98,16 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// Start starts a run of request for owner and returns it once its start event is in the log. If owner has used the
-// idempotency key of request before, Start returns the earlier run instead, unless that run was cancelled because it
-// had no readers. Start continues the trace in ctx; the run outlives ctx.
+// Start starts a run of request for owner, and returns it once the log has its start event. If owner has already used
+// request's idempotency key, Start returns the earlier run instead, unless that run was cancelled because it had no
+// readers. The run continues the trace in ctx, but outlives ctx.
 //
-// While too many runs are active, Start waits for a slot for at most ten seconds. If another run of the thread is
-// active, Request.OnBusy decides whether Start waits for its end.
+// Start waits up to ten seconds for a slot if too many runs are active. If another run of the thread is active,
+// Request.OnBusy decides whether Start waits until that run has ended.
 //
-// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining,
-// *Refusal, *usage.SpentError, ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
+// It may return *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining,
+// *Refusal, *usage.SpentError, ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or an error of the
+// log.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request) (event.Run, error) {
 	activeID, err := a.openThread(ctx, owner, &request)
 	if err != nil {
@@ -117,7 +118,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 	}
 	deadline := time.Now().Add(a.InputTimeout)
 	for {
-		// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
+		// Look for an earlier run first: a repeated request adds no load, so it must not be refused for lack of a slot.
 		run, key, err := a.runByKey(ctx, owner, request)
 		if !errors.Is(err, event.ErrNotFound) {
 			return run, err
@@ -142,9 +143,9 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 	}
 }
 
-// startRun starts a run of a request for which runByKey found no earlier run; key is the key that runByKey returned.
-// It returns a *event.BusyError if the thread has an active run. All other checks that can refuse the request come
-// before beginRun, so that a refused request leaves nothing in the log.
+// startRun starts a run of request after runByKey has found no earlier run and returned key. It returns a
+// *event.BusyError if the thread has an active run. All other checks that can refuse the request come before beginRun,
+// so that a refused request leaves nothing in the log.
 func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Request, key string) (event.Run, error) {
 	if err := a.checkToolsAvailable(ctx, owner, request); err != nil {
 		return event.Run{}, err
@@ -175,7 +176,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 	if err := a.beginRun(ctx, r); err != nil {
 		a.discardRun(r)
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
-			// Another request with the same key has created its run since Start looked for one.
+			// Another request with the same key created its run after runByKey looked for one.
 			run, _, err := a.runByKey(ctx, owner, request)
 			return run, err
 		}
@@ -186,7 +187,8 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 	return a.Log.Run(ctx, rec.ID)
 }
 
-// discardRun removes a run that was registered but did not begin, so that it does not count for the caller's rate.
+// discardRun removes a run that was registered but did not begin, so that the run does not count towards the caller's
+// rate.
 func (a *Agent) discardRun(r *run) {
 	r.inbox.stopListening()
 	r.slot.Discard()
@@ -202,13 +204,13 @@ func (a *Agent) runInBackground(r *run) {
 	}()
 }
 
-// beginRun creates the run, its turn in the thread, its job and its first event in the log, in this order. The turn
-// comes before the job, because the checkpoint contains the earlier turns that beginTurn reads. The event comes last,
-// because a run with events and without a job would never end if its process died. On success, beginRun starts the
-// run's grace period.
+// beginRun writes the run, its turn in the thread, its job and its first event to the log, in this order. The turn
+// precedes the job, because the job's checkpoint contains the earlier turns, which beginTurn reads. The event comes
+// last: if the process died after the event but before the job, the run would never end. On success, beginRun starts
+// the run's grace period.
 //
-// If a step fails, beginRun undoes the steps before it as far as the log answers. The next question of the thread, or
-// the process that claims the job, repairs the rest. A *event.BusyError means that another run of the thread is active.
+// If a step fails, beginRun undoes the earlier steps as far as the log permits. The next question in the thread, or the
+// process that claims the job, repairs the rest. The error is a *event.BusyError if the thread has another active run.
 func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	if err := a.Log.Create(ctx, r.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
@@ -223,25 +225,25 @@ func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	if err != nil {
 		a.undoBegin(context.WithoutCancel(ctx), r, began)
 		if r.relinquished() == errHandedOver {
-			return ErrDraining // Drain handed over the runs while this run waited for the log
+			return ErrDraining // Drain handed over this process's runs while this one waited for the log
 		}
 		if errors.Is(err, event.ErrFenced) {
-			// A request with the same key waited too long for the first event, and marked the run as abandoned.
+			// Another request with the same key waited too long for the first event, and marked this run as abandoned.
 			err = event.ErrStarting
 		}
 		return fmt.Errorf("start a run: %w", err)
 	}
-	a.awaitReader(r) // the caller is about to open a reader; even a short DisconnectGrace must leave time for that
+	a.awaitReader(r) // the client is about to open a reader, and even a short DisconnectGrace must leave time for that
 	return nil
 }
 
-// undoBegin removes a run that was not started from the log, so that it keeps neither its idempotency key nor its
-// thread busy. turnBegan is the result of beginTurn. Errors are ignored.
+// undoBegin deletes a run that did not begin from the log, so that the run blocks neither its idempotency key nor its
+// thread. turnBegan is the result of beginTurn. undoBegin ignores errors: the run's own error is the one to return.
 func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
 	_ = a.Log.Delete(ctx, r.ID)
 	switch {
 	case turnBegan && r.req.threadExists:
-		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil) // adds no turn, and lets other runs begin
+		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil) // adds no turn, and frees the thread for other runs
 	case turnBegan: // the thread was created for this run and would be empty
 		_ = a.Log.DeleteThread(ctx, r.Owner, r.ThreadID)
 	}
@@ -250,9 +252,9 @@ func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
 	}
 }
 
-// admitRun waits for a slot for at most ten seconds and registers the run in a.active. It precedes all requests to the
-// log about the run, because code that finds the run in the log must also find it registered here. After success,
-// a.runs must be done once.
+// admitRun waits up to ten seconds for a slot, and then registers the run in Agent.active. It must come before the run
+// is written to the log, because code that finds the run in the log relies on finding it here too. If admitRun returns
+// nil, the caller must call a.runs.Done once.
 func (a *Agent) admitRun(ctx context.Context, r *run, owner auth.Identity) error {
 	_, err := a.acquireSlot(ctx, owner, memoryOf(r.req.size()), func(slot *admission.Slot) {
 		r.slot = slot
@@ -262,9 +264,9 @@ func (a *Agent) admitRun(ctx context.Context, r *run, owner auth.Identity) error
 	return err
 }
 
-// acquireSlot waits for at most ten seconds for a slot for caller, whose request needs requestBytes of memory. Then it
-// adds 1 to a.runs, for which Drain waits, and calls register while it holds the agent's mutex. The caller must
-// release the slot and call a.runs.Done. Errors: ErrDraining, or a *Refusal, which it also counts in the metrics.
+// acquireSlot waits up to ten seconds for one of caller's slots and for requestBytes of memory. Then it adds 1 to
+// a.runs, which Drain waits for, and calls register with a.mu held. The caller of acquireSlot must release the slot and
+// call a.runs.Done. The error is ErrDraining or a *Refusal; acquireSlot counts refusals in the metrics.
 func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, requestBytes int64, register func(*admission.Slot)) (*admission.Slot, error) {
 	slot, err := a.gate.Acquire(ctx, caller.Key(), requestBytes)
 	if err == nil && !a.registerWork(slot, register) {
@@ -281,8 +283,8 @@ func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, requestBy
 	return slot, nil
 }
 
-// registerWork adds 1 to a.runs and calls register while it holds the agent's mutex. If StopAccepting was called, it
-// does neither and reports false.
+// registerWork adds 1 to a.runs and calls register, both with a.mu held. After StopAccepting it does neither and
+// returns false.
 func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -294,19 +296,19 @@ func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot
 	return true
 }
 
-// runByKey returns the run of an earlier request with the idempotency key of request. If there is none, or request has
-// no key, it returns event.ErrNotFound, and key is the key with which to create the run; "" for no key. If the
-// earlier request was a different one, it returns ErrKeyReused or ErrKeyElsewhere.
+// runByKey returns the run that an earlier request with request's idempotency key started. If there is none, or request
+// has no key, the error is event.ErrNotFound, and key is the key under which to create the new run ("" for none). If
+// the earlier request had another body or path, the error is ErrKeyReused or ErrKeyElsewhere.
 //
-// An abandoned run has no answer for its caller, so the idempotency key starts a new run. The abandoned run keeps the
-// key, and the key of the new run is derived from the idempotency key and the id of the abandoned run. So all
-// processes that share the log find the same new run.
+// An abandoned run has no answer, so its idempotency key may start a new run. The abandoned run keeps the key. The new
+// run's key is derived from the idempotency key and the abandoned run's id, so that all processes that share the log
+// find the same new run.
 func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Request) (run event.Run, key string, err error) {
 	if request.IdempotencyKey == "" {
 		return event.Run{}, "", event.ErrNotFound
 	}
 	key = request.IdempotencyKey
-	for { // over the abandoned runs of the key that the log keeps
+	for { // each iteration skips one abandoned run that the log still has
 		run, err = a.Log.RunByKey(ctx, ownerOf(owner), key)
 		if err != nil {
 			return event.Run{}, key, err
@@ -320,12 +322,13 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 		if end, ok := run.Last.Body.(event.Cancelled); !ok || end.Reason != errAbandoned.Error() {
 			return run, key, nil
 		}
-		key = request.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
+		key = request.IdempotencyKey + "\n" + run.ID // a client's key never contains a line feed
 	}
 }
 
-// awaitAbandoned waits for the terminal event of a run that is executed here and is being cancelled because it has no
-// readers, and returns its new record. It returns any other run unchanged at once.
+// awaitAbandoned returns run unchanged, unless this process is cancelling it for lack of readers. In that case it waits
+// for the run's terminal event and returns the run as the log then has it. The error is the cause of ctx, or comes from
+// the log.
 func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
 	a.mu.Lock()
 	active := a.active[run.ID]
@@ -339,8 +342,8 @@ func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, e
 	return a.Log.Run(ctx, run.ID)
 }
 
-// validateRequest completes request with the settings of its agent and the defaults of the service, lowers its limits
-// to theirs, and returns an error if the request cannot be run.
+// validateRequest fills in request's missing settings from its agent and the service's defaults, lowers its limits to
+// theirs, and returns an error if the request cannot be run.
 func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	if request.Hops > MaxHops {
 		return ErrTooManyHops
@@ -373,7 +376,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	if request.ThreadID == "" {
 		request.ThreadID = newID("thr")
 		request.newThread = true
-	} else if request.History == nil && request.parent.Run == "" { // a child run is not a turn of the thread
+	} else if request.History == nil && request.parent.Run == "" { // a child run adds no turn to the thread
 		request.ContinueThread = true
 	}
 	if request.MaxTurns <= 0 || request.MaxTurns > a.MaxTurns {
@@ -386,8 +389,8 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	return a.validateServersAndTools(owner, *request)
 }
 
-// validateOutputSchema returns an error unless the schema of an answer can be used. Empty raw means no schema, which is
-// valid.
+// validateOutputSchema returns an error unless raw is a JSON Schema that answers can be checked against. Empty raw
+// means that the request has no schema, which is valid.
 func validateOutputSchema(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil
@@ -399,8 +402,8 @@ func validateOutputSchema(raw json.RawMessage) error {
 	return err
 }
 
-// validateServersAndTools returns an *InvalidError if the request names a server that does not exist or that the rules
-// do not let its owner use, or if a pattern of tools is malformed. A pattern that no tool matches is valid.
+// validateServersAndTools returns an *InvalidError if the request names a server that does not exist or that the access
+// rules hide from owner, or if a tool pattern is malformed. A pattern that matches no tool is valid.
 func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) error {
 	known := make(map[string]bool)
 	for _, server := range a.ServersFor(owner) {
@@ -422,9 +425,9 @@ func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) er
 	return nil
 }
 
-// validateRequiredTool refuses a request whose ForcedTool is not offered to the model, since the endpoint would refuse
-// it with a less clear message. It also refuses a request with ToolRequired if the model is offered no tools, since the
-// endpoint would answer it without a call.
+// validateRequiredTool refuses a request whose ForcedTool is not offered to the model, because the model's endpoint
+// would refuse it with a less clear message. It also refuses ToolRequired if the model is offered no tools, because the
+// endpoint would then answer without a call.
 func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, request Request) error {
 	if request.ForcedTool == "" && request.ToolChoice != ToolRequired {
 		return nil
@@ -446,8 +449,8 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 	return &InvalidError{"/tool_choice", "there is no tool of this name"}
 }
 
-// validateAttachments refuses attachments that the model does not accept, if the request asks for that
-// (OnlyAcceptedMedia).
+// validateAttachments returns an *InvalidError for the first attachment that the model does not accept. It checks only
+// requests with OnlyAcceptedMedia.
 func (a *Agent) validateAttachments(request Request) error {
 	if !request.OnlyAcceptedMedia || len(request.Media) == 0 {
 		return nil
@@ -462,8 +465,8 @@ func (a *Agent) validateAttachments(request Request) error {
 	return nil
 }
 
-// validateCostLimit refuses a model without a price if the request, the service, its agent or the callers' budgets
-// limit the cost, because the limit would never be reached.
+// validateCostLimit returns an *InvalidError if the cost is limited but the model has no price, because the limit would
+// then never be reached. The request, the service, the agent or a budget of the callers may limit the cost.
 func (a *Agent) validateCostLimit(request Request) error {
 	switch {
 	case a.priceOf(request.Model) != nil:

@@ -12,40 +12,40 @@ import (
 	"answerd/internal/event"
 )
 
-// maxElicitations bounds the questions of servers that may be open in a run, because each has up to 72 KiB, and every
-// suspended event contains all of them. Approvals are bounded by the calls of a turn.
+// maxElicitations is how many questions from servers a run may have open, because each has up to 72 KiB and every
+// suspended event contains all of them. For approvals, the number of calls in a turn is the limit.
 const maxElicitations = 16
 
-// suspension tracks the open interrupts of a run and the calls of its turn that are in flight. If each call in flight
-// waits for a person, or for an earlier call that waits for a person, the run cannot continue without an answer. It is
-// then suspended: its clock is paused, and the event suspended is appended. If another process can continue the run,
-// its job is parked, and this process stops executing it.
+// suspension tracks a run's open interrupts and the calls in flight of its current turn. If each of these calls waits
+// for a person, or for an earlier call that waits for a person, the run cannot continue without an answer. It is then
+// suspended: its clock is paused, and a suspended event is appended. If another process can continue the run, its job
+// is also parked, and this process stops executing it.
 //
 // Order of calls: a call whose charge depends on earlier calls of its turn blocks in waitTurn until releaseTurn. While
-// it blocks, it counts as waiting. Otherwise a run whose first call waits for a person would never be suspended.
+// it blocks, it counts as waiting. Otherwise a run whose first call waits for a person could never be suspended.
 //
-// Order of locks: mu is locked before the mutex of the writer and before that of the agent, since events are appended
-// and the grace period is changed while mu is held. So code that holds the agent's mutex must not lock mu; it reads
-// only openCount and isSuspended.
+// Order of locks: lock mu before the writer's mutex and before the agent's mutex, because events are appended and the
+// grace period is changed with mu held. So code that holds the agent's mutex must not lock mu; it may only read
+// openCount and isSuspended.
 type suspension struct {
 	run *run
 
-	openCount   atomic.Int32 // the number of open interrupts, for code that must not lock mu
-	isSuspended atomic.Bool  // whether the run is suspended, for code that must not lock mu
+	openCount   atomic.Int32 // how many interrupts are open, for code that must not lock mu
+	isSuspended atomic.Bool  // for code that must not lock mu
 
 	// mu guards the fields below. It is held while the events of questions, answers and suspensions are appended, so
-	// that their order in the log matches the order of the state changes.
+	// that the events are in the same order as the changes of state.
 	mu              sync.Mutex
-	turnCtx         context.Context // the context of the turn's calls
-	inFlight        map[string]bool // by call id; true if the call blocks until an earlier call is decided or the run resumes
-	open            []*interrupt    // the open interrupts, in the order in which they were asked
-	resumed         chan struct{}   // closed when the run continues; nil unless it is suspended
-	awaitedChildren map[string]bool // by id, the child runs for which calls in flight wait
-	awaitingCharge  map[string]bool // by id, the calls of a rerun that wait in recorded.Inputs.Charge
+	turnCtx         context.Context // the context of the current turn's calls
+	inFlight        map[string]bool // by call id; true if the call waits for an earlier call or for the run to resume
+	open            []*interrupt    // the open interrupts, in the order they were asked
+	resumed         chan struct{}   // closed when the suspension ends; nil if the run is not suspended
+	awaitedChildren map[string]bool // by id: child runs that calls in flight wait for
+	awaitingCharge  map[string]bool // by id: calls of a rerun that wait in recorded.Inputs.Charge
 }
 
-// beginTurn marks the calls of a turn, whose context is ctx, as in flight. It must be called before any of them starts:
-// otherwise the first call that asks a question would suspend a run whose other calls have not started yet.
+// beginTurn marks a turn's calls, which have the context ctx, as in flight. Call it before any of them starts:
+// otherwise the first call that asks a question would suspend the run although other calls have yet to start.
 func (s *suspension) beginTurn(ctx context.Context, calls []*call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +56,8 @@ func (s *suspension) beginTurn(ctx context.Context, calls []*call) {
 	}
 }
 
-// endCall removes a call that has ended from those in flight. If all remaining calls wait, it suspends the run. The
-// error is that of the log.
+// endCall removes an ended call from the calls in flight. If all remaining calls wait, it suspends the run. An error
+// comes from the log.
 func (s *suspension) endCall(callID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,14 +65,14 @@ func (s *suspension) endCall(callID string) error {
 	return s.suspendIfBlockedLocked()
 }
 
-// waitTurn blocks a call until releaseTurn closes changed, that is, until an earlier call of its turn was charged or
-// refused. If this leaves no call that can continue, it suspends the run. It returns nil once changed is closed, the
-// cause of ctx if ctx ends first, or the error of the log.
+// waitTurn blocks a call until changed is closed, which releaseTurn does when an earlier call of the turn was charged
+// or refused. If no call in flight can continue while this one blocks, waitTurn suspends the run. It returns nil once
+// changed is closed, the cause of ctx if ctx ends first, or an error of the log.
 func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan struct{}) error {
 	s.mu.Lock()
 	var err error
 	select {
-	case <-changed: // closed already: the call does not wait
+	case <-changed: // already closed, so the call need not wait
 	default:
 		s.inFlight[callID] = true
 		err = s.suspendIfBlockedLocked()
@@ -89,9 +89,9 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 	}
 }
 
-// recheck suspends a rerun if all of its calls wait and the recording has the event suspended next. It is called after
-// events that change nothing in s, because the recorded suspension may follow such an event. For any other run, it
-// does nothing.
+// recheck suspends a rerun if all its calls wait and the recording has a suspended event next. It is called after
+// events that change nothing in s, because in the recording the suspension may follow such an event. It does nothing if
+// the run is not a rerun. An error comes from the log.
 func (s *suspension) recheck() error {
 	if s.run.agent.Repeat == nil {
 		return nil
@@ -101,8 +101,8 @@ func (s *suspension) recheck() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// setAwaitsCharge sets whether a call of a rerun waits in recorded.Inputs.Charge. If it does and all calls wait, it
-// suspends the run. The error is that of the log.
+// setAwaitsCharge records whether a call of a rerun waits in recorded.Inputs.Charge. If it does and all calls wait, the
+// run is suspended. An error comes from the log.
 func (s *suspension) setAwaitsCharge(callID string, waits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,9 +117,9 @@ func (s *suspension) setAwaitsCharge(callID string, waits bool) error {
 	return nil
 }
 
-// releaseTurn closes changed, which wakes the calls in waitTurn, and marks all calls as not blocked. It does both while
-// it holds mu: a call that is about to continue must not count as waiting, because the run would be suspended while the
-// call continues.
+// releaseTurn closes changed, which wakes the calls in waitTurn, and marks all calls as not waiting. It does both with
+// mu held: if a call that is about to continue still counted as waiting, the run could be suspended while that call
+// continues.
 func (s *suspension) releaseTurn(changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +129,15 @@ func (s *suspension) releaseTurn(changed chan struct{}) {
 	close(changed)
 }
 
-// openInterrupts asks questions: it adds them to s.open and appends the events of those that the log does not have yet.
-// If all calls then wait for answers, it suspends the run, once for all questions. It ignores nil elements, and does not
-// ask elicitations beyond maxElicitations: their isAsked stays false. The error is that of the log.
+// openInterrupts adds questions to s.open, and appends the events of those that the log does not have yet. If all calls
+// then wait for answers, it suspends the run, once for all questions. It skips nil elements, and elicitations beyond
+// maxElicitations: these are not asked, and their isAsked stays false. An error comes from the log.
 func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error {
 	if s.run.agent.Repeat == nil {
 		return s.openTogether(ctx, all)
 	}
-	// In a rerun, each question waits for its place in the recording, which also says when the run is suspended.
+	// In a rerun, each question waits until the recording has it next. The recording also says when the run is
+	// suspended.
 	for _, question := range all {
 		if question == nil {
 			continue
@@ -153,9 +154,9 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 	return nil
 }
 
-// openTogether opens questions as openInterrupts does, without waiting for a place in a recording. It holds mu
-// throughout, so that no other goroutine suspends the run between two questions. If the log refuses the event of a
-// question, the questions before that one stay open.
+// openTogether does the work of openInterrupts, without regard to a recording. It holds mu throughout, so that no other
+// goroutine suspends the run between two questions. If the log refuses a question's event, the questions before it stay
+// open.
 func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +192,8 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 }
 
 // recordUnanswered appends a question that no person can answer, and its resolution res, so that readers learn why a
-// call was refused. Events of parallel calls may come between the two events, but not the event suspended, because the
-// call that asks does not wait.
+// call was refused. Other calls' events may come between these two events, but not a suspended event, because the call
+// that asks does not wait.
 func (s *suspension) recordUnanswered(ctx context.Context, question *interrupt, res resolution) error {
 	resolved := question.resolvedEvent(res)
 	if err := s.run.awaitOrder(ctx, question.Body()); err != nil {
@@ -207,7 +208,7 @@ func (s *suspension) recordUnanswered(ctx context.Context, question *interrupt, 
 	return s.run.out.Append(context.WithoutCancel(ctx), resolved)
 }
 
-// appendAndResume appends an event that ends a suspension, and ends the suspension if the run is suspended.
+// appendAndResume appends an event that ends a suspension. If the run is suspended, it then resumes the run.
 func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,10 +219,10 @@ func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error
 	return nil
 }
 
-// resolveInterrupt appends the resolution of a question and lets the run continue, even if ctx has ended, because
+// resolveInterrupt appends a question's resolution and lets the run continue. It does so even if ctx has ended, because
 // every question must be closed. In a child run it also closes the same question in the parent. If the log refuses the
-// event, the question stays open and the error is returned: the run may have been parked at this moment, and must get
-// the answer when it continues.
+// event, the question stays open and the error is returned: the run may have just been parked, and must get the answer
+// when it continues.
 func (s *suspension) resolveInterrupt(ctx context.Context, question *interrupt, res resolution) error {
 	if err := s.run.awaitOrder(ctx, question.resolvedEvent(res)); err != nil {
 		return err
@@ -233,9 +234,9 @@ func (s *suspension) resolveInterrupt(ctx context.Context, question *interrupt, 
 	return nil
 }
 
-// appendResolution appends the resolution of a question, counts the question as closed and ends the suspension, all
-// while it holds mu. If the questions that are still open block all calls, the run is suspended again at once; the new
-// event suspended has only these questions.
+// appendResolution appends a question's resolution, removes the question from those open, and ends the suspension, all
+// with mu held. If the questions that are still open block all calls, it suspends the run again at once; the new
+// suspended event contains only those questions. An error comes from the log.
 func (s *suspension) appendResolution(ctx context.Context, question *interrupt, res resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,8 +248,8 @@ func (s *suspension) appendResolution(ctx context.Context, question *interrupt, 
 	return s.suspendIfBlockedLocked()
 }
 
-// addOpenLocked counts a question as open. The first open question ends the disconnect grace period. The caller holds
-// mu.
+// addOpenLocked adds a question to those open. The first open question ends the disconnect grace period. The caller
+// must hold mu.
 func (s *suspension) addOpenLocked(question *interrupt) {
 	s.open = append(s.open, question)
 	if s.openCount.Add(1) == 1 {
@@ -256,8 +257,8 @@ func (s *suspension) addOpenLocked(question *interrupt) {
 	}
 }
 
-// removeOpenLocked counts a question as closed. If no other question is open, it starts the disconnect grace period.
-// The caller holds mu.
+// removeOpenLocked removes a question from those open. When none is left, it starts the disconnect grace period. The
+// caller must hold mu.
 func (s *suspension) removeOpenLocked(question *interrupt) {
 	if n := slices.Index(s.open, question); n >= 0 {
 		s.open = slices.Delete(s.open, n, n+1)
@@ -267,10 +268,10 @@ func (s *suspension) removeOpenLocked(question *interrupt) {
 	}
 }
 
-// suspendIfBlockedLocked suspends the run if every call in flight waits, and relinquishes it with errParked if it can
-// be parked. It must be called after each change that can make every call wait: a call ends or begins to wait for an
-// earlier call, a question is asked, or one of several questions is answered. If the run is suspended already, it
-// only checks again whether the run can be parked. The caller holds mu. The error is that of the log.
+// suspendIfBlockedLocked suspends the run if every call in flight waits. If the run can be parked, it also relinquishes
+// the run with errParked. Call it after each change that can make every call wait: a call ends or begins to wait for an
+// earlier call, a question is asked, or one of several questions is answered. If the run is already suspended, it only
+// checks again whether the run can be parked. The caller must hold mu. An error comes from the log.
 func (s *suspension) suspendIfBlockedLocked() error {
 	if !s.isBlockedLocked() {
 		return nil
@@ -285,8 +286,8 @@ func (s *suspension) suspendIfBlockedLocked() error {
 		for n, question := range s.open {
 			all[n] = question.Interrupt
 		}
-		// Pause the clock first. The time that the log takes does not count for the run, and a budget event of the
-		// clock could not be appended after the event suspended.
+		// Pause the clock first: the run is not charged for the time that the log takes, and the clock could not append
+		// a budget event after the suspended event.
 		s.pauseLocked()
 		if err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all}); err != nil {
 			s.resumeLocked()
@@ -301,13 +302,13 @@ func (s *suspension) suspendIfBlockedLocked() error {
 	return nil
 }
 
-// isBlockedLocked reports whether questions are open and every call in flight waits. A turn whose context has ended is
-// not blocked, because its questions are about to be withdrawn. The caller holds mu.
+// isBlockedLocked reports whether questions are open and every call in flight waits. If the turn's context has ended,
+// it returns false, because the questions are about to be withdrawn. The caller must hold mu.
 func (s *suspension) isBlockedLocked() bool {
 	if len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
 		return false
 	}
-	asking := make(map[string]bool, len(s.open)) // by id, the calls that wait for the answer to an open question
+	asking := make(map[string]bool, len(s.open)) // by id: calls that wait for the answer to an open question
 	for _, question := range s.open {
 		asking[question.CallID] = true
 	}
@@ -319,9 +320,9 @@ func (s *suspension) isBlockedLocked() bool {
 	return true
 }
 
-// canParkLocked reports whether a suspended run needs no process: its log is durable, no server
-// keeps a request open for an answer, the hook interrupt has replied about every question, and no
-// answer or expiry is due now. The caller holds mu.
+// canParkLocked reports whether a suspended run needs no process: its log is durable, no server keeps a request open
+// for an answer, the interrupt hook has replied about every question, and no answer or expiry is due. The caller must
+// hold mu.
 func (s *suspension) canParkLocked() bool {
 	if s.run.job == nil || !s.run.agent.Durable {
 		return false
@@ -334,18 +335,18 @@ func (s *suspension) canParkLocked() bool {
 	return true
 }
 
-// endNotification records that the hook interrupt has replied about a question, or will not reply. If the run is
-// suspended and only waited for this reply, it is parked.
+// endNotification records that the interrupt hook has replied about a question, or will not reply. If the run is
+// suspended and was only waiting for this reply, it is parked.
 func (s *suspension) endNotification(question *interrupt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	question.notifying = false
 	if s.resumed != nil {
-		_ = s.suspendIfBlockedLocked() // no error: it appends nothing, since the run is suspended
+		_ = s.suspendIfBlockedLocked() // no error: the run is suspended already, so nothing is appended
 	}
 }
 
-// earliestExpiry returns when the first of the open questions expires; the zero time if no question is open.
+// earliestExpiry returns when the first open question expires, or the zero time if none is open.
 func (s *suspension) earliestExpiry() (first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,7 +358,7 @@ func (s *suspension) earliestExpiry() (first time.Time) {
 	return first
 }
 
-// setAwaitsChild sets whether a call in flight waits for the child run with that id.
+// setAwaitsChild records whether a call in flight waits for the child run with this id.
 func (s *suspension) setAwaitsChild(id string, waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,8 +371,8 @@ func (s *suspension) setAwaitsChild(id string, waits bool) {
 	}
 }
 
-// awaitedInputs returns the ids of the inputs that the run waits for: those of the open questions, and those of the
-// child runs in progress. A child run stores an input with its own id in the parent at its end (wakeParent).
+// awaitedInputs returns the ids of the inputs that the run waits for: the open questions, and the child runs in
+// progress. When a child run ends, it stores an input under its own id in the parent (wakeParent).
 func (s *suspension) awaitedInputs() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -385,9 +386,9 @@ func (s *suspension) awaitedInputs() map[string]bool {
 	return ids
 }
 
-// restore counts the run as suspended and pauses its clock, if another process has suspended the run. The run's time
-// must not pass while this process prepares to wait for the open questions again. The suspension ends when one of the
-// questions is resolved or another question is asked.
+// restore marks the run as suspended and pauses its clock, if another process suspended it. No time may be charged to
+// the run while this process prepares to wait for the open questions again. The suspension ends when one of them is
+// resolved or another question is asked.
 func (s *suspension) restore() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -396,17 +397,16 @@ func (s *suspension) restore() {
 	}
 }
 
-// pauseLocked begins the suspension and pauses the clock. It appends no event. The caller holds mu.
+// pauseLocked marks the run as suspended and pauses its clock. It appends no event. The caller must hold mu.
 func (s *suspension) pauseLocked() {
 	s.run.clock.Pause()
 	s.resumed = make(chan struct{})
 	s.isSuspended.Store(true)
 }
 
-// appendOutcome appends the outcome of a call, even if ctx has ended. It blocks while the run is suspended, because no
-// event may follow the event suspended; the call then counts as waiting, and the run may be parked. This happens in a
-// run that another process has suspended: the rules or a hook of this process may refuse a call that waited for an
-// earlier call in the other process, so that it ends although no question was answered.
+// appendOutcome appends a call's outcome, even if ctx has ended. It blocks while the run is suspended, because the
+// outcome may not follow the suspended event; the call then counts as waiting, and the run may be parked. This happens
+// after a takeover, if a rule or hook here refuses a call that still waited for an earlier call in the other process.
 func (s *suspension) appendOutcome(ctx context.Context, callID string, ended event.Body) error {
 	for {
 		err := s.run.out.Append(context.WithoutCancel(ctx), ended)
@@ -432,18 +432,18 @@ func (s *suspension) appendOutcome(ctx context.Context, callID string, ended eve
 	}
 }
 
-// withdrawRestored appends the event that withdraws a question of another process that was not opened again here. It
-// ends the suspension if the run is suspended.
-func (s *suspension) withdrawRestored(ctx context.Context, rec event.Interrupt) error {
-	withdrawn := newInterrupt(rec).resolvedEvent(resolution{unanswered: errWithdrawn})
+// withdrawRestored appends the event that withdraws a question which another process asked and this one did not open
+// again. If the run is suspended, it then resumes the run. An error comes from the log.
+func (s *suspension) withdrawRestored(ctx context.Context, question event.Interrupt) error {
+	withdrawn := newInterrupt(question).resolvedEvent(resolution{unanswered: errWithdrawn})
 	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
 		return err
 	}
 	return s.appendAndResume(ctx, withdrawn)
 }
 
-// resumeLocked ends the suspension and resumes the clock. It does nothing if the run is not suspended. The caller holds
-// mu, and has appended the event that ends the suspension.
+// resumeLocked ends the suspension and resumes the clock. It does nothing if the run is not suspended. The caller must
+// hold mu, and must have appended the event that ends the suspension.
 func (s *suspension) resumeLocked() {
 	if s.resumed != nil {
 		close(s.resumed)
@@ -453,8 +453,8 @@ func (s *suspension) resumeLocked() {
 	}
 }
 
-// resumeSignal returns a channel that is closed when the present suspension ends; a closed channel if the run is not
-// suspended.
+// resumeSignal returns a channel that is closed when the current suspension ends. If the run is not suspended, the
+// channel is already closed.
 func (s *suspension) resumeSignal() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -466,10 +466,10 @@ func (s *suspension) resumeSignal() <-chan struct{} {
 	return resumed
 }
 
-// wakeParent stores an input in the parent of a child run, if child is one, so that a parked parent continues. id is
-// that of a question that was resolved in the child, which the parent asks under the same id, or of the child itself
-// at its end. If the question is still open in the parent, the input closes it there; an answer that the parent got
-// before stays. Errors are only logged.
+// wakeParent stores an input in the child's parent, so that a parked parent continues. It does nothing if child is not
+// a child run. id is the id of a question that was resolved in the child, and that the parent asks under the same id,
+// or at the child's end the child's own id. If the question is still open in the parent, the input closes it there; an
+// answer that the parent already has stays. Errors are only logged.
 func (a *Agent) wakeParent(child *run, id string) {
 	if child.req.parent.Run == "" {
 		return
@@ -482,9 +482,10 @@ func (a *Agent) wakeParent(child *run, id string) {
 	}
 }
 
-// awaitCharge blocks in a rerun until the recording has the charge of the call next. With child "" that is the charge
-// of the call itself, otherwise of what its child run has used. While awaitCharge blocks, the call counts as waiting,
-// so that the run can be suspended. It returns nil at once if the run is not a rerun. The error is that of the log.
+// awaitCharge blocks, in a rerun, until the recording's next charge is that of the call. If child is "", this is the
+// charge for the call itself, and otherwise the charge for what that child run has used. A blocked call counts as
+// waiting, so that the run can be suspended. For other runs, awaitCharge returns nil at once. An error comes from the
+// log.
 func (r *run) awaitCharge(callID, child string) error {
 	if r.agent.Repeat == nil {
 		return nil

@@ -23,79 +23,79 @@ import (
 
 // Takeover: how a run continues in another process.
 //
-// If the log outlives the process (Options.Durable), every run has a job in the log. The job
-// contains the run's checkpoint, and has a lease that the executing process renews. A process
-// stops executing a run that has not ended in one of three ways:
+// If the log outlives the process (Options.Durable), the log has a job for every run. The job contains the run's
+// checkpoint, and has a lease that the executing process renews. A process stops executing a run that has not ended in
+// one of three ways:
 //
-//   - It relinquishes the run: it seals its writer, writes NoteLeft, and releases the job, or
-//     parks the job until a person answers.
-//   - It dies. Its lease ends, and another process claims the job.
-//   - It loses its lease, for example after a long pause. The log then refuses its events
-//     (event.ErrFenced), since another process writes the run.
+//   - It relinquishes the run: it seals its writer, writes NoteLeft, and releases the job, or parks the job until a
+//     person answers.
+//   - It dies. Its lease expires, and another process claims the job.
+//   - It loses its lease, for example after a long pause. The log then refuses its events (event.ErrFenced), since another
+//     process appends the run's events now.
 //
 // The other process claims the job, reads the checkpoint and the events, and replays the run up to the point where it
 // stopped. So each event occurs once, and a tool call that must not be repeated is not sent again.
 
 const (
-	// maxCrashes bounds how many processes may die while they execute a run, because the run itself may be the cause.
+	// maxCrashes is how many processes may die while executing the same run, because the run itself may be the cause.
 	maxCrashes = 5
-	// claimRetry is the pause between a failed claim and the next claim.
+	// claimRetry is how long claimLoop waits after a failed claim.
 	claimRetry = time.Second
 )
 
-// releaseTimeout bounds the use of the log when a run is taken over, released or ended after a panic, and at the end of
-// Drain. It exceeds the log's own timeout for an append.
+// releaseTimeout limits the use of the log when a run is taken over, released or ended after a panic, and at the end of
+// Drain. It is longer than the log's own timeout for an append.
 const releaseTimeout = 40 * time.Second
 
-// claimWorkers is how many jobs are claimed at the same time. A claim can take long, because the log must find out
-// whether the process before is alive. Other jobs must not wait for that.
+// claimWorkers is how many jobs are claimed concurrently. A claim can take long, because the log must find out whether
+// the previous process is alive, and other jobs must not wait for that.
 const claimWorkers = 4
 
-// errJobLost means that the log has lost the job of a run, and perhaps events too. No process continues the run,
-// because it could make calls again that were made already.
+// errJobLost means that the log has lost a run's job, and perhaps also events. No process continues the run, because it
+// could repeat calls that were made already.
 var errJobLost = errors.New("the log has lost the job of the run")
 
 // unrecoverableError reports that no process can continue a run.
 type unrecoverableError struct {
 	public string // the message of the run's terminal event
-	err    error  // the reason, for the log
+	err    error  // the reason, for the process's log
 }
 
 func (e *unrecoverableError) Error() string { return "go on with a run: " + e.err.Error() }
 
 func (e *unrecoverableError) Unwrap() error { return e.err }
 
-// checkpoint holds what another process needs to execute the run and readers do not see. It does not contain the
-// caller's token, which was given to one process only. It contains the caller's scopes and claims only if there are
-// rules, which need them; without rules, the only claim is that of CostClaim, in Account.
+// checkpoint holds what another process needs to execute the run, and what readers must not see. It does not contain
+// the caller's access token, which was given to one process only. It contains the caller's scopes and claims only if
+// there are access rules, which need them. Without rules, its only claim is that of CostClaim, in Account.
 type checkpoint struct {
 	Version     int     `json:"version"`
 	Request     Request `json:"request"`
 	TraceParent string  `json:"traceparent,omitempty"`
 
-	Agent  *definition.Agent `json:"agent,omitempty"` // the definition at the start of the run; nil without AGENTS_FILE
+	Agent  *definition.Agent `json:"agent,omitempty"` // the definition when the run started; nil without AGENTS_FILE
 	Parent parentCall        `json:"parent,omitzero"`
-	Thread []Message         `json:"thread,omitempty"` // the earlier turns that the run has read
+	Thread []Message         `json:"thread,omitempty"` // the earlier turns, as the run read them
 	Beside bool              `json:"beside,omitempty"` // run.isBeside
 
 	Account usage.Account `json:"account,omitzero"`
-	Group   string        `json:"group,omitempty"` // of the caller, for the limits of the process that takes over
+	Group   string        `json:"group,omitempty"` // the caller's group, for the limits of the process that takes over
 
 	Scopes []string                   `json:"scopes,omitempty"`
 	Claims map[string]json.RawMessage `json:"claims,omitempty"`
 }
 
-// checkpointVersion must be raised when an older process cannot read the checkpoint of a newer process.
+// checkpointVersion must be raised when older processes can no longer read the checkpoints of newer ones.
 const checkpointVersion = 1
 
-// saveCheckpoint creates the job of the run with its checkpoint, sets r.job, and starts to receive inputs. Without a
-// durable log it does nothing.
+// saveCheckpoint creates the run's job with its checkpoint, sets r.job, and starts to receive inputs. It does nothing
+// if the log is not durable.
 func (r *run) saveCheckpoint(ctx context.Context) error {
 	if !r.agent.Durable {
 		return nil
 	}
 	saved := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
-	// The run's record (event.Run) has these three.
+	// These three are stored in the run's record (event.Run).
 	saved.Request.IdempotencyKey = ""
 	saved.Request.Fingerprint = [32]byte{}
 	saved.Request.Record = nil
@@ -122,8 +122,8 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	return nil
 }
 
-// decodeCheckpoint decodes the checkpoint that another process saved. If the job has none, it returns errJobLost. A
-// panic becomes an error, since the run would otherwise crash each process that claims it.
+// decodeCheckpoint decodes a checkpoint that another process saved. If the job has none, the error is errJobLost. A
+// panic becomes an error, since the run would otherwise crash every process that claims it.
 func decodeCheckpoint(encoded []byte) (saved checkpoint, err error) {
 	defer recoverTo(&err)
 	if len(encoded) == 0 {
@@ -138,8 +138,8 @@ func decodeCheckpoint(encoded []byte) (saved checkpoint, err error) {
 	return saved, nil
 }
 
-// claimLoop claims jobs and continues their runs until ctx ends: runs of processes that died or are shutting down,
-// parked runs whose question was answered or has expired, and deliveries.
+// claimLoop claims jobs and continues their runs until ctx ends. These are runs of processes that died or are shutting
+// down, parked runs whose question was answered or has expired, and deliveries.
 func (a *Agent) claimLoop(ctx context.Context) {
 	waitFor(ctx, a.ClaimDelay)
 	for a.awaitFreeSlot(ctx) {
@@ -162,7 +162,7 @@ func (a *Agent) claimJob(ctx context.Context) (_ event.Job, err error) {
 	return a.Log.Claim(ctx)
 }
 
-// awaitFreeSlot waits until this process has a free slot for a claimed run. It reports false if ctx ends first.
+// awaitFreeSlot waits until this process has a free slot for a claimed run. It returns false if ctx ends first.
 func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	for {
 		if a.gate.HasFreeSlot() {
@@ -176,8 +176,8 @@ func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	}
 }
 
-// resumeClaimed continues the run of a claimed job, or makes the next attempt of a delivery. It does not wait for
-// either.
+// resumeClaimed continues the run of a claimed job, or makes the next attempt if the job is a delivery. It does not
+// wait for either.
 func (a *Agent) resumeClaimed(job event.Job) {
 	if delivery.IsDelivery(job.Run()) {
 		a.Deliveries.Resume(job)
@@ -187,7 +187,7 @@ func (a *Agent) resumeClaimed(job event.Job) {
 		r, badCheckpoint, err := a.loadClaimed(job)
 		if err != nil {
 			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "failed to load a claimed run", append(errorAttrs(err), slog.String("run_id", job.Run()))...)
-			waitFor(a.ctx, claimRetry) // a job that is released can be claimed again at once
+			waitFor(a.ctx, claimRetry) // a released job can be claimed again at once
 		}
 		if r == nil { // after an error, or because the agent is draining
 			a.releaseClaim(job)
@@ -195,7 +195,7 @@ func (a *Agent) resumeClaimed(job event.Job) {
 		}
 		restoreErr := r.restoreFromLog(badCheckpoint)
 		if errors.Is(restoreErr, event.ErrUnavailable) {
-			// The log may answer another attempt, here or in another process. executeRun then releases the job.
+			// Another attempt may succeed, here or in another process. executeRun then releases the job.
 			r.relinquish(errHandedOver)
 		}
 		a.awaitReader(r)
@@ -203,9 +203,9 @@ func (a *Agent) resumeClaimed(job event.Job) {
 	})
 }
 
-// loadClaimed creates the run of a claimed job from its record and checkpoint, and registers it as executed here,
-// whether or not a slot is free. It returns a nil run with an error, and without one if the agent is draining.
-// badCheckpoint says why the checkpoint cannot be used; the run is registered even then, so that it gets a terminal
+// loadClaimed creates the run of a claimed job from its record and checkpoint, and adds it to Agent.active, whether or
+// not a slot is free. It returns a nil run after an error, and also, without an error, if the agent is draining.
+// badCheckpoint says why the checkpoint cannot be used; the run is returned even then, so that it gets a terminal
 // event.
 func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	defer recoverTo(&err)
@@ -217,7 +217,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	}
 	saved, badCheckpoint := decodeCheckpoint(job.Request())
 	named, agentErr := a.restoreAgent(saved.Agent)
-	badCheckpoint = cmp.Or(badCheckpoint, agentErr) // the first that is not nil
+	badCheckpoint = cmp.Or(badCheckpoint, agentErr) // the first non-nil error
 	saved.Request.namedAgent = named
 	saved.Request.parent = saved.Parent
 	saved.Request.earlier = saved.Thread
@@ -239,8 +239,8 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	return r, badCheckpoint, nil
 }
 
-// releaseClaim releases a job that was claimed but whose run was not started here. An error is only logged, since the
-// lease of the job ends anyway.
+// releaseClaim releases a claimed job whose run was not started here. It only logs an error, since the job's lease
+// expires anyway.
 func (a *Agent) releaseClaim(job event.Job) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -249,12 +249,13 @@ func (a *Agent) releaseClaim(job event.Job) {
 	}
 }
 
-// restoreFromLog reads what the run did so far and prepares it to continue: it sets r.out, r.threadTurn and r.replayed,
-// and starts to receive inputs. If the process before died before the start event, it appends that event.
+// restoreFromLog reads what the run did so far, and prepares the run to continue. It sets r.out, r.threadTurn and
+// r.replayed, and starts to receive inputs. If the earlier process died before the start event, restoreFromLog appends
+// that event.
 //
-// Its error says why the run cannot continue here: *unrecoverableError or errJobLost if no process can continue it. It
-// does not stop when the run's context ends, because a cancelled run needs its state to close what is open. A panic
-// becomes an error, since the run would otherwise crash each process that claims it.
+// The error says why the run cannot continue here; it is an *unrecoverableError or errJobLost if no process can
+// continue it. restoreFromLog does not stop when the run's context ends, because a cancelled run needs its state to
+// close what is open. A panic becomes an error, since the run would otherwise crash every process that claims it.
 func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
@@ -269,7 +270,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if err := whyUnrecoverable(readErr, badCheckpoint); err != nil {
 		return err
 	}
-	if len(events) == 1 { // its process may have died before the log stored the turn (event.Log.BeginThread)
+	if len(events) == 1 { // the earlier process may have died before the log stored the turn (event.Log.BeginThread)
 		if err := r.repairTurn(ctx); err != nil {
 			return err
 		}
@@ -278,7 +279,8 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return err
 	}
 	if r.req.Awaited && r.replayed.Suspended {
-		// At the first suspension, the caller was asked to fetch the answer later. Since then the run needs no reader.
+		// When the run was first suspended, the client was asked to fetch the answer later. Since then, the run needs
+		// no reader.
 		r.agent.mu.Lock()
 		r.Background = true
 		r.agent.mu.Unlock()
@@ -288,16 +290,16 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	return nil
 }
 
-// restoreState stores that this process takes the run over, sets r.replayed from events, all events of the run so far,
-// and from its notes and inputs, and starts to receive inputs. It returns an *unrecoverableError for a run that its
-// process was ending for a reason that the log does not have.
+// restoreState stores a note that this process takes over the run, sets r.replayed from the run's notes, inputs and
+// events, and starts to receive inputs. events must be all events so far. It returns an *unrecoverableError if the
+// earlier process was ending the run for a reason that the log does not have.
 func (r *run) restoreState(ctx context.Context, events []event.Event) error {
 	notes, err := r.beginAttempt(ctx, events)
 	if err != nil {
 		return err
 	}
-	// The inputs are read before the inbox starts to listen, because its goroutine calls receiveAvailable too, and only
-	// one goroutine may call it at a time.
+	// Read the inputs before the inbox starts to listen: the inbox's goroutine also calls receiveAvailable, which only
+	// one goroutine at a time may call.
 	inputs, _, err := r.inbox.receiveAvailable(ctx)
 	if err != nil {
 		return fmt.Errorf("read the inputs of a run: %w", err)
@@ -311,7 +313,8 @@ func (r *run) restoreState(ctx context.Context, events []event.Event) error {
 	return nil
 }
 
-// startClaimed starts a run that has a job and no event, because its process died between the two.
+// startClaimed starts a run that has a job but no event, because the earlier process died between the two. An error
+// comes from the log.
 func (r *run) startClaimed(ctx context.Context) error {
 	r.inbox.startListening()
 	if err := r.repairTurn(ctx); err != nil {
@@ -320,8 +323,8 @@ func (r *run) startClaimed(ctx context.Context) error {
 	return r.appendStart(ctx)
 }
 
-// beginAttempt reads the notes of the run, returns them, and stores that this process takes the run over. If too many
-// processes have died while they executed the run, it returns an *unrecoverableError and sets r.replayed, which
+// beginAttempt returns the run's notes, and adds one which says that this process takes over the run. If too many
+// processes have died while executing the run, it returns an *unrecoverableError instead, and sets r.replayed, which
 // cancelChildren needs.
 func (r *run) beginAttempt(ctx context.Context, events []event.Event) ([]event.Note, error) {
 	notes, err := r.agent.Log.Notes(ctx, r.ID)
@@ -332,13 +335,13 @@ func (r *run) beginAttempt(ctx context.Context, events []event.Event) ([]event.N
 		r.replayed = replay.Read(events, notes, nil)
 		return nil, &unrecoverableError{"The run was given up, since it was cut short too often.", fmt.Errorf("%d processes died with it", n)}
 	}
-	// The note counts this process (replay.Crashes), so it comes before the run does anything that could crash the
-	// process. A process that has lost the run again fails here with ErrFenced.
+	// The note counts this process (replay.Crashes), so write it before the run does anything that could crash the
+	// process. If this process has lost the run again, the note fails with ErrFenced.
 	return notes, r.writeNote(ctx, replay.NoteTaken)
 }
 
-// continueWriting replaces the writer of the run by one that continues after events, all events of the run so far, and
-// adds the events to the run's turn of the thread. It returns an error if the events are not in a valid order.
+// continueWriting replaces r.out by a writer that continues after events, which must be all events so far. It also adds
+// them to the run's turn of the thread. It returns an error if the order of events is invalid.
 func (r *run) continueWriting(events []event.Event) (err error) {
 	for _, e := range events {
 		r.threadTurn.Add(e.Body)
@@ -350,8 +353,8 @@ func (r *run) continueWriting(events []event.Event) (err error) {
 	return nil
 }
 
-// whyUnrecoverable returns the reason why a run cannot continue here; nil if it can. err is the error of reading its
-// events, and badCheckpoint that of reading its checkpoint. If the log does not answer, the reason is err itself, and
+// whyUnrecoverable returns why a run cannot continue here, or nil if it can. err is the error from reading its events,
+// and badCheckpoint the error from reading its checkpoint. If the log is unavailable, it returns err itself, and
 // another attempt may succeed.
 func whyUnrecoverable(err, badCheckpoint error) error {
 	switch {
@@ -369,9 +372,9 @@ func whyUnrecoverable(err, badCheckpoint error) error {
 	return nil
 }
 
-// repairTurn begins the turn of a run if its thread does not exist: the process that began the run died before the log
-// had stored the thread. If the thread exists, the turn was begun, and may have ended by now. It does nothing for a
-// child run, which has no turn. It returns an error only if the log does not answer.
+// repairTurn begins the run's turn if its thread does not exist, because the process that began the run died before the
+// log stored the thread. If the thread exists, the turn was begun, and may have ended by now. It does nothing for a
+// child run, which has no turn. It returns an error only if the log is unavailable.
 func (r *run) repairTurn(ctx context.Context) error {
 	if r.req.parent.Run != "" {
 		return nil
@@ -386,18 +389,18 @@ func (r *run) repairTurn(ctx context.Context) error {
 	return nil
 }
 
-// releaseJob gives the job of a run that did not end here back to the log. A run that waits for a person is parked
-// until a person answers or a question expires, unless an answer has arrived already. An answer that comes after
+// releaseJob returns the job of a run that did not end here to the log. If the run waits for a person and no answer has
+// arrived yet, the job is parked until a person answers or a question expires. An answer that arrives after
 // pendingInput has looked has a position after pos, so the log makes the job available again. Errors are only logged.
 //
-// NoteLeft comes first: without it, the next process counts this process as having died (replay.Crashes).
+// NoteLeft comes first: without it, the next process would count this process as having died (replay.Crashes).
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := r.writeNote(ctx, replay.NoteLeft)
 	pos, pending := a.pendingInput(ctx, r)
 	switch {
-	case errors.Is(err, event.ErrFenced): // another process executes the run already, so the error is expected
+	case errors.Is(err, event.ErrFenced): // expected: another process already executes the run
 		err = r.job.Release(ctx)
 	case r.relinquished() == errParked && !pending:
 		err = errors.Join(err, r.job.Park(ctx, pos, r.suspension.earliestExpiry()))
@@ -405,14 +408,14 @@ func (a *Agent) releaseJob(r *run) {
 		err = errors.Join(err, r.job.Release(ctx))
 	}
 	if err != nil {
-		// The lease will end, and another process will find the job.
+		// The lease expires, and another process finds the job.
 		a.Logger.WarnContext(ctx, "failed to release a run", "run_id", r.ID, "error", err)
 	}
 }
 
 // pendingInput reports whether the log has an input that the run has not processed: an answer to an open question, the
-// end of a child run, or a cancellation. No input up to position pos is pending. If the log does not answer,
-// pendingInput reports true, because the process that continues the run checks again.
+// end of a child run, or a cancellation. pos is a position up to which no input is pending. If the log fails,
+// pendingInput returns true, because the process that continues the run checks again.
 func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bool) {
 	awaited := r.suspension.awaitedInputs()
 	for {
@@ -432,11 +435,11 @@ func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bo
 	}
 }
 
-// HandingOver returns a channel that is closed when Drain hands runs over to other processes. From then on, readers
-// should continue in another process.
+// HandingOver returns a channel that is closed when Drain hands over runs to other processes. Readers should then
+// continue in another process.
 func (a *Agent) HandingOver() <-chan struct{} { return a.handingOver }
 
-// handOverRuns relinquishes all runs of this process, closes handingOver, and makes registerChild refuse children.
+// handOverRuns closes handingOver, makes registerChild refuse children, and relinquishes all runs of this process.
 func (a *Agent) handOverRuns() {
 	a.handOverOnce.Do(func() { close(a.handingOver) })
 	a.mu.Lock()
@@ -448,11 +451,11 @@ func (a *Agent) handOverRuns() {
 	}
 }
 
-// Drain refuses new runs and direct calls, and waits until all runs have ended or are suspended and no direct call is
-// in flight, but not longer than until ctx ends. It does not wait for suspended runs to end, because a person may need
-// more time than a process has. Then it hands the remaining runs over to other processes if the log is durable;
-// otherwise it ends each with a terminal event. It returns when the goroutines of all runs have ended, deliveries are
-// drained and the counts of usage are stored.
+// Drain refuses new runs and direct calls, and waits until no direct call is in flight and all runs have ended or are
+// suspended, or until ctx ends. It does not wait for suspended runs to end, because a person may take longer than a
+// process can wait. Then, if the log is durable, it hands over the remaining runs to other processes; otherwise it ends
+// each with a terminal event. It returns once the goroutines of all runs have ended, the deliveries are drained and the
+// usage counts are stored.
 func (a *Agent) Drain(ctx context.Context) {
 	a.StopAccepting()
 	if a.Durable {
@@ -465,19 +468,19 @@ func (a *Agent) Drain(ctx context.Context) {
 		}
 	}
 	if a.Durable {
-		// Hand over before stop: only the first cause of a context counts, and after errShutdown the runs would end here.
+		// Hand over before a.stop: the first cause of a context counts, and after errShutdown the runs would end here.
 		a.handOverRuns()
 	}
 	a.stop(errShutdown)
 	a.runs.Wait()
 	a.Deliveries.Drain(ctx)
-	a.endClaims() // without a durable log, deliveries were claimed until here
+	a.endClaims() // without a durable log, deliveries were still claimed until here
 	flushing, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	a.usage.Flush(flushing)
 }
 
-// endClaims ends the goroutines of claimLoop, and returns when they have ended. It may be called again.
+// endClaims ends the goroutines of claimLoop, and waits until they have ended. It may be called more than once.
 func (a *Agent) endClaims() {
 	a.stopClaims()
 	a.claiming.Wait()

@@ -26,9 +26,9 @@ import (
 //
 //	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
 //
-// The first step that fails ends the call, and so does a pre-hook that answers in place of the tool. A failure of the
-// call is not an error but an outcome, which the model reads. An error means that the event log failed or that another
-// process continues the run, and ends the run here.
+// The first step that fails ends the call. A pre-hook that supplies a result also ends it. A call that fails is not an
+// error here: its failure is an outcome, which the model reads. A non-nil error means that the event log failed or that
+// another process continues the run; it ends the run in this process.
 func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOutcome, error) {
 	ctx, span := a.startCallSpan(ctx, &exec)
 	defer span.End()
@@ -40,12 +40,12 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 		a.validateArgs, // before a person approves the arguments
 		a.requireApproval,
 		a.repeatDenial,
-		a.authorizeCall, // again, because the rules may have changed while a person was asked
-		a.chargeBudget,  // last, because a call that is refused must not use the budget
+		a.authorizeCall, // again, because the rules may have changed while a person decided
+		a.chargeBudget,  // last of the checks, because a refused call must not use up the budget
 		a.execute,
 	}
 	if exec.pending != nil || exec.replayed.HasChild() {
-		// Another process took the other steps and sent the call or started its child run. Continue from there.
+		// Another process took the other steps and sent the call or started its child run. Continue after them.
 		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
 	}
 	err := a.refuseRepetition(&exec)
@@ -80,9 +80,9 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	return outcome.withChild(&exec), nil
 }
 
-// startCallSpan starts the span of a tool call, with the attributes that the OpenTelemetry
-// conventions for generative AI define for the operation execute_tool. The span's name and the attribute tool are
-// those of the service that answerd replaced, since operators have queries that use them.
+// startCallSpan starts a tool call's span, with the attributes that the OpenTelemetry conventions for generative AI
+// define for execute_tool. The span's name and the attribute tool are from the service that answerd replaced, because
+// operators' queries use them.
 func (a *Agent) startCallSpan(ctx context.Context, exec *toolExecution) (context.Context, trace.Span) {
 	return a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
 		attribute.String("tool", exec.Tool),
@@ -95,10 +95,10 @@ func (a *Agent) startCallSpan(ctx context.Context, exec *toolExecution) (context
 	))
 }
 
-// refuseRepetition refuses a call that another process has sent without storing its end, because it is unknown
-// whether the server executed the call. It returns nil if the call was not sent, if its tool may be called twice
-// (Tools.Repeatable), or if the server's last response required input, because then the server has not executed the
-// call yet. It sets exec.decision, since the steps that decide about the call are not repeated.
+// refuseRepetition refuses a call that another process sent but whose end is not in the log, because the server may
+// have executed it. It returns nil if the call was not sent, if its tool may be called twice (Tools.Repeatable), or if
+// the server's last response required input, which means that the server has not executed the call yet. For a call that
+// was sent, it also sets exec.decision, since the steps that decide about a call are not repeated.
 func (a *Agent) refuseRepetition(exec *toolExecution) error {
 	if exec.replayed == nil || !exec.replayed.Sent {
 		return nil
@@ -114,12 +114,12 @@ func (a *Agent) refuseRepetition(exec *toolExecution) error {
 	return exec.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
 
-// resolveTool refuses a call of a tool that the run does not have, and a call whose arguments are not a JSON object.
+// resolveTool refuses a call if the run does not have the tool, or if the arguments are not a JSON object.
 func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
-	// A model may call a tool that it was not offered. If the rules forbid that tool, the failure is
-	// mcp.Denied and not mcp.UnknownTool.
+	// The model may call a tool that it was not offered. If the access rules forbid that tool, report mcp.Denied, not
+	// mcp.UnknownTool.
 	if tool, exists := a.Tools.Tool(exec.Tool); !exec.toolExists && exists && !a.mayUse(exec.caller, tool) {
-		exec.tool = tool // for the audit line; the caller does not learn the server
+		exec.tool = tool // for the audit line; the model is not given the server's name
 		return exec.denyByRules()
 	}
 	switch {
@@ -131,9 +131,9 @@ func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
 	return nil
 }
 
-// validateArgs checks the arguments against the current schema of the tool, and replaces exec.args by the arguments
-// with lossless repairs (Tools.CheckArgs). The event tool_call and the conversation, which have the call already, keep
-// the model's own text.
+// validateArgs checks the arguments against the tool's current schema, and stores them in exec.args with lossless
+// repairs (Tools.CheckArgs). The tool_call event and the conversation already have the call, and keep the model's own
+// text. If they do not conform to the schema, it returns the failure of the call.
 func (a *Agent) validateArgs(_ context.Context, exec *toolExecution) error {
 	if exec.refusal != "" || exec.builtin != nil {
 		return nil // requireApproval refuses the call anyway, or the builtin tool checks its own arguments
@@ -150,9 +150,9 @@ func (a *Agent) validateArgs(_ context.Context, exec *toolExecution) error {
 // complete schema in the tool's definition.
 const maxSchemaHint = 16 << 10
 
-// addSchemaHint returns an error about arguments with the tool's input schema in its message, so that the model can
-// correct the arguments in one turn, and any other error unchanged. It does not matter whether the agent or the
-// server found the error. The hint is added before the post-hook sees the error (docs/hooks.md).
+// addSchemaHint adds the tool's input schema to an error about arguments, so that the model can correct them in one
+// turn. It does not matter whether the agent or the server found the error. Other errors, and nil, are returned
+// unchanged. The post-hook sees the error with the hint (docs/hooks.md).
 func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 	failed, ok := errors.AsType[*mcp.CallError](err)
 	if !ok || failed.Kind != mcp.InvalidArguments {
@@ -167,9 +167,10 @@ func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 	return &hinted
 }
 
-// chargeBudget counts the call towards the run's budget, or refuses it because a limit is reached. The result does
-// not depend on which call of the turn is faster: it blocks while the calls before this one in the turn may still
-// use what is left (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended.
+// chargeBudget charges the call to the run's budget, or refuses it because a limit is reached. The result must not
+// depend on which of the turn's calls is faster. So chargeBudget blocks while earlier calls of the turn may still use
+// up what is left (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended. If
+// the call is refused or ctx ends, the error is a *mcp.CallError; any other error comes from the log.
 func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 	wasSent := exec.replayed != nil && (exec.replayed.Sent || exec.replayed.HasChild())
 	if exec.loop == nil || wasSent {
@@ -197,9 +198,9 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 	}
 }
 
-// execute sends the call to its server and waits for the result, or executes a tool of the agent's own. It sets
-// exec.result, or returns the failure as a *mcp.CallError. A result that reports an error is a failure too; execute
-// then sets exec.toolReport. Any other error ends the run.
+// execute sends the call to its server and waits for the result, or executes one of the agent's built-in tools. It sets
+// exec.result, or returns the failure as a *mcp.CallError. If the server's result reports an error, execute sets
+// exec.toolReport and returns a failure too. Any other error ends the run.
 func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	started := time.Now()
 	if exec.builtin != nil {
@@ -236,8 +237,8 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	return nil
 }
 
-// callRequest returns the request of the call to its server. The notifications of the server during the call become
-// events; those of a direct call are ignored.
+// callRequest builds the request to the call's server. In a run, the server's notifications during the call become
+// events; in a direct call they are ignored.
 func (a *Agent) callRequest(ctx context.Context, exec *toolExecution) mcp.Call {
 	request := mcp.Call{
 		Tool:      a.currentToolName(exec),
@@ -261,10 +262,11 @@ func (a *Agent) callRequest(ctx context.Context, exec *toolExecution) mcp.Call {
 	return request
 }
 
-// sendCall sends a call of the run and returns its result. If the server's response requires input (protocol
-// 2026-07-28) or a sign-in, sendCall asks the owner of the run and sends the call again, as often as the server
-// requires more. While the owner is asked, the run may be parked; another process then continues with this question.
-// Questions that the server sends during the call (request.Elicit) are answered while the call is in flight.
+// sendCall sends one of the run's calls and returns its result. If the server's response requires input (protocol
+// 2026-07-28) or a sign-in, sendCall asks the run's owner and sends the call again, as often as the server requires.
+// While it waits for the owner, the run may be parked; another process then continues at this question. Questions that
+// the server asks during the call (request.Elicit) are answered while the call is in flight. A failure of the call is a
+// *mcp.CallError; any other error ends the run.
 func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Call) (*content.Result, error) {
 	if err := l.withdrawQuestions(ctx, exec.replayed, exec.pending.interruptIDs()...); err != nil {
 		return nil, err
@@ -282,8 +284,8 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		request.Tool = l.agent.currentToolName(exec)
 		request.Waiter = waiterName(l.run.ID, signInID)
 		// The note precedes the request, because a process that takes over the run must not send the request again.
-		// writeNote also stores the events before the note. If the process dies between the note and the request,
-		// the call counts as sent although it was not. That is safe: it is not executed twice.
+		// writeNote also stores all events before the note. If the process dies between note and request, the call
+		// counts as sent although it was not. That is safe: it is not executed twice.
 		err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID))
 		if err != nil && ctx.Err() != nil {
 			return nil, exec.canceledFailure(ctx)
@@ -310,8 +312,9 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 	}
 }
 
-// requestMeta returns the _meta of the request to the server: the number of agents that the question has passed
-// through (HopsKey), and the W3C trace context, which servers that are not reached over HTTP have no header for.
+// requestMeta returns the _meta of the request to the server. It contains the number of agents that the question has
+// passed through (HopsKey) and the W3C trace context: only servers that are reached over HTTP get a header with the
+// trace context.
 func (exec *toolExecution) requestMeta(ctx context.Context) map[string]any {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
@@ -323,28 +326,26 @@ func (exec *toolExecution) requestMeta(ctx context.Context) map[string]any {
 	return meta
 }
 
-// ToolCall is a tool call that a caller requests directly, without a model.
+// ToolCall is a tool call that an API client requests directly, without a model.
 type ToolCall struct {
-	Tool    string          // the name in the form of GET /tools, even if GET /tools does not list the tool
+	Tool    string          // the name as GET /tools shows it, even if that list leaves this tool out
 	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
 	Context map[string]string
-	// Approved means that the caller agrees to the call of a tool that needs approval. In a run,
-	// this caller would be asked.
+	// Approved means that the caller agrees to call a tool that needs approval. A run would ask the caller instead.
 	Approved bool
 }
 
-// ToolCallError is the error of a direct call, with the fields of the event tool_error. Its text
-// may be shown to the caller.
+// ToolCallError is the error of a direct call, with the fields of the tool_error event. API clients may see its text.
 type ToolCallError struct{ event.ToolError }
 
 func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 
-// CallTool executes one call for caller and waits for its result, without a run and without a model. It takes the
-// same steps as a call of a run (executeToolCall). It may also call tools that are hidden from the model
-// (auto_register_tools: false). The call is cancelled when ctx ends, or when Drain stops waiting for it.
+// CallTool executes one call for caller and waits for its result, without a run or a model. The call takes the same
+// steps as in a run (executeToolCall). It may use tools that are hidden from models (auto_register_tools: false). It is
+// cancelled when ctx ends, or when Drain stops waiting for it.
 //
-// While in flight, the call counts towards Options.MaxRuns, and Drain waits for it until Drain's own ctx ends. Errors:
-// *ToolCallError, ErrDraining, *Refusal.
+// While in flight, the call counts towards Options.MaxRuns, and Drain waits for it until Drain's own ctx ends. The
+// error is a *ToolCallError, ErrDraining or a *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request ToolCall) (event.ToolResult, error) {
 	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(request.Args)), func(*admission.Slot) { a.directCalls++ })
 	if err != nil {
@@ -363,7 +364,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request Tool
 		a.Tools.ToolsFor(ctx, caller) // waits for servers that are still being connected
 		tool, known = a.Tools.Tool(request.Tool)
 	}
-	// The caller may have invented the name. Truncate it and drop invalid UTF-8, since logs and the error have it.
+	// The caller may have made up the name. It appears in logs and in the error, so truncate it and drop invalid UTF-8.
 	name := strings.ToValidUTF8(request.Tool[:min(len(request.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
 	c.parseArgs(string(request.Args))
@@ -384,7 +385,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request Tool
 	return *end.resultEvent, nil
 }
 
-// endDirectCall counts a direct call as ended, and wakes Drain, which checks whether it was the last one.
+// endDirectCall counts a direct call as ended, and wakes Drain to check whether it was the last one.
 func (a *Agent) endDirectCall() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,11 +18,11 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// maxCallsPerTurn bounds the calls of a turn that are executed; further calls are refused.
+// maxCallsPerTurn is how many calls of one turn are executed; calls beyond it are refused.
 const maxCallsPerTurn = 32
 
-// metadataParams returns the arguments for tool_params in the metadata, which is always a JSON object: if the model's
-// text is not one, it becomes the member args_text.
+// metadataParams returns the call's arguments for tool_params in the metadata. It always returns a JSON object: if the
+// model's text is not one, the object has the text as its member args_text.
 func (c *call) metadataParams() jsonText {
 	if c.args != nil {
 		return c.args
@@ -31,8 +31,8 @@ func (c *call) metadataParams() jsonText {
 	return quoted
 }
 
-// changedArgsNote returns a line for the model with the arguments to which a person changed those of the call; "" if no
-// person changed them.
+// changedArgsNote returns a line that shows the model the arguments as a person changed them, or "" if they were not
+// changed.
 func (c *call) changedArgsNote() string {
 	if !c.edited {
 		return ""
@@ -40,8 +40,8 @@ func (c *call) changedArgsNote() string {
 	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
 }
 
-// conversationCalls returns the calls of the answer as the conversation has them, with the arguments as the model
-// wrote them.
+// conversationCalls returns the reply's calls in the form of the conversation, with the arguments as the model wrote
+// them.
 func (r modelReply) conversationCalls() []llm.ToolCall {
 	out := make([]llm.ToolCall, len(r.calls))
 	for i, c := range r.calls {
@@ -50,19 +50,19 @@ func (r modelReply) conversationCalls() []llm.ToolCall {
 	return out
 }
 
-// ownCalls returns the calls that the agent executes, without those that the caller executes.
+// ownCalls returns the calls that the agent executes, which excludes calls of the API client's tools.
 func (r modelReply) ownCalls() []*call {
 	return slices.DeleteFunc(slices.Clone(r.calls), func(c *call) bool { return c.byClient })
 }
 
-// hasClientCalls reports whether the model called the caller's tools, which ends the run.
+// hasClientCalls reports whether the model called a tool of the API client, which ends the run.
 func (r modelReply) hasClientCalls() bool {
 	return slices.ContainsFunc(r.calls, func(c *call) bool { return c.byClient })
 }
 
-// toolTurn executes the calls of a turn, and blocks until all have ended. It adds the model's answer and the results
-// to the conversation and to the metadata, in call order. Calls of the caller's tools are only added to the metadata.
-// In the final turn all calls are refused.
+// toolTurn executes a turn's calls, and blocks until all of them have ended. It adds the model's answer and the results
+// to the conversation and the metadata, in call order. A call of the API client's tools is added only to the metadata.
+// In the final turn, all calls are refused.
 func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error {
 	l.messages = append(l.messages, llm.Message{
 		Role:       llm.Assistant,
@@ -78,10 +78,10 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	l.media.startTurn()
 	for _, c := range reply.calls {
 		if c.byClient {
-			l.appendMetadata(c, l.boundedParams(c), jsonText("null")) // the caller sends the result with the next request
+			l.appendMetadata(c, l.boundedParams(c), jsonText("null")) // the client sends the result with its next request
 			continue
 		}
-		outcome := outcomes[0] // outcomes has only the calls that the agent executes
+		outcome := outcomes[0] // outcomes contains only the calls that the agent executes
 		outcomes = outcomes[1:]
 		if outcome.spent != nil {
 			l.countChild(*outcome.spent)
@@ -99,19 +99,19 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	return l.budget.EndTurn(ctx, l.run.out)
 }
 
-// runCalls executes the calls of a turn at the same time, except for calls that have ended in another process. It
-// returns one outcome for each call, in the order of calls. One call's failure does not affect the others. When a hook
-// ends the run, or the time for tools is used up, the calls in flight are cancelled. An error ends the run; if the
-// run's context has ended, it is the cause of the context.
+// runCalls executes a turn's calls concurrently, except those that ended in another process. It returns one outcome for
+// each call, in the order of calls. A failed call does not affect the others. If a hook ends the run or the time for
+// tools is used up, runCalls cancels the calls in flight. A non-nil error ends the run; if ctx has ended, it is the
+// cause of ctx.
 //
-// It returns when the goroutines of all calls have ended, so that no event of a call follows step_start of the next
-// step. Each goroutine writes only its own elements of outcomes and errs.
+// runCalls returns only after the goroutines of all calls have ended, so that no event of a call comes after the next
+// step's step_start. Each goroutine writes only its own elements of outcomes and errs.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
 	turnCtx, endTurn := context.WithCancelCause(ctx)
 	defer endTurn(nil)
-	// toolTime ends when the time for tools is used up, or with the run. Its cause is then that of the run.
+	// toolTime ends when the time for tools is used up or when the run ends; then its cause is the run's.
 	toolTime := l.run.clock.ToolContext()
 	stopAfterFunc := context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })
 	defer stopAfterFunc()
@@ -134,7 +134,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 		wg.Go(func() {
 			defer recoverTo(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.suspension.endCall(c.CallID)) }()
-			defer l.budget.SkipCall(i) // a call that was not charged must not keep later calls waiting
+			defer l.budget.SkipCall(i) // if this call was not charged, later calls must not wait for it
 			outcomes[i], errs[i] = l.runCall(turnCtx, c, i, refusal)
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
 				endTurn(abort)
@@ -149,8 +149,9 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	return outcomes, errors.Join(errs...)
 }
 
-// newExecution returns the execution of a call of the turn; index and refusal are as for runCall. If another process
-// has sent the call and its server requires input, the call gets the arguments and the approval that were sent.
+// newExecution prepares the execution of one of the turn's calls. index and refusal are as for runCall. If another
+// process sent the call and its server then required input, the call gets the arguments and the approval with which it
+// was sent.
 func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 	tool, exists := l.tools[c.Tool]
 	exec := toolExecution{
@@ -162,7 +163,7 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 		c.args = exec.pending.Args
 		c.edited = exec.pending.Edited
 		exec.approvedVersion = exec.pending.ApprovedVersion
-		if !exists { // this process may not be able to list the server's tools before the owner has signed in
+		if !exists { // the server may not list its tools to this process before the owner has signed in
 			exec.tool, exec.toolExists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
 		}
 	}
@@ -175,7 +176,7 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 	return exec
 }
 
-// prepareAsk completes exec so that execute asks another agent, if the called tool is one of l.askTools.
+// prepareAsk makes exec ask another agent when it is executed, if the called tool is one of l.askTools.
 func (l *loop) prepareAsk(exec *toolExecution) {
 	for _, t := range l.askTools {
 		if t.Name == exec.Tool {
@@ -187,9 +188,9 @@ func (l *loop) prepareAsk(exec *toolExecution) {
 	}
 }
 
-// refuseExcessAsks returns one text for each call: why the call must not be made because the turn asks more than
-// maxAsksPerTurn agents; "" for all calls that may be made. It sets l.askCount, the number of children that share the
-// rest of the budget.
+// refuseExcessAsks returns one text per call. The text is "" if the call may be made, and otherwise says that the turn
+// asks more than maxAsksPerTurn agents. It also sets l.askCount, the number of child runs that share the rest of the
+// budget.
 func (l *loop) refuseExcessAsks(calls []*call) []string {
 	refusals := make([]string, len(calls))
 	l.askCount = 0
@@ -206,9 +207,10 @@ func (l *loop) refuseExcessAsks(calls []*call) []string {
 	return refusals
 }
 
-// runCall executes one call of a turn and appends its tool_result or tool_error. index is the position of the call in
-// the list of runCalls. refusal says why the call must not be made; "" if it may be made. If a hook ends the run with
-// the call, runCall returns the outcome together with an *abortError. With any other error there is no outcome.
+// runCall executes one of a turn's calls and appends its tool_result or tool_error. index is the call's position in the
+// calls that runCalls got. refusal says why the call must not be made; "" means that it may be made. If a hook reacts
+// to the call by ending the run, runCall returns the outcome together with an *abortError. With any other error, the
+// outcome is zero.
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
 	exec := l.newExecution(c, index, refusal)
 	outcome, err := l.agent.executeToolCall(ctx, exec)
@@ -226,8 +228,8 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 		end = *outcome.resultEvent
 	}
 	if outcome.abort != nil {
-		// Store the decision before the event. Once the log has the event, the next process does not execute the
-		// call again, and would not learn the decision.
+		// Store the decision before the event. Once the log has the event, a process that takes over does not execute
+		// the call again, and so would not learn the decision.
 		l.run.writeAbort(ctx, outcome.abort)
 	}
 	if err := l.run.awaitOrder(ctx, end); err != nil {
@@ -240,9 +242,9 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	return outcome, err
 }
 
-// resultMessage returns the message of the conversation with the outcome of a call. Its text is bounded by maxForModel
-// and by what is left of the run's budget of result bytes. It charges that budget, so it must be called once for
-// each call, in call order.
+// resultMessage returns the message that tells the model a call's outcome. It limits the text to maxForModel and to
+// what is left of the run's budget of result bytes. It charges that budget, so call it once for each call, in call
+// order.
 func (l *loop) resultMessage(c *call, outcome callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if failure := outcome.errorEvent; failure != nil {
@@ -258,14 +260,14 @@ func (l *loop) resultMessage(c *call, outcome callOutcome) llm.Message {
 	return m
 }
 
-// errorObject returns the JSON object with which the conversation and the metadata show a failure.
+// errorObject returns the JSON object that represents a failure in the conversation and the metadata.
 func errorObject(text string) jsonText {
 	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
 	return quoted
 }
 
-// addMetadata adds a call to the metadata of the answer. The calls of a run share maxMetadata bytes; once these are
-// used up, only the first minMetadata bytes of a call's arguments and of its result are included.
+// addMetadata adds a call to the answer's metadata. A run's calls share maxMetadata bytes. Once these are used up, the
+// metadata gets only the first minMetadata bytes of a call's arguments and of its result.
 func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	params := l.boundedParams(c)
 	if failure := outcome.errorEvent; failure != nil {
@@ -277,8 +279,8 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	l.appendMetadata(c, params, result)
 }
 
-// boundedParams returns the arguments of a call for the metadata. If they exceed what is left of maxMetadata, it
-// returns only their first minMetadata bytes, as a text. It adds the bytes of its result to l.metadataSize.
+// boundedParams returns a call's arguments for the metadata. If they exceed what is left of maxMetadata, it returns
+// only their first minMetadata bytes, as text. It adds the length of what it returns to l.metadataSize.
 func (l *loop) boundedParams(c *call) jsonText {
 	params := c.metadataParams()
 	if len(params) > l.metadataLeft() {
@@ -289,7 +291,7 @@ func (l *loop) boundedParams(c *call) jsonText {
 	return params
 }
 
-// appendMetadata adds one element to each of the three lists of the metadata, which have the same length.
+// appendMetadata adds one element to each of the metadata's three lists, which must stay equally long.
 func (l *loop) appendMetadata(c *call, params, result jsonText) {
 	l.metadataSize += len(result)
 	l.metadata.ToolNames = append(l.metadata.ToolNames, c.Tool)
@@ -297,21 +299,21 @@ func (l *loop) appendMetadata(c *call, params, result jsonText) {
 	l.metadata.ToolResults = append(l.metadata.ToolResults, result)
 }
 
-// metadataLeft returns how many bytes the next entry of the metadata may have, at least minMetadata.
+// metadataLeft returns how many bytes the next entry of the metadata may have. It is never less than minMetadata.
 func (l *loop) metadataLeft() int { return max(maxMetadata-l.metadataSize, minMetadata) }
 
-// Bounds of images and audio in the conversation.
+// Limits on images and audio in the conversation.
 const (
 	maxShownPerTurn = 8        // images and sounds
-	maxShownPerRun  = 16 << 20 // characters of base64, which every later request repeats
+	maxShownPerRun  = 16 << 20 // base64 characters, which every later request sends again
 )
 
-// startTurn sets the count that maxShownPerTurn limits to 0.
+// startTurn resets the count of media shown in the current turn.
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
-// admitMedia counts an image or sound towards the limits, and returns it in a form that the model accepts. It returns
-// nil and the reason if the media is omitted. The reason is "" if media is nil or the model accepts no media of its
-// kind: the text of the result then has a placeholder.
+// admitMedia counts an image or sound towards the limits, and returns it in a form that the model accepts. If it must
+// be left out, admitMedia returns nil and the reason. The reason is "" if media is nil or the model does not accept
+// this kind of media, because the result's text then already has a placeholder.
 func (g *mediaBudget) admitMedia(media *content.Media) (_ *content.Media, refusal string) {
 	takesMedia := g.profile.Images || g.profile.Audio
 	if media == nil || !takesMedia {
@@ -335,8 +337,8 @@ func (g *mediaBudget) admitMedia(media *content.Media) (_ *content.Media, refusa
 	return checked, ""
 }
 
-// attachMedia returns the text of a result and the media that the model is shown. The text says at the position of
-// each media under which name it follows, or why it is not shown.
+// attachMedia returns a result's text and the media to show to the model. Where the result has an image or sound, the
+// text gives the name under which it follows, or says why it is not shown.
 func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, media []llm.Media) {
 	var parts []string
 	for _, part := range res.Parts() {
@@ -362,7 +364,7 @@ func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, me
 	return strings.Join(parts, "\n"), media
 }
 
-// searchTools executes one call of the search tool, and sets exec.foundTools. It is a toolExecution.builtin.
+// searchTools executes one call of the search tool and sets exec.foundTools. It has the type of toolExecution.builtin.
 func (l *loop) searchTools(_ context.Context, exec *toolExecution) (*content.Result, error) {
 	result, found, err := l.search.Find(exec.args)
 	if errors.Is(err, toolsearch.ErrArguments) {
@@ -372,8 +374,8 @@ func (l *loop) searchTools(_ context.Context, exec *toolExecution) (*content.Res
 	return result, err
 }
 
-// calledAndFound returns the names of the tools that the calls of a turn called or found with a search, in call order.
-// The model may call a tool by name that no search has found.
+// calledAndFound returns the names of the tools that a turn's calls used or found by a search, in call order. The
+// called tools are included because the model may call a tool by name without having searched for it.
 func calledAndFound(calls []*call) (names []string) {
 	for _, c := range calls {
 		names = append(append(names, c.Tool), c.foundTools...)

@@ -1,5 +1,5 @@
-// Package admission decides which runs may start: it limits how many runs
-// are active, how many of them belong to one caller, and how fast one caller starts them.
+// Package admission decides which runs may start. It limits how many runs are active, how many of them belong to one
+// caller, and how fast each caller starts them.
 //
 //	gate := admission.New(admission.Limits{Max: 512, PerCaller: 50, Rate: admission.Rate{N: 10, Per: time.Second}})
 //	slot, err := gate.Acquire(ctx, caller, int64(len(question))) // waits for at most ten seconds
@@ -8,9 +8,9 @@
 //	}
 //	defer slot.Release()
 //
-// A request waits only if a slot is expected to become free in time, by the rate at which runs ended recently;
-// otherwise it is refused at once. Waiting callers are served in turn, one request of each, so that a caller with a
-// thousand requests delays only itself.
+// A request waits for a slot only if it can expect one in time, judging by how fast runs have ended recently; otherwise
+// it is refused at once. Waiting callers take turns, one request each, so that a caller with a thousand requests delays
+// only itself.
 //
 // Everything in this package may be used concurrently. It starts no goroutines.
 package admission
@@ -25,21 +25,22 @@ import (
 )
 
 const (
-	// maxWait is how long a request waits for a slot.
+	// maxWait is how long a request may wait for a slot.
 	maxWait = 10 * time.Second
-	// minQueue bounds the requests that wait if it is more than twice Limits.Max, which is the bound otherwise: more
-	// would not get a slot in time, even if runs took only a few seconds.
+	// minQueue is how many requests may wait even if Limits.Max is small. The limit is otherwise twice Limits.Max:
+	// further requests would not get a slot in time, even if runs took only a few seconds.
 	minQueue = 100
-	// maxFairWait is the longest estimated wait of a caller that has its share of the slots, while there are other
-	// callers. It is less than maxWait, because requests of other callers may join the queue and be served first.
+	// maxFairWait is the longest expected wait for a caller that already has its share of the slots, while there are
+	// other callers. It is shorter than maxWait, because other callers' requests may still join the queue and be served
+	// first.
 	maxFairWait = maxWait / 3
-	// maxCallers bounds the callers in memory: those with runs, and those that used some of their rate.
+	// maxCallers is how many callers are kept in memory: those with runs, and those that have used part of their rate.
 	maxCallers = 1 << 16
 	// memoryWait is the RetryAfter of a request that is refused for lack of memory.
 	memoryWait = 2 * time.Second
 )
 
-// Reasons for a Refusal.
+// Reasons for a Refusal. The comments name the limits that cause them.
 var (
 	ErrFull    = errors.New("too many runs at a time")                    // Limits.Max, or too many callers
 	ErrMemory  = errors.New("memory is short")                            // Limits.MemoryShort or Limits.Memory
@@ -48,18 +49,18 @@ var (
 	ErrClosed  = errors.New("no further runs are admitted")               // after Close; never in a Refusal
 )
 
-// Refusal says that a caller got no slot. It wraps one of the errors above.
+// Refusal is the error for a caller that got no slot. It wraps one of the errors above.
 type Refusal struct {
 	Reason error
-	// RetryAfter is when another try makes sense, 1 s to 60 s, in whole seconds.
+	// RetryAfter is how long to wait before the next try, from 1 s to 60 s, in whole seconds.
 	RetryAfter time.Duration
 }
 
 func (r *Refusal) Error() string { return r.Reason.Error() }
 func (r *Refusal) Unwrap() error { return r.Reason }
 
-// ToolsUnavailableError refuses a question that needs tools of servers that cannot be connected at
-// present. No model was asked.
+// ToolsUnavailableError refuses a question that needs tools of servers which cannot be reached at the moment. The model
+// was not asked.
 type ToolsUnavailableError struct {
 	Servers []string // their names; at least one
 }
@@ -68,34 +69,34 @@ func (e *ToolsUnavailableError) Error() string {
 	return "no MCP server with the tools of the question is available: " + strings.Join(e.Servers, ", ")
 }
 
-// Limits bounds the active runs. Only Max is required.
+// Limits limits the active runs. Only Max is required.
 type Limits struct {
-	Max       int  // active runs of all callers
-	PerCaller int  // active and waiting runs of one caller; 0 means any number
-	Rate      Rate // starts of one caller; the zero value means any rate
-	// MemoryShort reports whether the memory of the process is short; then every request is refused. nil means never.
-	// It is called for every request.
+	Max       int  // active runs of all callers together
+	PerCaller int  // active and waiting runs of one caller; 0 means no limit
+	Rate      Rate // how fast one caller may start runs; the zero value means no limit
+	// MemoryShort reports whether the process is short of memory. While it returns true, every request is refused; a
+	// nil MemoryShort refuses none. It is called for every request.
 	MemoryShort func() bool
-	// Memory is the memory that runs may hold together; nil means any amount.
+	// Memory is what all runs together may hold; nil means no limit.
 	Memory *Memory
 }
 
-// Rate is a limit of N starts per period Per, as a token bucket: N starts may come at once.
+// Rate allows N starts per period Per. It is a token bucket, so N starts may come at once.
 type Rate struct {
 	N   int
 	Per time.Duration
 }
 
-// Gate hands out slots. Make it with New.
+// Gate hands out slots. Create it with New.
 type Gate struct {
 	Limits
-	freed chan struct{} // gets an element when a slot was released; capacity 1
+	freed chan struct{} // gets an element when a slot is released; capacity 1
 
 	mu        sync.Mutex              // guards the fields below and those of every Slot
-	active    int                     // slots that are taken
+	active    int                     // how many slots are taken
 	closed    bool                    // Close was called
-	callers   map[string]*callerState // with a run, a waiter or spent tokens; idle ones until they are forgotten
-	lastSweep time.Time               // when forgetAllIdleLocked last looked at all callers
+	callers   map[string]*callerState // callers with a run, a waiter or spent tokens, and idle ones not forgotten yet
+	lastSweep time.Time               // when forgetAllIdleLocked last checked all callers
 	queue     queue
 	pace      departureRate
 }
@@ -105,19 +106,20 @@ func New(limits Limits) *Gate {
 	return &Gate{Limits: limits, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
-// Slot is the right to execute one run or call. The holder must call Release or Discard; further calls do nothing.
+// Slot is the right to execute one run or direct call. The holder must call Release or Discard once; further calls do
+// nothing.
 type Slot struct {
-	Memory *Reservation // memory of the run, which Release and Discard release too
+	Memory *Reservation // the run's memory, which Release and Discard also release
 
 	gate       *Gate
 	caller     string
-	spentToken bool // the slot has cost the caller a token of Limits.Rate
+	spentToken bool // the slot cost the caller a token of Limits.Rate
 	freed      bool
 }
 
-// Acquire takes a slot for the caller with that name, at once or after a wait of at most ten seconds. requestBytes is
-// the memory that the request of the run holds. Acquire returns a *Refusal if the limits do not allow the run, if no
-// slot becomes free in time, or if ctx ends during the wait, and ErrClosed after Close.
+// Acquire takes a slot for the caller called name, at once or after waiting at most ten seconds. requestBytes is the
+// memory that the run's request holds. The error is a *Refusal if the limits do not allow the run, if no slot becomes
+// free in time, or if ctx ends during the wait. After Close it is ErrClosed.
 func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*Slot, error) {
 	processIsShort := g.MemoryShort != nil && g.MemoryShort()
 	memoryIsShort := processIsShort || !g.Memory.hasRoom(requestBytes)
@@ -148,7 +150,7 @@ func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*S
 	return g.newSlot(name, requestBytes)
 }
 
-// newSlot returns the Slot for a slot that has been counted for the caller, and reserves its memory. If other runs have
+// newSlot returns a Slot that was already counted for the caller, and reserves the run's memory. If other runs have
 // taken the memory since Acquire checked it, newSlot frees the slot and returns a *Refusal.
 func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
 	slot := &Slot{gate: g, caller: name, spentToken: true}
@@ -161,8 +163,8 @@ func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
 	return slot, nil
 }
 
-// admitOrQueueLocked counts a slot for the caller and returns nil, or puts the request into the queue and returns its
-// waiter. Both spend a token. It returns an error if the request is refused.
+// admitOrQueueLocked counts a slot for the caller and returns nil, or adds the request to the queue and returns its
+// waiter. Both spend a token. If the request is refused, it returns an error and spends none. g.mu must be held.
 func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time) (*waiter, error) {
 	if g.closed {
 		return nil, ErrClosed
@@ -174,8 +176,8 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 	case caller.tokens < 1:
 		return nil, newRefusal(ErrTooFast, time.Duration((1-caller.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
 	case g.PerCaller > 0 && caller.active+caller.waiting >= g.PerCaller:
-		// The caller can come again when one of its own runs ends. These are a part of all active runs, so that takes
-		// longer than until any run ends.
+		// The caller can try again when one of its own runs ends. These are only some of all runs, so that takes longer
+		// than until any run ends.
 		runsPerOwnRun := float64(g.active) / float64(max(caller.active, 1))
 		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*runsPerOwnRun))
 	case memoryIsShort:
@@ -196,14 +198,15 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 	return w, nil
 }
 
-// makeQueueSpaceLocked returns nil if the queue can take one more request of the caller, and otherwise the refusal of
-// that request. It refuses a request that would wait too long. A full queue refuses the newest request of the caller
-// with the most waiters: either the new request, or one in the queue, whose waiter then gets the refusal.
+// makeQueueSpaceLocked returns nil if the caller may add one more request to the queue, and otherwise the refusal of
+// that request. It refuses a request that would wait too long. If the queue is full, it refuses the newest request of
+// the caller with the most waiters: either this request, or one in the queue, whose waiter gets the refusal. g.mu must
+// be held.
 func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.Time) error {
 	position := g.queue.positionOf(name, caller.waiting+1)
 	longestWait := maxWait
 	if len(g.callers) > 1 && (caller.active+caller.waiting)*len(g.callers) >= g.Max {
-		longestWait = maxFairWait // the caller has its share of the slots
+		longestWait = maxFairWait // the caller already has its share of the slots
 	}
 	if time.Duration(position)*g.pace.meanInterval(now) >= longestWait {
 		return g.fullRefusalLocked(now, position)
@@ -221,9 +224,9 @@ func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.T
 	return nil
 }
 
-// AcquireOverLimit takes a slot regardless of the limits and even after Close, for a run that was admitted by another
-// process and must continue, or that is the child of an admitted run. requestBytes is the memory that its request
-// holds. The caller has not started the run, so it does not cost a token of the caller's rate.
+// AcquireOverLimit takes a slot regardless of the limits and even after Close. It is for a run that another process has
+// admitted and that must continue, and for a child of an admitted run. requestBytes is the memory that the run's
+// request holds. It does not cost a token, because the caller did not start this run.
 func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -237,9 +240,9 @@ func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {
 	return &Slot{Memory: reserved, gate: g, caller: name}
 }
 
-// HasFreeSlot reports whether there is a slot, and memory, for a run that another process has admitted. A run that is
-// taken over does not wait in the queue, and each slot that becomes free goes to the queue first. So while requests
-// wait, one slot above Max counts as free.
+// HasFreeSlot reports whether there is a slot, and memory, for a run to be taken over from another process. Such a run
+// does not wait in the queue, but each slot that becomes free goes to the queue first. So while requests wait, one slot
+// above Max counts as free; otherwise runs could never be taken over.
 func (g *Gate) HasFreeSlot() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -250,11 +253,11 @@ func (g *Gate) HasFreeSlot() bool {
 	return g.active < limit && g.Memory.hasRoom(0)
 }
 
-// Freed returns a channel that gets an element when a slot was released, after which HasFreeSlot may report true. Of
-// several receivers, only one gets it.
+// Freed returns a channel that gets an element when a slot is released, because HasFreeSlot may then return true. If
+// several goroutines receive, only one gets the element.
 func (g *Gate) Freed() <-chan struct{} { return g.freed }
 
-// Close makes Acquire return ErrClosed from now on, also for the requests in the queue. Taken slots stay valid.
+// Close makes Acquire return ErrClosed from now on, even to requests in the queue. Slots that are taken stay valid.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -264,14 +267,14 @@ func (g *Gate) Close() {
 	}
 }
 
-// Release frees the slot after its run has ended, and gives it to the next request in the queue. A nil slot may be
-// released too.
+// Release frees the slot after its run has ended, and gives it to the next request in the queue. s may be nil.
 func (s *Slot) Release() { s.freeOnce(true) }
 
-// Discard frees the slot of a run that did not begin, as Release does, and gives the caller the token of its rate back.
+// Discard frees the slot of a run that did not begin. Unlike Release, it gives back the token that the slot cost the
+// caller.
 func (s *Slot) Discard() { s.freeOnce(false) }
 
-// freeOnce frees the slot, unless that has been done. began is false if the slot's run did not begin.
+// freeOnce frees the slot, unless it is already free. began says whether the slot's run began.
 func (s *Slot) freeOnce(began bool) {
 	if s == nil {
 		return
@@ -297,11 +300,11 @@ func (s *Slot) freeOnce(began bool) {
 	gate.serveQueueLocked(now)
 	select {
 	case gate.freed <- struct{}{}:
-	default: // an earlier element has not been received yet
+	default: // the channel still holds an earlier element
 	}
 }
 
-// serveQueueLocked gives free slots to the next waiters in the queue.
+// serveQueueLocked gives the free slots to the next waiters in the queue. g.mu must be held.
 func (g *Gate) serveQueueLocked(now time.Time) {
 	for g.active < g.Max {
 		w := g.queue.popNext()
@@ -315,8 +318,8 @@ func (g *Gate) serveQueueLocked(now time.Time) {
 	}
 }
 
-// leaveQueue ends the wait of a waiter. It returns the outcome if the waiter has one already, which is nil if a slot
-// was counted for it. Otherwise it removes the waiter from the queue and returns a *Refusal.
+// leaveQueue ends a request's wait. If the waiter already has its outcome, leaveQueue returns that; nil means that a
+// slot was counted for it. Otherwise it removes the waiter from the queue and returns a *Refusal.
 func (g *Gate) leaveQueue(w *waiter) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -329,7 +332,7 @@ func (g *Gate) leaveQueue(w *waiter) error {
 	return g.fullRefusalLocked(time.Now(), g.queue.count+1)
 }
 
-// removeWaiterLocked removes a waiter, which must be in the queue, and gives its token back to the caller.
+// removeWaiterLocked removes w, which must be in the queue, and gives its caller the token back. g.mu must be held.
 func (g *Gate) removeWaiterLocked(w *waiter) {
 	g.queue.removeWaiter(w)
 	c := g.callers[w.name]
@@ -338,13 +341,13 @@ func (g *Gate) removeWaiterLocked(w *waiter) {
 	g.forgetIdleLocked(w.name, c, time.Now())
 }
 
-// fullRefusalLocked returns the refusal for a request at that position of the queue, counted from 1. RetryAfter is the
-// time until a slot is expected to be free for that position.
+// fullRefusalLocked returns the refusal for a request at this position of the queue, counted from 1. RetryAfter is how
+// long it is expected to take until a slot is free for that position. g.mu must be held.
 func (g *Gate) fullRefusalLocked(now time.Time, position int) error {
 	return newRefusal(ErrFull, time.Duration(position)*g.pace.meanInterval(now))
 }
 
-// newRefusal returns a *Refusal with wait rounded up to whole seconds, within 1 s to 60 s.
+// newRefusal returns a *Refusal whose RetryAfter is wait, rounded up to whole seconds, but from 1 s to 60 s.
 func newRefusal(reason error, wait time.Duration) error {
 	seconds := min(max(math.Ceil(wait.Seconds()), 1), 60)
 	return &Refusal{reason, time.Duration(seconds) * time.Second}

@@ -2,16 +2,16 @@ package admission
 
 import "time"
 
-// callerState has the counts of one caller.
+// callerState holds what the gate counts for one caller.
 type callerState struct {
-	active   int       // slots of the caller
-	waiting  int       // requests of the caller in the queue
-	tokens   float64   // starts that Limits.Rate still allows at the time refilled; always 1 without a rate
-	refilled time.Time // when tokens became due were last added
+	active   int       // the caller's slots
+	waiting  int       // the caller's requests in the queue
+	tokens   float64   // starts that Limits.Rate still allows, as of refilled; always 1 without a rate
+	refilled time.Time // when tokens was last brought up to date
 }
 
-// callerLocked returns the caller with that name, with its tokens as of now, and adds the caller if it is new. It
-// returns nil if maxCallers other callers are in memory.
+// callerLocked returns the state of the caller called name, with its tokens as of now. It adds the caller if it is new.
+// It returns nil if the caller is new and maxCallers callers are already in memory. g.mu must be held.
 func (g *Gate) callerLocked(name string, now time.Time) *callerState {
 	caller := g.callers[name]
 	if caller == nil {
@@ -27,14 +27,15 @@ func (g *Gate) callerLocked(name string, now time.Time) *callerState {
 	return caller
 }
 
-// addCallerLocked adds a caller with a full token bucket, even beyond maxCallers.
+// addCallerLocked adds a caller with a full token bucket. It does not check maxCallers. g.mu must be held.
 func (g *Gate) addCallerLocked(name string, now time.Time) *callerState {
 	c := &callerState{tokens: float64(max(g.Rate.N, 1)), refilled: now}
 	g.callers[name] = c
 	return c
 }
 
-// refillTokensLocked adds the tokens that became due since caller.refilled, up to a full bucket.
+// refillTokensLocked adds the tokens that have become due since caller.refilled, up to a full bucket. g.mu must be
+// held.
 func (g *Gate) refillTokensLocked(caller *callerState, now time.Time) {
 	if g.Rate.N > 0 {
 		full := float64(g.Rate.N)
@@ -43,21 +44,21 @@ func (g *Gate) refillTokensLocked(caller *callerState, now time.Time) {
 	caller.refilled = now
 }
 
-// spendTokenLocked takes the token for one start from caller, if starts are limited.
+// spendTokenLocked takes one token from caller. It does nothing if the rate is not limited. g.mu must be held.
 func (g *Gate) spendTokenLocked(caller *callerState) {
 	if g.Rate.N > 0 {
 		caller.tokens--
 	}
 }
 
-// returnTokenLocked gives caller back the token for a start that did not happen.
+// returnTokenLocked gives caller the token back for a start that did not happen. g.mu must be held.
 func (g *Gate) returnTokenLocked(caller *callerState) {
 	if g.Rate.N > 0 {
 		caller.tokens++
 	}
 }
 
-// countActiveLocked counts one more slot as taken by caller.
+// countActiveLocked counts one more slot as taken by caller. g.mu must be held.
 func (g *Gate) countActiveLocked(caller *callerState, now time.Time) {
 	caller.active++
 	g.active++
@@ -66,8 +67,8 @@ func (g *Gate) countActiveLocked(caller *callerState, now time.Time) {
 	}
 }
 
-// forgetIdleLocked removes caller from memory if it has no run, no waiter and a full token bucket: then it does
-// not differ from a new caller.
+// forgetIdleLocked removes a caller from memory if it has no run, no waiter and a full token bucket, because it is then
+// in the same state as a new caller. g.mu must be held.
 func (g *Gate) forgetIdleLocked(name string, caller *callerState, now time.Time) {
 	g.refillTokensLocked(caller, now)
 	if caller.active == 0 && caller.waiting == 0 && caller.tokens >= float64(g.Rate.N) {
@@ -75,8 +76,8 @@ func (g *Gate) forgetIdleLocked(name string, caller *callerState, now time.Time)
 	}
 }
 
-// forgetAllIdleLocked removes all idle callers from memory. It does nothing within a second of the last time, because
-// it looks at every caller.
+// forgetAllIdleLocked removes all idle callers from memory. Because it checks every caller, it does nothing if it last
+// ran less than a second ago. g.mu must be held.
 func (g *Gate) forgetAllIdleLocked(now time.Time) {
 	if now.Sub(g.lastSweep) < time.Second {
 		return

@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// memoryShare is the part of GOMEMLIMIT beyond which memory is short: there, the garbage collector runs so
-	// often that it takes the CPU time of the runs.
+	// memoryShare is the part of GOMEMLIMIT above which memory is short: from there on, garbage collection runs so
+	// often that it takes the runs' CPU time.
 	memoryShare = 0.8
-	// memoryInterval is how long a measured value is used.
+	// memoryInterval is how long the result of a measurement is used.
 	memoryInterval = 100 * time.Millisecond
-	// memoryStale is how long ago the last collection may be when its result says that memory is short. After that,
-	// Short makes a collection: a process that refuses all work makes no garbage, and would not collect by itself.
+	// memoryStale is how old the last collection may be if its result says that memory is short. If it is older, Short
+	// starts a collection itself: a process that refuses all work makes no garbage, and so would never collect again.
 	memoryStale = 2 * time.Second
 )
 
 // MemoryGauge reports whether the process is near its GOMEMLIMIT. The zero value is ready for use.
 type MemoryGauge struct {
-	short atomic.Bool // the result of the last measurement
+	short atomic.Bool // the last result
 
-	mu        sync.Mutex // guards the fields below; held during a measurement, which may make a collection
+	mu        sync.Mutex // guards the fields below; held during a measurement, which may include a garbage collection
 	measured  time.Time  // when the last measurement ended
-	cycles    uint64     // number of garbage collections at the last measurement
-	collected time.Time  // when Short first saw this number
+	cycles    uint64     // how many garbage collections there had been at the last measurement
+	collected time.Time  // when Short first saw that number
 }
 
 // Short reports whether memory is short, for Limits.MemoryShort. Without a GOMEMLIMIT it returns false. It measures at
-// most once per memoryInterval, and makes a garbage collection if that is the only way to find out. While another
-// goroutine measures, it returns the result of the measurement before: a refusal must not wait for a collection.
+// most once per memoryInterval, and runs a garbage collection if it cannot find out otherwise. While another goroutine
+// measures, Short returns the previous result, because a refusal must not wait for a garbage collection.
 func (m *MemoryGauge) Short() bool {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {
@@ -63,15 +63,15 @@ func (m *MemoryGauge) Short() bool {
 	return short
 }
 
-// readUsage returns the bytes that a collection cannot free: the live heap of the last collection, and
-// all memory that is not heap. The number of allocated bytes is not used, because garbage grows up to the limit even
-// if little is alive. cycles is the number of garbage collections so far.
+// readUsage returns how many bytes a collection cannot free: the live heap after the last collection, and all memory
+// that is not heap. It does not use the number of allocated bytes, because garbage may grow up to the limit even if
+// little memory is live. cycles is the number of garbage collections so far.
 func (m *MemoryGauge) readUsage() (used, cycles uint64) {
 	samples := []metrics.Sample{
 		{Name: "/gc/cycles/total:gc-cycles"},
 		{Name: "/gc/heap/live:bytes"},
 		{Name: "/memory/classes/total:bytes"},
-		// The heap, which the total includes.
+		// The rest is the heap, which the total includes.
 		{Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/unused:bytes"},
 		{Name: "/memory/classes/heap/free:bytes"},

@@ -3,29 +3,29 @@ package admission
 import "sync"
 
 const (
-	// baseMemory is what a run holds without any text: its goroutines, its buffers and its connections, in bytes.
+	// baseMemory is what a run holds besides texts, in bytes: its goroutines, buffers and connections.
 	baseMemory = 128 << 10
-	// firstAverage is the average before the first runs have ended: that of a run with four results of 200 kB.
+	// firstAverage is the initial average, before runs have ended. It is what a run with four results of 200 kB holds.
 	firstAverage = 2560 << 10
-	// averagedRuns is the length of the moving average: a run that ends has the weight 1/averagedRuns.
+	// averagedRuns is the length of the moving average: each run that ends has the weight 1/averagedRuns.
 	averagedRuns = 16
 )
 
-// Memory is the memory that all runs together may hold, in bytes. Each run has a part of the memory: what
-// the run reserved at its start, or what it holds if that is more.
+// Memory is the memory that all runs together may hold, in bytes. Each run's part is what the run reserved at its
+// start, or what it holds if that is more.
 //
-// At the start of a run it is not known how much the run will hold. So the run reserves what runs held on average when
-// they ended, and is refused if less is left. After that, the run counts what it holds: its request, its text and its
-// results. If its part must grow and not enough is left, the run has to end.
+// It is not known at a run's start how much the run will hold. So the run reserves the average that earlier runs held
+// when they ended, and is refused if less is left. From then on the run counts what it holds: its request, its text and
+// its results. If its part must grow and not enough memory is left, the run has to end.
 type Memory struct {
 	capacity int64
 
 	mu      sync.Mutex // guards the fields below, and those of every Reservation
-	taken   int64      // the parts of all runs together
-	average int64      // moving average of what runs held when they ended
+	taken   int64      // the sum of all runs' parts
+	average int64      // moving average of what runs held at their ends
 }
 
-// NewMemory returns a Memory of capacity bytes. For 0 it returns nil, which allows any amount.
+// NewMemory returns a Memory of capacity bytes. If capacity is 0 it returns nil, which sets no limit.
 func NewMemory(capacity int64) *Memory {
 	if capacity == 0 {
 		return nil
@@ -33,21 +33,21 @@ func NewMemory(capacity int64) *Memory {
 	return &Memory{capacity: capacity, average: firstAverage}
 }
 
-// Reservation is one part of the memory. A nil *Reservation may hold any amount.
+// Reservation is one part of a Memory. A nil *Reservation may hold any amount.
 type Reservation struct {
 	memory   *Memory
-	ofRun    bool  // counts towards the average when it is released
+	ofRun    bool  // whether it counts towards the average when released
 	reserved int64 // bytes that count as taken even if fewer are held
 	held     int64
 	released bool
 }
 
-// countedBytes returns the bytes of the reservation that count as taken.
+// countedBytes returns how many bytes of the reservation count as taken.
 func (r *Reservation) countedBytes() int64 { return max(r.reserved, r.held) }
 
-// Open returns an empty Reservation for what is held outside of a run, such as a request that is
-// being read. ok is false if fewer than the expected bytes are left. Open does not reserve them: the caller counts what
-// it holds with Hold, and must call Release.
+// Open returns an empty Reservation for memory that is held outside of a run, such as a request that is being read. ok
+// is false if fewer than expected bytes are left. Open does not reserve these bytes: the caller counts with Hold what
+// it really holds, and must call Release.
 func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
 	if m == nil {
 		return nil, true
@@ -57,37 +57,38 @@ func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
 	return &Reservation{memory: m}, expected == 0 || m.taken+expected <= m.capacity
 }
 
-// newReservationLocked returns the Reservation of a run whose request holds that many bytes, without counting it as
-// taken. It reserves the average, but at most half of the capacity, so that two runs can be active.
-func (m *Memory) newReservationLocked(request int64) *Reservation {
-	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + request}
+// newReservationLocked returns the Reservation of a run whose request holds requestBytes. It does not count it as taken
+// yet. It reserves the average, but at most half the capacity, so that at least two runs can be active. m.mu must be
+// held.
+func (m *Memory) newReservationLocked(requestBytes int64) *Reservation {
+	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + requestBytes}
 }
 
-// hasRoomLocked reports whether r fits into the memory that is left. While nothing is taken, any reservation fits, so
-// that a large run can be executed alone.
+// hasRoomLocked reports whether r fits into the memory that is left. If nothing is taken, every reservation fits, so
+// that a large run can be executed alone. m.mu must be held.
 func (m *Memory) hasRoomLocked(r *Reservation) bool {
 	return m.taken == 0 || m.taken+r.countedBytes() <= m.capacity
 }
 
-// hasRoom reports whether a run whose request holds that many bytes would be admitted now.
-func (m *Memory) hasRoom(request int64) bool {
+// hasRoom reports whether a run whose request holds requestBytes would be admitted now.
+func (m *Memory) hasRoom(requestBytes int64) bool {
 	if m == nil {
 		return true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.hasRoomLocked(m.newReservationLocked(request))
+	return m.hasRoomLocked(m.newReservationLocked(requestBytes))
 }
 
-// reserve takes memory for a run whose request holds that many bytes. If not enough is left, it returns nil and false;
-// with force it takes the memory all the same. A nil Memory returns nil and true.
-func (m *Memory) reserve(request int64, force bool) (reservation *Reservation, enough bool) {
+// reserve takes memory for a run whose request holds requestBytes. If not enough is left, it returns nil and false, or
+// takes the memory anyway if force is true. A nil Memory returns nil and true.
+func (m *Memory) reserve(requestBytes int64, force bool) (reservation *Reservation, enough bool) {
 	if m == nil {
 		return nil, true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := m.newReservationLocked(request)
+	r := m.newReservationLocked(requestBytes)
 	if !force && !m.hasRoomLocked(r) {
 		return nil, false
 	}
@@ -95,8 +96,8 @@ func (m *Memory) reserve(request int64, force bool) (reservation *Reservation, e
 	return r, true
 }
 
-// Hold counts that many more bytes as held, or fewer if bytes is negative. It returns false if not enough memory is
-// left. Then the reservation is released, and its run must end. After Release, Hold counts nothing and returns true.
+// Hold adds bytes, which may be negative, to what is held. It returns false if not enough memory is left; the
+// reservation is then released, and its run must end. After Release, Hold does nothing and returns true.
 func (r *Reservation) Hold(bytes int64) bool {
 	if r == nil {
 		return true
@@ -105,7 +106,7 @@ func (r *Reservation) Hold(bytes int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r.released {
-		return true // the run is ending already
+		return true // the run is already ending
 	}
 	before := r.countedBytes()
 	r.held += bytes
@@ -117,7 +118,8 @@ func (r *Reservation) Hold(bytes int64) bool {
 	return false
 }
 
-// HoldOnly gives back the memory that is reserved and not held, for a run that waits for a person, which may take long.
+// HoldOnly gives back memory that is reserved but not held. It is for a run that waits for a person, which may take
+// long.
 func (r *Reservation) HoldOnly() {
 	if r == nil {
 		return
@@ -129,7 +131,7 @@ func (r *Reservation) HoldOnly() {
 	r.memory.taken -= before - r.countedBytes()
 }
 
-// Release gives all memory of the reservation back. Further calls do nothing.
+// Release gives back all memory of the reservation. Further calls do nothing. r may be nil.
 func (r *Reservation) Release() {
 	if r == nil {
 		return
@@ -141,8 +143,8 @@ func (r *Reservation) Release() {
 	}
 }
 
-// releaseLocked gives the memory back and, for a run, adds what it held to the average. The caller checks that r has
-// not been released.
+// releaseLocked gives back the memory and, for a run, adds what it held to the average. r must not have been released
+// yet. r.memory.mu must be held.
 func (r *Reservation) releaseLocked() {
 	m := r.memory
 	m.taken -= r.countedBytes()

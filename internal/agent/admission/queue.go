@@ -4,25 +4,25 @@ import "slices"
 
 // waiter is one request that waits for a slot.
 type waiter struct {
-	name string     // of the caller
+	name string     // the caller's name
 	done chan error // gets the outcome once: nil for a slot, or the refusal; capacity 1
 }
 
-// callerQueue has the waiters of one caller, in the order in which they came.
+// callerQueue holds one caller's waiters, in the order they came.
 type callerQueue struct {
 	name    string
 	waiters []*waiter
 }
 
-// queue has all waiters, in one queue per caller. The first caller is served next: one of its waiters gets a slot, and
-// the caller moves to the end. There are at most max(minQueue, 2*Limits.Max) waiters, so it costs little to look at all
-// of them. Its user must hold Gate.mu.
+// queue holds all waiters, in one queue per caller. The first caller is served next: one of its waiters gets a slot,
+// and the caller moves to the end. The queue is searched linearly, since it has at most max(minQueue, 2*Limits.Max)
+// waiters. Callers must hold Gate.mu.
 type queue struct {
 	count   int            // waiters of all callers
-	callers []*callerQueue // callers with waiters, in the order in which they are served
+	callers []*callerQueue // callers with waiters, in the order they are served
 }
 
-// pushWaiter adds a waiter at the end of its caller's queue. A caller without a queue gets one at the end of q.callers.
+// pushWaiter adds w at the end of its caller's queue. A caller that has no queue yet gets one at the end of q.callers.
 func (q *queue) pushWaiter(w *waiter) {
 	q.count++
 	for _, caller := range q.callers {
@@ -34,8 +34,8 @@ func (q *queue) pushWaiter(w *waiter) {
 	q.callers = append(q.callers, &callerQueue{w.name, []*waiter{w}})
 }
 
-// popNext removes and returns the waiter to serve next, and moves its caller to the end. It returns nil if the queue is
-// empty.
+// popNext removes and returns the waiter to serve next, and moves its caller to the end. It returns nil if nothing
+// waits.
 func (q *queue) popNext() *waiter {
 	if len(q.callers) == 0 {
 		return nil
@@ -51,8 +51,7 @@ func (q *queue) popNext() *waiter {
 	return next
 }
 
-// removeWaiter removes a waiter, and its caller if the caller has no further waiters. It does nothing if the waiter is
-// not in the queue.
+// removeWaiter removes w, and also its caller if that has no other waiters. It does nothing if w is not in the queue.
 func (q *queue) removeWaiter(w *waiter) {
 	for callerIndex, caller := range q.callers {
 		waiterIndex := slices.Index(caller.waiters, w)
@@ -68,8 +67,8 @@ func (q *queue) removeWaiter(w *waiter) {
 	}
 }
 
-// positionOf returns the position in which the nth waiter of a caller is served, counted from 1, if no further waiters
-// come. Until then each of the other callers is served at most n times, because callers take turns.
+// positionOf returns at which position, counted from 1, a caller's nth waiter will be served if no others join. Before
+// that, each other caller is served at most n times, because callers take turns.
 func (q *queue) positionOf(name string, nth int) int {
 	position := nth
 	for _, caller := range q.callers {
@@ -80,7 +79,7 @@ func (q *queue) positionOf(name string, nth int) int {
 	return position
 }
 
-// longestQueue returns the queue of the caller with the most waiters; nil if there are no waiters.
+// longestQueue returns the queue of the caller with the most waiters, or nil if nothing waits.
 func (q *queue) longestQueue() *callerQueue {
 	var longest *callerQueue
 	for _, caller := range q.callers {

@@ -1,5 +1,5 @@
-// Package agenttest is a whole agent between a scripted model and a real MCP server,
-// for the tests of the agent and of whoever starts runs.
+// Package agenttest runs a whole agent between a scripted model and a real MCP server, for tests of the agent and of
+// the code that starts runs.
 //
 //	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 //	run := h.StartRun(t, agent.Request{Question: "Is it?"})
@@ -25,7 +25,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// eventTimeout is how long a test waits for what a run does next, fake time included.
+// eventTimeout is how long EventsUntil reads a run before it fails the test, fake time included.
 const eventTimeout = 3 * time.Minute
 
 // Fixture is an agent between a scripted model and a real MCP server.
@@ -35,9 +35,9 @@ type Fixture struct {
 	Tools *ToolServer
 }
 
-// NewFixture starts a fixture; set may change the options, and configure those of the server. Either may be left
-// out. The log is in memory and a run needs no reader for an hour, unless set says otherwise. At the end of
-// the test the agent is drained without waiting for runs, and then its model and its tools are closed.
+// NewFixture starts an agent, its model and its MCP server. set may change the agent's options, and configure the
+// server's; both may be omitted. Unless set changes that, the log is in memory and a run needs no reader for an hour.
+// At the test's end, the agent is drained without waiting for runs, and then the model and the server are closed.
 func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*config.Server)) *Fixture {
 	t.Helper()
 	h := &Fixture{Model: llmtest.New(t, script), Tools: newToolServer(t)}
@@ -79,7 +79,7 @@ func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), c
 	return h
 }
 
-// StartRun starts a run of the anonymous caller.
+// StartRun starts a run for the anonymous caller.
 func (h *Fixture) StartRun(t testing.TB, r agent.Request) event.Run {
 	t.Helper()
 	if r.Question == "" {
@@ -92,13 +92,13 @@ func (h *Fixture) StartRun(t testing.TB, r agent.Request) event.Run {
 	return run
 }
 
-// Events reads a run to its end.
+// Events returns a run's events up to its end.
 func (h *Fixture) Events(t testing.TB, id string) []event.Event {
 	t.Helper()
 	return h.EventsUntil(t, id, func(event.Event) bool { return false })
 }
 
-// EventsUntil reads a run until an event matches, or to its end.
+// EventsUntil returns a run's events up to the first one that matches, or up to the run's end.
 func (h *Fixture) EventsUntil(t testing.TB, id string, matches func(event.Event) bool) []event.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
@@ -128,7 +128,7 @@ func (h *Fixture) EventsUntil(t testing.TB, id string, matches func(event.Event)
 	}
 }
 
-// TypesOf returns the types of events, in one line.
+// TypesOf returns the types of events, separated by spaces.
 func TypesOf(events []event.Event) string {
 	var out []string
 	for _, e := range events {
@@ -137,7 +137,7 @@ func TypesOf(events []event.Event) string {
 	return strings.Join(out, " ")
 }
 
-// TerminalEvent returns the terminal event, which must be a B.
+// TerminalEvent returns the body of the last event. It fails the test if that is not a B.
 func TerminalEvent[B event.Body](t testing.TB, events []event.Event) B {
 	t.Helper()
 	b, ok := events[len(events)-1].Body.(B)
@@ -147,7 +147,7 @@ func TerminalEvent[B event.Body](t testing.TB, events []event.Event) B {
 	return b
 }
 
-// EventsOf returns the events that are a B.
+// EventsOf returns the bodies of those events that are a B.
 func EventsOf[B event.Body](events []event.Event) []B {
 	var out []B
 	for _, e := range events {

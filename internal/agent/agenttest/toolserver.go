@@ -18,32 +18,32 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// ToolServer is a real MCP server whose tools tell the test what they do: add, echo, fail, wait, meet, steps,
-// ask, interview, sample and give. It also has the prompt greet. Each request to it goes over HTTP.
+// ToolServer is a real MCP server, reached over HTTP, whose tools tell the test what they do: add, echo, fail, wait,
+// meet, steps, ask, interview, sample and give. It also has the prompt greet.
 type ToolServer struct {
 	URL         string
-	Entered     chan string   // a tool was entered
-	Canceled    chan struct{} // the tool "wait" saw its context end
-	ReleaseMeet chan struct{} // the tool "meet" leaves when it is closed
+	Entered     chan string   // gets an element when a tool is entered
+	Canceled    chan struct{} // gets an element when the context of the tool "wait" ends
+	ReleaseMeet chan struct{} // the tool "meet" returns once the test closes this
 
-	over chan struct{} // closed when the test is
+	over chan struct{} // closed at the end of the test
 
 	mu         sync.Mutex                 // protects what follows
-	results    map[string]json.RawMessage // of the tool "give", by the name in its arguments
-	callCounts map[string]int             // calls that arrived, by tool
+	results    map[string]json.RawMessage // results of the tool "give", by the name in its arguments
+	callCounts map[string]int             // how many calls of each tool have arrived
 	metas      []map[string]any           // the _meta of each call, in order
 }
 
-// Instructions are what the server says about its own use.
+// Instructions is the text in which the server explains its own use.
 const Instructions = "Add before you echo.\n## Rules\nSay \u202ethis."
 
-// RequestState is the state that the tool "ask" wants back with the answer.
+// RequestState is the state that the tool "ask" requires back together with the answer.
 const RequestState = "canary-request-state"
 
-// statelessPath is where the server speaks 2026-07-28; elsewhere it speaks the versions before.
+// statelessPath is the path where the server uses protocol 2026-07-28. Elsewhere it uses earlier versions.
 const statelessPath = "/stateless"
 
-// Stateless makes a fixture speak 2026-07-28 with its server.
+// Stateless makes a fixture use protocol 2026-07-28 with its server.
 func Stateless(s *config.Server) { s.URL += statelessPath }
 
 type sum struct {
@@ -51,7 +51,7 @@ type sum struct {
 	B float64 `json:"b"`
 }
 
-// newToolServer starts a server with all tools. It ends with the test.
+// newToolServer starts a server with all tools, which is closed at the end of the test.
 func newToolServer(t testing.TB) *ToolServer {
 	s := &ToolServer{Entered: make(chan string, 64), Canceled: make(chan struct{}, 64), ReleaseMeet: make(chan struct{}), over: make(chan struct{})}
 	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Instructions: Instructions})
@@ -71,7 +71,7 @@ func newToolServer(t testing.TB) *ToolServer {
 	t.Cleanup(func() {
 		close(s.over)
 		web.Close()
-		// A session whose handshake was cut short gets no notification of its end.
+		// A session whose handshake was interrupted is not notified that it has ended.
 		for session := range server.Sessions() {
 			session.Close()
 		}
@@ -84,7 +84,7 @@ type text struct {
 	Text string `json:"text"`
 }
 
-// addPlainTools adds add, echo and fail, which end at once.
+// addPlainTools adds add, echo and fail, which return at once.
 func addPlainTools(server *sdk.Server) {
 	sdk.AddTool(server, &sdk.Tool{Name: "add", Description: "adds two numbers"}, func(_ context.Context, _ *sdk.CallToolRequest, in sum) (*sdk.CallToolResult, map[string]float64, error) {
 		return nil, map[string]float64{"sum": in.A + in.B}, nil
@@ -97,14 +97,14 @@ func addPlainTools(server *sdk.Server) {
 	})
 }
 
-// addWaitingTools adds wait, which waits for its cancellation, and meet, which waits for ReleaseMeet.
+// addWaitingTools adds wait, which waits until its call is cancelled, and meet, which waits for ReleaseMeet.
 func (s *ToolServer) addWaitingTools(server *sdk.Server) {
 	sdk.AddTool(server, &sdk.Tool{Name: "wait"}, func(ctx context.Context, _ *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
 		s.Entered <- "wait"
 		select {
 		case <-ctx.Done():
 			s.Canceled <- struct{}{}
-		case <-s.over: // or a call that nobody ended would hold the test up
+		case <-s.over: // otherwise a call that is never cancelled would block the test
 		}
 		return nil, nil, ctx.Err()
 	})
@@ -118,7 +118,7 @@ func (s *ToolServer) addWaitingTools(server *sdk.Server) {
 	})
 }
 
-// addStepsTool adds steps, which sends three progress notifications and log messages.
+// addStepsTool adds steps, which sends three progress notifications and three log messages.
 func addStepsTool(server *sdk.Server) {
 	sdk.AddTool(server, &sdk.Tool{Name: "steps"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
 		for i := range 3 {
@@ -139,8 +139,8 @@ func addStepsTool(server *sdk.Server) {
 	})
 }
 
-// addAskTool adds ask, which elicits input as the protocol of the session does, and returns the answer. With
-// 2026-07-28 it requires its state back.
+// addAskTool adds ask, which elicits input in the way of the session's protocol, and returns the answer. With
+// 2026-07-28 it requires its request state back.
 func addAskTool(server *sdk.Server) {
 	addTool(server, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
@@ -159,7 +159,7 @@ func addAskTool(server *sdk.Server) {
 	})
 }
 
-// addInterviewTool adds interview, which asks two questions at a time, and one more after those.
+// addInterviewTool adds interview, which asks two questions at once, and then one more.
 func addInterviewTool(server *sdk.Server) {
 	addTool(server, "interview", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		question := func(text string) *sdk.ElicitParams {
@@ -183,12 +183,12 @@ func addInterviewTool(server *sdk.Server) {
 	})
 }
 
-// addTool adds a tool that takes any arguments.
+// addTool adds a tool that accepts any arguments.
 func addTool(server *sdk.Server, name string, handler sdk.ToolHandler) {
 	server.AddTool(&sdk.Tool{Name: name, InputSchema: map[string]any{"type": "object"}}, handler)
 }
 
-// addSampleTool adds sample, which asks the client's model and returns its answer.
+// addSampleTool adds sample, which asks the client's model and returns the model's answer.
 func addSampleTool(server *sdk.Server) {
 	addTool(server, "sample", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
@@ -214,8 +214,8 @@ func addGreetPrompt(server *sdk.Server) {
 	})
 }
 
-// SetResult makes result the answer of the tool "give" to the arguments that it returns. It is
-// sent byte for byte, also where no library would write it so.
+// SetResult sets the result of the tool "give" for the arguments that SetResult returns. The server sends it byte for
+// byte, even if no library would write it like that.
 func (s *ToolServer) SetResult(name, result string) (args string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +238,7 @@ func (s *ToolServer) recordCall(p *sdk.CallToolParamsRaw) {
 	s.metas = append(s.metas, maps.Clone(p.Meta))
 }
 
-// Metas returns the _meta of each call that has arrived, in that order.
+// Metas returns the _meta of each call, in the order in which the calls arrived.
 func (s *ToolServer) Metas() []map[string]any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +252,7 @@ func (s *ToolServer) CallCounts() map[string]int {
 	return maps.Clone(s.callCounts)
 }
 
-// rawResult is a result that is sent as it stands.
+// rawResult is a result that is sent unchanged.
 type rawResult struct {
 	*sdk.CallToolResult
 	raw json.RawMessage
@@ -260,8 +260,8 @@ type rawResult struct {
 
 func (g *rawResult) MarshalJSON() ([]byte, error) { return g.raw, nil }
 
-// addGiveTool adds give, which returns the result that the test has set under the name in its arguments. It also
-// records all calls of the server.
+// addGiveTool adds give, which returns the result that the test has stored under the name in the arguments. It also
+// makes the server record all calls.
 func (s *ToolServer) addGiveTool(server *sdk.Server) {
 	addTool(server, "give", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return &sdk.CallToolResult{}, nil

@@ -5,7 +5,7 @@
 //		return fmt.Errorf("the model takes %s", attachment.Accepted(profile))
 //	}
 //
-// The media type that a caller gives must be that of the bytes. The package does not fetch or store files.
+// The media type that a client states must match the bytes. The package does not fetch or store files.
 package attachment
 
 import (
@@ -24,18 +24,18 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Bounds of the attachments of one message. Only the bound of the HTTP request limits the bytes of files other than
-// text.
+// Limits on the attachments of one message. The size of files that are not text is limited only by the size of the HTTP
+// request.
 const (
-	Max     = 16      // attachments
-	maxText = 1 << 20 // bytes of a text
-	maxName = 128     // bytes of a name
+	Max     = 16      // number of attachments
+	maxText = 1 << 20 // bytes of a text file
+	maxName = 128     // bytes of a file name
 )
 
 // PDF is the media type of PDF documents.
 const PDF = "application/pdf"
 
-// textTypes lists the media types outside of text/* whose content is text.
+// textTypes lists the media types other than text/* whose content is text.
 var textTypes = []string{
 	"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml",
 	"application/javascript", "application/sql", "application/x-ndjson", "application/csv",
@@ -44,9 +44,9 @@ var textTypes = []string{
 // errType lists the media types that New accepts.
 var errType = errors.New("must be image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg, application/pdf, or text")
 
-// New returns an attachment from its name, which may be "", its media type and its bytes in base64, which may have line
-// breaks. It returns an error for a type that is not accepted, for bytes that are not of that type, and for a text of
-// more than maxText bytes. The text of the error is for the caller.
+// New returns an attachment. name may be "". data is in base64, and may have line breaks. New returns an error, whose
+// text API clients may see, if the media type is not accepted, if data is not of that type, or if a text has more than
+// maxText bytes.
 func New(name, mediaType, data string) (llm.Media, error) {
 	kind, _, err := mime.ParseMediaType(mediaType)
 	if err != nil {
@@ -79,7 +79,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 // checkPDF returns an error if data is not a PDF document in base64.
 func checkPDF(data string) error {
 	file, err := decode(data)
-	// Readers of PDF accept other bytes before the header, within the first 1,024 bytes.
+	// Other bytes may come before the header, as long as it is within the first 1,024 bytes: PDF readers accept that.
 	if err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
 		return errors.New("its data is not application/pdf in base64")
 	}
@@ -98,8 +98,9 @@ func checkText(data string) error {
 	return nil
 }
 
-// FromURL returns an attachment from a data: URL (RFC 2397) in base64, or an image from an https: URL. answerd does not
-// fetch an https: URL; the model's endpoint does. name is used for a data: URL only. The error is always errURL.
+// FromURL returns an attachment from a base64 data: URL (RFC 2397), or an image from an https: URL. The model's
+// endpoint fetches an https: URL; answerd does not. name is used only for a data: URL. The error is errURL, or that of
+// New.
 func FromURL(name, address string) (llm.Media, error) {
 	rest, isData := strings.CutPrefix(address, "data:")
 	if !isData {
@@ -124,8 +125,8 @@ func FromURL(name, address string) (llm.Media, error) {
 var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image, WAV or MP3 sound, " +
 	"PDF or text in base64, or the https: URL of an image")
 
-// IsText reports whether the media type of a file is that of a text. Inline then writes the text into the message. An
-// SVG image does not count as text.
+// IsText reports whether a file's media type means that it is text, which Inline can write into a message. An SVG image
+// does not count as text.
 func IsText(media llm.Media) bool {
 	switch {
 	case media.MIME == "image/svg+xml":
@@ -136,7 +137,7 @@ func IsText(media llm.Media) bool {
 	return slices.Contains(textTypes, media.MIME)
 }
 
-// Accepts reports whether a model with that profile accepts media. Every model accepts text.
+// Accepts reports whether a model with this profile accepts media. Every model accepts text.
 func Accepts(profile llm.Profile, media llm.Media) bool {
 	switch {
 	case IsText(media):
@@ -149,7 +150,7 @@ func Accepts(profile llm.Profile, media llm.Media) bool {
 	return profile.Images
 }
 
-// Accepted returns what a model accepts, in words: "images, PDF and text".
+// Accepted describes what a model with this profile accepts, such as "images, PDF and text".
 func Accepted(profile llm.Profile) string {
 	var kinds []string
 	for _, k := range []struct {
@@ -166,7 +167,7 @@ func Accepted(profile llm.Profile) string {
 	return strings.Join(kinds, ", ") + " and text"
 }
 
-// Describe returns the line that replaces an image, audio or PDF for a model that does not accept it.
+// Describe returns the line that a model gets instead of an image, audio or PDF file that it does not accept.
 func Describe(media llm.Media) string {
 	what := "An image"
 	switch {
@@ -189,9 +190,9 @@ func Describe(media llm.Media) string {
 	return "[" + what + " was here, which this model cannot take.]"
 }
 
-// Inline returns an attachment that is text as a part of a message: its name, and its content in a Markdown code fence.
-// The fence is longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data
-// is not base64.
+// Inline returns a text file as part of a message: its name, and its content in a Markdown code fence. The fence is
+// longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data is not valid
+// base64.
 func Inline(media llm.Media) string {
 	text, err := decode(media.Data)
 	if err != nil {
@@ -208,7 +209,7 @@ func Inline(media llm.Media) string {
 	return "Attachment " + name + ":\n" + fence + "\n" + strings.TrimSuffix(text, "\n") + "\n" + fence
 }
 
-// decode returns the bytes of padded base64 (RFC 4648 section 4). It returns an error if there are none.
+// decode decodes padded base64 (RFC 4648 section 4). It returns an error if the result is empty.
 func decode(data string) (string, error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(data)
 	if err == nil && len(b) == 0 {
@@ -217,9 +218,9 @@ func decode(data string) (string, error) {
 	return string(b), err
 }
 
-// cleanName returns the last element of a file's path, cut to maxName bytes; "" if it names a directory only. Because
-// the name is untrusted text that becomes a part of a prompt, cleanName replaces control characters, line breaks,
-// backquotes, brackets and quotation marks with underscores.
+// cleanName returns the last element of a file's path, cut to maxName bytes, or "" if that is a directory. The name is
+// untrusted and becomes part of a prompt, so cleanName replaces control characters, line breaks, backquotes, brackets
+// and quotation marks with underscores.
 func cleanName(name string) string {
 	name = path.Base(strings.ReplaceAll(strings.ToValidUTF8(name, ""), `\`, "/"))
 	name = strings.Map(func(r rune) rune {
@@ -231,5 +232,5 @@ func cleanName(name string) string {
 	if name == "." || name == "/" || name == ".." {
 		return ""
 	}
-	return strings.ToValidUTF8(name[:min(len(name), maxName)], "") // without a character that is cut in two
+	return strings.ToValidUTF8(name[:min(len(name), maxName)], "") // drops a character that the cut has split
 }

@@ -27,19 +27,19 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Limits bounds one run; a zero field means no limit. The run checks the limits before each call and
-// after each turn. So the turn that reaches a limit may exceed it, and the last turn, which sums up, too.
+// Limits limits one run; a zero field means no limit. The run checks them before each call and after each turn. So the
+// turn that reaches a limit may exceed it, and so may the last turn, in which the model summarizes.
 type Limits struct {
-	ToolCalls    int     // calls that are made; refused calls do not count
+	ToolCalls    int     // executed calls; refused calls do not count
 	InputTokens  int64   // of all model calls together, as the provider counts them
 	OutputTokens int64   // of all model calls together, as the provider counts them
 	TotalTokens  int64   // of all model calls together, as the provider counts them
-	Seconds      float64 // from the start of the run, without the time in which it waits for a person
-	ResultBytes  int64   // of tool results in the conversation; results are cut to it
-	Cost         float64 // in the operator's currency, by the model's prices
+	Seconds      float64 // since the start of the run, except while it waits for a person
+	ResultBytes  int64   // of tool results in the conversation; results are cut to fit
+	Cost         float64 // in the operator's currency, at the model's prices
 }
 
-// Within returns the limits with every field lowered to that of limit, as lowerLimit does.
+// Within returns l with every field lowered to limit's (see lowerLimit).
 func (l Limits) Within(limit Limits) Limits {
 	return Limits{
 		ToolCalls:    lowerLimit(l.ToolCalls, limit.ToolCalls),
@@ -52,7 +52,7 @@ func (l Limits) Within(limit Limits) Limits {
 	}
 }
 
-// ByName returns the limits by the names that requests and events have for them; 0 means no limit.
+// ByName returns the limits by the names that requests and events use; 0 means no limit.
 func (l Limits) ByName() map[string]float64 {
 	return map[string]float64{
 		"tool_calls": float64(l.ToolCalls), "input_tokens": float64(l.InputTokens), "output_tokens": float64(l.OutputTokens),
@@ -71,42 +71,42 @@ func lowerLimit[N int | int64 | float64](a, b N) N {
 	return min(a, b)
 }
 
-// Budget counts what a run has used of its Limits. Its Clock counts the seconds.
+// Budget counts how much of its Limits a run has used. Its Clock counts the seconds.
 type Budget struct {
 	price  *llm.Price // nil if unknown
 	clock  *Clock
-	notify func(changed chan struct{}) // closes changed, see New
+	notify func(changed chan struct{}) // closes changed; see New
 
-	mu                   sync.Mutex // guards the fields below: servers may spend tokens while calls are charged
+	mu                   sync.Mutex // guards the fields below: sampling requests may spend tokens while calls are charged
 	turns, calls         counter
 	input, output, total counter // tokens
 	cost, bytes          counter
 	seconds              float64       // the clock's limit; 0 means no limit
-	sampled              event.Usage   // tokens of servers' model calls since the last TakeSampled
-	decided              []bool        // for each call of the turn: it was charged, or will not be made
-	changed              chan struct{} // closed when one more call is decided, and replaced by a new channel
+	sampled              event.Usage   // tokens of sampling requests since the last TakeSampled
+	decided              []bool        // for each of the turn's calls, whether it was charged or will not be made
+	changed              chan struct{} // closed when another call is decided, and then replaced
 }
 
 // counter counts towards one limit.
 type counter struct {
-	name      string  // of the limit, in requests and events
+	name      string  // the limit's name in requests and events
 	used, max float64 // a max of 0 means no limit
-	// reported is the level in percent of the last budget event: 0, 80 or 100. If reportedFor is not 0, the event was
-	// for this limit, to which a person has raised the limit before the run was taken over: until Raise has
-	// raised max that far again, nothing is reported.
+	// reported is the percentage in the last budget event: 0, 80 or 100. reportedFor, if not 0, is the raised limit
+	// that reported refers to. After a takeover it may be above max: nothing is reported until Raise has raised max
+	// that far again.
 	reported    int
 	reportedFor float64
 }
 
-// Status is how much of a limit is used.
+// Status says how much of a limit is used.
 type Status struct {
 	Name      string
 	Used, Max float64 // a Max of 0 means no limit
 }
 
-// New returns a Budget of which nothing is used. The seconds of limits are only for Remaining and Status: the caller
-// starts clock with them. price is nil if it is unknown; then the model calls of the run cost nothing. Whenever a call
-// of a turn is decided, the Budget calls notify with the channel that TryCall has returned, so that waiting calls try
+// New returns a Budget of which nothing is used. limits.Seconds is used only by Remaining and Status: the caller starts
+// clock with it. A nil price means that the price is unknown; the run's model calls then cost nothing. Whenever one of
+// a turn's calls is decided, the Budget calls notify with the channel that TryCall returned, so that waiting calls try
 // again. notify must close that channel and must not call the Budget.
 func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify func(changed chan struct{})) *Budget {
 	return &Budget{
@@ -125,12 +125,12 @@ func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify fun
 	}
 }
 
-// counters returns all counters. The seconds are not among them, because the clock counts these.
+// counters returns all counters. Seconds have none, because the clock counts them.
 func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
-// counterLocked returns the counter with that name. If there is none, it returns a new counter without a limit.
+// counterLocked returns the counter called name, or a new counter without a limit if there is none. b.mu must be held.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -140,15 +140,15 @@ func (b *Budget) counterLocked(name string) *counter {
 	return &counter{name: name}
 }
 
-// Spent returns the name of a limit that is reached, after which no further turn with tools may follow; "" if no limit
-// is reached. It does not consider max_turns, which has a finish reason of its own.
+// Spent returns the name of a limit that is reached, so that no further turn with tools may follow, or "" if none is.
+// It ignores max_turns, which has its own finish reason.
 func (b *Budget) Spent() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.spentLocked()
 }
 
-// spentLocked does what Spent describes. The caller holds b.mu.
+// spentLocked is Spent for callers that hold b.mu.
 func (b *Budget) spentLocked() string {
 	for _, c := range []*counter{&b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes} {
 		if c.isReached() {
@@ -161,7 +161,8 @@ func (b *Budget) spentLocked() string {
 	return ""
 }
 
-// SpendTokens counts the tokens and the cost of a model call, and appends budget events as reportLimits does.
+// SpendTokens counts a model call's tokens and cost, and appends the budget events that are due (reportLimits). An
+// error comes from out.
 func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,7 +170,7 @@ func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost)
 }
 
-// countTokensLocked counts tokens and their cost; nil if the cost is unknown.
+// countTokensLocked counts tokens and their cost. A nil cost is unknown and not counted. b.mu must be held.
 func (b *Budget) countTokensLocked(used event.Usage, cost *float64) {
 	b.input.used += float64(used.InputTokens)
 	b.output.used += float64(used.OutputTokens)
@@ -179,14 +180,14 @@ func (b *Budget) countTokensLocked(used event.Usage, cost *float64) {
 	}
 }
 
-// CostOf returns what tokens cost, rounded to 1e-12; nil if the price is unknown.
+// CostOf returns what the tokens cost, rounded to 1e-12, or nil if the price is unknown.
 func (b *Budget) CostOf(used event.Usage) *float64 {
 	return b.price.CostOf(used.InputTokens, used.OutputTokens)
 }
 
-// ChargeResult counts a result that goes into the conversation, and returns the text that the limit of result_bytes
-// allows: all of text, or a part with a note about the rest. url is where the whole result can be read, for the note;
-// "" if it cannot be read.
+// ChargeResult counts a tool result that is added to the conversation, and returns as much of text as the limit
+// result_bytes allows. If that is only a part, a note about the rest follows, which names url. url is where the whole
+// result can be read, or "" if it cannot be read.
 func (b *Budget) ChargeResult(text, url string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,8 +200,8 @@ func (b *Budget) ChargeResult(text, url string) string {
 	return cut
 }
 
-// ChargeMedia counts an image or audio that goes into the conversation. It reports false, and
-// counts nothing, if the limit does not allow it.
+// ChargeMedia counts an image or audio that is added to the conversation. If the limit does not allow it, ChargeMedia
+// counts nothing and returns false.
 func (b *Budget) ChargeMedia(size int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,14 +212,15 @@ func (b *Budget) ChargeMedia(size int) bool {
 	return true
 }
 
-// BeginTurn begins a turn with that many calls, of which TryCall or SkipCall has to decide each.
+// BeginTurn begins a turn with the given number of calls. TryCall, SkipCall or RestoreCall must decide each of them.
 func (b *Budget) BeginTurn(calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.decided = make([]bool, calls)
 }
 
-// EndTurn counts a turn with calls, and appends budget events about calls, result bytes and turns as reportLimits does.
+// EndTurn counts a turn that had calls, and appends the budget events that are due about calls, result bytes and turns
+// (reportLimits). An error comes from out.
 func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,12 +228,12 @@ func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 	return reportLimits(ctx, out, &b.calls, &b.bytes, &b.turns)
 }
 
-// TryCall decides whether the call of the turn with that index may be made. It charges the call and returns charged, or
-// returns the name of the limit that refuses the call. If it does neither, earlier calls of the turn may still take
-// what is left: call TryCall again when changed is closed. It must not be called for a call that was charged.
+// TryCall decides whether the turn's call at index may be made. It charges the call and returns charged, or returns the
+// name of the limit that forbids the call. If it does neither, earlier calls of the turn may still use up what is left:
+// call TryCall again once changed is closed. It must not be called again for a call that was charged.
 //
-// The calls of a turn run at the same time, and which of them a limit refuses must not depend on which is faster. So
-// they are charged in call order. A call waits for the calls before it only if the limit does not allow them all.
+// The calls of a turn run concurrently, but which of them a limit refuses must not depend on which is faster. So they
+// are charged in call order. A call waits for earlier calls only if the limit does not allow all of them.
 func (b *Budget) TryCall(index int) (limit string, charged bool, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -250,16 +252,16 @@ func (b *Budget) TryCall(index int) (limit string, charged bool, changed <-chan 
 	return limit, charged, b.changed
 }
 
-// SkipCall decides that the call of the turn with that index will not be charged, so that later calls do not wait for
-// it. It does nothing if the call was charged.
+// SkipCall marks the turn's call at index as decided without charging it, so that later calls do not wait for it. It
+// does nothing if the call was charged.
 func (b *Budget) SkipCall(index int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.decideLocked(index)
 }
 
-// decideLocked marks the call of the turn with that index as decided, and wakes the calls that wait for its decision.
-// It does nothing if the call was decided before.
+// decideLocked marks the turn's call at index as decided, and wakes calls that wait for that. It does nothing if the
+// call was already decided. b.mu must be held.
 func (b *Budget) decideLocked(index int) {
 	if !b.decided[index] {
 		b.decided[index] = true
@@ -268,8 +270,8 @@ func (b *Budget) decideLocked(index int) {
 	}
 }
 
-// SamplingTokens returns how many of the wanted output tokens a model call on behalf of a server may have. ok is false
-// if a limit of tokens or cost is reached, so that the call must not be made.
+// SamplingTokens returns how many output tokens, at most wanted, a model call for an MCP server may use. ok is false if
+// a limit on tokens or cost is reached, so that the call must not be made.
 func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -281,7 +283,8 @@ func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	return int64(min(float64(wanted), b.output.remaining(), b.total.remaining())), true
 }
 
-// SpendSampled counts a model call on behalf of a server as SpendTokens does, and also for TakeSampled.
+// SpendSampled counts a model call for an MCP server like SpendTokens, and also for TakeSampled. An error comes from
+// out.
 func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	b.sampled.InputTokens += used.InputTokens
@@ -291,7 +294,7 @@ func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event
 	return b.SpendTokens(ctx, out, used)
 }
 
-// TakeSampled returns the tokens of model calls on behalf of servers since the last TakeSampled.
+// TakeSampled returns the tokens of model calls for MCP servers since the last TakeSampled.
 func (b *Budget) TakeSampled() event.Usage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -300,10 +303,10 @@ func (b *Budget) TakeSampled() event.Usage {
 	return u
 }
 
-// Remaining returns the limits of a child run: what remains of this budget, divided by share, the number of children
-// that run at the same time. Seconds are not divided. In place of a limit that is used up it returns the smallest
-// limit, since 0 means no limit. For calls there is no such limit: hasCalls is false if fewer calls remain than there
-// are children, and then the child must not make calls.
+// Remaining returns the limits of a child run: what is left of this budget, divided by share, the number of children
+// that run concurrently. Seconds are not divided. For a limit that is used up it returns the smallest possible limit,
+// because 0 would mean no limit. Calls have no such limit: if fewer calls are left than there are children, hasCalls is
+// false, and the child must not make calls.
 func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -320,14 +323,15 @@ func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
 		TotalTokens: whole(&b.total), ResultBytes: whole(&b.bytes), Cost: part(&b.cost),
 	}
 	if b.seconds > 0 {
-		// The child must end before the time for tools is over.
+		// The child must end before the parent's time for tools is used up.
 		reserve := min(b.seconds/5, maxReserve.Seconds())
 		limits.Seconds = max(b.seconds-reserve-b.clock.Elapsed().Seconds(), 0.001)
 	}
 	return limits, hasCalls
 }
 
-// SpendChild counts what a child run has used, and appends budget events as reportLimits does.
+// SpendChild counts what a child run has used, and appends the budget events that are due (reportLimits). An error
+// comes from out.
 func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.Spent) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -335,20 +339,21 @@ func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost, &b.calls)
 }
 
-// RestoreChild counts what a child run has used in another process. It appends no events, because the log has them.
+// RestoreChild counts what a child run used in an earlier process. It appends no events, because the log already has
+// them.
 func (b *Budget) RestoreChild(spent event.Spent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.countChildLocked(spent)
 }
 
-// countChildLocked counts what a child run has used.
+// countChildLocked counts what a child run has used. b.mu must be held.
 func (b *Budget) countChildLocked(spent event.Spent) {
 	b.countTokensLocked(spent.Usage, spent.Cost)
 	b.calls.used += float64(spent.Calls)
 }
 
-// Status returns how much is used of the limit with that name.
+// Status returns how much of the limit called name is used.
 func (b *Budget) Status(name string) Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -359,8 +364,8 @@ func (b *Budget) Status(name string) Status {
 	return Status{Name: name, Used: c.used, Max: c.max}
 }
 
-// Raise sets a higher limit. Budget events are due again for it, unless Restore says that the log already
-// has them. For "seconds" it only stores the limit; the caller must also call Clock.Raise.
+// Raise raises the limit called name. Budget events become due for it again, unless Restore has said that the log
+// already has them. For "seconds", Raise only stores the limit; the caller must also call Clock.Raise.
 func (b *Budget) Raise(name string, limit float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -375,16 +380,16 @@ func (b *Budget) Raise(name string, limit float64) {
 	}
 }
 
-// Restore sets what the log of a run says, by the names of limits: the level in percent of the last budget event, and
-// the limit to which people raised it. It is called before the run is replayed, which restores the amounts used, and
-// before any other goroutine uses b.
+// Restore sets what the log of a run says about each limit, by name: the percentage in the last budget event, and the
+// value that people raised the limit to. Call it before the run is replayed, which restores the amounts used, and
+// before other goroutines use b.
 func (b *Budget) Restore(reported map[string]int, raised map[string]float64) {
 	for _, c := range b.counters() {
 		c.reported, c.reportedFor = reported[c.name], raised[c.name]
 	}
 }
 
-// RestoreCall decides the call with that index of a replayed turn: charged is what the log says.
+// RestoreCall decides the call at index in a replayed turn. charged says whether the log has it as charged.
 func (b *Budget) RestoreCall(index int, charged bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -394,8 +399,8 @@ func (b *Budget) RestoreCall(index int, charged bool) {
 	b.decideLocked(index)
 }
 
-// RestoreSampled counts the tokens of model calls on behalf of servers in a replayed step, and stores them for
-// TakeSampled in place of what was there.
+// RestoreSampled counts the tokens of a replayed step's model calls for MCP servers, and makes them the next result of
+// TakeSampled.
 func (b *Budget) RestoreSampled(used event.Usage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -403,10 +408,10 @@ func (b *Budget) RestoreSampled(used event.Usage) {
 	b.sampled = used
 }
 
-// isReached reports whether the limit is used up; false without a limit.
+// isReached reports whether the limit is used up. Without a limit it returns false.
 func (c *counter) isReached() bool { return c.max > 0 && c.used >= c.max }
 
-// remaining returns how much of the limit is left, at least 0; infinity without a limit.
+// remaining returns how much of the limit is left, at least 0. Without a limit it returns infinity.
 func (c *counter) remaining() float64 {
 	if c.max <= 0 {
 		return math.Inf(1)
@@ -414,9 +419,9 @@ func (c *counter) remaining() float64 {
 	return max(c.max-c.used, 0)
 }
 
-// reportLimits appends a budget event for each counter that has come to 80 % or 100 % of its limit since it was last
-// reported. While the run is suspended it appends nothing and returns nil; the events follow at the next use. The
-// caller holds Budget.mu.
+// reportLimits appends a budget event for each counter that has reached 80 % or 100 % of its limit since its last
+// event. While the run is suspended, it appends nothing and returns nil; the events then follow at the next use. The
+// caller must hold Budget.mu.
 func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) error {
 	for _, c := range counters {
 		level := 0
@@ -430,7 +435,7 @@ func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) 
 		if level <= c.reported || c.max < c.reportedFor {
 			continue
 		}
-		// Money is counted in fractions that are not exact in binary, so it is rounded.
+		// Costs are fractions that are not exact in binary, so round them.
 		used := math.Round(c.used*1e6) / 1e6
 		err := out.Append(ctx, event.Budget{Limit: c.name, Used: used, Max: c.max})
 		if errors.Is(err, event.ErrSuspended) {

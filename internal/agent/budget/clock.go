@@ -9,59 +9,58 @@ import (
 	"answerd/internal/event"
 )
 
-// These errors are the causes of contexts that the clock ends.
+// Causes of the contexts that the clock ends.
 var (
 	ErrTimeUsed     = errors.New("the run's seconds are used up")
-	ErrToolTimeUsed = errors.New("the run's time for tools is used up") // of its calls only
+	ErrToolTimeUsed = errors.New("the run's time for tools is used up") // ends only the run's calls
 )
 
-// maxReserve bounds the time that is reserved for the last turn, in which the model sums up.
+// maxReserve limits the time that is reserved for the last turn, in which the model summarizes.
 const maxReserve = 15 * time.Second
 
-// maxSeconds bounds the limit of a run to a century, which a time.Duration can represent.
+// maxSeconds limits a run's time to a century, which fits into a time.Duration.
 const maxSeconds = 100 * 365 * 86400
 
-// Clock measures and limits the time of one run. The time ends in two steps, so that a run
-// which has used it up can still answer with what it has found: the context of tools ends before the context of the
-// run, by a fifth of the limit and at most 15 s, in which the model can sum up. While the run waits
-// for a person, the clock is paused. Without a limit, both contexts end only with their parent or with Stop.
+// Clock measures and limits the time of one run. The time ends in two steps, so that a run that has used it up can
+// still answer with what it has found: the context of tools ends a fifth of the limit, but at most 15 s, before the
+// context of the run. In between, the model can summarize. The clock is paused while the run waits for a person.
+// Without a limit, both contexts end only with their parent or with Stop.
 type Clock struct {
-	ctx   context.Context         // the context of the run; ends with ErrTimeUsed
-	tools context.Context         // the context of tools, within ctx; ends with ErrToolTimeUsed. Raise replaces it
+	ctx   context.Context         // the run's context; ends with ErrTimeUsed
+	tools context.Context         // the context of tools, a child of ctx; ends with ErrToolTimeUsed; replaced by Raise
 	end   context.CancelCauseFunc // ends both
 	guard func(f func())          // see Start
 
-	mu         sync.Mutex    // guards the fields below; held while the function of a milestone runs
-	milestones []milestone   // those not reached yet, in order
-	used       time.Duration // time used up to since, without pauses
-	reported   int           // the level in percent that an earlier process has reported of this limit; 0 for none
-	since      time.Time     // when the clock was started or resumed last
-	paused     int           // number of Pause calls without a Resume; the clock runs while it is 0
+	mu         sync.Mutex    // guards the fields below; held while a milestone's function runs
+	milestones []milestone   // those not reached yet, earliest first
+	used       time.Duration // how much time was used up to since, without pauses
+	reported   int           // the percentage of this limit that an earlier process reported last; 0 for none
+	since      time.Time     // when the clock was last started or resumed
+	paused     int           // how many Pause calls have no Resume yet; the clock runs while this is 0
 	timer      *time.Timer   // fires at the next milestone; nil before the first one is planned
 	stopped    bool
-	manual     bool // time passes only with Advance
+	manual     bool // time passes only through Advance
 }
 
-// milestone is an amount of used time, and a function to call once the run has used it. The function is called with
-// Clock.mu held.
+// milestone is a function to call once the run has used the time at. It is called with Clock.mu held.
 type milestone struct {
 	at      time.Duration
 	reached func()
 }
 
-// Restore sets the time that the run has used in other processes, and the level in percent of the last budget event
-// about it. Call it before Start.
+// Restore sets how much time the run used in earlier processes, and the percentage in the last budget event about it.
+// Call it before Start.
 func (c *Clock) Restore(used time.Duration, reported int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.used, c.reported = used, reported
 }
 
-// SetManual lets the time pass only with Advance. Call it before Start.
+// SetManual makes time pass only through Advance. Call it before Start.
 func (c *Clock) SetManual() { c.manual = true }
 
-// Advance sets the used time of a manual clock to used, if that is more, and calls the milestones that are reached. If
-// the clock is not started yet, Start calls them.
+// Advance sets a manual clock's used time to used, unless that is less, and calls the milestones that are now reached.
+// If the clock has not been started, Start calls them.
 func (c *Clock) Advance(used time.Duration) {
 	c.mu.Lock()
 	c.used = max(c.used, used)
@@ -72,8 +71,8 @@ func (c *Clock) Advance(used time.Duration) {
 	}
 }
 
-// sinceLocked returns the time since the clock was started or resumed last, which c.used does not include; 0 for a
-// manual clock.
+// sinceLocked returns the time since the clock was last started or resumed, which c.used does not include yet. For a
+// manual clock it returns 0. c.mu must be held.
 func (c *Clock) sinceLocked() time.Duration {
 	if c.manual {
 		return 0
@@ -81,9 +80,9 @@ func (c *Clock) sinceLocked() time.Duration {
 	return time.Since(c.since)
 }
 
-// Start starts the clock and returns the context of the run, which ends when the limit of seconds is used up; 0 means
-// no limit. Call Start once, and Stop when the run has ended. Budget events about the time are appended to out. Timers
-// call guard with a function to execute; guard has to recover a panic in it and end the run.
+// Start starts the clock and returns the run's context, which ends when the limit of seconds is used up; 0 means no
+// limit. Call it once, and Stop when the run has ended. Budget events about the time are appended to out. Timers pass
+// the functions that they execute to guard, which must recover from a panic and then end the run.
 func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, guard func(f func())) context.Context {
 	c.mu.Lock()
 	c.guard = guard
@@ -100,12 +99,12 @@ func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, g
 	return c.ctx
 }
 
-// ToolContext returns the context that ends when the time for tools is over. Raise replaces the context, so ToolContext
-// must not be called while Raise is.
+// ToolContext returns the context that ends when the time for tools is used up. Raise replaces that context, so do not
+// call ToolContext and Raise concurrently.
 func (c *Clock) ToolContext() context.Context { return c.tools }
 
-// Raise replaces the run's limit and the context of tools. The elapsed time still counts. Call it while no tool call is
-// in flight: the call would have the old context, which no longer ends with the time for tools.
+// Raise replaces the run's limit and the context of tools. The elapsed time still counts. No tool call may be in
+// flight, because it would use the old context, which no longer ends with the time for tools.
 func (c *Clock) Raise(seconds float64, out *event.Writer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +112,7 @@ func (c *Clock) Raise(seconds float64, out *event.Writer) {
 	c.setLimitLocked(seconds, out)
 }
 
-// Elapsed returns the time that the run has used, in all processes and without pauses. It is meaningless for a run
+// Elapsed returns how much time the run has used, in all processes and without pauses. It is meaningless for a run
 // without a limit of seconds.
 func (c *Clock) Elapsed() time.Duration {
 	c.mu.Lock()
@@ -124,17 +123,17 @@ func (c *Clock) Elapsed() time.Duration {
 	return c.used + c.sinceLocked()
 }
 
-// setLimitLocked makes seconds the limit of the run's time, and makes a new context of tools. It adds the milestones: a
-// budget event at 80 % of the limit, the end of the context of tools a fifth of the limit before it but at most
-// maxReserve, and at the limit another budget event and the end of the run. Budget events that c.reported includes are
-// left out. It starts the timer.
+// setLimitLocked makes seconds the limit of the run's time, makes a new context of tools, and starts the timer. It adds
+// three milestones. The first appends a budget event at 80 % of the limit. The second ends the context of tools, a
+// fifth of the limit but at most maxReserve before the limit. The third appends another budget event at the limit and
+// ends the run. Budget events that an earlier process appended (c.reported) are left out. c.mu must be held.
 func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	var endTools context.CancelCauseFunc
 	c.tools, endTools = context.WithCancelCause(c.ctx)
 	limit := time.Duration(min(seconds, maxSeconds) * float64(time.Second))
 	report := func(used time.Duration) {
-		// An error is ignored: a run that has just ended needs no report, and a log that
-		// fails ends the run at its own next event.
+		// Ignore the error: a run that has just ended needs no report, and if the log fails, the run ends at its next
+		// event.
 		_ = out.Append(c.ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
 	}
 	near := limit / 5 * 4
@@ -153,7 +152,7 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 }
 
 // Pause stops the clock while the run waits for a person. The clock continues after as many calls of Resume as there
-// were of Pause.
+// were calls of Pause.
 func (c *Clock) Pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,8 +174,8 @@ func (c *Clock) Resume() {
 	}
 }
 
-// Stop ends the clock and its contexts. After it has returned, no budget event about the time is appended. It waits for
-// one that is being appended.
+// Stop ends the clock and its contexts. It waits for a budget event that is just being appended, and none is appended
+// after that.
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,8 +184,8 @@ func (c *Clock) Stop() {
 	c.end(nil)
 }
 
-// reachMilestones calls, with c.mu held, the functions of the milestones that the used time has reached. Then it starts
-// the timer for the next one. While the clock is paused or stopped it does nothing.
+// reachMilestones calls the functions of the milestones that the used time has reached, with c.mu held, and starts the
+// timer for the next one. It does nothing while the clock is paused or stopped.
 func (c *Clock) reachMilestones() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,8 +200,8 @@ func (c *Clock) reachMilestones() {
 	c.startTimerLocked()
 }
 
-// startTimerLocked starts the timer for the next milestone, in place of a running one. It starts none if the clock is
-// stopped or manual, or if no milestones are left.
+// startTimerLocked starts the timer for the next milestone, and stops the timer before it. It starts none if the clock
+// is stopped or manual, or if no milestones are left. c.mu must be held.
 func (c *Clock) startTimerLocked() {
 	c.stopTimerLocked()
 	if len(c.milestones) > 0 && !c.stopped && !c.manual {
@@ -211,7 +210,7 @@ func (c *Clock) startTimerLocked() {
 	}
 }
 
-// stopTimerLocked stops the timer, if there is one. Its function may already be running.
+// stopTimerLocked stops the timer, if any. The timer's function may already be running. c.mu must be held.
 func (c *Clock) stopTimerLocked() {
 	if c.timer != nil {
 		c.timer.Stop()

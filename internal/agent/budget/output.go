@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// SummaryTokens is the number of tokens that the last turn of a run may write even if a limit of tokens or cost is
-// reached, so that the model can sum up.
+// SummaryTokens is how many tokens the last turn of a run may write even if a limit on tokens or cost is reached, so
+// that the model can summarize.
 const SummaryTokens = 1024
 
-// AnswerTokens returns how many tokens the next answer may have so that the run stays within the limits of output
-// tokens, total tokens and cost; 0 means no limit. If nothing is left it returns 1. prompt is the least number of
-// tokens that the prompt will have. last says that this is the last turn of the run, which may always have
+// AnswerTokens returns how many tokens the next answer may have, so that the run stays within its limits on output
+// tokens, total tokens and cost. 0 means no limit; if nothing is left, AnswerTokens returns 1. prompt is a lower
+// bound for the tokens of the next prompt. last says that this is the run's last turn, which may always have
 // SummaryTokens.
 func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	b.mu.Lock()
@@ -30,48 +30,47 @@ func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	return max(int64(left), 1)
 }
 
-// LowerTokens returns the lower of two numbers of tokens, where 0 means no limit.
+// LowerTokens returns the lower of two token limits, where 0 means no limit.
 func LowerTokens(a, b int64) int64 { return lowerLimit(a, b) }
 
-// Output measures an answer while it is written, and says when it must be cut. Endpoints count tokens
-// only at the end of an answer, and some ignore the limit of a request.
+// Output measures an answer while it arrives, and says when to cut it. That is needed because endpoints report tokens
+// only at the end of an answer, and some ignore a request's limit.
 type Output struct {
 	limit     int64  // tokens; 0 means no limit
-	pieces    int64  // number of pieces that the endpoint has sent
+	pieces    int64  // how many pieces the endpoint has sent
 	bytes     int64  // length of the answer so far
-	words     int64  // number of words that have begun
-	inWord    bool   // the last byte belongs to a word
+	words     int64  // how many words have begun
+	inWord    bool   // the last byte was part of a word
 	tail      []byte // the end of the answer, at most twice loopBytes
-	nextCheck int64  // value of bytes from which repeatsItself looks for a loop again
+	nextCheck int64  // the value of bytes at which repeatsItself next looks for a loop
 }
 
 const (
-	maxPeriod    = 200            // longest text, in bytes, whose repetition counts as a loop
-	minPeriod    = 16             // shortest one: lines of one character, padding and base64 of zeros have shorter periods
-	loopBytes    = 20 * maxPeriod // length of a repetition from which it counts as a loop
-	outputSlack  = 32             // tokens that an answer may exceed its limit by, because the count is an estimate
-	measureBytes = 32             // bytes of a piece that are counted together
+	maxPeriod    = 200            // bytes of the longest text whose repetition counts as a loop
+	minPeriod    = 16             // bytes of the shortest one: padding, rows of a character and base64 of zeros have shorter periods
+	loopBytes    = 20 * maxPeriod // how many bytes must be a repetition to count as a loop
+	outputSlack  = 32             // tokens by which an answer may exceed its limit, because the count is an estimate
+	measureBytes = 32             // bytes of a piece to count at once
 )
 
 // NewOutput returns an Output for an answer of at most limit tokens; 0 means no limit.
 func NewOutput(limit int64) *Output { return &Output{limit: limit, nextCheck: loopBytes} }
 
-// Tokens estimates the least number of tokens that the answer so far can have. Most endpoints
-// send each token in a piece of its own, but some send single bytes of a token, or many tokens in one piece. So pieces
-// count only up to one for 3 bytes. A word between blanks is at least one token, and a token rarely has more than
-// 8 bytes.
+// Tokens estimates the lowest number of tokens that the answer so far can have. Most endpoints send each token in its
+// own piece, but some send single bytes of a token, or many tokens in one piece. So the number of pieces counts only up
+// to one per 3 bytes. A word between blanks has at least one token, and a token rarely has more than 8 bytes.
 func (o *Output) Tokens() int64 {
 	return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8, o.words)
 }
 
-// Add counts a piece of text, of reasoning, or of a call's arguments. If the answer must be cut within the piece, it
-// returns the part of the piece before the cut, and true; otherwise it returns the whole piece. An answer is cut if it
-// exceeds its limit, or if its last loopBytes repeat the same minPeriod to maxPeriod bytes.
+// Add counts a piece of text, reasoning or a call's arguments. If the answer must be cut, Add returns the part of the
+// piece before the cut, and true. Otherwise it returns the whole piece, and false. An answer is cut if it exceeds its
+// limit, or if its last loopBytes repeat a text of minPeriod to maxPeriod bytes.
 func (o *Output) Add(piece string) (kept string, cut bool) {
 	o.pieces++
 	for rest := piece; rest != ""; {
 		n := min(measureBytes, len(rest))
-		for n < len(rest) && !utf8.RuneStart(rest[n]) { // a cut must not split a character
+		for n < len(rest) && !utf8.RuneStart(rest[n]) { // do not split a character
 			n++
 		}
 		o.count(rest[:n])
@@ -85,7 +84,7 @@ func (o *Output) Add(piece string) (kept string, cut bool) {
 }
 
 // count adds a part of the answer to the counters and to o.tail, which keeps the last loopBytes of the answer for
-// repeatsItself. o.tail may grow to twice that size, so that its beginning is not removed for each part.
+// repeatsItself. o.tail may grow to twice that size, so that its beginning need not be removed each time.
 func (o *Output) count(part string) {
 	o.bytes += int64(len(part))
 	for i := range len(part) {
@@ -101,8 +100,8 @@ func (o *Output) count(part string) {
 	}
 }
 
-// repeatsItself reports whether the last loopBytes of the answer repeat a text of minPeriod to maxPeriod bytes. It
-// looks only once in 2*maxPeriod bytes and returns false in between, because looking takes time.
+// repeatsItself reports whether the last loopBytes of the answer repeat a text of minPeriod to maxPeriod bytes. Because
+// this takes time, it checks only every 2*maxPeriod bytes, and returns false in between.
 func (o *Output) repeatsItself() bool {
 	if o.bytes < o.nextCheck {
 		return false
@@ -114,7 +113,7 @@ func (o *Output) repeatsItself() bool {
 	text := o.tail[len(o.tail)-loopBytes:]
 	for period := 1; period <= maxPeriod; period++ {
 		if bytes.Equal(text[period:], text[:len(text)-period]) {
-			return period >= minPeriod // The shortest period counts: a text of one letter repeats itself every 16 bytes, too.
+			return period >= minPeriod // the shortest period counts: a row of one letter also has the period 16
 		}
 	}
 	return false

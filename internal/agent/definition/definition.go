@@ -5,14 +5,14 @@
 //		fmt.Println(a.ID, a.Description)
 //	}
 //
-// The file is YAML, so it may also be JSON. Parse is strict: an unknown member, a member given twice, a
-// wrong type and an agent that cannot work are errors, which name the agent and the line. An Agent
-// does not change after Parse, so it may be used concurrently.
+// The file is YAML, so it may also be JSON. Parse is strict: it returns an error, with the agent and the line, for an
+// unknown or repeated member, a wrong type, or an agent that cannot work. An Agent does not change after Parse, so it
+// may be used concurrently.
 //
-// An agent can only narrow what the service allows: its lists of servers and tools are applied after the rules
-// of the caller, its budget is lowered to the service's, and its approvals are added to those of mcp.json.
-// The lists of agents that may be asked contain no cycle. MaxLevels bounds the depth in addition, because a
-// service may read another file while runs of the old one continue.
+// An agent can only narrow what the service allows. Its servers and tools are filtered after the caller's access rules,
+// its budget is lowered to the service's, and its approvals are added to those of mcp.json. Agents must not ask each
+// other in a cycle. MaxLevels limits the depth as well, because the service may load another file while runs with the
+// old one continue.
 package definition
 
 import (
@@ -27,51 +27,51 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// DefaultID is the id of the only agent of a service without AGENTS_FILE.
+// DefaultID is the id of the only agent of a service that has no AGENTS_FILE.
 const DefaultID = "default"
 
 // MaxLevels is how many levels of children a run may have: a asks b, which asks c, which asks d.
 const MaxLevels = 3
 
-// CapabilitiesID cannot be the id of an agent: /agui/capabilities is a path of its own.
+// CapabilitiesID must not be the id of an agent, because the path /agui/capabilities has another meaning.
 const CapabilitiesID = "capabilities"
 
-// AskPrefix precedes the id of an agent in the name of the tool that asks it.
+// AskPrefix, followed by an agent's id, is the name of the tool that asks the agent.
 const AskPrefix = "ask_"
 
-// Agent is one named agent. A zero field has the setting of the service. The JSON tags are for the checkpoint and the
-// export of a run; the file of agents is not read with them.
+// Agent is one named agent. For a zero field, the service's setting applies. The JSON tags are for the checkpoints and
+// exports of runs; Parse does not use them.
 type Agent struct {
 	ID          string `json:"id"`
 	Description string `json:"description,omitempty"`
-	Model       string `json:"model,omitempty"`  // the model of questions that name none; "" means the default model
-	Prompt      string `json:"prompt,omitempty"` // a template for package prompt; "" means the service's
-	// Servers and Tools restrict what the agent may use: names of servers, and globs (path.Match) for
-	// names of tools. nil allows all; an empty list allows nothing.
+	Model       string `json:"model,omitempty"`  // for questions that name no model; "" means the default model
+	Prompt      string `json:"prompt,omitempty"` // a template for package prompt; "" means the service's prompt
+	// Servers and Tools restrict what the agent may use: by names of servers, and by globs (path.Match) for names of
+	// tools. nil allows all, an empty list allows nothing.
 	Servers []string `json:"servers"`
 	Tools   []string `json:"tools"`
 	Agents  []string `json:"agents,omitempty"` // the ids of the agents that it may ask
-	// Approval selects calls that a person must approve, in addition to those that the server selects.
+	// Approval selects calls that a person must approve, in addition to those that the server's configuration selects.
 	Approval config.Approval `json:"approval,omitempty"`
 	MaxTurns int             `json:"max_turns,omitempty"` // 0 means the service's limit
 	Budget   budget.Limits   `json:"budget"`
-	// Sampling and MaxOutputTokens are for questions that do not set them. A question can only lower MaxOutputTokens.
+	// Sampling and MaxOutputTokens apply to questions that do not set them. A question can only lower MaxOutputTokens.
 	Sampling        llm.Sampling    `json:"sampling"`
 	MaxOutputTokens int64           `json:"max_output_tokens,omitempty"`
-	OutputSchema    json.RawMessage `json:"output_schema,omitempty"` // nil means that the answer is a text
+	OutputSchema    json.RawMessage `json:"output_schema,omitempty"` // nil means that the answer is free text
 	Examples        []string        `json:"examples,omitempty"`
 }
 
-// Narrows reports whether the tools of the agent can differ from those of the service: in the servers, in the tools,
-// in the agents that it may ask, or in the approvals.
+// Narrows reports whether the agent's tools can differ from the service's: by servers, by tools, by the agents that it
+// may ask, or by approvals.
 func (a *Agent) Narrows() bool {
 	asksForApproval := a.Approval != "" && a.Approval != config.ApproveNever
 	return a.Servers != nil || a.Tools != nil || len(a.Agents) > 0 || asksForApproval
 }
 
-// FilterTools returns the tools in all that the agent may use, with NeedsApproval set if the agent or the server wants
-// an approval. A tool with the name of one that asks another agent is left out. If the agent does not narrow
-// anything, FilterTools returns all itself.
+// FilterTools returns those tools in all that the agent may use. Their NeedsApproval is set if the agent or the server
+// requires approval. A tool is left out if it has the same name as one that asks another agent. If the agent narrows
+// nothing, FilterTools returns all itself.
 func (a *Agent) FilterTools(all []catalog.Tool) []catalog.Tool {
 	if !a.Narrows() {
 		return all
@@ -86,18 +86,18 @@ func (a *Agent) FilterTools(all []catalog.Tool) []catalog.Tool {
 	return out
 }
 
-// hasAskTool reports whether name is the name of the tool with which this agent asks one of its agents.
+// hasAskTool reports whether name is the tool with which this agent asks one of its agents.
 func (a *Agent) hasAskTool(name string) bool {
 	id, hasPrefix := strings.CutPrefix(name, AskPrefix)
 	return hasPrefix && slices.Contains(a.Agents, id)
 }
 
-// AllowsServer reports whether the agent may use the server with that name.
+// AllowsServer reports whether the agent may use the server called name.
 func (a *Agent) AllowsServer(name string) bool {
 	return a.Servers == nil || slices.Contains(a.Servers, name)
 }
 
-// AllowsTool reports whether the agent may use the tool of a server: both must be allowed.
+// AllowsTool reports whether the agent may use both the server and the server's tool.
 func (a *Agent) AllowsTool(server, tool string) bool {
 	if !a.AllowsServer(server) {
 		return false
@@ -108,14 +108,14 @@ func (a *Agent) AllowsTool(server, tool string) bool {
 	})
 }
 
-// NeedsApproval reports whether a person must approve each call of a tool, because of the configuration of its server
-// or because of a.Approval.
+// NeedsApproval reports whether a person must approve each call of tool, according to the server's configuration or to
+// a.Approval.
 func (a *Agent) NeedsApproval(tool catalog.Tool) bool {
 	return tool.NeedsApproval || tool.IsSelectedBy(a.Approval)
 }
 
-// ApplySampling returns the sampling parameters of a question with those that the question leaves out replaced by
-// the agent's. An agent has a temperature, a seed and a reasoning effort only.
+// ApplySampling returns a question's sampling parameters, with those that the question leaves out taken from the agent.
+// An agent sets only temperature, seed and reasoning effort.
 func (a *Agent) ApplySampling(sampling llm.Sampling) llm.Sampling {
 	if sampling.Temperature == nil {
 		sampling.Temperature = a.Sampling.Temperature
@@ -129,7 +129,7 @@ func (a *Agent) ApplySampling(sampling llm.Sampling) llm.Sampling {
 	return sampling
 }
 
-// Find returns the agent with that id among agents, or nil.
+// Find returns the agent with this id, or nil.
 func Find(agents []Agent, id string) *Agent {
 	if i := slices.IndexFunc(agents, func(a Agent) bool { return a.ID == id }); i >= 0 {
 		return &agents[i]

@@ -18,12 +18,12 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// reservedID cannot be the id of an agent, because it is the name of the MCP tool of the default agent.
+// reservedID must not be the id of an agent, because it is the name of the default agent's MCP tool.
 const reservedID = "answer"
 
-// Parse reads a file of agents, and the files of their prompts. The error is an *Error about the first mistake. Parse
-// checks each agent by itself first, and then which agents ask each other, since an agent may ask one that comes
-// later in the file.
+// Parse parses a file of agents, and reads the prompt files that it names. An error is an *Error about the first
+// mistake. Parse first checks each agent by itself, and then which agents ask which, since an agent may ask one that is
+// defined later in the file.
 func Parse(data []byte, opts Options) (File, error) {
 	p := parser{Options: opts, askedNodes: make(map[string]*yaml.Node)}
 	root, err := parseYAML(data)
@@ -39,8 +39,8 @@ func Parse(data []byte, opts Options) (File, error) {
 	return p.file, nil
 }
 
-// parseYAML returns the root of the only document of the file. It fails if the file is larger than maxFile, is not
-// UTF-8 or YAML, is empty, or has a second document.
+// parseYAML returns the root of the file's only document. It returns an error if the file is larger than maxFile, is
+// not UTF-8 or YAML, is empty, or has a second document.
 func parseYAML(data []byte) (*yaml.Node, error) {
 	switch {
 	case len(data) > maxFile:
@@ -69,15 +69,15 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	return document.Content[0], nil
 }
 
-// jsonEscapes matches an escaped backslash, an escaped slash, or a surrogate pair, which is one character. An escaped
-// backslash is matched so that the character after it does not count as escaped.
+// jsonEscapes matches an escaped backslash, an escaped slash, or a surrogate pair, which encodes one character. It
+// matches escaped backslashes so that the character after them is not taken for an escaped one.
 var jsonEscapes = regexp.MustCompile(`\\\\|\\/|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})`)
 
 // jsonAsYAML rewrites JSON so that the YAML library can read it, without changing its values. It replaces what the
-// library does not support: tabs between the tokens, escaped slashes, and surrogate pairs. Lines stay the same, so
-// that errors name the lines of the file.
+// library does not support: tabs between tokens, escaped slashes, and surrogate pairs. It does not change lines, so
+// that errors name the right line of the file.
 func jsonAsYAML(data []byte) []byte {
-	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" ")) // no string of JSON contains a tab
+	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" ")) // JSON strings cannot contain a tab
 	return jsonEscapes.ReplaceAllFunc(data, func(match []byte) []byte {
 		switch string(match) {
 		case `\\`:
@@ -91,11 +91,11 @@ func jsonAsYAML(data []byte) []byte {
 	})
 }
 
-// lineInError matches an error of the YAML library that names a line.
+// lineInError matches errors of the YAML library that name a line.
 var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
 
-// syntaxError returns the *Error for an error of the YAML library, with the line if the library names one. The end of
-// the file before a document means that the file has no agents.
+// syntaxError converts an error of the YAML library to an *Error, with the line if the library names one. If the file
+// ends before a document begins, it has no agents.
 func syntaxError(err error) error {
 	m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
 	if m == nil {
@@ -108,7 +108,7 @@ func syntaxError(err error) error {
 	return &Error{Line: line, Detail: "is not YAML: " + m[2]}
 }
 
-// readFile reads the root of the file into p.file. The root must be an object whose only member is agents.
+// readFile reads the file's root into p.file. The root must be an object whose only member is agents.
 func (p *parser) readFile(root *yaml.Node) error {
 	if root.Kind != yaml.MappingNode {
 		return p.errorAt(root, "the file must be an object with the member agents")
@@ -136,8 +136,8 @@ func (p *parser) readFile(root *yaml.Node) error {
 // validID matches the ids that an agent may have.
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
-// readAgent reads one agent and checks it, except for the agents that it asks. It reads the id first, so that errors
-// about the other members can name the agent.
+// readAgent reads and checks one agent, except for the agents that it asks (checkDelegation). It reads the id first, so
+// that errors about other members can name the agent.
 func (p *parser) readAgent(node *yaml.Node) (agent Agent, err error) {
 	if node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(node.Content) && err == nil; i += 2 {
@@ -179,8 +179,8 @@ func (p *parser) readAgent(node *yaml.Node) (agent Agent, err error) {
 	return agent, nil
 }
 
-// readID reads the id of an agent into agent.ID, and sets p.agent for later errors. The id must not be reserved, or be
-// that of a model or of an earlier agent.
+// readID reads an agent's id into agent.ID, and sets p.agent for later errors. The id must not be reserved, and must
+// not be the id of a model or of an earlier agent.
 func (p *parser) readID(node *yaml.Node, agent *Agent) error {
 	id, err := p.readText(node, "id", 1, 64)
 	if err != nil {
@@ -204,9 +204,9 @@ func (p *parser) readID(node *yaml.Node, agent *Agent) error {
 	return nil
 }
 
-// readMember reads the member name of an agent from node into agent, and checks it. It ignores the id, which readAgent
-// reads first. For agents it stores the node in p.askedNodes, and does not check the value. It returns errUnknown if
-// agents have no member with that name.
+// readMember reads the agent's member called name from node, and checks it. It ignores id, which readAgent has already
+// read. For agents, it stores the node in p.askedNodes, so that checkDelegation can check it later. If agents have no
+// such member, it returns errUnknown.
 func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err error) {
 	switch name {
 	case "id":
@@ -253,7 +253,7 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 	return err
 }
 
-// readApproval reads the member approval, which says for which tools each call needs a person's consent.
+// readApproval reads the member approval, which says which tools need a person's approval of each call.
 func (p *parser) readApproval(node *yaml.Node) (config.Approval, error) {
 	text, err := p.readText(node, "approval", 1, maxItem)
 	approval := config.Approval(text)
@@ -263,15 +263,15 @@ func (p *parser) readApproval(node *yaml.Node) (config.Approval, error) {
 	return approval, err
 }
 
-// checkDelegation returns an error if an agent lists an agent that it cannot ask, or if an agent could ask itself
-// through other agents. All agents must have been read.
+// checkDelegation returns an error if an agent lists an agent that it cannot ask, or could ask itself through other
+// agents. All agents must have been read.
 func (p *parser) checkDelegation() error {
 	for i := range p.file.Agents {
 		if err := p.checkAskedAgents(&p.file.Agents[i]); err != nil {
 			return err
 		}
 	}
-	visited := make(map[string]bool) // agents from which no cycle can be reached
+	visited := make(map[string]bool) // agents that do not lead to a cycle
 	for i := range p.file.Agents {
 		if cycle := p.findCycle(&p.file.Agents[i], nil, visited); cycle != nil {
 			p.agent = cycle[0]
@@ -281,8 +281,8 @@ func (p *parser) checkDelegation() error {
 	return nil
 }
 
-// checkAskedAgents returns an error if agent lists an agent that is not defined, one whose id is too long for the name
-// of a tool, or one twice.
+// checkAskedAgents returns an error if agent lists an agent that is not defined, that is listed twice, or whose id is
+// too long for a tool's name.
 func (p *parser) checkAskedAgents(agent *Agent) error {
 	p.agent = agent.ID
 	seen := make(map[string]bool)
@@ -301,9 +301,9 @@ func (p *parser) checkAskedAgents(agent *Agent) error {
 	return nil
 }
 
-// findCycle returns the ids of a cycle that can be reached from agent, with the first id also at the end; nil if no
-// cycle can be reached. asking lists the agents on the way to agent. visited has the agents from which no cycle can be
-// reached; findCycle adds agent to them.
+// findCycle returns the ids of a cycle that can be reached from agent, with the first id repeated at the end, or nil if
+// there is none. asking lists the agents on the way to agent. visited contains agents that do not lead to a cycle;
+// findCycle adds to it.
 func (p *parser) findCycle(agent *Agent, asking []string, visited map[string]bool) []string {
 	if at := slices.Index(asking, agent.ID); at >= 0 {
 		return append(slices.Clone(asking[at:]), agent.ID)

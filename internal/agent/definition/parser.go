@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Bounds of a file of agents.
+// Limits on a file of agents.
 const (
 	maxFile        = 1 << 20 // bytes
 	maxAgents      = 200
@@ -26,31 +26,31 @@ const (
 	maxCost        = 1e9
 )
 
-// Options says what Parse needs to know about the service. With the zero value, agents cannot name a model or a
-// prompt_file.
+// Options tells Parse about the service. With the zero value, agents cannot name a model or a prompt_file.
 type Options struct {
-	// ReadFile reads the file of a prompt_file, whose name is relative to Dir. If it is nil, prompt_file is an error.
+	// ReadFile reads a prompt_file, whose name is relative to Dir. If ReadFile is nil, prompt_file is an error.
 	ReadFile func(name string) ([]byte, error)
 	Dir      string
-	// Models lists the ids of the models. An agent must not have the id of a model. The model of an agent must be in
-	// Models, unless AnyModel is set.
+	// Models lists the ids of the models. No agent may have the id of a model, and an agent's model must be in the list
+	// unless AnyModel is set.
 	Models   []string
 	AnyModel bool
-	// HasPrice reports whether the price of a model is known; "" is the default model. nil means that all
-	// prices are known. An agent must not limit the cost of a model without a price.
+	// HasPrice reports whether a model's price is known; "" means the default model. A nil HasPrice means that all
+	// prices are known. An agent must not limit the cost if its model has no price.
 	HasPrice func(model string) bool
-	// Servers lists the names of the MCP servers. An agent must not name any other server; nil allows all names.
+	// Servers lists the names of the MCP servers. An agent may name only these servers, or any server if the list is
+	// nil.
 	Servers []string
 }
 
 // Error says what is wrong with a file of agents.
 type Error struct {
-	Agent  string // the id, or without an id the number in the file, from 1; "" if no agent is meant
+	Agent  string // its id or, if it has none, its number in the file, from 1; "" if the error is about no agent
 	Line   int    // from 1; 0 if unknown
 	Detail string
 }
 
-// Error returns the agent, the line and the detail.
+// Error returns the agent, if any, the line, if known, and the detail.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Agent != "" {
@@ -66,26 +66,26 @@ func (e *Error) Error() string {
 	return strings.TrimSuffix(text, ", ") + ": " + e.Detail
 }
 
-// parser reads the nodes of one file.
+// parser reads the nodes of one file. Its methods return an *Error for a mistake in the file.
 type parser struct {
 	Options
 	file       File                  // what has been read so far
-	agent      string                // id or number of the agent that is being read, for errors; "" for none
-	askedNodes map[string]*yaml.Node // by id of an agent, the value of its member agents
+	agent      string                // the id or number of the agent being read, for errors; "" if none is
+	askedNodes map[string]*yaml.Node // the value of each agent's member agents, by the agent's id
 }
 
-// errorAt returns an *Error about a node of the current agent.
+// errorAt returns an *Error about node and the current agent.
 func (p *parser) errorAt(node *yaml.Node, format string, args ...any) error {
 	return &Error{Agent: p.agent, Line: node.Line, Detail: fmt.Sprintf(format, args...)}
 }
 
-// errUnknown is what a callback of readMembers returns for a member that it does not know.
+// errUnknown is what readMembers' callback returns for a member that it does not know.
 var errUnknown = errors.New("unknown member")
 
-// readMembers calls read for each member of the mapping node, in order, until read fails. It returns an *Error if node
-// is not a mapping, if a member is given twice, has an alias as its value or a name that is not a text, and if read
-// returns errUnknown. Any other error of read is returned unchanged. parent precedes the names of members in errors,
-// for example "budget."; it is "" for an agent and for the file.
+// readMembers calls read for each member of node, in order, until read returns an error. readMembers returns an *Error
+// if node is not a mapping, if a member occurs twice, if its name is not a text, if its value is an alias, or if read
+// returns errUnknown. It returns other errors from read unchanged. parent precedes the members' names in errors, such
+// as "budget."; it is "" for an agent and for the file.
 func (p *parser) readMembers(node *yaml.Node, parent string, read func(name string, value *yaml.Node) error) error {
 	if node.Kind != yaml.MappingNode {
 		return p.errorAt(node, "%s must be an object", cmp.Or(strings.TrimRight(parent, ".: "), "an agent"))
@@ -113,12 +113,12 @@ func (p *parser) readMembers(node *yaml.Node, parent string, read func(name stri
 	return nil
 }
 
-// printable returns the first 64 bytes of a text of the file for an error message, with control characters escaped.
+// printable returns the first 64 bytes of a text in the file, for an error message, with control characters escaped.
 func printable(text string) string {
 	return strings.Trim(strconv.QuoteToGraphic(text[:min(len(text), 64)]), `"`)
 }
 
-// File is the content of a file of agents.
+// File is the content of an agents file.
 type File struct {
 	Agents      []Agent  // in the order of the file; the first one is the default
 	PromptFiles []string // the files that prompts were read from

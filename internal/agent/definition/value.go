@@ -15,7 +15,7 @@ import (
 	"answerd/internal/mcp/schema"
 )
 
-// readText reads a text of minBytes to maxBytes. name is the member that node is the value of, for errors.
+// readText reads a text of minBytes to maxBytes bytes. name is the name of node's member, for errors.
 func (p *parser) readText(node *yaml.Node, name string, minBytes, maxBytes int) (string, error) {
 	switch {
 	case node.Kind != yaml.ScalarNode || node.Tag != "!!str":
@@ -26,8 +26,9 @@ func (p *parser) readText(node *yaml.Node, name string, minBytes, maxBytes int) 
 	return node.Value, nil
 }
 
-// readPromptFile returns the content of the file that node names, and adds the name to p.file.PromptFiles even if the
-// file cannot be read.
+// readPromptFile returns the content of the file that node names. It adds the name to p.file.PromptFiles even if the
+// file cannot be read. It returns an error if ReadFile is nil, or if the file cannot be read, is empty, is longer than
+// maxPrompt, or is not UTF-8.
 func (p *parser) readPromptFile(node *yaml.Node) (string, error) {
 	name, err := p.readText(node, "prompt_file", 1, 1024)
 	if err != nil {
@@ -52,7 +53,8 @@ func (p *parser) readPromptFile(node *yaml.Node) (string, error) {
 	return string(data), nil
 }
 
-// readList reads a list of at most maxItems texts of 1 to maxBytes bytes each. An empty list is not nil.
+// readList reads a list of at most maxItems texts, each of 1 to maxBytes bytes. It never returns nil for an empty list,
+// because nil would mean that nothing is restricted.
 func (p *parser) readList(node *yaml.Node, name string, maxItems, maxBytes int) ([]string, error) {
 	if node.Kind != yaml.SequenceNode || len(node.Content) > maxItems {
 		return nil, p.errorAt(node, "%s must be a list of at most %d texts", name, maxItems)
@@ -68,7 +70,7 @@ func (p *parser) readList(node *yaml.Node, name string, maxItems, maxBytes int) 
 	return out, nil
 }
 
-// checkServers returns an error if one of names, the items of node, is not in Options.Servers.
+// checkServers returns an error if one of names, which are the items of node, is not in Options.Servers.
 func (p *parser) checkServers(node *yaml.Node, names []string) error {
 	for i, name := range names {
 		if p.Servers != nil && !slices.Contains(p.Servers, name) {
@@ -78,8 +80,8 @@ func (p *parser) checkServers(node *yaml.Node, names []string) error {
 	return nil
 }
 
-// checkGlobs returns an error if one of globs, the items of node, is not a valid pattern of path.Match. A glob may
-// match no tool: a server may get the tool later.
+// checkGlobs returns an error if one of globs, which are the items of node, is not a valid pattern for path.Match. A
+// glob need not match a tool: a server may get the tool later.
 func (p *parser) checkGlobs(node *yaml.Node, globs []string) error {
 	for i, glob := range globs {
 		if _, err := path.Match(glob, ""); err != nil {
@@ -89,7 +91,7 @@ func (p *parser) checkGlobs(node *yaml.Node, globs []string) error {
 	return nil
 }
 
-// readWhole reads a whole number from 1 to 2^53, which JSON can represent exactly.
+// readWhole reads a whole number from 1 to 2^53. JSON can represent these numbers exactly.
 func (p *parser) readWhole(node *yaml.Node, name string) (int64, error) {
 	var v int64
 	isInteger := node.Kind == yaml.ScalarNode && node.Tag == "!!int" && node.Decode(&v) == nil
@@ -99,7 +101,7 @@ func (p *parser) readWhole(node *yaml.Node, name string) (int64, error) {
 	return v, nil
 }
 
-// readNumber reads a number from low to high. With excludeLow, low itself is not allowed.
+// readNumber reads a number from low to high. If excludeLow is true, low itself is not allowed.
 func (p *parser) readNumber(node *yaml.Node, name string, low, high float64, excludeLow bool) (float64, error) {
 	var v float64
 	hasType := node.Kind == yaml.ScalarNode && (node.Tag == "!!int" || node.Tag == "!!float")
@@ -114,7 +116,7 @@ func (p *parser) readNumber(node *yaml.Node, name string, low, high float64, exc
 	return v, nil
 }
 
-// readBudget reads the limits of a run. Its members have the names that they have in questions.
+// readBudget reads a run's limits. The members have the same names as in questions.
 func (p *parser) readBudget(node *yaml.Node) (limits budget.Limits, _ error) {
 	return limits, p.readMembers(node, "budget.", func(name string, value *yaml.Node) (err error) {
 		memberPath := "budget." + name
@@ -168,7 +170,8 @@ func (p *parser) readSampling(node *yaml.Node, agent *Agent) error {
 	})
 }
 
-// readSchema reads a JSON Schema and returns it as JSON. It fails on a schema that answers cannot be checked against.
+// readSchema reads a JSON Schema and returns it as JSON. It returns an error if answers cannot be checked against the
+// schema.
 func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 	if node.Kind != yaml.MappingNode {
 		return nil, p.errorAt(node, "output_schema must be a JSON Schema object")
@@ -193,8 +196,8 @@ func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// jsonValue returns a node of output_schema as a value that json.Marshal encodes. depth is the nesting of the node; at
-// most 100 levels and no aliases are allowed.
+// jsonValue converts a node of output_schema to a value for json.Marshal. depth is how deeply node is nested; more than
+// 100 levels are an error, and so are aliases.
 func (p *parser) jsonValue(node *yaml.Node, depth int) (any, error) {
 	if depth > 100 {
 		return nil, p.errorAt(node, "output_schema is nested too deep")
@@ -222,8 +225,8 @@ func (p *parser) jsonValue(node *yaml.Node, depth int) (any, error) {
 	return nil, p.errorAt(node, "output_schema has an alias, which is not supported")
 }
 
-// jsonScalar returns a scalar as a value that json.Marshal encodes. A number that is valid JSON keeps its digits; any
-// other notation, such as 0x10, is converted. Infinities and NaN are errors.
+// jsonScalar converts a scalar to a value for json.Marshal. A number that is valid JSON keeps its digits; other
+// notations, such as 0x10, are converted. Infinities and NaN are errors.
 func (p *parser) jsonScalar(node *yaml.Node) (any, error) {
 	switch node.Tag {
 	case "!!str", "!!timestamp":

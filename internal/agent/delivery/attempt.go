@@ -11,11 +11,11 @@ import (
 	"answerd/internal/help"
 )
 
-// startAttempt makes the next attempt of a delivery in a goroutine of its own, and returns at once. The caller hands
-// the job over: in every case it is parked, released or done in the end.
+// startAttempt makes a delivery's next attempt in its own goroutine, and returns at once. It takes over the job: the
+// job is eventually parked, released or done.
 //
-// If too many attempts are in flight, in all or at this receiver, the delivery is parked for 1 to 4 seconds instead of
-// waiting here, so that the goroutine that claimed it can claim other runs.
+// If too many attempts are in flight, in total or to this receiver, startAttempt parks the delivery for 1 to 4 seconds
+// instead of waiting, so that the goroutine that claimed it can claim other runs.
 func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	target := d.urlOf(rec)
 	if target == "" {
@@ -39,8 +39,8 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	}
 }
 
-// countAttempt counts an attempt at the receiver with that origin as in flight, and reports true, if the limits allow
-// the attempt. isStopped means that this process makes no attempts any more. The caller of a counted attempt must call
+// countAttempt counts an attempt to the receiver origin as in flight. isCounted is false if the limits do not allow the
+// attempt. isStopped means that this process makes no more attempts. If isCounted is true, the caller must call
 // uncountAttempt and d.work.Done.
 func (d *Deliverer) countAttempt(origin string) (isCounted, isStopped bool) {
 	d.mu.Lock()
@@ -61,7 +61,7 @@ func (d *Deliverer) countAttempt(origin string) (isCounted, isStopped bool) {
 	return true, false
 }
 
-// uncountAttempt no longer counts an attempt at the receiver with that origin, because it has ended.
+// uncountAttempt undoes countAttempt after the attempt has ended, except for d.work.
 func (d *Deliverer) uncountAttempt(origin string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +71,7 @@ func (d *Deliverer) uncountAttempt(origin string) {
 	}
 }
 
-// urlOf returns the URL of a delivery's receiver, or "" if the configuration no longer has or allows it.
+// urlOf returns the URL of a delivery's receiver, or "" if the configuration no longer names or allows it.
 func (d *Deliverer) urlOf(rec record) string {
 	switch {
 	case rec.Callback == "":
@@ -82,11 +82,11 @@ func (d *Deliverer) urlOf(rec record) string {
 	return ""
 }
 
-// attempt sends a delivery once. Afterwards it removes the delivery, or parks it for the next attempt. The first
-// attempt is made by the process that has just appended the end of the run, so it needs no checkEnd.
+// attempt sends a delivery once. Then it removes the delivery, or parks it for the next attempt. The first attempt is
+// made by the process that just appended the run's end, so it needs no checkEnd.
 func (d *Deliverer) attempt(job event.Job, rec record) {
 	defer func() {
-		if v := recover(); v != nil { // A panic of one delivery must not end the process with all runs.
+		if v := recover(); v != nil { // a panic in one delivery must not end the process with all its runs
 			d.Logger.Error("delivery failed", "run_id", rec.Body.RunID, "error", fmt.Sprintf("panic: %v", v))
 			d.park(job, maxDelay)
 		}
@@ -101,7 +101,7 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 		d.results.Add(d.ctx, 1, outcomeAttribute("delivered"))
 		d.Logger.Debug("run delivered", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "attempt", job.Attempt())
 		d.remove(job, rec)
-	case d.ctx.Err() != nil: // Drain has cancelled the attempt.
+	case d.ctx.Err() != nil: // Drain cancelled the attempt
 		d.release(job)
 	case age >= lifetime:
 		d.giveUp(d.ctx, rec, err.Error())
@@ -114,16 +114,16 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 	}
 }
 
-// checkEnd reports whether the run has the end that the delivery is about, so that the delivery may be sent. If not,
-// it parks or removes the delivery. A process can die after it has stored a delivery and before it has appended the
-// end of the run. The process that takes the run over then stores another delivery with the same webhook-id. The
-// first one is sent as well if the run got the same end, and removed if it got another.
+// checkEnd reports whether the run has ended in the way that the delivery says, so that it may be sent. If not,
+// checkEnd parks or removes the delivery. The two can differ if a process died after it stored the delivery but before
+// it appended the run's end. The process that takes over the run then stores another delivery with the same webhook-id.
+// The first one is still sent if the run ended in the same way, and removed otherwise.
 func (d *Deliverer) checkEnd(job event.Job, rec record, age time.Duration) bool {
 	ended, same := d.compareEnd(rec)
 	switch {
 	case ended && same:
 		return true
-	case ended: // The process that took the run over has stored another delivery.
+	case ended: // the process that took over the run has stored another delivery
 		d.remove(job, rec)
 	case age < lifetime:
 		d.park(job, endDelay)
@@ -134,9 +134,9 @@ func (d *Deliverer) checkEnd(job event.Job, rec record, age time.Duration) bool 
 	return false
 }
 
-// nextDelay returns the delay before the next attempt. attempt is the number of the attempt that has just failed, from
-// 1, and age the time since the delivery was created. After the first attempt the delay is firstDelay. After any other
-// attempt it is the age, within firstDelay and maxDelay. A quarter of the delay at most is added or removed at random.
+// nextDelay returns how long to wait before the next attempt. attempt is the number of the attempt that just failed,
+// from 1, and age the time since the delivery was created. After the first attempt the delay is firstDelay. Later it is
+// age, but at least firstDelay and at most maxDelay. Up to a quarter of the delay is added or removed at random.
 func nextDelay(attempt int, age time.Duration) time.Duration {
 	delay := firstDelay
 	if attempt > 1 {
@@ -145,8 +145,8 @@ func nextDelay(attempt int, age time.Duration) time.Duration {
 	return delay*3/4 + rand.N(delay/2)
 }
 
-// compareEnd reports whether the run has ended, and whether that end is the one that the delivery is about. If the log
-// no longer has the run, both results are true. If the log cannot be read, both are false.
+// compareEnd reports whether the run has ended, and whether it ended as the delivery says. If the log no longer has the
+// run, both results are true. If the log cannot be read, both are false.
 func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 	ctx, cancel := context.WithTimeout(d.ctx, logTimeout)
 	defer cancel()
@@ -160,7 +160,7 @@ func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 	return true, fingerprint(run.Last.Body) == rec.End
 }
 
-// giveUp counts and logs that a delivery will never be made. It does not remove the delivery from the log.
+// giveUp counts and logs that a delivery is given up. It does not remove the delivery from the log.
 func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 	origin, _ := originOf(d.urlOf(rec))
 	d.results.Add(context.WithoutCancel(ctx), 1, outcomeAttribute("given_up"))
@@ -168,19 +168,19 @@ func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 		"run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why, help.Webhooks.Attr())
 }
 
-// park stores that the next attempt is due after delay. Any process that reads the log may claim it then.
+// park makes the next attempt due after delay. Any process that reads the log may then claim it.
 func (d *Deliverer) park(job event.Job, delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	if err := job.Park(ctx, 0, d.Log.Now().Add(delay)); err != nil {
-		// The lease will end, and another process will find the job.
+		// The lease expires, and another process finds the job.
 		d.Logger.Warn("a delivery could not be stored for its next attempt", "error", err)
 	}
 	d.removeDelivery(job, d.Local)
 }
 
-// release gives the job up, so that any process that reads the log may claim it at once. After the end of Drain there
-// is no process left that reads a local log; then release does nothing, and Drain reports the delivery as lost.
+// release gives up the job, so that any process that reads the log may claim it at once. After Drain no process reads a
+// local log; release then does nothing, and Drain reports the delivery as lost.
 func (d *Deliverer) release(job event.Job) {
 	d.mu.Lock()
 	cannotBeClaimed := d.closed && d.Local
@@ -196,21 +196,21 @@ func (d *Deliverer) release(job event.Job) {
 	d.removeDelivery(job, d.Local)
 }
 
-// remove deletes a delivery that needs no further attempt from the log. If the log refuses that, the delivery may be
-// made again.
+// remove deletes a delivery that needs no further attempt from the log. If the log fails, the delivery may be sent
+// again.
 func (d *Deliverer) remove(job event.Job, rec record) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	err := d.Log.Delete(ctx, job.Run())
-	if err = errors.Join(err, job.Done(ctx)); err != nil { // Done is called even if Delete failed
+	if err = errors.Join(err, job.Done(ctx)); err != nil { // call Done even if Delete failed
 		d.Logger.Warn("a delivery could not be removed; it may be sent again", "run_id", rec.Body.RunID, "error", err)
 	}
 	d.removed(int64(len(job.Request())))
 	d.removeDelivery(job, false)
 }
 
-// removeDelivery removes a delivery from d.local. staysLocal means that it does nothing: the delivery waits in a log
-// that no other process reads, so Drain must continue to wait for it.
+// removeDelivery removes a delivery from d.local. If staysLocal is true, it does nothing: no other process reads the
+// log that the delivery waits in, so Drain must still wait for it.
 func (d *Deliverer) removeDelivery(job event.Job, staysLocal bool) {
 	if staysLocal {
 		return

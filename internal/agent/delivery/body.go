@@ -7,17 +7,17 @@ import (
 	"answerd/internal/event"
 )
 
-// maxBody bounds what is stored of a run's end, in bytes, and maxAnswer the text in it.
+// maxBody limits what is stored about a run's end, in bytes, and maxAnswer limits the text in it.
 const (
 	maxBody   = 256 << 10
 	maxAnswer = 128 << 10
 )
 
-// body is the JSON body of a delivery. Timestamp and DeliveryID are of the attempt.
+// body is the JSON body of a delivery. Each attempt sets its own Timestamp and DeliveryID.
 type body struct {
 	RunID           string            `json:"run_id"`
 	ThreadID        string            `json:"thread_id"`
-	Subject         string            `json:"subject"` // of the caller; "" without inbound authentication
+	Subject         string            `json:"subject"` // the caller's; "" without inbound authentication
 	Agent           string            `json:"agent"`
 	Status          event.Status      `json:"status"` // completed, failed or cancelled
 	Answer          *string           `json:"answer,omitempty"`
@@ -26,16 +26,16 @@ type body struct {
 	Error           json.RawMessage   `json:"error,omitempty"` // code, message, retryable, partial_answer
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"`
 	TraceID         string            `json:"trace_id,omitempty"`
-	// Truncated means that tool parameters and results, and the end of a long answer, are left out.
+	// Truncated means that tool parameters and results, or the end of a long answer, are left out.
 	Truncated bool `json:"truncated,omitempty"`
 
 	Timestamp  int64  `json:"timestamp,omitempty"` // seconds since the Unix epoch
 	DeliveryID string `json:"delivery_id,omitempty"`
 }
 
-// newBody returns the body about the end of a run, with at most about maxBody bytes of what the run has produced. A
-// receiver that needs what is left out fetches the run. If the end cannot be encoded, the body has neither metadata nor
-// an error, and Truncated is set.
+// newBody returns the body about a run's end, with about maxBody bytes at most of what the run produced. A receiver
+// that needs the rest fetches the run. If the end cannot be encoded, the body has neither metadata nor an error, and
+// Truncated is set.
 func newBody(run event.Run, agent string, end event.Body) body {
 	b := body{
 		RunID: run.ID, ThreadID: run.ThreadID, Subject: run.Owner.Subject, Agent: agent, TraceID: run.TraceID,
@@ -50,7 +50,7 @@ func newBody(run event.Run, agent string, end event.Body) body {
 	case event.Cancelled:
 		err = b.setError(event.RunError{Code: "cancelled", Message: end.Reason, PartialAnswer: end.PartialAnswer})
 	}
-	if err != nil { // Raw JSON of the log is not valid. The receiver can still fetch the run.
+	if err != nil { // raw JSON in the log is not valid; the receiver can still fetch the run
 		b.Metadata = nil
 		b.Error = nil
 		b.Truncated = true
@@ -58,9 +58,10 @@ func newBody(run event.Run, agent string, end event.Body) body {
 	return b
 }
 
-// setAnswer sets the answer of a run. It leaves out in this order, until the rest fits: the arguments and results of
-// the calls, then the structured output together with the end of the answer, and at last metadata that alone need more
-// than half of maxBody. The error is that of encoding the metadata; the answer is set nevertheless.
+// setAnswer sets a run's answer. If everything together is too large, it leaves out, in this order and only as far as
+// needed, the arguments and results of calls, then the structured output and the end of the answer, and finally
+// metadata that alone need more than half of maxBody. It sets the answer even if it returns an error, which comes from
+// encoding the metadata.
 func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	answer := end.Answer
 	isTooLarge := func() bool { return len(b.Metadata)+len(answer)+len(b.Output) > maxBody }
@@ -69,7 +70,7 @@ func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	if isTooLarge() {
 		b.Truncated = true
 		end.Metadata.ToolParams, end.Metadata.ToolResults = nil, nil
-		b.Metadata, err = json.Marshal(end.Metadata) // an earlier error may have been about what is left out now
+		b.Metadata, err = json.Marshal(end.Metadata) // an earlier error may have been about what is now left out
 	}
 	if isTooLarge() {
 		b.Output = nil
@@ -82,7 +83,7 @@ func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	return err
 }
 
-// setError sets the error of a run, with at most maxAnswer bytes of its partial answer.
+// setError sets a run's error, with at most maxAnswer bytes of the partial answer.
 func (b *body) setError(end event.RunError) (err error) {
 	if len(end.PartialAnswer) > maxAnswer {
 		b.Truncated = true
@@ -92,7 +93,7 @@ func (b *body) setError(end event.RunError) (err error) {
 	return err
 }
 
-// truncateText returns the first maxAnswer bytes of a text, without a character that is cut in two.
+// truncateText returns the first maxAnswer bytes of text, without a split character at the end.
 func truncateText(text string) string {
 	if len(text) <= maxAnswer {
 		return text

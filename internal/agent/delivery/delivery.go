@@ -1,5 +1,5 @@
-// Package delivery tells other services that a run has ended: one signed POST to the operator's
-// service (RUN_WEBHOOK_URL) for every run, and one to the callback of the question.
+// Package delivery informs other services that a run has ended. For every run, it sends one signed POST to the
+// operator's service (RUN_WEBHOOK_URL), and one to the question's callback.
 //
 //	d, err := delivery.New(delivery.Options{URL: "https://crm.example.com/runs", Secret: secret, Log: log})
 //	ready, err := d.Prepare(ctx, run, agent, callback, end) // before the terminal event is appended
@@ -10,17 +10,17 @@
 //	}
 //	d.Drain(ctx)
 //
-// A delivery is stored as a run of its own in the event log, with one event and a job, before the terminal event of the
-// run that it is about. So it is as durable as that event. Between attempts the job is parked, and the process
-// that claims it makes the next attempt. A process that dies between the two appends leaves a delivery about an end that may
-// never come, so a claimed delivery is compared with the end that the log has.
+// A delivery is stored in the event log as a run of its own, with one event and a job, before the terminal event of the
+// run that it is about. So it is as durable as that event. Between attempts the job is parked, and the process that
+// claims it makes the next attempt. If a process dies after it stored the delivery but before it appended the terminal
+// event, the run may end differently; so a claimed delivery is compared with the run's end in the log.
 //
-// An attempt succeeds with a 2xx. Others follow for a day: the first within 5 s, then after about the
-// time that has passed so far, 10 minutes at most. All attempts of one run at one receiver have the same
-// webhook-id. A receiver may get a delivery twice: if an answer is lost, or a process dies.
+// An attempt succeeds if the receiver answers 2xx. Failed attempts are repeated for a day: the first time within 5 s,
+// then after about the time that has passed so far, but at most 10 minutes. All attempts for one run and receiver have
+// the same webhook-id. A receiver may get a delivery twice, because a response was lost or a process died.
 //
-// Everything is bounded: the deliveries that wait and their bytes, the attempts at a time in all and of one receiver,
-// the time of an attempt, and what is read of an answer. A receiver that is slow delays no other one.
+// Everything is limited: the waiting deliveries and their bytes, the concurrent attempts in total and per receiver, the
+// time of an attempt, and what is read of a response. A slow receiver does not delay the others.
 package delivery
 
 import (
@@ -44,95 +44,95 @@ import (
 )
 
 const (
-	// lifetime is how long a delivery is tried.
+	// lifetime is how long attempts are made for a delivery.
 	lifetime = 24 * time.Hour
-	// firstDelay precedes the second attempt, and maxDelay bounds the delay before any other one. Each
-	// is shortened or extended by a quarter at most, at random.
+	// firstDelay is the delay before the second attempt, and maxDelay the longest delay before later ones. Each delay
+	// is shortened or extended by up to a quarter, at random.
 	firstDelay = 2 * time.Second
 	maxDelay   = 10 * time.Minute
-	// endDelay is how long a delivery waits for the terminal event of its run.
+	// endDelay is how long a delivery is parked if its run has no terminal event yet.
 	endDelay = 5 * time.Second
-	// newerDelay is how long a delivery that this process cannot read waits for a newer process to claim it.
+	// newerDelay is how long a delivery is parked that only a newer version of answerd can read.
 	newerDelay = 15 * time.Second
-	// maxAttempts bounds the attempts at a time, and maxAttemptsPerReceiver those of one origin.
+	// maxAttempts is how many attempts may be in flight, and maxAttemptsPerReceiver how many to one origin.
 	maxAttempts            = 64
 	maxAttemptsPerReceiver = 8
-	// maxWaiting bounds the deliveries that wait, and countInterval is how often they are counted in the log.
+	// maxWaiting is how many deliveries may wait, and countInterval is how often they are counted in the log.
 	maxWaiting    = 10_000
 	countInterval = 30 * time.Second
-	// logTimeout bounds a request to the log.
+	// logTimeout limits each use of the log.
 	logTimeout = 30 * time.Second
-	// idPrefix begins the ids of the runs that deliveries are stored as.
+	// idPrefix begins the ids of the runs that store deliveries.
 	idPrefix = "dlv_"
-	// recordVersion changes when an older process cannot read the record of a newer one.
+	// recordVersion changes when older processes can no longer read the records of newer ones.
 	recordVersion = 1
 )
 
-// deliveryOwner owns the runs that deliveries are stored as. No caller's token has this issuer.
+// deliveryOwner owns the runs that store deliveries. No token can have this issuer.
 var deliveryOwner = event.Owner{Issuer: "\x00answerd", Subject: "delivery"}
 
-// IsDelivery reports whether a run of the log is a delivery.
+// IsDelivery reports whether the run with this id stores a delivery.
 func IsDelivery(run string) bool { return strings.HasPrefix(run, idPrefix) }
 
-// Options configure a Deliverer. Log and Secret are required, and URL or CallbackOrigins.
+// Options configure a Deliverer. Log and Secret are required, and so is URL or CallbackOrigins.
 type Options struct {
-	URL string // receives every run; https, or http on the loopback address; "" means none
-	// CallbackOrigins are the origins that a question's callback may have, in lower case and without the default port.
+	URL string // gets a POST for every run; https, or http to a loopback address; "" means none
+	// CallbackOrigins are the origins allowed for a question's callback, in lower case and without the default port.
 	CallbackOrigins []string
-	// PrivateCallbacks lets callbacks go to private addresses, also where DNS names them.
+	// PrivateCallbacks allows callbacks to private addresses, including those that a public name resolves to.
 	PrivateCallbacks bool
 	Secret           auth.Secret // signs every POST
-	// CurrentSecret, if set, returns the secret for each POST in place of Secret.
+	// CurrentSecret, if set, returns the secret for each POST, and Secret is ignored.
 	CurrentSecret func() auth.Secret
 	Log           event.Log
-	// MaxBytes bounds the deliveries that wait, in all; 0 means 32 MiB.
+	// MaxBytes is how many bytes all waiting deliveries may have; 0 means 32 MiB.
 	MaxBytes int64
-	// Local means that the log ends with the process, so Drain waits for deliveries that another
-	// process could not make.
+	// Local means that the log ends with this process. No other process can then make the remaining deliveries, so
+	// Drain waits for them.
 	Local bool
 
 	Meter  metric.Meter // nil records nothing
 	Logger *slog.Logger // nil logs nothing
 }
 
-// Deliverer makes deliveries. Its methods may be called concurrently. A nil Deliverer delivers nothing.
+// Deliverer makes deliveries. Its methods may be called concurrently. A nil *Deliverer delivers nothing.
 type Deliverer struct {
 	Options
 	sender  *sender
 	results metric.Int64Counter
 
-	ctx      context.Context // of attempts; ends in Drain
+	ctx      context.Context // the context of attempts; Drain cancels it
 	cancel   context.CancelFunc
-	draining context.Context // ends when Drain begins; no attempt begins then unless Local
+	draining context.Context // ends when Drain begins; then no attempt begins unless Local is set
 	stop     context.CancelFunc
 	work     sync.WaitGroup // the goroutines of attempts
 	counting sync.WaitGroup // the goroutine of countLoop
 
-	waiting, bytes atomic.Int64 // in the log, as counted last, and what has changed here since
-	countMu        sync.Mutex   // guards changes of waiting and bytes, and the next two lines
-	storing        tally        // deliveries that are being stored
-	added          tally        // deliveries that this process has ever stored
+	waiting, bytes atomic.Int64 // in the log: the last count, plus what this process has changed since
+	countMu        sync.Mutex   // guards changes of waiting and bytes, and the next two fields
+	storing        tally        // deliveries being stored at the moment
+	added          tally        // all deliveries that this process has ever stored
 
 	mu       sync.Mutex     // protects the fields below
-	closed   bool           // Drain waits for the last attempts: no other one begins
-	attempts map[string]int // at present, by origin
-	// local has the deliveries whose jobs this process has, by the run that they are stored as. With Local
-	// also those that are parked, since no other process can make them.
+	closed   bool           // no further attempt may begin
+	attempts map[string]int // attempts in flight, by the receiver's origin
+	// local contains the deliveries whose jobs this process holds, by the id of the run that stores them. With Local it
+	// also contains parked deliveries, since no other process can make them.
 	local map[string]bool
-	idle  chan struct{} // closed when local is empty; nil while nobody waits
+	idle  chan struct{} // closed when local becomes empty; nil while Drain does not wait for that
 }
 
-// record is a delivery as it is stored.
+// record is the stored form of a delivery.
 type record struct {
 	Version  int    `json:"version"`
-	ID       string `json:"id"`                 // of the receiver's point of view: webhook-id
-	Callback string `json:"callback,omitempty"` // of the question; "" for Options.URL, which may contain a secret
-	Created  int64  `json:"created"`            // ms, of the log's clock
-	End      string `json:"end"`                // fingerprint of the terminal event
+	ID       string `json:"id"`                 // the webhook-id that the receiver sees
+	Callback string `json:"callback,omitempty"` // the question's callback; "" means Options.URL, which may contain a secret
+	Created  int64  `json:"created"`            // in ms, by the log's clock
+	End      string `json:"end"`                // the fingerprint of the terminal event
 	Body     body   `json:"body"`
 }
 
-// New returns a Deliverer and starts its countLoop, which Drain ends. It also applies the defaults of Options.
+// New returns a Deliverer with the defaults of Options applied, and starts its countLoop, which Drain ends.
 func New(opts Options) (*Deliverer, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -150,7 +150,7 @@ func New(opts Options) (*Deliverer, error) {
 		return nil, fmt.Errorf("create the metric of deliveries: %w", err)
 	}
 	for _, outcome := range []string{"delivered", "failed", "given_up"} {
-		deliverer.results.Add(context.Background(), 0, outcomeAttribute(outcome)) // an alert needs a zero to rise from
+		deliverer.results.Add(context.Background(), 0, outcomeAttribute(outcome)) // so that alerts see the first increase
 	}
 	_, err = opts.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
 		metric.WithDescription("Deliveries that wait for their next attempt, of all processes that share the event log."),
@@ -167,12 +167,12 @@ func New(opts Options) (*Deliverer, error) {
 	return deliverer, nil
 }
 
-// outcomeAttribute returns the label of the metric answerd.deliveries: delivered, failed or given_up.
+// outcomeAttribute returns the outcome label of the metric answerd.deliveries: delivered, failed or given_up.
 func outcomeAttribute(outcome string) metric.AddOption {
 	return metric.WithAttributes(attribute.String("outcome", outcome))
 }
 
-// AllowsCallback reports whether a question may have this callback.
+// AllowsCallback reports whether a question may have url as its callback. A nil Deliverer allows none.
 func (d *Deliverer) AllowsCallback(url string) bool {
 	if d == nil {
 		return false
@@ -186,11 +186,11 @@ func (d *Deliverer) AllowsCallback(url string) bool {
 	return false
 }
 
-// sizeKey names the metadata of a delivery's run that has its size in bytes.
+// sizeKey is the metadata key under which a delivery's run has its size in bytes.
 const sizeKey = "bytes"
 
-// fingerprint identifies a terminal event, by its type and text. It tells the end that a delivery is about from
-// the one that the run got in another process; ends with the same text need not be told apart.
+// fingerprint returns a hash of a terminal event's type and text. It distinguishes the end that a delivery is about
+// from another end that the run got in another process. Ends with the same text are treated as the same.
 func fingerprint(end event.Body) string {
 	text := string(end.Type())
 	switch b := end.(type) {

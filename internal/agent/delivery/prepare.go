@@ -15,24 +15,25 @@ import (
 	"answerd/internal/event"
 )
 
-// Prepared has the stored deliveries about the end of one run. The caller must call Send or Release. A nil Prepared has
-// no deliveries.
+// Prepared holds the stored deliveries about one run's end. Call Send or Release once. A nil *Prepared has no
+// deliveries.
 type Prepared struct {
 	d    *Deliverer
 	jobs []pending
 }
 
-// pending is a stored delivery whose first attempt has not begun.
+// pending is a stored delivery before its first attempt.
 type pending struct {
 	job event.Job
 	rec record
 }
 
-// Prepare stores the deliveries about the end of a run, before the terminal event end is appended. callback is "" if
-// the question has none. An error wraps event.ErrUnavailable: then the run must not end yet. A delivery that cannot be
-// stored for another reason is given up. For a child run, Prepare stores nothing and returns nil.
+// Prepare stores the deliveries about a run's end, before the terminal event end is appended. callback is "" if the
+// question has none. If the log is unavailable, Prepare returns an error that wraps event.ErrUnavailable, and the run
+// must not end yet. A delivery that cannot be stored for another reason is given up. For a child run, Prepare stores
+// nothing and returns nil.
 func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback string, end event.Body) (*Prepared, error) {
-	if d == nil || run.ParentID != "" { // Receivers get deliveries about the runs that callers started.
+	if d == nil || run.ParentID != "" { // receivers are informed only about runs that API clients started
 		return nil, nil
 	}
 	prepared := &Prepared{d: d}
@@ -64,11 +65,12 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 	return prepared, nil
 }
 
-// errTooMany means that too many deliveries wait.
+// errTooMany means that too many deliveries are waiting already.
 var errTooMany = errors.New("too many deliveries wait")
 
 // storeDelivery stores a delivery and returns its job, which this process holds: other processes can claim it only
-// after this one has died, parked or released it. The error is errTooMany or that of the log; then nothing is stored.
+// after this one has parked or released it, or has died. If it returns an error, which is errTooMany or comes from the
+// log, nothing is stored.
 func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -109,14 +111,15 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 	return job, nil
 }
 
-// webhookID returns the value of the header webhook-id. It is the same for all attempts to deliver a run to one of its
-// two receivers, also for a delivery that another process stores after a takeover, so receivers can ignore duplicates.
+// webhookID returns the webhook-id header. It is the same for all attempts to deliver a run's end to one of its two
+// receivers, even if another process stores the delivery again after a takeover, so that receivers can ignore
+// duplicates.
 func webhookID(run string, callback bool) string {
 	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", callback, run)))
 	return idPrefix + hex.EncodeToString(sum[:16])
 }
 
-// Send makes the first attempts, and returns at once.
+// Send begins the first attempts, and returns at once.
 func (p *Prepared) Send() {
 	if p == nil {
 		return
@@ -126,8 +129,8 @@ func (p *Prepared) Send() {
 	}
 }
 
-// Release lets any process claim the deliveries. It is called in place of Send if it is not known whether the terminal
-// event was appended; the process that claims a delivery finds that out (checkEnd).
+// Release lets any process claim the deliveries. Call it instead of Send if it is unknown whether the terminal event
+// was appended; the process that claims a delivery finds out (checkEnd).
 func (p *Prepared) Release() {
 	if p == nil {
 		return
@@ -137,17 +140,18 @@ func (p *Prepared) Release() {
 	}
 }
 
-// Resume makes the next attempt of a delivery that was claimed, and returns at once. Without a Deliverer the delivery
-// waits for a process that has one. A delivery that a newer process has stored waits for a process that can read it,
-// for at most lifetime. A delivery whose record cannot be read otherwise is given up and removed.
+// Resume makes the next attempt of a claimed delivery, and returns at once. With a nil Deliverer, the delivery is
+// parked until a process with a Deliverer claims it. A delivery that a newer version of answerd stored is parked until
+// a process can read it, but only for lifetime. A delivery whose record cannot be read for another reason is given up
+// and removed.
 func (d *Deliverer) Resume(job event.Job) {
 	if d == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
-		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // If that fails, the lease ends later, with the same effect.
+		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // if that fails, the lease expires later, with the same effect
 		return
 	}
-	var head struct { // what a record of any version has
+	var head struct { // the members that records of all versions have
 		Version int   `json:"version"`
 		Created int64 `json:"created"`
 	}

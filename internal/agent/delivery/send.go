@@ -22,34 +22,34 @@ import (
 )
 
 const (
-	attemptTimeout = 10 * time.Second // from dialing to the end of the answer's header
+	attemptTimeout = 10 * time.Second // from dialing to the end of the response's header
 	dialTimeout    = 5 * time.Second
-	maxHeader      = 16 << 10 // bytes of an answer's header
-	// maxAnswerBody is how much of an answer is read, so that its connection can be used again.
+	maxHeader      = 16 << 10 // bytes of a response's header
+	// maxAnswerBody is how many bytes of a response are read, so that its connection can be reused.
 	maxAnswerBody = 4 << 10
 )
 
-// Headers of an attempt, besides webhook.SignatureHeader.
+// Headers of an attempt, in addition to webhook.SignatureHeader.
 const (
 	idHeader        = "Webhook-Id"
 	timestampHeader = "Webhook-Timestamp"
 )
 
-// sender sends attempts. It follows no redirects, which would let a receiver send an answer to any host.
+// sender sends attempts. It follows no redirects, because a receiver could otherwise redirect a request to any host.
 type sender struct {
 	secret func() auth.Secret
-	// configured is for Options.URL, which may be at any address; proxies from the environment are used.
+	// configured sends to Options.URL, at any address. It uses the proxy that the environment configures.
 	configured *http.Client
-	// allowPrivate lets callbacks go to private addresses, also where DNS names them.
+	// allowPrivate allows callbacks to private addresses, including those that a public name resolves to.
 	allowPrivate bool
 
 	mu sync.Mutex // protects the field below
-	// callbacks are for URLs that callers chose, by the most private class of addresses that a client may dial. A
-	// client checks the address after DNS has resolved the host, so it uses no proxy.
+	// callbacks has the clients for callbacks, by the most private class of addresses that each may dial. They check
+	// the address after DNS has resolved the host, so they use no proxy.
 	callbacks map[fetch.AddressClass]*http.Client
 }
 
-// newSender returns a sender. Its transports use idle connections again until close.
+// newSender returns a sender. Its transports reuse idle connections until close is called.
 func newSender(opts Options) *sender {
 	return &sender{
 		secret: opts.CurrentSecret, allowPrivate: opts.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
@@ -57,7 +57,7 @@ func newSender(opts Options) *sender {
 	}
 }
 
-// newClient returns a client with the bounds of an attempt.
+// newClient returns a client that uses t and applies the limits of an attempt.
 func newClient(t *http.Transport) *http.Client {
 	t.MaxResponseHeaderBytes = maxHeader
 	t.MaxIdleConnsPerHost = 2
@@ -69,10 +69,10 @@ func newClient(t *http.Transport) *http.Client {
 	}
 }
 
-// clientFor returns the client for a delivery to the URL target. For a callback, the host in the URL decides which
-// addresses the client may dial: a public name must not lead to a private address through DNS, unless PrivateCallbacks
-// is set (server-side request forgery). Each class of addresses has a client of its own, because the check is part of
-// its dialer.
+// clientFor returns the client for a delivery to target. For a callback, the URL's host decides which addresses the
+// client may dial: unless PrivateCallbacks is set, a public name must not lead to a private address through DNS
+// (server-side request forgery). Each class of addresses has its own client, because the check is part of the client's
+// dialer.
 func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	if !isCallback {
 		return s.configured
@@ -99,8 +99,8 @@ func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	return c
 }
 
-// send makes one attempt, at most for attemptTimeout. It returns nil if the receiver answered with a 2xx. The error
-// does not wrap that of net/http, which could name the URL, or quote the answer.
+// send makes one attempt, which takes attemptTimeout at most. It returns nil if the receiver answers 2xx. Its errors do
+// not wrap those of net/http, which could contain the URL, or quote the response.
 func (s *sender) send(ctx context.Context, target string, rec record, now time.Time) error {
 	b := rec.Body
 	b.Timestamp, b.DeliveryID = now.Unix(), rec.ID
@@ -132,7 +132,7 @@ func (s *sender) send(ctx context.Context, target string, rec record, now time.T
 	if resp.StatusCode/100 != 2 {
 		return fmt.Errorf("the receiver answered HTTP %d", resp.StatusCode)
 	}
-	// A connection is used again only if its body was read. An error does not matter: the status has said all.
+	// A connection is reused only if the body was read. Ignore the error: the status is all that matters.
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswerBody))
 	return nil
 }
@@ -147,8 +147,8 @@ func (s *sender) close() {
 	}
 }
 
-// originOf returns the origin of a URL, in lower case and without the default port. ok is false if deliveries must not
-// go to the URL: it must be https, or http on the loopback address.
+// originOf returns a URL's origin, in lower case and without the default port. ok is false if deliveries must not go to
+// the URL. Allowed are https, and http to a loopback address.
 func originOf(raw string) (origin string, ok bool) {
 	if fetch.CheckEndpoint("", raw) != nil {
 		return "", false
@@ -161,7 +161,8 @@ func originOf(raw string) (origin string, ok bool) {
 	return u.Scheme + "://" + strings.TrimSuffix(strings.ToLower(u.Host), defaultPort), true
 }
 
-// ParseOrigin returns an origin in the form of Options.CallbackOrigins.
+// ParseOrigin parses text as an origin, and returns it in the form that Options.CallbackOrigins requires. It returns an
+// error if deliveries must not go to such an origin.
 func ParseOrigin(text string) (string, error) {
 	text = strings.TrimSuffix(strings.TrimSpace(text), "/")
 	u, err := url.Parse(text)

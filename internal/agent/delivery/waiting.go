@@ -9,15 +9,15 @@ import (
 	"answerd/internal/help"
 )
 
-// How waiting deliveries are counted: d.waiting and d.bytes are those of all processes, as countStored found them in
-// the log, plus what this process has added and minus what it has removed since then. The bounds can therefore be
-// exceeded by what other processes store within countInterval.
+// How waiting deliveries are counted: d.waiting and d.bytes cover all processes. countStored counts the deliveries in
+// the log, and in between this process adds and subtracts its own changes. So the limits can be exceeded by what other
+// processes store within countInterval.
 
-// tally is a number of deliveries, and the bytes of their bodies.
+// tally is a number of deliveries and the size of their bodies.
 type tally struct{ count, bytes int64 }
 
-// reserve counts a delivery that is about to be stored. It returns false if too many wait. If it returns true,
-// the caller must call stored or notStored.
+// reserve counts a delivery that is about to be stored. It returns false, and counts nothing, if too many are waiting.
+// If it returns true, the caller must call stored or notStored.
 func (d *Deliverer) reserve(size int64) bool {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -31,7 +31,7 @@ func (d *Deliverer) reserve(size int64) bool {
 	return true
 }
 
-// stored counts a delivery that is in the log now.
+// stored records that the log has stored a delivery for which reserve was called.
 func (d *Deliverer) stored(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -41,7 +41,7 @@ func (d *Deliverer) stored(size int64) {
 	d.added.bytes += size
 }
 
-// notStored no longer counts a delivery, because the log did not store it.
+// notStored undoes reserve for a delivery that the log did not store.
 func (d *Deliverer) notStored(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -51,7 +51,7 @@ func (d *Deliverer) notStored(size int64) {
 	d.bytes.Add(-size)
 }
 
-// removed no longer counts a delivery, because the log no longer has it.
+// removed subtracts a delivery that was removed from the log.
 func (d *Deliverer) removed(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -59,7 +59,7 @@ func (d *Deliverer) removed(size int64) {
 	d.bytes.Add(-size)
 }
 
-// countLoop counts the deliveries of all processes from time to time.
+// countLoop counts the deliveries of all processes every countInterval, until Drain begins.
 func (d *Deliverer) countLoop() {
 	tick := time.NewTicker(countInterval)
 	defer tick.Stop()
@@ -74,11 +74,11 @@ func (d *Deliverer) countLoop() {
 }
 
 // countStored sets d.waiting and d.bytes from the deliveries in the log, which it reads page by page. If the log cannot
-// be read, both keep their values.
+// be read, both stay as they are.
 //
-// Deliveries that this process stores while countStored reads may or may not be on the pages. They are added in any
-// case, as are those that are being stored at the end (d.storing), so none is missed, and some count twice until the
-// next call. A delivery that is removed during the reading may also count until then.
+// Deliveries that this process stores during the count may or may not be on the pages. They are added in any case, like
+// those that are still being stored (d.storing). So none is missed, but some may count twice until the next call, and a
+// delivery that is removed during the count may also count until then.
 func (d *Deliverer) countStored() {
 	ctx, cancel := context.WithTimeout(d.draining, logTimeout)
 	defer cancel()
@@ -106,9 +106,9 @@ func (d *Deliverer) countStored() {
 	d.bytes.Store(bytes + d.storing.bytes + d.added.bytes - addedBefore.bytes)
 }
 
-// Drain waits until the attempts in flight have ended. When ctx ends, it cancels them. If the log is local, it also
-// waits for further attempts of deliveries that failed, and logs how many deliveries are lost. If the log is shared,
-// other processes make these attempts. The caller must not claim jobs of the log after Drain has returned.
+// Drain waits until the attempts in flight have ended, and cancels them when ctx ends. If the log is local, it also
+// waits for the next attempts of deliveries that failed, and logs how many deliveries are lost; if the log is shared,
+// other processes make these attempts. The caller must not claim jobs after Drain has returned.
 func (d *Deliverer) Drain(ctx context.Context) {
 	if d == nil {
 		return
@@ -126,7 +126,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	case <-ended:
 	case <-ctx.Done():
 	}
-	d.cancel() // of the attempts that are still in flight
+	d.cancel() // cancels attempts that are still in flight
 	<-ended
 	d.counting.Wait()
 	d.mu.Lock()
@@ -138,7 +138,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	d.sender.close()
 }
 
-// awaitLocal waits until d.local is empty, for which removeDelivery closes d.idle, or until ctx ends.
+// awaitLocal waits until d.local is empty, which removeDelivery signals by closing d.idle, or until ctx ends.
 func (d *Deliverer) awaitLocal(ctx context.Context) {
 	d.mu.Lock()
 	idle := make(chan struct{})

@@ -2,14 +2,14 @@ package output
 
 import "strings"
 
-// Fence removes a Markdown code fence around a text that arrives in pieces. It keeps back only bytes that may belong to
-// a fence. It does not change a text without a fence at its beginning. The zero value is ready for a text.
+// Fence removes a Markdown code fence around a text that arrives in pieces. It holds back only bytes that may belong to
+// a fence. It does not change a text that does not begin with a fence. The zero value is ready to use.
 type Fence struct {
 	state   fenceState
-	pending string // what was added and not returned yet, at most maxPending bytes between calls
+	pending string // text that was added but not returned yet; at most maxPending bytes between calls
 }
 
-// fenceState is what is known about the fence of a text.
+// fenceState says what is known about the text's fence.
 type fenceState uint8
 
 const (
@@ -20,13 +20,13 @@ const (
 
 const (
 	fence = "```"
-	// maxPending bounds the text that a Fence keeps back, in bytes. A fence with more white space
-	// around it counts as text.
+	// maxPending is how many bytes a Fence holds back at most. If there is more white space around a fence, the fence
+	// counts as text.
 	maxPending = 256
 )
 
-// Add adds a piece of the text. It returns the text that was added so far and not returned before, without the opening
-// fence and without bytes at the end that may belong to a fence.
+// Add adds a piece of the text. It returns what was added so far and not returned yet, except for the opening fence and
+// for bytes at the end that may belong to a fence.
 func (f *Fence) Add(piece string) string {
 	if f.state == noFence {
 		return piece
@@ -41,7 +41,7 @@ func (f *Fence) Add(piece string) string {
 	return ready
 }
 
-// End returns the rest of the text, without a closing fence. It resets f for another text.
+// End returns the rest of the text, without a closing fence, and resets f for the next text.
 func (f *Fence) End() string {
 	rest := f.pending
 	if f.state == inFence && strings.TrimSpace(rest) == fence {
@@ -51,11 +51,11 @@ func (f *Fence) End() string {
 	return rest
 }
 
-// decide decides whether the text begins with a fence, sets f.state accordingly, and removes an opening fence from the
-// pending text. It returns false if more of the text is needed to decide.
+// decide sets f.state according to whether the text begins with a fence, and removes an opening fence from the pending
+// text. It returns false if it needs more of the text to decide.
 func (f *Fence) decide() bool {
 	text := strings.TrimLeft(f.pending, " \t\r\n")
-	marker, rest, isComplete := strings.Cut(text, "\n") // marker is the line of the fence with its language
+	marker, rest, isComplete := strings.Cut(text, "\n") // the fence's line, which may name a language
 	size := len(f.pending) - len(text) + len(marker)
 	mayBeFence := strings.HasPrefix(marker, fence[:min(len(fence), len(marker))])
 	language := strings.TrimRight(strings.TrimPrefix(marker, fence), " \t\r")
@@ -77,7 +77,8 @@ func (f *Fence) decide() bool {
 }
 
 // possibleFenceBytes returns how many bytes at the end of the pending text may belong to the closing fence: up to three
-// backquotes with white space around them. It returns 0 if these would be more than maxPending bytes.
+// backquotes with white space around them. If these are more than maxPending bytes, it returns 0, because they then
+// count as text.
 func (f *Fence) possibleFenceBytes() int {
 	if f.state == noFence {
 		return 0

@@ -20,23 +20,22 @@ import (
 	"answerd/internal/mcp/schema"
 )
 
-// MaxSchema bounds a schema, in bytes.
+// MaxSchema is how many bytes a schema may have.
 const MaxSchema = 64 << 10
 
 // Problem is one violation of a schema.
 type Problem = schema.Problem
 
-// Schema is the schema of an answer.
+// Schema is a compiled schema for answers.
 type Schema struct{ compiled *schema.Schema }
 
-// InvalidError says why a schema cannot be used. Pointer is the JSON pointer to the place within the schema; "" if that
-// is unknown or the whole schema. Detail is a clause that begins with "it".
+// InvalidError says why a schema cannot be used. Pointer is a JSON pointer to the place in the schema, or "" if that is
+// unknown or the whole schema. Detail is a clause that begins with "it".
 type InvalidError struct{ Pointer, Detail string }
 
-// Error implements error.
 func (e *InvalidError) Error() string { return strings.TrimPrefix(e.Pointer+": "+e.Detail, ": ") }
 
-// Compile compiles a JSON Schema (draft 2020-12, or draft-07 if $schema names it). The error is an *InvalidError.
+// Compile compiles a JSON Schema, of draft 2020-12 or, if $schema says so, of draft-07. An error is an *InvalidError.
 func Compile(raw json.RawMessage) (*Schema, error) {
 	s, err := compile(raw)
 	if err != nil && !errors.As(err, new(*InvalidError)) {
@@ -45,7 +44,8 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return s, err
 }
 
-// compile compiles a JSON Schema and checks its size and the types of its keywords. Its error may be of any type.
+// compile does the work of Compile: it compiles the schema, and checks its size and its keywords' types. Its errors may
+// have any type.
 func compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > MaxSchema {
 		return nil, fmt.Errorf("it is larger than %d bytes", MaxSchema)
@@ -60,8 +60,8 @@ func compile(raw json.RawMessage) (*Schema, error) {
 	return &Schema{compiled}, nil
 }
 
-// Check returns the JSON value of an answer without white space between tokens, or what is wrong with the answer.
-// Exactly one of the results is nil.
+// Check checks an answer against the schema. It returns either the answer's JSON value, without white space between
+// tokens, or what is wrong with the answer. Exactly one of the results is nil.
 func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) {
 	if strings.TrimSpace(text) == "" {
 		return nil, []Problem{{Detail: "the answer is empty"}}
@@ -76,7 +76,7 @@ func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) 
 	return line.Bytes(), nil
 }
 
-// RepairPrompt returns the message that asks the model for another answer after an answer with these problems.
+// RepairPrompt returns the message that tells the model what is wrong with its answer and asks for another one.
 func RepairPrompt(problems []Problem) string {
 	var b strings.Builder
 	b.WriteString("Your answer does not conform to the JSON Schema that it must have:\n")

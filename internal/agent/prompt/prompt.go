@@ -4,7 +4,8 @@
 //	text, err := p.Render(tools, run.Created)
 //	other, err := p.WithTemplate(textOfAnAgent) // for the same user and time zone
 //
-// New executes the template once, so that a mistake is found at the start. A Prompt may be used concurrently.
+// New executes the template once, so that mistakes are found when the service starts. A Prompt may be used
+// concurrently.
 package prompt
 
 import (
@@ -38,21 +39,21 @@ type Options struct {
 	Location *time.Location // nil means UTC
 }
 
-// Prompt renders the system prompts of runs, each with the date and the tools of its run.
+// Prompt renders the system prompt of each run, with the run's date and tools.
 type Prompt struct {
-	options  Options // with the defaults
+	options  Options // with defaults applied
 	template *template.Template
-	last     atomic.Pointer[renderedPrompt] // the newest result of Render, which Render may return again
+	last     atomic.Pointer[renderedPrompt] // the last result of Render, which Render may return again
 }
 
-// renderedPrompt is a rendered template with the values that it was rendered from.
+// renderedPrompt is a result of Render, with the values that it was rendered from.
 type renderedPrompt struct {
-	second int64 // Unix time; no value of the template has fractions of a second
+	second int64 // Unix time; the template's values have no fractions of a second
 	tools  []catalog.Tool
 	text   string
 }
 
-// New returns a Prompt. It executes the template once, and returns an error if that fails.
+// New returns a Prompt. It returns an error if executing the template fails.
 func New(opts Options) (*Prompt, error) {
 	if opts.Template == "" {
 		opts.Template = defaultPrompt
@@ -74,7 +75,8 @@ func New(opts Options) (*Prompt, error) {
 	return p, nil
 }
 
-// WithTemplate returns a Prompt with the template text for the same user and time zone. If text is "", it returns p.
+// WithTemplate returns a Prompt with the template text, for the same user and time zone. If text is "", it returns p.
+// It returns an error if the template cannot be executed.
 func (p *Prompt) WithTemplate(text string) (*Prompt, error) {
 	if text == "" {
 		return p, nil
@@ -82,14 +84,14 @@ func (p *Prompt) WithTemplate(text string) (*Prompt, error) {
 	return New(Options{Template: text, Username: p.options.Username, Location: p.options.Location})
 }
 
-// Options returns the options of the prompt, with the defaults in place of zero values.
+// Options returns the prompt's options, with defaults applied.
 func (p *Prompt) Options() Options { return p.options }
 
-// toolLines is the value of tools in the template. {{.tools}} prints one line for each tool, and {{range .tools}} gives
-// tools with .Name and .Description.
+// toolLines is the value of tools in the template. {{.tools}} prints one line per tool; {{range .tools}} iterates over
+// the tools, which have .Name and .Description.
 type toolLines []catalog.Tool
 
-// String returns one line for each tool: its name and the first line of its description.
+// String returns one line per tool, with its name and the first line of its description.
 func (t toolLines) String() string {
 	var b strings.Builder
 	for _, tool := range t {
@@ -99,8 +101,9 @@ func (t toolLines) String() string {
 	return b.String()
 }
 
-// Render returns the prompt of a run that was created at the time now. Executing a template is slow, so Render returns
-// the previous text again if it is of the same second and of the same slice of tools. The caller must not change tools.
+// Render returns the prompt of a run that was created at the time now. Because executing a template is slow, Render
+// returns the last result again if that had the same second and the same slice of tools. The caller must not change
+// tools afterwards. It returns an error if the template cannot be executed.
 func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
 	last := p.last.Load()
 	if last != nil && last.second == now.Unix() && isSameSlice(last.tools, tools) {
@@ -121,8 +124,8 @@ func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
 	return b.String(), nil
 }
 
-// isSameSlice reports whether a and b have the same elements in memory, or are both empty. Their values are then equal
-// now and were equal before, because lists of tools are not changed.
+// isSameSlice reports whether a and b have the same elements in memory, or are both empty. The elements are then equal
+// too, because lists of tools never change.
 func isSameSlice(a, b []catalog.Tool) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -16,20 +16,20 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// ErrNotEnded means that a run has not ended, so that its export would not be complete.
+// ErrNotEnded means that a run has not ended, so its export would be incomplete.
 var ErrNotEnded = errors.New("the run has not ended")
 
-// maxLevels bounds how deep child runs are followed; the agent allows fewer.
+// maxLevels is how many levels of child runs an export contains. The agent allows fewer.
 const maxLevels = 8
 
-// Export returns the document of a run that has ended, and of its child runs. The member Missing of the document lists
-// what the log no longer keeps, so that is not an error. Errors: ErrNotEnded, or those of the log.
+// Export returns the document of a run that has ended, including its child runs. If the log no longer has a part of it,
+// that is not an error: the document's member Missing says so. The error is ErrNotEnded or an error of the log.
 func (r *Recorder) Export(ctx context.Context, id string) (*export.Document, error) {
 	return r.exportRun(ctx, id, 0)
 }
 
-// exportRun returns the document of the run with that id. level is 0 for the run that is exported, 1 for its child
-// runs, and so on.
+// exportRun returns the document of the run with this id. level is 0 for the run that was asked for, 1 for its child
+// runs, and so on. The errors are those of Export.
 func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export.Document, error) {
 	run, err := r.Log.Run(ctx, id)
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export
 	return doc, r.addInputs(ctx, doc)
 }
 
-// readEvents returns all events of the run, and adds their JSON to doc.Events.
+// readEvents returns all events of doc's run, and adds their JSON to doc.Events.
 func (r *Recorder) readEvents(ctx context.Context, doc *export.Document) (events []event.Event, _ error) {
 	for {
 		page, err := r.Log.After(ctx, doc.Run.ID, int64(len(events)))
@@ -75,8 +75,8 @@ func (r *Recorder) readEvents(ctx context.Context, doc *export.Document) (events
 	}
 }
 
-// readResult decodes the JSON that the log stores with a run, as a result with that name. target is a pointer. found is
-// false if the log has no such result or does not keep it any more.
+// readResult decodes the JSON that the log stores for a run under name, into the pointer target. found is false if the
+// log does not have it, or no longer.
 func (r *Recorder) readResult(ctx context.Context, run, name string, target any) (found bool, _ error) {
 	data, err := r.Log.Result(ctx, run, name)
 	if errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) {
@@ -91,8 +91,8 @@ func (r *Recorder) readResult(ctx context.Context, run, name string, target any)
 	return true, nil
 }
 
-// readDefinition decodes the definition with that hash into target, which is a pointer. found is false if the log does
-// not keep the definition, or if its bytes do not have that hash.
+// readDefinition decodes the definition with this hash into the pointer target. found is false if the log does not have
+// the definition, or if its bytes do not match the hash.
 func (r *Recorder) readDefinition(ctx context.Context, hash string, target any) (found bool, _ error) {
 	data, _, err := r.Log.Value(ctx, definitionKey(hash))
 	if err != nil {
@@ -108,9 +108,9 @@ func (r *Recorder) readDefinition(ctx context.Context, hash string, target any) 
 }
 
 // addBeginning adds to doc what the run began with: the request, the messages, the settings, the tools, the system
-// prompt, and the requests to the model. It lists what the log does not keep in doc.Missing. The question, the model
-// and the metadata come from the start event, because the beginning does not store them a second time. events has at
-// least the start event, because the run has ended. created is the time for which the system prompt is rendered.
+// prompt, and the requests to the model. It lists what the log no longer has in doc.Missing. The question, the model
+// and the metadata come from the start event, because they are stored only there. events must not be empty. created is
+// the time for which the system prompt is rendered.
 func (r *Recorder) addBeginning(
 	ctx context.Context, doc *export.Document, events []event.Event, created time.Time,
 ) error {
@@ -143,8 +143,8 @@ func (r *Recorder) addBeginning(
 	return r.addRequests(ctx, doc, begin, events)
 }
 
-// readBeginning reads the beginning of a run, which is stored in several notes because a note has a maximum size. found
-// is false if the run has no such note.
+// readBeginning reads a run's beginning, which is divided into several notes because the size of a note is limited.
+// found is false if the run has no such note.
 func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginning, found bool, _ error) {
 	notes, err := r.Log.Notes(ctx, run)
 	if err != nil {
@@ -165,9 +165,9 @@ func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginni
 	return begin, true, nil
 }
 
-// addSettings adds to doc the settings of the agent and the definitions of the tools, which the sharedContext with that
-// hash has. found is false if the log does not keep the sharedContext any more. A tool whose definition is not kept is
-// left out. doc.Missing says what the log does not keep.
+// addSettings adds the agent's settings and the tools' definitions to doc. hash identifies the sharedContext that has
+// both. found is false if the log no longer has the sharedContext. A tool without a stored definition is left out.
+// doc.Missing says what the log no longer has.
 func (r *Recorder) addSettings(ctx context.Context, doc *export.Document, hash string) (found bool, _ error) {
 	var shared sharedContext
 	found, err := r.readDefinition(ctx, hash, &shared)
@@ -195,8 +195,8 @@ func (r *Recorder) addSettings(ctx context.Context, doc *export.Document, hash s
 	return true, nil
 }
 
-// renderPrompt renders the system prompt of a run again, because the log keeps its checksum and not its text. ok is
-// false if no rendering has that checksum, for example because this version of answerd renders templates differently.
+// renderPrompt renders a run's system prompt again, because the log stores only its checksum. ok is false if no
+// rendering matches the checksum, for example because this version of answerd renders templates differently.
 func renderPrompt(doc *export.Document, created time.Time, checksum string) (text string, ok bool) {
 	var serverTools, builtinTools []catalog.Tool
 	for _, recorded := range doc.Tools {
@@ -207,8 +207,8 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 			serverTools = append(serverTools, tool)
 		}
 	}
-	// The prompt lists the tools of the servers, or only the search tool if the model has to search among them. The
-	// search tool is the last one of answerd's own tools. The record does not say which of the two it was.
+	// The prompt lists either the servers' tools or, if the model had to search for tools, only the search tool, which
+	// is the last of answerd's own tools. The record does not say which, so try both.
 	candidates := [][]catalog.Tool{serverTools}
 	if len(builtinTools) > 0 {
 		candidates = append(candidates, builtinTools[len(builtinTools)-1:])
@@ -222,8 +222,9 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 	return "", false
 }
 
-// Render renders a system prompt as the agent does: the template t, then t.Instructions, then the instructions of the
-// request, which may be "". tools and created are the values for the template.
+// Render renders a system prompt like the agent: the template t, then t.Instructions, then the request's instructions,
+// which may be "". tools and created are the template's values. It returns an error if the time zone is unknown or the
+// template cannot be executed.
 func Render(t export.Template, instructions string, tools []catalog.Tool, created time.Time) (string, error) {
 	zone, err := time.LoadLocation(cmp.Or(t.Timezone, "UTC"))
 	if err != nil {
@@ -244,7 +245,7 @@ func Render(t export.Template, instructions string, tools []catalog.Tool, create
 	return text, nil
 }
 
-// addRequests adds the requests to the model to doc, if b says that they were recorded.
+// addRequests adds the requests to the model to doc, if b says that the run recorded them.
 func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b beginning, events []event.Event) error {
 	if !b.Requests {
 		return nil
@@ -259,12 +260,12 @@ func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b begi
 	return nil
 }
 
-// addStepRequests adds the requests of one step to doc. A step has several requests if the endpoint refused the first
-// ones as too long. If the step ran again after a takeover, only the requests of the newest attempt of the job are
-// added. They have replaced those of earlier attempts with the same number; if an earlier attempt made more requests,
-// the remaining ones are still stored, and their attempt differs from that of the first request.
+// addStepRequests adds one step's requests to the model to doc. A step has several requests if the endpoint refused the
+// first ones as too long. If the step ran again after a takeover, the requests of the newest attempt have replaced
+// earlier ones with the same number. But if an earlier attempt made more requests, the remaining ones are still stored;
+// their attempt differs from the first request's, and they are left out.
 func (r *Recorder) addStepRequests(ctx context.Context, doc *export.Document, step int) error {
-	attempt := 0 // of the step's first request
+	attempt := 0 // the attempt of the step's first request
 	for try := 1; ; try++ {
 		var request storedRequest
 		found, err := r.readResult(ctx, doc.Run.ID, requestKey(step, try), &request)
@@ -281,8 +282,8 @@ func (r *Recorder) addStepRequests(ctx context.Context, doc *export.Document, st
 	}
 }
 
-// addCalls adds to doc the whole results of the calls whose events have only a part, and the documents of the child
-// runs. level is the number of runs above the run of doc, as in exportRun. At maxLevels, child runs are left out.
+// addCalls adds to doc the full results of calls whose events have only a part, and the documents of child runs. level
+// is the number of runs above doc's run. At maxLevels, child runs are left out.
 func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []event.Event, level int) error {
 	for _, e := range events {
 		callID, childID, truncated := "", "", false
@@ -311,8 +312,8 @@ func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []
 	return nil
 }
 
-// addChild adds the document of a child run to doc.Children. A child run that was deleted or has not ended is added to
-// doc.Missing.
+// addChild adds a child run's document to doc.Children. If the child run was deleted or has not ended, it is listed in
+// doc.Missing instead.
 func (r *Recorder) addChild(ctx context.Context, doc *export.Document, childID string, level int) error {
 	child, err := r.exportRun(ctx, childID, level)
 	switch {
@@ -327,7 +328,7 @@ func (r *Recorder) addChild(ctx context.Context, doc *export.Document, childID s
 	return nil
 }
 
-// addResult adds the whole result of a call to doc.Results, or to doc.Missing if the log does not keep it.
+// addResult adds a call's full result to doc.Results or, if the log no longer has it, lists it in doc.Missing.
 func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID string) error {
 	var result json.RawMessage
 	found, err := r.readResult(ctx, doc.Run.ID, callID, &result)
@@ -345,8 +346,8 @@ func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID s
 	return nil
 }
 
-// addInputs adds the answers of people to doc. It leaves out the inputs with which the run itself closed an unanswered
-// question, because the events of the run show that.
+// addInputs adds people's answers to doc. It leaves out inputs with which the run closed an unanswered question itself,
+// because the run's events show that.
 func (r *Recorder) addInputs(ctx context.Context, doc *export.Document) error {
 	for pos := int64(0); ; {
 		page, err := r.Log.Inputs(ctx, doc.Run.ID, pos)

@@ -1,16 +1,16 @@
-// Package record stores with each run what its events do not have and its export needs, and builds the
-// export from both.
+// Package record stores, with each run, what the run's export needs but its events do not contain. It builds the export
+// from both.
 //
 //	r := record.New(record.Options{Log: log, Retention: time.Hour})
 //	err := r.Begin(ctx, run.ID, record.Beginning{Request: request, Tools: list}) // once, before the first step
 //	doc, err := r.Export(ctx, run.ID)
 //
-// The definitions of tools and the settings of agents are stored once, under their hash, and runs refer to them. So a
-// run costs some 200 bytes more than its events. A Recorder may be used concurrently.
+// The definitions of tools and the settings of agents are stored only once, under their hash, and runs refer to them.
+// So a run takes only about 200 bytes more than its events. A Recorder may be used concurrently.
 //
-// A run continues if Begin fails: its export then lists what is missing, and cannot be run again. The system
-// prompt is not stored at all. Export renders it again from its template, and compares the result with a checksum. If a
-// later version renders the template differently, the export lacks the prompt, and does not have a wrong one.
+// If Begin fails, the run continues, but its export lists what is missing and cannot be run again. The system prompt is
+// not stored at all: Export renders it again from its template, and compares the result with a checksum. If a later
+// version renders the template differently, the export has no prompt, instead of a wrong one.
 package record
 
 import (
@@ -33,18 +33,18 @@ import (
 // Options configure a Recorder. Log is required.
 type Options struct {
 	Log       event.Log
-	Retention time.Duration // of the events of a run; 0 means event.DefaultRetention
+	Retention time.Duration // how long the log keeps a run's events; 0 means event.DefaultRetention
 	Service   string        // the version of answerd
 }
 
-// Recorder stores the beginnings of runs.
+// Recorder stores what runs begin with.
 type Recorder struct {
 	Options
 
 	mu          sync.Mutex           // protects the fields below
-	storedAt    map[string]time.Time // when this process last stored a definition, or began to, by its hash
-	storedBytes int                  // the size of the definitions that were stored since storedAt was empty
-	toolHashes  map[toolKey]string   // caches the hashes of tools' definitions; emptied at maxHashes
+	storedAt    map[string]time.Time // when this process last stored, or began to store, each definition, by hash
+	storedBytes int                  // the size of all definitions stored since storedAt was last empty
+	toolHashes  map[toolKey]string   // a cache of the hashes of tools' definitions; emptied at maxHashes
 }
 
 // toolKey identifies the definition of a tool.
@@ -53,23 +53,22 @@ type toolKey struct {
 	needsApproval         bool
 }
 
-// Bounds of what one process stores.
+// Limits on what one process stores.
 const (
-	maxDefinitions = 4 << 20   // limit of storedBytes; a log in memory has 16 MiB for all values
+	maxDefinitions = 4 << 20   // maximum of storedBytes; a log in memory has 16 MiB for all values
 	maxHashes      = 10_000    // tools whose hashes are cached
 	maxDefinition  = 100 << 10 // bytes of one definition
-	storeWorkers   = 8         // definitions that are stored at the same time
+	storeWorkers   = 8         // definitions to store concurrently
 )
 
-// beginningPrefix comes before each piece of a beginning in the notes of a run.
+// beginningPrefix precedes each piece of a beginning in a run's notes.
 const beginningPrefix = replay.NoteBeginning + " "
 
-// requestName begins the names under which requests to the model are stored among the results of a run. The NUL
-// distinguishes them from ids of calls, under which the results of calls are stored.
+// requestName begins the names under which requests to the model are stored among a run's results. The NUL
+// distinguishes them from the ids of calls, under which the calls' results are stored.
 const requestName = "\x00request"
 
-// IsReserved reports whether callID is a name that only this package uses among the results of a run, not the id of a
-// call.
+// IsReserved reports whether callID is not the id of a call, but a name that this package uses among a run's results.
 func IsReserved(callID string) bool { return len(callID) > 0 && callID[0] == 0 }
 
 // New returns a Recorder.
@@ -80,53 +79,53 @@ func New(o Options) *Recorder {
 	return &Recorder{Options: o, storedAt: make(map[string]time.Time), toolHashes: make(map[toolKey]string)}
 }
 
-// Beginning is what a run begins with.
+// Beginning is what Begin stores about a run.
 type Beginning struct {
-	Request  export.Request // without the question, if the run's start event has it
+	Request  export.Request // may lack the question, which the start event has
 	Settings export.Settings
 	System   string        // the system prompt
 	Messages []llm.Message // the messages after the system prompt; nil if there is only the question
 	History  int           // the number of Messages before the question
 	Tools    *ToolList     // the tools of servers that the run may call
-	Offered  []llm.Tool    // the tools of answerd itself that the model is offered
-	Requests bool          // the requests to the model are recorded too, with AddRequest
+	Offered  []llm.Tool    // tools that answerd itself offers to the model
+	Requests bool          // whether requests to the model are recorded too, with AddRequest
 }
 
-// ToolList has the tools that runs may call. Runs with the same tools share it, so that the definitions of
-// 1,000 tools are not looked up for each run, which took 19 % of an answer's CPU time.
+// ToolList has the tools that runs may call. Runs with the same tools share it, because looking up the definitions of
+// 1,000 tools for each run took 19 % of an answer's CPU time.
 type ToolList struct {
 	tools []catalog.Tool
 
 	mu       sync.Mutex // protects the fields below
-	hashes   []byte     // the hashes of the definitions, as the elements of a JSON array without its brackets
-	storedAt time.Time  // when the definition that was stored first was stored; zero if one is not stored
+	hashes   []byte     // the definitions' hashes, as the elements of a JSON array without brackets
+	storedAt time.Time  // the oldest time at which one of the definitions was stored; zero if one is not stored
 }
 
-// NewToolList returns the list of some tools, which must not change.
+// NewToolList returns a ToolList of tools. The slice must not change afterwards.
 func NewToolList(tools []catalog.Tool) *ToolList { return &ToolList{tools: tools} }
 
 // beginning is the stored form of Beginning.
 type beginning struct {
 	Request  export.Request   `json:"request"`
 	Context  string           `json:"context"` // the hash of a sharedContext
-	System   string           `json:"system"`  // the first checksumBytes of the hash of the system prompt
+	System   string           `json:"system"`  // the first checksumBytes of the system prompt's hash
 	Messages []export.Message `json:"messages,omitempty"`
 	History  int              `json:"history,omitempty"`
 	Requests bool             `json:"requests,omitempty"`
 }
 
-// sharedContext is what runs of the same agent, model and tools have in common.
+// sharedContext is what all runs with the same agent, model and tools share.
 type sharedContext struct {
 	Settings export.Settings `json:"settings"`
 	Tools    []string        `json:"tools"` // hashes of definitions
 }
 
-// checksumBytes is how many hex digits of the hash of the system prompt are stored. They only have to show whether the
-// export renders the same text.
+// checksumBytes is how many hex digits of the system prompt's hash are stored. That is enough to check that an export
+// renders the same text.
 const checksumBytes = 16
 
-// Begin stores what a run begins with. After an error the run may continue, but it cannot be exported in full. The
-// beginning itself is stored even if a definition cannot be.
+// Begin stores what a run begins with. After an error the run may continue, but its export will be incomplete. Begin
+// stores the beginning itself even if it cannot store a definition.
 func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error {
 	settings, err := json.Marshal(begin.Settings)
 	if err != nil {
@@ -134,7 +133,7 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 	}
 	hashes, defineErr := r.defineTools(ctx, begin.Tools)
 
-	// shared is the JSON of a sharedContext. It is put together here to reuse the encoded hashes of the tools.
+	// shared is the JSON of a sharedContext, built by hand so that the encoded hashes of the tools can be reused.
 	shared := slices.Concat([]byte(`{"settings":`), settings, []byte(`,"tools":[`), hashes)
 	definitions := make(map[string][]byte) // by hash
 	for _, t := range begin.Offered {
@@ -163,8 +162,8 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 	return errors.Join(r.addBeginningNotes(ctx, run, stored), defineErr)
 }
 
-// addBeginningNotes adds the beginning to the notes of the run, in pieces. It does not wait until the log has stored
-// them: they are stored with the next events.
+// addBeginningNotes adds the beginning to the run's notes, in pieces. It does not wait for the log: the notes are
+// stored together with the next events.
 func (r *Recorder) addBeginningNotes(ctx context.Context, run string, stored beginning) error {
 	data, err := json.Marshal(stored)
 	if err != nil {
@@ -178,7 +177,7 @@ func (r *Recorder) addBeginningNotes(ctx context.Context, run string, stored beg
 	return nil
 }
 
-// appendHash appends a hash to the JSON of an array whose closing bracket is missing.
+// appendHash appends hash to array, a JSON array without its closing bracket, or only its elements.
 func appendHash(array []byte, hash string) []byte {
 	if n := len(array); n > 0 && array[n-1] != '[' {
 		array = append(array, ',')
@@ -186,8 +185,8 @@ func appendHash(array []byte, hash string) []byte {
 	return append(append(append(array, '"'), hash...), '"')
 }
 
-// defineTools stores the definitions of the tools, unless all of them were stored less than the retention ago. It
-// returns their hashes as the elements of a JSON array without its brackets, also with an error.
+// defineTools stores the definitions of list's tools, unless all were stored less than the retention ago. It returns
+// their hashes as the elements of a JSON array without brackets, even if it returns an error.
 func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []byte, err error) {
 	list.mu.Lock()
 	hashes, storedAt := list.hashes, list.storedAt
@@ -216,8 +215,8 @@ func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []by
 	return hashes, err
 }
 
-// oldestOf returns the earliest time at which one of the definitions was stored. It is the zero time if one of them is
-// not stored, and the present without any hash.
+// oldestOf returns the earliest time at which one of the definitions was stored. It returns the zero time if one of
+// them is not stored, and the current time if hashes is empty.
 func (r *Recorder) oldestOf(hashes []string) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,7 +230,7 @@ func (r *Recorder) oldestOf(hashes []string) time.Time {
 }
 
 // hashTool returns the hash of a tool's definition. definition is nil if the hash was cached and the definition need
-// not be stored again. The hash of a tool without a version is never taken from the cache.
+// not be stored again. If the tool has no version, the cache is not used.
 func (r *Recorder) hashTool(tool catalog.Tool) (hash string, definition []byte) {
 	key := toolKey{version: tool.Version(), name: tool.Name, server: tool.Server, needsApproval: tool.NeedsApproval}
 	r.mu.Lock()
@@ -252,7 +251,7 @@ func (r *Recorder) hashTool(tool catalog.Tool) (hash string, definition []byte) 
 	return hash, definition
 }
 
-// Definition returns a tool of the catalog in the form of an export, without its hash.
+// Definition returns a tool in the form that exports use, without its hash.
 func Definition(t catalog.Tool) export.Tool {
 	var annotations json.RawMessage
 	if t.Annotations != nil {
@@ -265,15 +264,16 @@ func Definition(t catalog.Tool) export.Tool {
 	}
 }
 
-// isFreshLocked reports whether the log keeps a definition for as long as a run that begins now: it keeps a definition
-// for twice the retention, so it must have been stored less than the retention ago. The caller holds r.mu.
+// isFreshLocked reports whether the log will keep a definition as long as the events of a run that begins now. It keeps
+// definitions for twice the retention, so the definition must have been stored less than the retention ago. The caller
+// must hold r.mu.
 func (r *Recorder) isFreshLocked(hash string) bool {
 	at, ok := r.storedAt[hash]
 	return ok && time.Since(at) < r.Retention
 }
 
-// define stores the definitions, which are by hash, except those that are fresh (isFreshLocked). It stores up to
-// storeWorkers of them at the same time and returns when all are stored or have failed.
+// define stores definitions, which are keyed by hash, except those that are fresh (isFreshLocked). It stores up to
+// storeWorkers of them concurrently, and returns when all have been stored or have failed.
 func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) error {
 	var missing []string
 	r.mu.Lock()
@@ -299,12 +299,12 @@ func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) er
 	return errors.Join(errs...)
 }
 
-// errTooMany means that the process has stored as many bytes of definitions as it may.
+// errTooMany means that this process has stored maxDefinitions bytes of definitions.
 var errTooMany = errors.New("too many definitions of tools and agents are stored")
 
-// defineOne stores a definition, or extends the time for which it is kept. It marks the definition as stored before it
-// calls the log, so that 100 runs which begin at once do not store the definition 100 times. If the log fails, the
-// exports of these runs lack the definition, and the next run tries again.
+// defineOne stores a definition, or makes the log keep it longer. It marks the definition as stored before it calls the
+// log, so that 100 runs that begin at once do not store it 100 times. If the log fails, the exports of these runs lack
+// the definition, and the next run tries again.
 func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) error {
 	if len(data) > maxDefinition {
 		return fmt.Errorf("a definition of %d bytes is too large to be stored", len(data))
@@ -324,8 +324,8 @@ func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) erro
 	return nil
 }
 
-// markStored marks a definition of that many bytes as stored now. It returns errTooMany, and does not mark a new
-// definition, if the definitions would have more than maxDefinitions bytes.
+// markStored marks a definition of size bytes as stored now. If the definitions would then exceed maxDefinitions bytes,
+// it returns errTooMany and does not mark it. A definition that is already marked is always accepted.
 func (r *Recorder) markStored(hash string, size int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -342,7 +342,7 @@ func (r *Recorder) markStored(hash string, size int) error {
 	return nil
 }
 
-// unmarkStored reverts markStored, unless a concurrent failure has reverted it.
+// unmarkStored undoes markStored, unless a concurrent failure already has.
 func (r *Recorder) unmarkStored(hash string, size int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -352,8 +352,8 @@ func (r *Recorder) unmarkStored(hash string, size int) {
 	}
 }
 
-// forgetExpiredLocked removes the definitions from storedAt that the log does not keep any more. Their sizes are not
-// known here, so storedBytes is only reset when no definition is left. The caller holds r.mu.
+// forgetExpiredLocked removes definitions that the log no longer has from storedAt. It does not know their sizes, so it
+// resets storedBytes only when no definition is left. The caller must hold r.mu.
 func (r *Recorder) forgetExpiredLocked() {
 	for hash, at := range r.storedAt {
 		if time.Since(at) >= 2*r.Retention {
@@ -365,18 +365,18 @@ func (r *Recorder) forgetExpiredLocked() {
 	}
 }
 
-// definitionKey returns the key of a definition among the values of the log.
+// definitionKey returns the key of a definition in the log's values.
 func definitionKey(hash string) values.Key { return values.NewKey("definition", hash) }
 
 // storedRequest is the stored form of a request to the model.
 type storedRequest struct {
 	export.ModelRequest
-	Attempt int `json:"attempt,omitempty"` // as in AddRequest
+	Attempt int `json:"attempt,omitempty"` // see AddRequest
 }
 
-// AddRequest stores a request to the model with its run. step is the number of the step and try the number of the
-// request in that step, both from 1. attempt is the attempt of the run's job, 0 without a job: a step runs again after
-// a takeover, and attempt distinguishes its new requests from those before the takeover.
+// AddRequest stores a request to the model with its run. step is the step's number, and try the request's number within
+// the step, both from 1. attempt is the attempt of the run's job, or 0 without a job. After a takeover a step may run
+// again, and attempt distinguishes its new requests from those before the takeover.
 func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attempt int, request llm.Request) error {
 	recorded := export.ModelRequest{
 		Step: step, Model: request.Model, Messages: messages(request.Messages), ToolChoice: request.ToolChoice,
@@ -395,11 +395,11 @@ func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attemp
 	return nil
 }
 
-// requestKey returns the name under which a request is stored among the results of its run.
+// requestKey returns the name under which a request is stored among its run's results.
 func requestKey(step, try int) string { return fmt.Sprintf("%s %d %d", requestName, step, try) }
 
-// messages returns messages in the form of an export. It leaves out their llm.Extensions, which only the provider that
-// sent them can read.
+// messages converts messages to the form that exports use. It leaves out their llm.Extensions, which only the provider
+// that sent them can read.
 func messages(all []llm.Message) []export.Message {
 	out := make([]export.Message, len(all))
 	for i, m := range all {
@@ -415,22 +415,23 @@ func messages(all []llm.Message) []export.Message {
 	return out
 }
 
-// Executing says for which run a context is.
+// Executing identifies the run that a context belongs to.
 type Executing struct {
 	Run string
-	// Parent is the run that started Run, and Call the id of the call by which it did; both "" if a caller started Run.
+	// Parent is the run that started Run, and Call the id of its call that did. Both are "" if an API client started
+	// Run.
 	Parent, Call string
 }
 
 type executingKey struct{}
 
-// WithRun returns a context of the run e. The agent calls the model and the tools with it, so that RunOf tells their
-// implementations for which run they are called.
+// WithRun returns a context for the run e. The agent uses it to call the model and the tools, so that these can find
+// out with RunOf which run they are called for.
 func WithRun(ctx context.Context, e Executing) context.Context {
 	return context.WithValue(ctx, executingKey{}, e)
 }
 
-// RunOf returns the run that WithRun has put into ctx. ok is false if there is no run in ctx.
+// RunOf returns the run that WithRun stored in ctx. ok is false if there is none.
 func RunOf(ctx context.Context) (e Executing, ok bool) {
 	e, ok = ctx.Value(executingKey{}).(Executing)
 	return e, ok

@@ -1,11 +1,11 @@
 package recorded
 
-// Texts by which a recording shows why a call failed or a question was not answered. The run loop writes them into
-// events, and package rerun reads them, because events have no other member that distinguishes these reasons from those
-// of rules and hooks.
+// Texts that say in a recording why a call failed or a question was not answered. The run loop writes them into events.
+// Package rerun reads them, because events have no other member that distinguishes these reasons from those of rules
+// and hooks.
 const (
 	BudgetUsedUp    = "The run's budget is used up" // followed by the limit
-	LimitOfTurn     = "Only "                       // followed by the number of calls or agents that a turn may have
+	LimitOfTurn     = "Only "                       // followed by how many calls or agents one turn may have
 	NoMoreCalls     = "No tool can be called any more in this run."
 	RefusedByPerson = "A person refused this call."
 	NotApproved     = "This call needs a person's approval, and " // followed by the reason

@@ -11,34 +11,34 @@ import (
 	"answerd/internal/event"
 )
 
-// Notes are records of a run that readers do not see. A process writes them for the next process that executes the
-// run. A note is a text of words with spaces between them: one of these words, and the arguments that its comment
-// lists. KEY is the CallKey of a call, and PART one of Parts. "This step" is the newest step when the note is written.
+// Notes are records of a run that readers do not see. A process writes them for the process that executes the run next.
+// A note consists of words, separated by spaces: one of the words below, and the arguments that its comment lists. KEY
+// is the CallKey of a call, and PART an element of Parts. "This step" is the newest step at the time of the note.
 //
-// Together with the events, notes journal each call. It is intended once tool_call is in the log, sent once NoteSent
-// is, waiting for input once all parts of NoteInput are, and done or failed with tool_result or tool_error.
+// Events and notes together show the state of each call. The call is planned once tool_call is in the log, sent once
+// NoteSent is, waiting for input once all parts of NoteInput are, and done or failed once tool_result or tool_error is.
 const (
 	NoteSent         = "sent"       // KEY: the request of the call may be sent from now on
-	NoteStopReason   = "cut"        // a finish reason: the next step is the last one
-	NoteSampled      = "sampled"    // input, output and total tokens that a server has used by sampling
+	NoteStopReason   = "cut"        // a finish reason: the next step will be the last
+	NoteSampled      = "sampled"    // input, output and total tokens of a server's sampling request
 	NoteExtensions   = "extensions" // a piece of the llm.Extensions of this step's answer, which are JSON in base64
 	NoteModel        = "model"      // the id of the model that answered this step, if it differs from the step before
 	NoteUpstream     = "upstream"   // PART: the endpoint's name for that model, if it differs from the step before
-	NoteInput        = "input"      // KEY PART: the input that the server of a call requires before the call is sent again
-	NoteHookReplied  = "told"       // the id of an interrupt: the hook interrupt has replied about it
-	NoteHookAddition = "extended"   // PART: what the hook pre_model_call adds to the requests of this step
-	NoteAborted      = "aborted"    // PART: the Abort of a hook that ends the run
-	NoteEnd          = "end"        // PART: the terminal event that the hook run_end is asked about
+	NoteInput        = "input"      // KEY PART: what the call's server requires before the call is sent again
+	NoteHookReplied  = "told"       // the id of an interrupt about which the interrupt hook has replied
+	NoteHookAddition = "extended"   // PART: what the pre_model_call hook adds to this step's requests
+	NoteAborted      = "aborted"    // PART: the Abort of a hook that ended the run
+	NoteEnd          = "end"        // PART: the terminal event that the run_end hook is about to see
 	NoteTurn         = "turn"       // the run is about to end its turn in its thread
-	NoteChild        = "child"      // KEY and the id of a run: the child run that the call asks
-	NoteSpent        = "spent"      // KEY and an event.Spent as JSON: what the child run of the call has used, when it ended
-	NoteBeginning    = "beginning"  // a piece of JSON: what the export of the run needs besides events (package record)
-	NoteTaken        = "taken"      // a process takes the run over
-	NoteLeft         = "left"       // the process stops executing the run without a crash
+	NoteChild        = "child"      // KEY and a run's id: the child run of the call
+	NoteSpent        = "spent"      // KEY and an event.Spent as JSON: what the call's child run has used
+	NoteBeginning    = "beginning"  // a piece of JSON: what the run's export needs besides events (package record)
+	NoteTaken        = "taken"      // a process takes over the run
+	NoteLeft         = "left"       // the process stops executing the run without having crashed
 )
 
-// Parts divides data into texts that fit one note each, to be written in this order. A part is its index from 0, the
-// number of parts, and a piece of the base64 of data, with spaces between them. There is no part if data is empty.
+// Parts divides data into texts that fit into one note each, to be written in order. Each part consists of its index
+// from 0, the number of parts, and a piece of data's base64, separated by spaces. If data is empty, there are no parts.
 func Parts(data []byte) []string {
 	pieces := slices.Collect(slices.Chunk([]byte(base64.StdEncoding.EncodeToString(data)), maxPiece))
 	out := make([]string, len(pieces))
@@ -48,18 +48,18 @@ func Parts(data []byte) []string {
 	return out
 }
 
-// maxPiece bounds the piece of data in one part, in bytes. 128 bytes are left for the words before the piece.
+// maxPiece is how many bytes of data one part has. It leaves 128 bytes for the words before.
 const maxPiece = event.MaxNote - 128
 
-// partJoiner puts the parts of Parts together again. If a process died before it had written all parts, the next
-// process writes all of them again, so the part with the index 0 discards what was read before.
+// partJoiner joins the parts made by Parts. If a process dies before it has written all parts, the next process writes
+// all of them again; so a part with index 0 discards everything before it.
 type partJoiner struct {
 	pieces string // the base64 of the parts so far
-	data   []byte // what Parts was called with; nil until all parts have been added
+	data   []byte // the argument of Parts; nil until all parts have been added
 }
 
-// addPart adds the part that consists of words. It reports whether that was the last part, and then sets data. It
-// ignores words that are not a part.
+// addPart adds a part, given as its words. If that was the last part, it sets data and returns true. It ignores words
+// that are not a part.
 func (j *partJoiner) addPart(words []string) (complete bool) {
 	if len(words) != 3 {
 		return false
@@ -82,20 +82,20 @@ func (j *partJoiner) addPart(words []string) (complete bool) {
 	return true
 }
 
-// CallKey returns the key of a call in notes. It is a hash of the id, because an id that a provider chose may be too
-// long for a note.
+// CallKey returns the key that identifies a call in notes. It is a hash of the call's id, because an id chosen by a
+// provider may be too long for a note.
 func CallKey(callID string) string { return hexSHA256([]byte(callID)) }
 
-// hexSHA256 returns the SHA-256 of data in hex.
+// hexSHA256 returns the SHA-256 of data in hexadecimal.
 func hexSHA256(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-// Crashes returns how many processes began the run or took it over, and wrote no NoteLeft. The process that executed
-// the run last counts too, so call Crashes before this process writes NoteTaken.
+// Crashes returns how many processes began or took over the run and did not write NoteLeft. The process that last
+// executed the run also counts, so call Crashes before writing this process's NoteTaken.
 func Crashes(notes []event.Note) (n int) {
-	executing := true // by the process that began the run, which writes no NoteTaken
+	executing := true // the process that began the run writes no NoteTaken
 	for _, note := range notes {
 		switch string(note.Data) {
 		case NoteTaken:

@@ -8,9 +8,9 @@
 //		// the server may or may not have executed the call
 //	}
 //
-// The run loop takes the steps of the state again. It takes answers and results from the state, without calling a model
-// or a tool and without appending an event, until it has reached the end of the log; there it continues the run.
-// A nil *State is the state of a run that this process began. A State is for one goroutine.
+// The run loop takes the state's steps again. It takes answers and results from the state, without calling a model or a
+// tool and without appending events, until it reaches the end of the log; from there it continues the run. A nil *State
+// means that this process began the run. A State must not be used concurrently.
 package replay
 
 import (
@@ -23,36 +23,36 @@ import (
 	"answerd/internal/event"
 )
 
-// State is what a run has done in other processes.
+// State is what earlier processes did in a run.
 type State struct {
 	Steps     []*Step            // in order; Steps[0] is step 1
-	Calls     map[string]*Call   // by call id; also those of steps that were reset
-	PartCount int                // text and reasoning parts that have begun
-	Reported  map[string]int     // the newest event budget of each limit: 80 or 100 percent; 0 once the limit was raised
-	Raised    map[string]float64 // the value that a person raised a limit to, by limit
-	Used      time.Duration      // the run's own time, without suspensions and without the time between processes
-	// BudgetQuestion is the open question about a limit; nil if there is none.
+	Calls     map[string]*Call   // by call id, including the calls of steps that were reset
+	PartCount int                // how many text and reasoning parts have begun
+	Reported  map[string]int     // by limit: the percentage in its last budget event, 80 or 100; 0 once it was raised
+	Raised    map[string]float64 // by limit: the value that a person raised it to
+	Used      time.Duration      // the time charged to the run: without suspensions, and without gaps between processes
+	// BudgetQuestion is the open question about a limit, or nil.
 	BudgetQuestion *event.Interrupt
-	Inputs         map[string][]byte // what people answered, by interrupt
-	HookReplied    map[string]bool   // the interrupts about which the hook interrupt has replied
-	// Abort is set if a hook decided to end the run, and End if the hook run_end was or was about to be asked about
-	// that terminal event. The process died before the terminal event was in the log.
+	Inputs         map[string][]byte // people's answers, by interrupt id
+	HookReplied    map[string]bool   // the interrupts about which the interrupt hook has replied
+	// Abort is set if a hook decided to end the run. End is set if the run_end hook was, or was about to be, asked
+	// about that terminal event. In both cases, the process died before it appended the terminal event.
 	Abort     *Abort
 	End       event.Body
 	Suspended bool // the run was suspended at least once
-	// Ending says that the open step was closed for a terminal event, which is not in the log.
+	// Ending means that a step was closed because the run was ending, but the log has no terminal event.
 	Ending bool
 }
 
-// HasCallOf reports whether a step that ended has a call of the tool with that name. Calls that failed because
-// the catalog did not have the tool do not count. s may be nil.
+// HasCallOf reports whether a step that ended called the tool. Calls that failed because the catalog did not have the
+// tool do not count. s may be nil.
 func (s *State) HasCallOf(tool string) bool {
 	if s == nil {
 		return false
 	}
 	for n := range s.Steps {
 		step := s.Step(n + 1)
-		if step == nil { // The step did not end and will run again.
+		if step == nil { // the step did not end, and will run again
 			continue
 		}
 		for _, c := range step.Calls {
@@ -65,48 +65,48 @@ func (s *State) HasCallOf(tool string) bool {
 	return false
 }
 
-// Step is one model call and what came after it until the next step.
+// Step is one model call, and everything until the next step.
 type Step struct {
 	Text         string
 	Calls        []*Call
 	Usage        event.Usage
 	FinishReason string
-	Ended        bool        // step_end is in the log; a step without it runs again
-	Sampled      event.Usage // tokens that MCP servers used by sampling
-	StopReason   string      // the finish reason for which the next step is the last one; "" if that was not decided
-	// Limits that people raised, before the first call of the step ended and after that.
+	Ended        bool        // step_end is in the log; without it, the step runs again
+	Sampled      event.Usage // tokens of MCP servers' sampling requests
+	StopReason   string      // why the next step is the last one, as a finish reason; "" if it is not
+	// Limits that people raised: before the step's first call ended, and afterwards.
 	RaisedBefore, RaisedAfter []event.BudgetResolved
-	Extensions                string // the pieces of NoteExtensions, joined: JSON in base64
-	Model                     string // the model that answered; "" if it is that of the step before
-	Upstream                  string // the endpoint's name for the model; "" if it is that of the step before
-	// HookAddition is what the hook pre_model_call adds to the requests of the step; nil for nothing. A reset of the
-	// step keeps it.
+	Extensions                string // the contents of NoteExtensions, joined: JSON in base64
+	Model                     string // the model that answered; "" if it is the same as in the step before
+	Upstream                  string // the endpoint's name for the model; "" if it is the same as in the step before
+	// HookAddition is what the pre_model_call hook adds to the step's requests; nil for nothing. It is kept when the
+	// step is reset.
 	HookAddition []byte
-	RefusedLimit string // the limit that a person refused to raise; "" if there is none
+	RefusedLimit string // the limit that a person refused to raise; "" if none
 
 	text strings.Builder // becomes Text
 }
 
-// Call is a tool call, as far as the log shows it.
+// Call is the state of a tool call, according to the log.
 type Call struct {
 	event.Call
 	Args     string // the arguments as the model wrote them; "" until they are complete
-	ByClient bool   // the caller executes it
-	Sent     bool   // its request may have been sent
-	InFlight bool   // its request may have been sent since the server last required input
-	// Input is the input that the server required last, before the call is sent again; nil if it required none.
+	ByClient bool   // the API client executes it
+	Sent     bool   // the request may have been sent
+	InFlight bool   // the request may have been sent after the server last required input
+	// Input is what the server last required before the call is sent again; nil if it required nothing.
 	Input []byte
 	End   event.Body // the ToolResult or ToolError; nil if the call has not ended
-	// Approval is the newest approval that was asked for, and Resolution the decision about it; nil if there is none.
+	// Approval is the newest approval asked for, and Resolution the decision about it; nil if there is none.
 	Approval   *event.Interrupt
 	Resolution *event.ApprovalResolved
-	// Elicitations are the questions of the call's server that are still open. Elicited has the resolutions of the
-	// questions that are not, by interrupt.
+	// Elicitations are the server's questions that are still open. Elicited has the resolutions of the others, by
+	// interrupt id.
 	Elicitations []event.Interrupt
 	Elicited     map[string]event.ElicitationResolved
 
-	// Child is the newest child run of a call that asks another agent; "" before it is asked. Spent is what
-	// the child has used; nil before it has ended. Relayed are the questions of the child, in order.
+	// Child is the newest child run of a call that asks another agent; "" before there is one. Spent is what the child
+	// has used; nil before it has ended. Relayed are the child's questions, in order.
 	Child   string
 	Spent   *event.Spent
 	Relayed []*Relayed
@@ -114,17 +114,17 @@ type Call struct {
 	input partJoiner // the parts of NoteInput
 }
 
-// Relayed is a question of a child run that its parent has asked.
+// Relayed is a child run's question that the parent has asked its owner.
 type Relayed struct {
 	event.Interrupt
 	Resolved bool
-	Reopened bool // it is asked again; set by the run loop
+	Reopened bool // the run loop has asked it again
 }
 
-// HasChild reports whether the call asks another agent and has a child run. c may be nil.
+// HasChild reports whether the call has asked another agent and has a child run. c may be nil.
 func (c *Call) HasChild() bool { return c != nil && c.Child != "" }
 
-// RelayedQuestion returns the question of the child run that has that id, or nil.
+// RelayedQuestion returns the child run's question with this id, or nil.
 func (c *Call) RelayedQuestion(id string) *Relayed {
 	for _, q := range c.Relayed {
 		if q.ID == id {
@@ -134,14 +134,14 @@ func (c *Call) RelayedQuestion(id string) *Relayed {
 	return nil
 }
 
-// Abort is the decision of a hook to end the run.
+// Abort is a hook's decision to end the run.
 type Abort struct {
 	Reason   string `json:"reason,omitempty"`
-	Withheld bool   `json:"withheld,omitempty"` // the caller must not get the text of the step
+	Withheld bool   `json:"withheld,omitempty"` // the API client must not get the step's text
 }
 
-// Read rebuilds the state of a run from all of its events, notes and inputs, each in the order of the log. It ignores
-// notes that it cannot decode.
+// Read rebuilds a run's state from all of its events, notes and inputs, each in the log's order. It ignores notes that
+// it cannot decode.
 func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State {
 	state := &State{
 		Calls:       make(map[string]*Call),
@@ -154,7 +154,7 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 		state.Inputs[in.ID] = in.Data
 	}
 	n := noteReader{State: state, byKey: make(map[string]*Call)}
-	var countFrom int64 // the time of the previous event; 0 if the time until the next event does not count
+	var countFrom int64 // the previous event's time; 0 if the time until the next event does not count
 	for _, e := range events {
 		if countFrom > 0 {
 			state.Used += time.Duration(e.Time-countFrom) * time.Millisecond
@@ -169,7 +169,7 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 		}
 		for ; len(notes) > 0 && notes[0].After <= e.Seq; notes = notes[1:] {
 			if n.applyNote(strings.Fields(string(notes[0].Data))) {
-				countFrom = 0 // No process executes the run until the next event.
+				countFrom = 0 // no process executes the run until the next event
 			}
 		}
 	}
@@ -179,7 +179,7 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 	return state
 }
 
-// Step returns the step with the number n, from 1, if it ended, and nil otherwise. s may be nil.
+// Step returns step n, counted from 1, if that step has ended, and nil otherwise. s may be nil.
 func (s *State) Step(n int) *Step {
 	if s == nil || n > len(s.Steps) || !s.Steps[n-1].Ended {
 		return nil
@@ -187,7 +187,7 @@ func (s *State) Step(n int) *Step {
 	return s.Steps[n-1]
 }
 
-// Call returns the call with that id, or nil if the log does not have it. s may be nil.
+// Call returns the call with this id, or nil if the log does not have it. s may be nil.
 func (s *State) Call(callID string) *Call {
 	if s == nil {
 		return nil
@@ -200,8 +200,8 @@ func (s *Step) HasEndedCall() bool {
 	return slices.ContainsFunc(s.Calls, func(c *Call) bool { return c.End != nil })
 }
 
-// HookAddition returns what the hook pre_model_call adds to the requests of step n, from 1. nil means that the log has
-// no addition, so that the hook must be asked. s may be nil.
+// HookAddition returns what the pre_model_call hook adds to the requests of step n, counted from 1. It returns nil if
+// the log has no addition, so that the hook must be asked. s may be nil.
 func (s *State) HookAddition(n int) []byte {
 	if s == nil || n > len(s.Steps) {
 		return nil
@@ -217,17 +217,17 @@ func (s *State) lastStep() *Step {
 	return s.Steps[len(s.Steps)-1]
 }
 
-// noteReader adds notes to a state.
+// noteReader applies notes to a State.
 type noteReader struct {
 	*State
-	byKey map[string]*Call // the calls so far, by CallKey
-	// The parts of NoteHookAddition, NoteUpstream, NoteAborted and NoteEnd.
+	byKey map[string]*Call // the calls read so far, by CallKey
+	// Joiners for the parts of NoteHookAddition, NoteUpstream, NoteAborted and NoteEnd.
 	hookAddition, upstream, abort, end partJoiner
 }
 
-// applyNote adds one note, given as its words, to the state. It reports whether a process stopped executing the run at
-// this note, or another process took over. It ignores notes of an unknown call, notes of a step before the first step,
-// and notes that are not part of a State.
+// applyNote applies one note, given as its words, to the state. It returns true if at this note a process stopped
+// executing the run, or another one took over. It ignores notes about unknown calls, notes about a step before there is
+// one, and notes of other kinds.
 func (n *noteReader) applyNote(words []string) (processChanged bool) {
 	if len(words) == 0 {
 		return false
@@ -262,7 +262,7 @@ func (n *noteReader) applyNote(words []string) (processChanged bool) {
 	return false
 }
 
-// applyNote adds a note about the call. values are the words of the note after its kind and the key of the call.
+// applyNote applies a note about the call. values are the note's words after its kind and the call's key.
 func (c *Call) applyNote(kind string, values []string) {
 	switch {
 	case kind == NoteSent:
@@ -279,7 +279,7 @@ func (c *Call) applyNote(kind string, values []string) {
 	}
 }
 
-// applyStepNote adds a note about step, the newest step. values are the words of the note after its kind.
+// applyStepNote applies a note about step, the newest step. values are the note's words after its kind.
 func (n *noteReader) applyStepNote(step *Step, kind string, values []string) {
 	text := strings.Join(values, " ")
 	switch kind {
@@ -305,15 +305,15 @@ func (n *noteReader) applyStepNote(step *Step, kind string, values []string) {
 	}
 }
 
-// applyInput adds one part of NoteInput. The call counts as in flight until the last part: a process that died before
-// it had written the last part has not asked a person for the input.
+// applyInput adds one part of NoteInput. The call counts as in flight until the last part is added: if the process died
+// before it wrote the last part, it had not asked a person yet.
 func (c *Call) applyInput(part []string) {
 	if c.input.addPart(part) {
 		c.Input, c.InFlight = c.input.data, false
 	}
 }
 
-// applyEvent adds one event to the state.
+// applyEvent applies one event to the state.
 func (s *State) applyEvent(e event.Event) {
 	step := s.lastStep()
 	switch body := e.Body.(type) {
@@ -326,7 +326,7 @@ func (s *State) applyEvent(e event.Event) {
 		if body.Usage != nil {
 			step.Usage = *body.Usage
 		}
-		// Models do not give these finish reasons: the run loop does when it closes the step because the run ends.
+		// Models never return these finish reasons. The run loop uses them when it closes a step because the run ends.
 		s.Ending = body.FinishReason == "error" || body.FinishReason == "cancelled"
 	case event.TextStart, event.ReasoningStart:
 		s.PartCount++
@@ -349,7 +349,7 @@ func (s *State) applyEvent(e event.Event) {
 	}
 }
 
-// applyBudgetResolved adds the answer to the open question about a limit. step is the newest step.
+// applyBudgetResolved applies the answer to the open question about a limit. step is the newest step.
 func (s *State) applyBudgetResolved(resolved event.BudgetResolved, step *Step) {
 	s.BudgetQuestion = nil
 	if !resolved.Approved {
@@ -364,7 +364,7 @@ func (s *State) applyBudgetResolved(resolved event.BudgetResolved, step *Step) {
 	}
 }
 
-// applyCallEvent adds an event of a call. It ignores events that are not about a call.
+// applyCallEvent applies an event about a call. It ignores other events.
 func (s *State) applyCallEvent(e event.Event) {
 	asked, resolvedID := InterruptOf(e)
 	if asked.ID != "" {
@@ -403,7 +403,7 @@ func (s *State) applyCallEvent(e event.Event) {
 	}
 }
 
-// addQuestion adds a question about a call to that call.
+// addQuestion adds a question to the call that it is about.
 func (s *State) addQuestion(asked event.Interrupt) {
 	call := s.Calls[asked.CallID]
 	switch {
@@ -416,7 +416,8 @@ func (s *State) addQuestion(asked event.Interrupt) {
 	}
 }
 
-// resolveRelayed marks the question of a child run with that id as resolved. It returns false if no child run has it.
+// resolveRelayed marks a child run's question as resolved. It returns false if no child run has a question with this
+// id.
 func (s *State) resolveRelayed(id string) bool {
 	for _, c := range s.Calls {
 		if q := c.RelayedQuestion(id); q != nil {
@@ -427,8 +428,8 @@ func (s *State) resolveRelayed(id string) bool {
 	return false
 }
 
-// InterruptOf returns the question that an event asks, or the id of the question that it resolves. For other events,
-// both results are zero.
+// InterruptOf returns the question that an event asks, or the id of the question that the event resolves. For other
+// events, both results are zero.
 func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 	switch body := e.Body.(type) {
 	case event.Elicitation:

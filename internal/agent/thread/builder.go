@@ -9,24 +9,24 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Builder collects the steps of a run from its events. Its methods may be called concurrently. The zero
-// value is ready for the first event.
+// Builder collects a run's steps from its events. Its methods may be called concurrently. The zero value is ready to
+// use.
 type Builder struct {
 	mu         sync.Mutex // protects the fields below
 	steps      []Step
-	text       strings.Builder // the text of the last step; Step.Text of that step is not set yet
-	resultSize int             // bytes of results so far
+	text       strings.Builder // the last step's text; Step.Text of that step is not set yet
+	resultSize int             // how many bytes of results there are so far
 }
 
 const (
-	// maxResults bounds the results of a run in bytes. What is left of event.MaxTurn is nearly always enough for texts
-	// and arguments, so that Turn.Encode need not shorten the turn.
+	// maxResults is how many bytes of results a turn has before results are cut. The rest of event.MaxTurn is nearly
+	// always enough for texts and arguments, so that Turn.Encode need not shorten the turn.
 	maxResults = event.MaxTurn - event.MaxTurn/8
-	// minResult is the length to which a result is cut once there are maxResults bytes of results.
+	// minResult is the length to which results are cut once there are maxResults bytes of them.
 	minResult = 4 << 10
 )
 
-// Add adds one event. Events must be added in order. Results beyond maxResults are cut.
+// Add adds one event. Events must be added in order. Once the results exceed maxResults, Add cuts further results.
 func (b *Builder) Add(body event.Body) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,14 +73,14 @@ func (b *Builder) Add(body event.Body) {
 	}
 }
 
-// StepText returns the text of the newest step so far.
+// StepText returns the newest step's text so far.
 func (b *Builder) StepText() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.text.String()
 }
 
-// endStepLocked sets the text of the last step, if there is a step. The caller holds b.mu.
+// endStepLocked sets the last step's text, if there is a step. The caller must hold b.mu.
 func (b *Builder) endStepLocked() {
 	if n := len(b.steps); n > 0 {
 		b.steps[n-1].Text = b.text.String()
@@ -88,7 +88,7 @@ func (b *Builder) endStepLocked() {
 	b.text.Reset()
 }
 
-// callLocked returns the call of the last step with that id, or nil. There must be a step. The caller holds b.mu.
+// callLocked returns the last step's call with this id, or nil. There must be a step. The caller must hold b.mu.
 func (b *Builder) callLocked(id string) *Call {
 	step := &b.steps[len(b.steps)-1]
 	if i := slices.IndexFunc(step.Calls, func(c Call) bool { return c.CallID == id }); i >= 0 {
@@ -97,11 +97,11 @@ func (b *Builder) callLocked(id string) *Call {
 	return nil
 }
 
-// Turn returns the turn of a run from the events that were added and end, the terminal event, which need not have been
-// added. end is nil if the run has not ended. The turn has no calls without a result, because endpoints refuse a
-// conversation with one. The exception are calls of the caller's own tools in a run that completed: their results come
-// with the next question. A run without an answer has the partial answer of end as its last text. Turn does not change
-// the Builder.
+// Turn returns the run's turn, made from the events added so far and from end, the terminal event, which need not have
+// been added. A nil end means that the run has not ended. The turn has no calls without a result, because endpoints
+// refuse a conversation with one; only in a completed run does it keep calls of the API client's own tools, whose
+// results arrive with the next question. If the run has no answer, the last text is end's partial answer. Turn does not
+// change the Builder.
 func (b *Builder) Turn(end event.Body) Turn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +118,7 @@ func (b *Builder) Turn(end event.Body) Turn {
 	return turn
 }
 
-// textOf returns the text of a terminal event: the answer, or the partial answer.
+// textOf returns a terminal event's answer or partial answer.
 func textOf(end event.Body) string {
 	switch e := end.(type) {
 	case event.FinalAnswer:
@@ -131,7 +131,7 @@ func textOf(end event.Body) string {
 	return ""
 }
 
-// setLastText replaces the text of the last step. A turn without steps gets one if there is a text.
+// setLastText replaces the last step's text. If there are no steps and text is not "", it adds one.
 func (t *Turn) setLastText(text string) {
 	if n := len(t.Steps); n > 0 {
 		t.Steps[n-1].Text = text
@@ -140,9 +140,9 @@ func (t *Turn) setLastText(text string) {
 	}
 }
 
-// dropUnfinishedCalls removes the calls that have no result, except the calls of a completed run that the caller
-// executes. If the run did not complete, it also removes the calls of the last step that were cancelled. It copies the
-// lists of calls before it changes them, because t shares them with the Builder.
+// dropUnfinishedCalls removes calls without a result, except calls that the API client executes if the run completed.
+// If the run did not complete, it also removes the last step's cancelled calls. It copies the lists of calls first,
+// because t shares them with the Builder.
 func (t *Turn) dropUnfinishedCalls() {
 	completed := t.Status == event.StatusCompleted
 	for i := range t.Steps {
@@ -155,8 +155,8 @@ func (t *Turn) dropUnfinishedCalls() {
 	}
 }
 
-// dropReplacedSteps removes the steps without a call, except the last step. Such a step was an answer that violated the
-// schema of the structured output, and the next step replaces it.
+// dropReplacedSteps removes steps without a call, except the last step. Such a step was an answer that violated its
+// schema, and that the next step replaced.
 func (t *Turn) dropReplacedSteps() {
 	kept := t.Steps[:0]
 	for i, s := range t.Steps {

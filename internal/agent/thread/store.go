@@ -11,29 +11,30 @@ import (
 	"answerd/internal/event"
 )
 
-// ErrNoTurn means that a thread has no turn of the run that a question is to follow, or does not keep it any more.
+// ErrNoTurn means that the thread has no turn, or no longer has it, for the run that a question is to follow.
 var ErrNoTurn = errors.New("the thread does not have that turn")
 
 const (
-	// maxBytes and maxTurns bound the page of turns that Read reads at a time. The context window of the model usually
-	// holds less.
+	// maxBytes and maxTurns limit the page of turns that Read reads at once. The model's context window usually holds
+	// less.
 	maxBytes = 1 << 20
 	maxTurns = 500
-	// maxPages bounds the pages that Read searches for the turns of a branch.
+	// maxPages is how many pages Read searches for the turns of a branch.
 	maxPages = 32
-	// startWait bounds how long Get and Begin wait until the log is available, and how long Release waits for the first
-	// event of a run.
+	// startWait is how long Get and Begin wait for the log to become available, and how long Release waits for a run's
+	// first event.
 	startWait  = 5 * time.Second
 	retryPause = 100 * time.Millisecond // between two attempts of Get and Begin
 )
 
-// Store reads and repairs threads in a log.
+// Store reads and repairs the threads in a log.
 type Store struct {
 	Log    event.Log
 	Logger *slog.Logger
 }
 
-// Get returns a thread, or event.ErrNotFound. While the log is unavailable, it tries again for up to startWait.
+// Get returns a thread, or event.ErrNotFound if there is none. While the log is unavailable, it retries for up to
+// startWait.
 func (s Store) Get(ctx context.Context, owner event.Owner, id string) (t event.Thread, err error) {
 	err = retryUnavailable(ctx, func() error {
 		t, err = s.Log.Thread(ctx, owner, id)
@@ -42,9 +43,9 @@ func (s Store) Get(ctx context.Context, owner event.Owner, id string) (t event.T
 	return t, err
 }
 
-// Begin makes a run the active run of its thread, and returns the thread. It creates the thread, with that title, if
-// there is none. A *event.BusyError names another run that is active. While the log is unavailable, Begin tries again
-// for up to startWait.
+// Begin makes a run the active run of its thread, and returns the thread. If the thread does not exist, Begin creates
+// it with this title. If another run is active, the error is a *event.BusyError that names it. While the log is
+// unavailable, Begin retries for up to startWait.
 func (s Store) Begin(ctx context.Context, run event.Run, title string) (t event.Thread, err error) {
 	err = retryUnavailable(ctx, func() error {
 		t, err = s.Log.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
@@ -53,8 +54,8 @@ func (s Store) Begin(ctx context.Context, run event.Run, title string) (t event.
 	return t, err
 }
 
-// retryUnavailable calls f until its error is not event.ErrUnavailable, for up to startWait or until ctx ends, and
-// returns the error of the last call. A log that has just started may have its runs before it has its threads.
+// retryUnavailable calls f again while f returns event.ErrUnavailable, for up to startWait or until ctx ends, and
+// returns the last error. It is needed because a log that has just started may have its runs before its threads.
 func retryUnavailable(ctx context.Context, f func() error) error {
 	deadline := time.Now().Add(startWait)
 	for {
@@ -70,15 +71,15 @@ func retryUnavailable(ctx context.Context, f func() error) error {
 	}
 }
 
-// Read returns the newest page of turns of a thread, in order.
+// Read returns the newest page of a thread's turns, in order.
 //
-// If *after is the id of a run, Read returns instead the turn of that run and about a page of the turns that it
-// continues, directly or through other turns: a question may follow an earlier turn than the newest one (Turn.After).
-// Read then sets *after to "" if that turn is the newest turn of the thread. It returns ErrNoTurn if
-// neither the newest maxPages pages nor the page before them have the turn.
+// If *after is not "", the question follows that run's turn, which may be older than the newest one (Turn.After). Read
+// then returns the branch that ends with that turn: the turn itself, and about a page of the turns that it continues,
+// directly or indirectly. If that turn is the thread's newest turn, Read sets *after to "". If the turn is not found on
+// the newest maxPages pages or the page before them, Read returns ErrNoTurn.
 //
-// Read logs and leaves out turns that cannot be decoded, because one of them must not make the whole thread useless. A
-// branch ends at such a turn, because it is not known which turn it continues.
+// Read logs and leaves out turns that it cannot decode, so that one of them does not make the whole thread unusable. A
+// branch ends at such a turn, because it is unknown which turn that one continues.
 func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
 	if *after != "" {
 		return s.readBranch(ctx, t, after)
@@ -99,12 +100,12 @@ func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn,
 	return turns, nil
 }
 
-// readBranch implements Read for the turn of the run *after.
+// readBranch implements Read if *after is not "".
 func (s Store) readBranch(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
-	var branch []Turn // the newest first
-	next := *after    // the run of the next turn of the branch; "" for the next older turn of the thread
+	var branch []Turn // newest turn first
+	next := *after    // the run whose turn comes next in the branch; "" means the next older turn of the thread
 	size := 0
-	// One page more than maxPages, because the turns before the one on the last page are on the next.
+	// Read one page more than maxPages, because the turns that precede those of the last page are on the next one.
 	for before, pages := int64(0), 0; t.Turns > 0 && pages <= maxPages; pages++ {
 		page, err := s.readPage(ctx, t, before)
 		if err != nil {
@@ -139,7 +140,7 @@ func (s Store) readBranch(ctx context.Context, t event.Thread, after *string) ([
 	return branch, nil
 }
 
-// readPage returns the newest page of turns of a thread, or the page before the position before if that is not 0.
+// readPage returns the newest page of a thread's turns or, if before is not 0, the page before that position.
 func (s Store) readPage(ctx context.Context, t event.Thread, before int64) (event.TurnPage, error) {
 	page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
 	if err != nil {
@@ -148,7 +149,7 @@ func (s Store) readPage(ctx context.Context, t event.Thread, before int64) (even
 	return page, nil
 }
 
-// decode returns a stored turn. If it cannot be decoded, decode logs that, and ok is false.
+// decode decodes a stored turn. If that fails, it logs the error, and ok is false.
 func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok bool) {
 	turn, err := Decode(stored.Data)
 	if err != nil {
@@ -157,63 +158,63 @@ func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok boo
 	return turn, err == nil
 }
 
-// Release lets other runs of the thread begin if the run with that id, its active run, has ended or is not in the log
-// any more. It adds the turn of the run if the run has ended without adding it. It returns a *event.BusyError if the
-// run has not ended. beginsHere says that this process executes the run or is about to.
+// Release lets other runs of a thread begin if the thread's active run, runID, has ended or is no longer in the log. If
+// the run ended without adding its turn, Release adds it. If the run has not ended, Release returns a *event.BusyError.
+// beginsHere says that this process executes the run, or is about to.
 //
-// Release repairs the thread after a process died while it began or ended a run. It waits for up to startWait for the
-// first event of a run without events, and then deletes the run: its process may have died before it created the job,
-// and then no process would ever begin the run. If that process is only slow, its next append fails, and it does not
-// begin the run either.
-func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string, beginsHere bool) error {
-	run, err := s.Log.Run(ctx, id)
+// Release repairs the thread after a process died while it began or ended a run. If a run has no events, Release waits
+// for its first event for up to startWait and then deletes the run: its process may have died before it created the
+// job, and then no process would ever begin the run. If that process is only slow, its next append fails, so it does
+// not begin the run either.
+func (s Store) Release(ctx context.Context, owner event.Owner, threadID, runID string, beginsHere bool) error {
+	run, err := s.Log.Run(ctx, runID)
 	if err == nil && run.Last.Seq == 0 && !beginsHere {
-		run, err = s.awaitFirstEvent(ctx, id)
+		run, err = s.awaitFirstEvent(ctx, runID)
 	}
 	switch {
 	case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost):
-		return s.endTurn(ctx, owner, thread, id, nil)
+		return s.endTurn(ctx, owner, threadID, runID, nil)
 	case err != nil:
 		return fmt.Errorf("read the active run of a thread: %w", err)
 	case !run.Last.Terminal():
-		return &event.BusyError{Run: id}
+		return &event.BusyError{Run: runID}
 	}
-	events, err := allEvents(ctx, s.Log, id)
+	events, err := allEvents(ctx, s.Log, runID)
 	switch {
 	case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && len(events) == 0:
-		return s.endTurn(ctx, owner, thread, id, nil)
+		return s.endTurn(ctx, owner, threadID, runID, nil)
 	case err != nil:
 		return fmt.Errorf("read the active run of a thread: %w", err)
 	}
-	return s.endTurn(ctx, owner, thread, id, FromEvents(run, events).Encode())
+	return s.endTurn(ctx, owner, threadID, runID, FromEvents(run, events).Encode())
 }
 
-// endTurn adds data as the turn of the run, unless data is nil, and ends the run's time as the active run of its
-// thread. It returns nil if the thread does not exist any more.
-func (s Store) endTurn(ctx context.Context, owner event.Owner, thread, id string, data []byte) error {
-	if err := s.Log.EndTurn(ctx, owner, thread, id, data); err != nil && !errors.Is(err, event.ErrNotFound) {
+// endTurn adds data, unless it is nil, as the run's turn, so that the run is no longer the thread's active run. It
+// returns nil if the thread no longer exists.
+func (s Store) endTurn(ctx context.Context, owner event.Owner, threadID, runID string, data []byte) error {
+	if err := s.Log.EndTurn(ctx, owner, threadID, runID, data); err != nil && !errors.Is(err, event.ErrNotFound) {
 		return fmt.Errorf("end a turn of a thread: %w", err)
 	}
 	return nil
 }
 
-// awaitFirstEvent waits for up to startWait until a run, which another process has created, has an event, and returns
-// the run. After that time it deletes the run and returns event.ErrGone; the other process can then not begin the run.
-func (s Store) awaitFirstEvent(ctx context.Context, id string) (event.Run, error) {
+// awaitFirstEvent waits up to startWait for the first event of a run that another process created, and returns the run.
+// If none arrives, it deletes the run and returns event.ErrGone; the other process can then no longer begin the run.
+func (s Store) awaitFirstEvent(ctx context.Context, runID string) (event.Run, error) {
 	timeout := time.NewTimer(startWait)
 	defer timeout.Stop()
 	for {
-		page, err := s.Log.After(ctx, id, 0)
+		page, err := s.Log.After(ctx, runID, 0)
 		if err != nil {
 			return event.Run{}, err
 		}
 		if len(page.Events) > 0 || page.Ended {
-			return s.Log.Run(ctx, id)
+			return s.Log.Run(ctx, runID)
 		}
 		select {
 		case <-page.More:
 		case <-timeout.C:
-			if err := s.Log.Delete(ctx, id); err != nil {
+			if err := s.Log.Delete(ctx, runID); err != nil {
 				return event.Run{}, err
 			}
 			return event.Run{}, event.ErrGone
@@ -223,8 +224,8 @@ func (s Store) awaitFirstEvent(ctx context.Context, id string) (event.Run, error
 	}
 }
 
-// AwaitEnd waits until a run has its terminal event. It returns nil then, or if stop is closed first; a nil stop is
-// never closed. It returns the cause of ctx if ctx ends, or the error of the log.
+// AwaitEnd waits until a run has its terminal event, or until stop is closed, and then returns nil. A nil stop means to
+// wait only for the event. It returns the cause of ctx if ctx ends first, or an error of the log.
 func AwaitEnd(ctx context.Context, log event.Log, id string, stop <-chan struct{}) error {
 	for {
 		run, err := log.Run(ctx, id)
@@ -254,8 +255,8 @@ func AwaitEnd(ctx context.Context, log event.Log, id string, stop <-chan struct{
 	}
 }
 
-// FromEvents returns the turn of a run from all of its events. The turn lacks what events do not have: Media, After and
-// Given.
+// FromEvents returns a run's turn, made from all of its events. The turn has no Media, After and Given, because events
+// do not contain them.
 func FromEvents(run event.Run, events []event.Event) Turn {
 	var b Builder
 	var end event.Body
@@ -279,7 +280,7 @@ func FromEvents(run event.Run, events []event.Event) Turn {
 	return t
 }
 
-// allEvents returns all events of a run so far.
+// allEvents returns all events that a run has so far.
 func allEvents(ctx context.Context, log event.Log, id string) (events []event.Event, _ error) {
 	for {
 		page, err := log.After(ctx, id, int64(len(events)))

@@ -1,5 +1,5 @@
-// Package thread defines the turn that one run adds to its thread, and reads and repairs the turns of a thread in the
-// log (Store). A turn is the question of the run with its steps. A log stores turns as opaque bytes.
+// Package thread defines the turn that a run adds to its thread, and reads and repairs the turns in the log (Store). A
+// turn is a run's question and its steps. The log stores turns as opaque bytes.
 //
 //	var b thread.Builder
 //	b.Add(e.Body) // each event of the run
@@ -10,7 +10,7 @@
 //	turn, err := thread.Decode(data)
 //	messages := turn.Messages() // for the model of the next run
 //
-// A turn has the calls that ended and the text of the model, and nothing that belongs to one provider.
+// A turn contains the model's texts and the calls that ended, but nothing that only one provider understands.
 package thread
 
 import (
@@ -29,25 +29,25 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Message is one message of a conversation before a question.
+// Message is one message of a conversation, before the question.
 type Message struct {
 	Role    string
 	Content string
-	Media   []llm.Media    `json:",omitempty"` // of the user
-	Calls   []llm.ToolCall `json:",omitempty"` // of the assistant
-	CallID  string         `json:",omitempty"` // of a result: the call that it answers
+	Media   []llm.Media    `json:",omitempty"` // from the user
+	Calls   []llm.ToolCall `json:",omitempty"` // from the assistant
+	CallID  string         `json:",omitempty"` // in a result: the id of its call
 }
 
 // Turn is what one run adds to its thread.
 type Turn struct {
 	Version int    `json:"version"`
-	Agent   string `json:"agent,omitempty"` // the named agent that answered
-	// After is the run whose turn the question follows, if that was not the newest turn; "" otherwise.
+	Agent   string `json:"agent,omitempty"` // the id of the named agent that answered
+	// After is the run whose turn the question follows; "" if that is the newest turn.
 	After string `json:"after,omitempty"`
-	// Given are messages of the request that precede the question, such as results of the caller's tools.
+	// Given are the request's messages before the question, such as results of the API client's tools.
 	Given    []Message   `json:"given,omitempty"`
 	Question string      `json:"question,omitempty"`
-	Media    []llm.Media `json:"media,omitempty"` // of the question
+	Media    []llm.Media `json:"media,omitempty"` // belongs to the question
 
 	Status  event.Status `json:"status"`
 	Asked   int64        `json:"asked"`    // milliseconds since the Unix epoch
@@ -55,32 +55,32 @@ type Turn struct {
 	Steps   []Step       `json:"steps,omitempty"`
 }
 
-// Step is one answer of the model, and the results of its calls.
+// Step is one answer of the model, with its calls and their results.
 type Step struct {
 	Text  string `json:"text,omitempty"`
 	Calls []Call `json:"calls,omitempty"`
 }
 
-// Call is a tool call. It has a Payload or an Error. It has neither if the caller executes it: the result then is in
-// Given of the next turn.
+// Call is a tool call, with either a Payload or an Error. It has neither if the API client executes it: its result is
+// then in the next turn's Given.
 type Call struct {
 	CallID   string          `json:"call_id"`
 	Tool     string          `json:"tool"`
 	Server   string          `json:"server,omitempty"`
 	Args     json.RawMessage `json:"args,omitempty"`
-	ArgsText string          `json:"args_text,omitempty"` // the arguments as the model wrote them, if Args is nil
+	ArgsText string          `json:"args_text,omitempty"` // the arguments as text, if Args is nil
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Error    *string         `json:"error,omitempty"`
 
-	// Set and used by Builder only; a decoded turn does not have them.
-	byClient  bool // the caller executes it
-	cancelled bool // it ended because the run was cancelled, or its time was used up
+	// Only Builder sets and uses these; they are not stored.
+	byClient  bool // the API client executes it
+	cancelled bool // the call ended because the run was cancelled or its time was used up
 }
 
-// version changes when an older process cannot read the turns of a newer one.
+// version changes when older processes can no longer read the turns of newer ones.
 const version = 1
 
-// Decode decodes a turn from the bytes of Encode. A turn of another version is an error.
+// Decode decodes a turn that Encode encoded. It returns an error if the turn has another version.
 func Decode(data []byte) (t Turn, err error) {
 	if err := json.Unmarshal(data, &t); err != nil {
 		return t, fmt.Errorf("decode a turn of a thread: %w", err)
@@ -91,10 +91,10 @@ func Decode(data []byte) (t Turn, err error) {
 	return t, nil
 }
 
-// Encode returns the turn as JSON of at most event.MaxTurn bytes. If the turn is larger, Encode replaces files by a
-// line of text each. Then it cuts texts, arguments and results to shorter and shorter lengths, down to minText. At last
-// it keeps only the question and the text of the last step. Encode may wait until the process has capacity to encode a
-// large turn (compute.Begin).
+// Encode returns the turn as JSON of at most event.MaxTurn bytes. If the turn is larger, Encode first replaces each
+// file by a line of text. Then it cuts texts, arguments and results, shorter each time, until they have about minText
+// bytes. Finally it keeps only the question and the last step's text. For a large turn, Encode may wait until the
+// process has capacity for the work (compute.Begin).
 func (t Turn) Encode() []byte {
 	t.Version = version
 	defer compute.Begin(t.contentSize())()
@@ -107,7 +107,7 @@ func (t Turn) Encode() []byte {
 			return data
 		}
 		t = t.shorten(limit)
-		if limit < minText { // The turn has too many messages, steps or calls, however short they are.
+		if limit < minText { // the turn has too many messages, steps or calls, however short they are
 			t.Given = nil
 			t.Steps = t.Steps[max(0, len(t.Steps)-1):]
 			for i := range t.Steps {
@@ -118,14 +118,15 @@ func (t Turn) Encode() []byte {
 	}
 }
 
-// maxAddress is the length up to which Encode keeps the address of an image, in bytes. A request has no bound for it.
+// maxAddress is how long, in bytes, an image's address may be for Encode to keep it. Requests have no limit for
+// addresses.
 const maxAddress = 2 << 10
 
-// minText is the length down to which Encode shortens each text before it leaves out whole calls.
+// minText is the shortest length to which Encode cuts texts, before it leaves out whole calls.
 const minText = 256
 
-// encodeWithin returns the turn as JSON. ok is false if the JSON has more than limit bytes. If contentSize alone is
-// above the limit, the turn is not encoded, because a run with large results would occupy a processor for milliseconds.
+// encodeWithin returns the turn as JSON. ok is false if that would have more than limit bytes. If contentSize alone
+// exceeds limit, it does not encode the turn, because encoding large results would occupy a processor for milliseconds.
 func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
 	if t.contentSize() > limit {
 		return nil, false
@@ -134,8 +135,8 @@ func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
 	return data, len(data) <= limit
 }
 
-// contentSize returns the number of bytes of the texts, files, arguments and results. The JSON of the turn is rarely
-// shorter than that.
+// contentSize returns how many bytes of texts, files, arguments and results the turn has. The turn's JSON is rarely
+// shorter.
 func (t Turn) contentSize() int {
 	n := len(t.Question)
 	for _, m := range t.Media {
@@ -156,19 +157,19 @@ func (t Turn) contentSize() int {
 	return n
 }
 
-// encode returns the turn as JSON. It does not use encoding/json, which needs four times as long for a payload of
-// 100 kB: a sixth of the CPU time of an answer with such a payload.
+// encode returns the turn as JSON. It avoids encoding/json, which takes four times as long for a payload of 100 kB;
+// that was a sixth of the CPU time of an answer with such a payload.
 func (t Turn) encode() []byte {
 	data, err := jsonv1.Marshal(t)
-	if err != nil { // A payload is not JSON. That cannot come from a log, which refuses such an event.
+	if err != nil { // a payload is not JSON, which cannot happen, since the log refuses such events
 		t.Steps = nil
 		data, _ = jsonv1.Marshal(t)
 	}
 	return data
 }
 
-// withoutMedia returns the turn with the files of the question and of Given described in the text (describeMedia). It
-// does not change the messages of t.
+// withoutMedia returns the turn with its files, in the question and in Given, replaced by text (describeMedia). It does
+// not change the messages of t.
 func (t Turn) withoutMedia() Turn {
 	t.Question, t.Media = describeMedia(t.Question, t.Media)
 	t.Given = slices.Clone(t.Given)
@@ -179,8 +180,8 @@ func (t Turn) withoutMedia() Turn {
 	return t
 }
 
-// describeMedia returns the text of a message with its files appended: text files in full, and a line for each other
-// file. kept are the files that are not in the text: images that consist of an address of at most maxAddress bytes.
+// describeMedia returns text with a message's files appended: text files in full, and one line for each other file.
+// kept has the files that are not in the text: images given by an address of at most maxAddress bytes.
 func describeMedia(text string, media []llm.Media) (described string, kept []llm.Media) {
 	for _, m := range media {
 		switch {
@@ -197,14 +198,14 @@ func describeMedia(text string, media []llm.Media) (described string, kept []llm
 	return text, kept
 }
 
-// omittedFileLine returns the line that remains of a file that is too large for the thread.
+// omittedFileLine returns the line that replaces a file which is too large for the thread.
 func omittedFileLine(media llm.Media) string {
 	return fmt.Sprintf("[The file %q of type %s and %d bytes was here. It is too large to be kept with the conversation.]",
 		media.Name, media.MIME, base64.StdEncoding.DecodedLen(len(media.Data)))
 }
 
-// shorten returns the turn with texts, arguments and results of at most limit bytes each, plus a note in each that was
-// cut. Arguments that are cut are not JSON any more, so they become ArgsText. t does not change.
+// shorten returns the turn with each text, argument and result cut to limit bytes, plus a note in each that was cut.
+// Cut arguments are no longer JSON, so they become ArgsText. shorten does not change t.
 func (t Turn) shorten(limit int) Turn {
 	short := func(text string) string { text, _ = content.TruncateText(text, limit, ""); return text }
 	t.Question = short(t.Question)
@@ -233,7 +234,7 @@ func (t Turn) shorten(limit int) Turn {
 	return t
 }
 
-// Messages returns the turn as messages for the model: Given, the question, and for each step the answer of the model
+// Messages returns the turn as messages for the model: Given, the question, and then for each step the model's answer,
 // followed by the results of its calls.
 func (t Turn) Messages() []Message {
 	out := slices.Clone(t.Given)
@@ -257,7 +258,7 @@ func (t Turn) Messages() []Message {
 	return out
 }
 
-// Answer returns the text of the last step.
+// Answer returns the last step's text, or "" if there are no steps.
 func (t Turn) Answer() string {
 	if len(t.Steps) == 0 {
 		return ""
@@ -265,7 +266,8 @@ func (t Turn) Answer() string {
 	return t.Steps[len(t.Steps)-1].Text
 }
 
-// Title returns the title of a thread that begins with a question: its first line that is not blank.
+// Title returns the title of a thread that begins with question: the question's first line that is not blank, cut to
+// the maximum length.
 func Title(question string) string {
 	for line := range strings.Lines(strings.ToValidUTF8(question, "\uFFFD")) {
 		line = strings.TrimSpace(line)
@@ -276,7 +278,7 @@ func Title(question string) string {
 	return ""
 }
 
-// arguments returns the arguments as text for the model.
+// arguments returns the call's arguments as text for the model.
 func (c Call) arguments() string {
 	if c.Args != nil {
 		return string(c.Args)
@@ -284,7 +286,7 @@ func (c Call) arguments() string {
 	return c.ArgsText
 }
 
-// result returns the result or error of the call as text for the model. ended is false if the call has neither.
+// result returns the call's result or error as text for the model. ended is false if the call has neither.
 func (c Call) result() (text string, ended bool) {
 	if c.Error != nil {
 		return "Error: " + *c.Error, true
@@ -298,11 +300,12 @@ func (c Call) result() (text string, ended bool) {
 	return string(c.Payload), true
 }
 
-// IDRule says which ids IsID accepts, for the errors of API formats.
+// IDRule describes the ids that IsID accepts, for the error messages of API formats.
 const IDRule = "must be 1 to 128 visible ASCII characters, and not . or .."
 
-// IsID reports whether the id of a thread in a request may be s. Ids are used in logs, headers and URLs, so they are
-// visible ASCII. Clients remove the segments . and .. from the path of a URL (RFC 3986, section 5.2.4).
+// IsID reports whether s may be the id of a thread in a request. Because ids appear in logs, headers and URLs, they
+// must be visible ASCII. They must not be . or .., because clients remove such segments from a URL's path (RFC 3986,
+// section 5.2.4).
 func IsID(s string) bool {
 	isHidden := func(r rune) bool { return r <= ' ' || r > '~' }
 	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, isHidden) && s != "." && s != ".."

@@ -8,19 +8,19 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// Catalog holds the tools that a run may use. Runs share it, so it must not be changed.
+// Catalog holds the tools that a run may use. Runs share it, so it must not change.
 type Catalog struct {
 	Tools   []catalog.Tool
 	ByName  map[string]catalog.Tool
-	Offered []llm.Tool // Tools as the model is offered them, in the same order
+	Offered []llm.Tool // Tools in the form in which the model is offered them, in the same order
 
-	bytes int // the size of names, descriptions and schemas together
-	// index and searchTool are computed when they are first called, because an index of 1,000 tools takes about 20 ms.
+	bytes int // the total size of names, descriptions and schemas
+	// index and searchTool compute their result on the first call, because an index of 1,000 tools takes about 20 ms.
 	index      func() *Index
 	searchTool func() catalog.Tool
 }
 
-// NewCatalog returns the catalog of some tools, which must not change any more.
+// NewCatalog returns a catalog of tools. The slice must not change afterwards.
 func NewCatalog(tools []catalog.Tool) *Catalog {
 	c := &Catalog{Tools: tools, ByName: make(map[string]catalog.Tool, len(tools)), Offered: make([]llm.Tool, len(tools))}
 	for i, t := range tools {
@@ -39,8 +39,8 @@ func NewCatalog(tools []catalog.Tool) *Catalog {
 	return c
 }
 
-// SearchToolName returns the name of the search tool: search_tools, with a number if the catalog has a tool of that
-// name.
+// SearchToolName returns the name of the search tool: search_tools, with a number appended if the catalog has a tool of
+// that name.
 func (c *Catalog) SearchToolName() string {
 	name := "search_tools"
 	for n := 2; c.ByName[name].Name != ""; n++ {

@@ -1,19 +1,19 @@
-// Package toolsearch finds the few tools that fit a query among very many, by the words
-// that query and tool have in common.
+// Package toolsearch finds the tools that fit a query among very many, by the words that the query and the tools have
+// in common.
 //
 //	index := toolsearch.New([]toolsearch.Doc{{Name: "create_issue", Server: "tracker", Description: "Opens an issue."}})
 //	for _, i := range index.Find("open a new issue", 8) {
 //		fmt.Println(docs[i].Name)
 //	}
 //
-// The order is that of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over the fields of
-// a tool: rare words count more than common ones, a word in a name more than one in the description of a parameter.
-// Each field saturates by itself, so that a server which repeats a word in a description gains at most the weight of
-// the description. No model and no network are used: the same query over the same tools gives the same answer.
+// Tools are ranked by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over several fields:
+// a rare word counts more than a common one, and a word in a tool's name more than one in a parameter's description.
+// Each field saturates on its own, so a server that repeats a word in a description gains at most the weight of the
+// description. No model and no network is used: the same query over the same tools always finds the same.
 //
-// An Index does not change and may be used by any number of goroutines. The same is true of a Catalog, which has the
-// tools of runs and their Index. A Search belongs to one run: it is the tool by which the model finds tools, and has
-// the list of those that it has found.
+// An Index is immutable and may be used concurrently. So is a Catalog, which has the tools of runs and their Index. A
+// Search belongs to one run: it is the tool with which the model searches for tools, and it has the list of the tools
+// found so far.
 package toolsearch
 
 import (
@@ -25,13 +25,13 @@ import (
 	"strings"
 )
 
-// Doc is one tool. Its texts may have any length: at most maxWords words of each field are indexed.
+// Doc describes one tool. Its texts may be of any length: only the first maxWords words of each field are indexed.
 type Doc struct {
 	Name, Title, Server, Description string
-	Schema                           json.RawMessage // the input schema; ignored if it is not JSON
+	Schema                           json.RawMessage // the input schema; ignored if it is not valid JSON
 }
 
-// The fields of a tool, as indices of arrays.
+// The fields of a tool, used as array indices.
 const (
 	inName = iota
 	inTitle
@@ -42,40 +42,40 @@ const (
 	fieldCount
 )
 
-// perField has one value for each field of a tool.
+// perField has one value per field.
 type perField [fieldCount]float64
 
-// fieldWeights are the weights of a word by the field that has it.
+// fieldWeights says how much a word counts in each field.
 var fieldWeights = perField{
 	inName: 2, inTitle: 2, inServer: 1.5, inDescription: 2, inParameterNames: 0.5, inParameterTexts: 0.25,
 }
 
 const (
-	// k1 and b are constants of BM25 with their usual values: how soon further occurrences of a word stop counting, and
-	// how much less an occurrence counts in a long field.
+	// k1 and b are the constants of BM25, with their usual values. k1 controls how soon more occurrences of a word stop
+	// counting, and b how much less an occurrence counts in a long field.
 	k1 = 1.2
 	b  = 0.75
 
-	prefixWeight = 0.4 // the weight of a word of a tool that begins with the word of the query, or the reverse
+	prefixWeight = 0.4 // the weight of a match in which one word is only the beginning of the other
 )
 
-// Index is the words of many tools.
+// Index is a searchable index of tools' words.
 type Index struct {
 	docs     int                  // the number of tools
-	words    []string             // all words, sorted, to find those with a common beginning
-	postings map[string][]posting // the tools that have a word, by word
+	words    []string             // all words, sorted, to find words by prefix
+	postings map[string][]posting // by word: the tools that have it
 }
 
 // posting is one tool that has a word.
 type posting struct {
-	doc   int32   // the index of the tool in the argument of New
-	score float32 // the BM25 score of the tool for the word
+	doc   int32   // the tool's index in the argument of New
+	score float32 // the tool's BM25 score for the word
 }
 
 // New returns an index of docs.
 func New(docs []Doc) *Index {
-	counts := make([]map[string]*perField, len(docs)) // by doc: the result of countWords
-	lengths := make([]perField, len(docs))            // by doc: the words in each field
+	counts := make([]map[string]*perField, len(docs)) // by doc: the counts from countWords
+	lengths := make([]perField, len(docs))            // by doc: how many words each field has
 	var meanLengths perField
 	docsWithWord := make(map[string]int)
 	for i := range docs {
@@ -105,7 +105,8 @@ func New(docs []Doc) *Index {
 	return index
 }
 
-// countWords returns how often each word occurs in each field of d, by word, and how many words each field has.
+// countWords returns, for each word in d, how often it occurs in each field. It also returns how many words each field
+// has.
 func (d *Doc) countWords() (counts map[string]*perField, lengths perField) {
 	counts = make(map[string]*perField)
 	for field, words := range d.fieldWords() {
@@ -120,9 +121,9 @@ func (d *Doc) countWords() (counts map[string]*perField, lengths perField) {
 	return counts, lengths
 }
 
-// weightOf returns the weight of a word in a tool, which is the sum of its saturated frequency in each field by the
-// weight of the field. counts are the occurrences of the word in each field, lengths the words in each field of the
-// tool, and meanLengths the mean of lengths over all tools.
+// weightOf returns a word's weight in a tool: the sum, over the fields, of the word's saturated frequency times the
+// field's weight. counts says how often the word occurs in each field of the tool, lengths how many words each field
+// has, and meanLengths the mean of lengths over all tools.
 func weightOf(counts, lengths, meanLengths *perField) float64 {
 	weight := 0.0
 	for field, count := range counts {
@@ -134,7 +135,7 @@ func weightOf(counts, lengths, meanLengths *perField) float64 {
 	return weight
 }
 
-// fieldWords returns the words of each field.
+// fieldWords returns the words in each field of d.
 func (d *Doc) fieldWords() [fieldCount][]string {
 	var names, texts strings.Builder
 	var schema any
@@ -151,17 +152,17 @@ func (d *Doc) fieldWords() [fieldCount][]string {
 	}
 }
 
-// maxSchemaDepth bounds the levels of a schema whose texts are indexed.
+// maxSchemaDepth is how many levels of a schema are indexed.
 const maxSchemaDepth = 16
 
 // collectSchemaText appends the names of the parameters in a decoded schema to names, and their descriptions to texts.
-// depth is the level of schema within the whole schema, from 0; levels below maxSchemaDepth are ignored.
+// depth is the level of schema within the whole schema, from 0. Levels below maxSchemaDepth are ignored.
 func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
 	if depth > maxSchemaDepth {
 		return
 	}
 	switch s := schema.(type) {
-	case []any: // the value of anyOf, oneOf or allOf
+	case []any: // the list in anyOf, oneOf or allOf
 		for _, alternative := range s {
 			collectSchemaText(alternative, names, texts, depth+1)
 		}
@@ -183,8 +184,7 @@ func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
 	}
 }
 
-// Find returns the indices of the tools that have a word of the query, best first, and at most limit of them. The
-// indices are those of the argument of New.
+// Find returns up to limit tools that have a word of the query, best first, as indices into the argument of New.
 func (x *Index) Find(query string, limit int) []int {
 	scores := make([]float32, x.docs)
 	words := splitWords(query)
@@ -212,14 +212,14 @@ func (x *Index) Find(query string, limit int) []int {
 	return found[:min(len(found), max(limit, 0))]
 }
 
-// Words that are shorter, in bytes, are not compared as prefixes: too many words begin with them.
+// Words that are shorter than this, in bytes, are not matched as prefixes, because they are prefixes of too many words.
 const (
-	minQueryPrefix = 3 // of a word of the query that begins a word of a tool
-	minToolPrefix  = 4 // of a word of a tool that begins a word of the query
+	minQueryPrefix = 3 // a word of the query that begins a word of a tool
+	minToolPrefix  = 4 // a word of a tool that begins a word of the query
 )
 
-// matchingForms returns the words that match a word of a query, each with its weight: word itself, the words of the
-// index that begin with word (repository for repo), and the words of the index that word begins with.
+// matchingForms returns the words that match a word of a query, with their weights. These are the word itself, words in
+// the index that begin with it (repository for repo), and words in the index that it begins with.
 func (x *Index) matchingForms(word string) map[string]float32 {
 	out := map[string]float32{word: 1}
 	if len(word) < minQueryPrefix {

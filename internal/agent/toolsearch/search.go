@@ -14,22 +14,22 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Options set when a model is offered a search tool and the tools that it has found, instead
-// of all tools. A zero field means no limit. If a field is set, the search tool is also used when the
-// definitions of the tools take more than a third of the model's context window, if the size of the window is known.
+// Options say when a model is offered a search tool and the tools found with it, instead of all tools. A zero field
+// means no limit. If either field is set, the search tool is also used when the definitions of the tools take more than
+// a third of the model's context window, provided that the window's size is known.
 type Options struct {
-	MinTools int // the search tool is used above this number of tools
-	MinBytes int // the search tool is used above this number of bytes of names, descriptions and schemas
+	MinTools int // use the search tool if there are more tools than this
+	MinBytes int // use it if names, descriptions and schemas have more bytes than this in total
 }
 
-// Bounds of the tool search.
+// Limits of the tool search.
 const (
-	maxToolShare     = 3    // the offered tools may take a third of the model's context window
-	maxHits          = 8    // tools that one search finds
-	maxShownTools    = 48   // found tools that the model is offered
+	maxToolShare     = 3    // the offered tools may take 1/3 of the model's context window
+	maxHits          = 8    // tools found by one search
+	maxShownTools    = 48   // found tools offered to the model at the same time
 	maxQuery         = 1000 // bytes of a query
-	maxSummary       = 300  // bytes of a description in a hit
-	maxListedServers = 20   // servers that the search tool names
+	maxSummary       = 300  // bytes of a description in a search result
+	maxListedServers = 20   // servers named in the description of the search tool
 )
 
 // searchSchema is the input schema of the search tool.
@@ -37,21 +37,20 @@ var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"typ
 	`"description":"A few words on what the tool should do, such as: create calendar event"}},` +
 	`"required":["query"],"additionalProperties":false}`)
 
-// Search is the search tool of one run, and the tools that it has found. Find may be called concurrently; no other
-// method may run at the same time as another one.
+// Search is one run's search tool, with the tools that it has found. Find may be called concurrently; the other methods
+// may not be called concurrently with each other or with Find.
 type Search struct {
 	Tool catalog.Tool // the search tool itself
 
 	catalog   *Catalog
-	maxTokens int64 // the tokens that the offered tools may take; 0 means no limit
-	// foundNames are the names of the found tools that the model is offered, in the order in which they were found
-	// first.
+	maxTokens int64 // how many tokens the offered tools may take; 0 means no limit
+	// foundNames has the names of the found tools that the model is offered, in the order they were first found.
 	foundNames []string
-	recent     []string // the same names, in the order in which they were last found or called
+	recent     []string // the same names, in the order they were last found or called
 }
 
-// Search returns a new Search, or nil if the model can be offered all tools of the catalog, because they are within the
-// limits of o. windowTokens is the size of the model's context window; 0 if it is unknown.
+// Search returns a new Search, or nil if the catalog is within the limits of o, so that the model can be offered all
+// tools. windowTokens is the size of the model's context window, or 0 if unknown.
 func (o Options) Search(catalog *Catalog, windowTokens int64) *Search {
 	many := o.MinTools > 0 && len(catalog.Tools) > o.MinTools
 	large := o.MinBytes > 0 && catalog.bytes > o.MinBytes
@@ -64,19 +63,20 @@ func (o Options) Search(catalog *Catalog, windowTokens int64) *Search {
 	return NewSearch(catalog, windowTokens)
 }
 
-// NewSearch returns a Search that has found nothing, even if the catalog has few tools. windowTokens is the size of the
-// model's context window; 0 if it is unknown.
+// NewSearch returns a Search that has found nothing yet, however few tools the catalog has. windowTokens is the size of
+// the model's context window, or 0 if unknown.
 func NewSearch(catalog *Catalog, windowTokens int64) *Search {
 	return &Search{Tool: catalog.searchTool(), catalog: catalog, maxTokens: windowTokens / maxToolShare}
 }
 
-// Fit adapts s to a context window whose size has become known, and drops found tools that exceed their share of it.
+// Fit adapts s to a context window whose size has become known, and drops found tools that take more than their share
+// of it.
 func (s *Search) Fit(windowTokens int64) {
 	s.maxTokens = windowTokens / maxToolShare
 	s.dropOldest()
 }
 
-// newSearchTool returns the tool that searches a catalog, under a name that no tool of the catalog has.
+// newSearchTool returns the tool that searches the catalog. No tool of the catalog has the same name.
 func newSearchTool(c *Catalog) catalog.Tool {
 	return catalog.Tool{
 		Name: c.SearchToolName(), Title: "Search tools", Description: searchDescription(c.Tools), InputSchema: searchSchema,
@@ -84,7 +84,7 @@ func newSearchTool(c *Catalog) catalog.Tool {
 	}
 }
 
-// searchDescription returns the description of the search tool: how many tools there are, of which servers, and how to
+// searchDescription returns the search tool's description: how many tools there are, from which servers, and how to
 // find them. It names at most maxListedServers servers.
 func searchDescription(tools []catalog.Tool) string {
 	var servers []string
@@ -106,8 +106,8 @@ func searchDescription(tools []catalog.Tool) string {
 		"From your next turn on you can call what you found.", len(tools), strings.Join(servers, ", "), more)
 }
 
-// Shown returns the search tool, followed by the found tools in the order in which they were found first. The order is
-// stable because a provider's prompt cache is valid only for an unchanged beginning of the request.
+// Shown returns the search tool, followed by the found tools in the order they were first found. That order does not
+// change between requests, because a provider's prompt cache needs an unchanged beginning of the request.
 func (s *Search) Shown() []llm.Tool {
 	out := make([]llm.Tool, 0, len(s.foundNames)+1)
 	out = append(out, llm.Tool{Name: s.Tool.Name, Description: s.Tool.Description, Schema: s.Tool.InputSchema})
@@ -118,9 +118,9 @@ func (s *Search) Shown() []llm.Tool {
 	return out
 }
 
-// Offer adds the tools with these names to the tools that the model is offered, and marks them as used last, in this
-// order. It ignores names that the catalog does not have. Tools that exceed the limits are dropped (dropOldest). Offer
-// reports whether it has added a tool; without a new tool, none is dropped either.
+// Offer adds tools to those that the model is offered, and marks them as most recently used, in this order. It ignores
+// names that the catalog does not have, and drops tools that exceed the limits (dropOldest). It reports whether it
+// added a tool. If it added none, it dropped none either.
 func (s *Search) Offer(names ...string) (changed bool) {
 	before := len(s.foundNames)
 	for _, name := range names {
@@ -139,9 +139,9 @@ func (s *Search) Offer(names ...string) (changed bool) {
 	return changed
 }
 
-// dropOldest drops found tools until they are within maxShownTools and maxTokens, those first that were neither found
-// nor called for the longest time. A tool of the newest search is dropped last even if an earlier search had found it:
-// the result of the newest search says that the model can call it. One tool is always kept.
+// dropOldest drops found tools until the rest is within maxShownTools and maxTokens, starting with the tool that was
+// not found or called for the longest time. Tools in the newest search result are dropped last, even if an earlier
+// search had already found them, because that result tells the model that it can call them. One tool is always kept.
 func (s *Search) dropOldest() {
 	exceedsLimits := func() bool {
 		return len(s.recent) > maxShownTools || s.maxTokens > 0 && window.ToolTokens(s.Shown()) > s.maxTokens
@@ -161,24 +161,24 @@ type searchHit struct {
 	Description string `json:"description"`
 }
 
-// ErrArguments means that the arguments of a call of the search tool are invalid, and says why.
+// ErrArguments means that the arguments in a call of the search tool are invalid. Errors that wrap it say why.
 var ErrArguments = errors.New("the arguments cannot be used")
 
-// Find executes one call of the search tool. It returns the result and the names of the tools in it, which the
-// caller passes to Offer when the turn has ended. If the arguments are invalid, so that the model can correct them, the
-// error wraps ErrArguments. Find does not change s.
+// Find executes one call of the search tool. It returns the result, and the names of the tools in it, which the caller
+// passes to Offer once the turn has ended. If the model must correct the arguments, the error wraps ErrArguments. Find
+// does not change s.
 func (s *Search) Find(args json.RawMessage) (result *content.Result, found []string, _ error) {
 	query, err := queryOf(args)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrArguments, err)
 	}
 	hits := []searchHit{}                      // not nil, so that the structured content has a list
-	tokens := window.ToolTokens(s.Shown()[:1]) // the search tool is offered too
+	tokens := window.ToolTokens(s.Shown()[:1]) // the search tool takes tokens too
 	for _, i := range s.catalog.index().Find(query, maxHits) {
 		tokens += window.ToolTokens(s.catalog.Offered[i : i+1])
 		isFull := s.maxTokens > 0 && tokens > s.maxTokens
 		if isFull && len(hits) > 0 {
-			break // The remaining hits fit the query less well.
+			break // the remaining hits fit the query less well
 		}
 		tool := s.catalog.Tools[i]
 		hits = append(hits, searchHit{tool.Name, tool.Title, tool.Server, summarize(tool.Description)})
@@ -191,7 +191,7 @@ func (s *Search) Find(args json.RawMessage) (result *content.Result, found []str
 	return result, found, nil
 }
 
-// searchResult returns the result of a search, as a text for the model and as structured content.
+// searchResult returns a search result, both as text for the model and as structured content.
 func searchResult(hits []searchHit) (*content.Result, error) {
 	text := "No tool has these words. Try others."
 	if len(hits) > 0 {
@@ -212,8 +212,7 @@ func searchResult(hits []searchHit) (*content.Result, error) {
 	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
 }
 
-// queryOf returns the query from the arguments of the search tool. The error says what is wrong with them, for the
-// model.
+// queryOf returns the query in the search tool's arguments. The error tells the model what is wrong with them.
 func queryOf(args json.RawMessage) (string, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(args, &members); err != nil {
@@ -239,7 +238,8 @@ func queryOf(args json.RawMessage) (string, error) {
 	return query, nil
 }
 
-// summarize returns a description on one line, cut to maxSummary bytes and an ellipsis if it is longer.
+// summarize returns a description on one line. If it has more than maxSummary bytes, it is cut there and ends with an
+// ellipsis.
 func summarize(description string) string {
 	line := strings.Join(strings.Fields(description), " ")
 	if len(line) <= maxSummary {
@@ -252,7 +252,7 @@ func summarize(description string) string {
 	return line[:cut] + "…"
 }
 
-// FoundNames returns the names of the tools in the structured content of a result of Find, or nil if it cannot be
+// FoundNames returns the names of the tools in the structured content that Find returned, or nil if it cannot be
 // decoded.
 func FoundNames(structured json.RawMessage) (names []string) {
 	var found struct{ Tools []searchHit }

@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxWords bounds the words that splitWords returns.
+// maxWords is how many words splitWords returns at most.
 const maxWords = 2000
 
-// stopWords are words that are too common to distinguish tools.
+// stopWords are too common to distinguish tools.
 var stopWords = map[string]bool{
 	"a": true, "an": true, "and": true, "any": true, "are": true, "as": true, "at": true, "be": true, "by": true, "can": true,
 	"for": true, "from": true, "i": true, "if": true, "in": true, "into": true, "is": true, "it": true, "its": true, "me": true,
@@ -17,8 +17,8 @@ var stopWords = map[string]bool{
 	"tool": true, "use": true, "want": true, "was": true, "which": true, "with": true, "you": true, "your": true,
 }
 
-// splitWords returns the first maxWords words of a text as stems (stemWord), without stop words. A name is
-// split where one of its words ends: create_issue, createIssue and "Create issue" give the same two words.
+// splitWords returns the stems (stemWord) of the first maxWords words of text, without stop words. It also splits names
+// into words: create_issue, createIssue and "Create issue" give the same result.
 func splitWords(text string) []string {
 	var out []string
 	start := -1 // where the current word begins; -1 between words
@@ -49,8 +49,8 @@ func splitWords(text string) []string {
 	return out[:min(len(out), maxWords)]
 }
 
-// startsWord reports whether a new word begins at r, which follows previous and is the first rune of rest: at the U of
-// getURLs, and at the F of JSONFile. A new word also begins where a script without spaces begins or ends.
+// startsWord reports whether a new word begins at r, which follows previous and is the first rune of rest. That is the
+// case at the U of getURLs and the F of JSONFile, and where a script without spaces begins or ends.
 func startsWord(previous, r rune, rest string) bool {
 	if hasNoSpaces(previous) != hasNoSpaces(r) {
 		return true
@@ -61,28 +61,28 @@ func startsWord(previous, r rune, rest string) bool {
 	if !unicode.IsUpper(previous) {
 		return true
 	}
-	// r follows another capital. It begins a word if a small letter follows, as in JSONFile.
+	// r follows another capital letter. It begins a word if a small letter follows, as in JSONFile.
 	next, _ := utf8.DecodeRuneInString(rest[utf8.RuneLen(r):])
 	after, _ := utf8.DecodeRuneInString(strings.TrimPrefix(rest[utf8.RuneLen(r):], string(next)))
-	// The s of a plural such as URLs or IDs does not begin a word.
+	// But the s of a plural, as in URLs or IDs, does not make a word begin.
 	return unicode.IsLower(next) && !(next == 's' && !unicode.IsLetter(after))
 }
 
-// hasNoSpaces reports whether r belongs to a script without spaces between words. 'ー' is part of words in Hiragana and
-// Katakana, but of neither script in Unicode.
+// hasNoSpaces reports whether r belongs to a script that is written without spaces between words. 'ー' occurs in
+// Hiragana and Katakana words, but Unicode assigns it to neither script.
 func hasNoSpaces(r rune) bool {
 	return r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
 }
 
-// appendWord appends the stem of a word to out, unless the word is a stop word. A word in a script without spaces may
-// be several words, so appendWord appends each pair of adjacent letters instead: a word is found by its pairs, without
-// a dictionary. A single letter is appended as it is.
+// appendWord appends the stem of a word to out, unless it is a stop word. In a script without spaces, the word may
+// really be several words. For these, appendWord appends each pair of adjacent letters instead, so that words can be
+// found without a dictionary. A single letter is appended as it is.
 func appendWord(out []string, word string) []string {
 	letter, size := utf8.DecodeRuneInString(word)
 	if !hasNoSpaces(letter) {
 		lower := strings.ToLower(word)
 		stem := stemWord(lower)
-		// Both forms are looked up, because the stem of the stop word "this" is "thi".
+		// Check both forms, because the stem of the stop word "this" is "thi".
 		if !stopWords[lower] && !stopWords[stem] {
 			out = append(out, stem)
 		}
@@ -100,8 +100,8 @@ func appendWord(out []string, word string) []string {
 }
 
 // stemWord returns the stem of an English word, so that files, filed and filing all become fil. It removes a plural s,
-// then ing or ed, then a doubled consonant before them, then a final e. The stem need not be a word; it only has to be
-// the same for the forms of a word. A word with other letters than a to z is returned unchanged.
+// then ing or ed, then a doubled consonant before that ending, then a final e. The stem need not be a word, but must be
+// the same for all forms of a word. A word with letters other than a to z is returned unchanged.
 func stemWord(word string) string {
 	for i := range len(word) {
 		if word[i] < 'a' || word[i] > 'z' {
@@ -111,7 +111,7 @@ func stemWord(word string) string {
 	switch {
 	case len(word) > 4 && strings.HasSuffix(word, "ies"):
 		word = word[:len(word)-3] + "y"
-	case strings.HasSuffix(word, "ss"), strings.HasSuffix(word, "us"): // The s belongs to the word, as in class and status.
+	case strings.HasSuffix(word, "ss"), strings.HasSuffix(word, "us"): // the s belongs to the word, as in class and status
 	case len(word) > 2 && strings.HasSuffix(word, "s"):
 		word = word[:len(word)-1]
 	}

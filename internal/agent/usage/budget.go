@@ -18,28 +18,28 @@ import (
 )
 
 const (
-	// maxPeriod and minPeriod bound the period of a Limit.
+	// minPeriod and maxPeriod limit the period of a Limit.
 	minPeriod = time.Minute
 	maxPeriod = 366 * 24 * time.Hour
 	maxLimits = 8
-	// storeTimeout bounds how long a run waits until its use is stored, and storeTries how often
-	// processes that store at the same moment may get in its way.
+	// storeTimeout is how long a run waits for its use to be stored, and storeTries how often it tries again because
+	// other processes store at the same moment.
 	storeTimeout = 5 * time.Second
 	storeTries   = 20
-	// maxPending bounds the callers whose use is not stored because the store fails.
+	// maxPending is how many callers' use may wait to be stored while the store fails.
 	maxPending = 1 << 16
 )
 
-// Limit bounds what all runs of one caller may use in one period. A period begins with the first use
-// after the last one has ended.
+// Limit limits what all runs of one caller may use in one period. A period begins with the first use after the previous
+// period has ended.
 type Limit struct {
 	Name   string // cost, input_tokens, output_tokens or total_tokens
 	Max    float64
 	Period time.Duration
 }
 
-// ParseLimits parses limits such as "cost=5/24h,total_tokens=2000000/7d". One name may have several limits, of
-// different periods. There may be at most maxLimits.
+// ParseLimits parses limits such as "cost=5/24h,total_tokens=2000000/7d". One name may occur several times, with
+// different periods. There may be at most maxLimits limits. The error tells the operator what is wrong.
 func ParseLimits(text string) (limits []Limit, _ error) {
 	for part := range strings.SplitSeq(text, ",") {
 		limit, err := parseLimit(strings.TrimSpace(part))
@@ -81,7 +81,8 @@ func parseLimit(text string) (limit Limit, err error) {
 	return limit, nil
 }
 
-// parsePeriod parses a duration, which may be a whole number of days.
+// parsePeriod parses a duration. In addition to what time.ParseDuration accepts, it may be a number of days, such as
+// 7d.
 func parsePeriod(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.ParseUint(days, 10, 16)
@@ -90,10 +91,10 @@ func parsePeriod(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// key identifies the limit in stored values. The maximum may change.
+// key identifies the limit in stored values. It does not contain Max, so that the operator can change the maximum.
 func (l Limit) key() string { return l.Name + "/" + l.Period.String() }
 
-// String returns the limit as ParseLimits reads it, without zero seconds and minutes: 24h, where Duration.String has
+// String returns the limit in the form that ParseLimits reads, with short periods: 24h, where Duration.String has
 // 24h0m0s.
 func (l Limit) String() string {
 	length := l.Period.String()
@@ -106,22 +107,22 @@ func (l Limit) String() string {
 	return l.Name + "=" + strconv.FormatFloat(l.Max, 'f', -1, 64) + "/" + length
 }
 
-// ErrSpent means that a caller has used up a Limit.
+// ErrSpent means that a caller has used up one of their limits.
 var ErrSpent = errors.New("the budget of the caller is used up")
 
-// SpentError says which limit a caller has used up, and when the period ends. It wraps ErrSpent.
+// SpentError says which limit a caller has used up, and when its period ends (Until). It wraps ErrSpent.
 type SpentError struct {
 	Limit Limit
 	Used  float64
 	Until time.Time
-	// RetryAfter is the time until then, at least a second, in whole seconds.
+	// RetryAfter is how long it is until then, in whole seconds, at least 1 s.
 	RetryAfter time.Duration
 }
 
 func (e *SpentError) Error() string { return ErrSpent.Error() + ": " + e.Limit.String() }
 func (e *SpentError) Unwrap() error { return ErrSpent }
 
-// amounts are what model calls use.
+// amounts is what model calls use: tokens and cost.
 type amounts struct {
 	Input, Output, Total int64
 	Cost                 float64
@@ -131,7 +132,7 @@ func (a amounts) plus(b amounts) amounts {
 	return amounts{a.Input + b.Input, a.Output + b.Output, a.Total + b.Total, a.Cost + b.Cost}
 }
 
-// byName returns the amount that a Limit with that name bounds. Names are those of ParseLimits.
+// byName returns the amount that a Limit with this name limits. known is false if ParseLimits has no such name.
 func (a amounts) byName(name string) (n float64, known bool) {
 	switch name {
 	case "cost":
@@ -146,21 +147,21 @@ func (a amounts) byName(name string) (n float64, known bool) {
 	return 0, false
 }
 
-// period is what a caller has used of a limit, as it is stored.
+// period is how much of a limit a caller has used, in the form that is stored.
 type period struct {
-	From int64   `json:"from"` // ms since the Unix epoch, of the store's clock
+	From int64   `json:"from"` // when the period began, in ms since the Unix epoch, by the store's clock
 	Used float64 `json:"used"`
 }
 
-// budgets counts what callers use towards the limits, in a store that all processes share. What
-// cannot be stored stays in memory, counts here, and is stored with the caller's next use.
+// budgets counts what callers use towards their limits, in a store that all processes share. Use that cannot be stored
+// stays in memory, counts in this process, and is stored with the caller's next use.
 //
-// Use is charged after each model call, since only then its tokens are known, and never in advance. So calls
-// that are in flight when a limit is reached exceed it, and processes learn of each other's use when they store
-// or check. Each caller has one value with all of their periods, which is written by compare and swap: of two
-// processes that add at the same time, the slower one reads the value again and adds to that.
+// Use is charged after each model call and never in advance, because the tokens are not known before. So calls in
+// flight can exceed a limit that another call reaches, and processes learn of each other's use only when they store or
+// check. Each caller has one value with all their periods. It is written by compare-and-set: if two processes add at
+// the same time, the slower one reads the value again and adds to that.
 //
-// If a process dies with pending use, that use is lost, in favour of the caller.
+// If a process dies with pending use, that use is lost, in the caller's favour.
 type budgets struct {
 	limits []Limit
 	store  values.Store
@@ -170,17 +171,17 @@ type budgets struct {
 	pending map[string]*pendingUse
 }
 
-// pendingUse is what a caller has used and the store does not have yet.
+// pendingUse is what a caller has used but the store does not have yet.
 type pendingUse struct {
-	stored   map[string]period // as it was stored last; nil if that is unknown
-	waiting  amounts           // will be stored next
-	inFlight amounts           // is being stored
-	// isBeingStored is set while one goroutine stores the caller's use without mu. Others only add to waiting
-	// then; the first one continues until nothing waits.
+	stored   map[string]period // the value that was last stored; nil if unknown
+	waiting  amounts           // to be stored next
+	inFlight amounts           // being stored right now
+	// isBeingStored is set while one goroutine stores the caller's use, without holding mu. Other goroutines then only
+	// add to waiting, and that goroutine continues until nothing is waiting.
 	isBeingStored bool
 }
 
-// total returns what the store does not have yet, as far as this process knows. p may be nil.
+// total returns what the store does not have yet, as far as this process knows. p may be nil, which means nothing.
 func (p *pendingUse) total() amounts {
 	if p == nil {
 		return amounts{}
@@ -188,12 +189,13 @@ func (p *pendingUse) total() amounts {
 	return p.waiting.plus(p.inFlight)
 }
 
-// check returns a *SpentError if the caller has used up a limit. It returns event.ErrUnavailable if the store does not
-// answer, or the use of maxPending callers or more waits to be stored: otherwise a failure of the store would lift all
-// limits.
+// check returns a *SpentError if the caller has used up a limit. It returns an error that wraps event.ErrUnavailable if
+// the store does not answer, or if the use of at least maxPending callers waits to be stored: otherwise a failure of
+// the store would lift all limits.
 //
-// The pending use is read before the store. In the other order, use that is stored in between would be in neither
-// figure. In this order it may be in both, so a caller who is that close to a limit can be refused a moment early.
+// check reads the pending use before the store. If it read the store first, use that is stored in between would be in
+// neither figure. In this order it may be in both, so a caller who is very close to a limit may be refused a moment too
+// early.
 func (b *budgets) check(ctx context.Context, caller string) error {
 	b.mu.Lock()
 	use, tooMany := b.pending[caller].total(), len(b.pending) >= maxPending
@@ -211,9 +213,9 @@ func (b *budgets) check(ctx context.Context, caller string) error {
 	return nil
 }
 
-// charge adds what a caller has used, and returns a *SpentError if a limit is used up now; nil if not. Of the runs of
-// one caller in this process, one stores what all of them have used. It tries to do that for at most storeTimeout, also
-// after ctx has ended. What could not be stored stays pending and counts nevertheless.
+// charge adds what a caller has used. It returns a *SpentError if a limit is now used up, and nil if not. Of several
+// runs of the same caller in this process, one stores what all of them have used. charge tries to store for at most
+// storeTimeout, even after ctx has ended. Use that could not be stored stays pending and still counts.
 func (b *budgets) charge(ctx context.Context, caller string, use amounts) *SpentError {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
@@ -226,12 +228,12 @@ func (b *budgets) charge(ctx context.Context, caller string, use amounts) *Spent
 	}
 	p.waiting = p.waiting.plus(use)
 	b.storeLocked(ctx, caller, p)
-	return b.spent(p.stored, p.total()) // of p, although storeLocked may have removed it from b.pending
+	return b.spent(p.stored, p.total()) // use p, because storeLocked may have removed it from b.pending
 }
 
-// storeLocked stores pending.waiting until nothing waits or the store fails, and then removes the caller from b.pending
-// or logs the failure. If another goroutine is doing that, it returns at once: the other one stores this use too. The
-// caller holds b.mu, which is released during requests to the store.
+// storeLocked stores pending.waiting until nothing is waiting or the store fails. Then it removes the caller from
+// b.pending, or logs the failure. If another goroutine already does this, it returns at once, and the other goroutine
+// stores this use too. The caller must hold b.mu, which is released during requests to the store.
 func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendingUse) {
 	if pending.isBeingStored {
 		return
@@ -255,7 +257,7 @@ func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendi
 	delete(b.pending, caller)
 }
 
-// flush tries to store what could not be stored before, for all callers, until ctx ends.
+// flush tries once more, for all callers, to store what could not be stored before. It stops when ctx ends.
 func (b *budgets) flush(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -267,8 +269,8 @@ func (b *budgets) flush(ctx context.Context) {
 	}
 }
 
-// spent returns an error if stored and pending use together have reached a limit, and nil otherwise. If several limits
-// are reached, the error names the one whose period ends last, since the caller is refused until then.
+// spent returns an error if the stored and the pending use together have reached a limit, and nil otherwise. If several
+// limits are reached, the error names the one whose period ends last, because the caller is refused until then.
 func (b *budgets) spent(stored map[string]period, pending amounts) (longest *SpentError) {
 	now := b.store.Now()
 	for _, limit := range b.limits {
@@ -280,7 +282,7 @@ func (b *budgets) spent(stored map[string]period, pending amounts) (longest *Spe
 		}
 		until := time.UnixMilli(current.From).Add(limit.Period)
 		if longest == nil || until.After(longest.Until) {
-			secondsLeft := until.Sub(now) / time.Second // rounded down, so one more second is needed
+			secondsLeft := until.Sub(now) / time.Second // rounded down, so add a second
 			retryAfter := max(secondsLeft+1, 1) * time.Second
 			longest = &SpentError{Limit: limit, Used: used, Until: until, RetryAfter: retryAfter}
 		}
@@ -288,7 +290,7 @@ func (b *budgets) spent(stored map[string]period, pending amounts) (longest *Spe
 	return longest
 }
 
-// current returns the stored period of the limit if it has not ended, or else a period that begins now.
+// current returns the limit's stored period or, if none is stored or it has ended, a period that begins now.
 func (l Limit) current(stored map[string]period, now time.Time) period {
 	if l.isCurrent(stored, now) {
 		return stored[l.key()]
@@ -296,14 +298,13 @@ func (l Limit) current(stored map[string]period, now time.Time) period {
 	return period{From: now.UnixMilli()}
 }
 
-// isCurrent reports whether a period of the limit is stored that has not ended.
+// isCurrent reports whether a period of the limit is stored and has not ended.
 func (l Limit) isCurrent(stored map[string]period, now time.Time) bool {
 	s, ok := stored[l.key()]
 	return ok && now.Before(time.UnixMilli(s.From).Add(l.Period))
 }
 
-// load returns the stored periods of a caller by Limit.key, or nil if none are stored. The revision is the one that
-// SetValue compares.
+// load returns a caller's stored periods by Limit.key, or nil if none are stored. SetValue needs the returned revision.
 func (b *budgets) load(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
 	value, revision, err := b.store.Value(ctx, values.NewKey("caller budget", caller))
 	if err != nil {
@@ -317,8 +318,8 @@ func (b *budgets) load(ctx context.Context, caller string) (stored map[string]pe
 	return stored, revision, nil
 }
 
-// add adds use to the stored periods of a caller, and returns the sums. If another process changes the value between
-// the read and the write, add tries again, storeTries times in all, after pauses that get longer.
+// add adds use to a caller's stored periods, and returns the new sums. If another process changes the value between the
+// read and the write, add tries again, storeTries times in total, with pauses that get longer.
 func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[string]period, error) {
 	for try := range storeTries {
 		stored, revision, err := b.load(ctx, caller)
@@ -337,7 +338,7 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 		if revision > 0 {
 			return sum, nil
 		}
-		select { // Another process has changed the value.
+		select { // another process changed the value; wait and try again
 		case <-time.After(rand.N(time.Millisecond << min(try, 7))):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -346,9 +347,9 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 	return nil, errors.New("store what a caller has used: too many processes do at the same time")
 }
 
-// addUse returns what is stored with use added, and the time until the last of its periods has passed. A stored
-// period of a limit that this process does not have counts until it ends: other processes may have that limit, during
-// a rolling update or before a rollback.
+// addUse returns stored with use added, and how long it is until the last of these periods ends. It also adds to stored
+// periods of limits that this process does not have: other processes may have them, during a rolling update or before a
+// rollback.
 func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
 	now := b.store.Now()
 	sum = make(map[string]period)

@@ -1,13 +1,13 @@
-// Package usage counts what the model calls of runs use: as metrics, by agent, model and a claim of
-// the caller's token, and towards the budgets that each caller has per period.
+// Package usage counts what the model calls of runs use. It counts in metrics, by agent, model and a claim of the
+// caller's token, and towards the budgets that each caller has per period.
 //
 //	m, err := usage.New(usage.Options{Claim: "tenant", Limits: limits, Store: log, Meter: meter})
 //	account := m.AccountOf(caller) // kept with the run, also in another process
 //	err = m.Check(ctx, account) // before a run: *SpentError if the caller has used up a budget
 //	spent := m.Count(ctx, account, "support", "fast", tokens, cost) // after each model call
 //
-// Each model call is counted once, by the run that makes it. A child run counts its own calls, so its
-// parent does not count them again, although they are in the parent's answer and budget.
+// Each model call is counted once, by the run that makes it. A child run counts its own calls, so its parent does not
+// count them again, although they are part of the parent's answer and budget.
 package usage
 
 import (
@@ -25,41 +25,41 @@ import (
 	"answerd/internal/values"
 )
 
-// Bounds of the label sets of each of the two metrics: claims whose values they name, and sets of an
-// agent, a model and a claim. What is beyond has Other in place of the claim, or of the agent and the
-// model. So there are at most maxSets + maxClaims + 2 sets.
+// Limits on the label sets of each of the two metrics: how many values of the claim there may be, and how many
+// combinations of agent, model and claim. Beyond these, Other replaces the claim, or the agent and the model. So there
+// are at most maxSets + maxClaims + 2 sets.
 const (
 	maxClaims = 1000
 	maxSets   = 480
-	// maxValue bounds the value of a claim, in bytes.
+	// maxValue is how long the value of a claim may be, in bytes.
 	maxValue = 128
 )
 
-// Values of labels.
+// Label values that replace others.
 const (
 	Other = "_other" // too many, or not from the configuration
 	None  = "_none"  // the token has no such claim
 )
 
-// Options configure a Meter. Meter is required, and Store and Logger if there are Limits.
+// Options configure a Meter. Meter is required; if there are Limits, Store and Logger are too.
 type Options struct {
-	Claim  string  // whose value the metrics have as the label claim; "" means no such label
-	Limits []Limit // of each caller
+	Claim  string  // the metrics have this claim's value as the label claim; "" means no such label
+	Limits []Limit // for each caller
 	Store  values.Store
 	Meter  metric.Meter
 	Logger *slog.Logger
 }
 
-// Account says for whom a run uses something. It is stored with the run.
+// Account says to whom a run's use is charged. It is stored with the run.
 type Account struct {
-	Claim  string `json:"claim,omitempty"`  // the value of Options.Claim; "" if there is none
+	Claim  string `json:"claim,omitempty"`  // the value of the claim Options.Claim; "" if the token has none
 	Caller string `json:"caller,omitempty"` // a digest of Identity.Key; "" without Options.Limits
 }
 
-// Meter counts. Its methods may be called concurrently.
+// Meter counts use. Its methods may be called concurrently.
 type Meter struct {
 	claim   string
-	budgets *budgets // nil if there are none
+	budgets *budgets // nil without Options.Limits
 	tokens  metric.Int64Counter
 	cost    metric.Float64Counter
 
@@ -85,7 +85,7 @@ func New(opts Options) (*Meter, error) {
 	return m, errors.Join(tokensErr, costErr)
 }
 
-// AccountOf returns the account of a caller's runs.
+// AccountOf returns the account that caller's runs are charged to.
 func (m *Meter) AccountOf(caller auth.Identity) (a Account) {
 	if m.budgets != nil {
 		a.Caller = values.NewKey("caller", caller.Key()).String()
@@ -100,13 +100,13 @@ func (m *Meter) AccountOf(caller auth.Identity) (a Account) {
 	return a
 }
 
-// LimitsCost reports whether one of the limits bounds the cost.
+// LimitsCost reports whether one of the limits is on the cost.
 func (m *Meter) LimitsCost() bool {
 	return m.budgets != nil && slices.ContainsFunc(m.budgets.limits, func(l Limit) bool { return l.Name == "cost" })
 }
 
-// Check returns a *SpentError if the caller has used up a limit, and an error that wraps event.ErrUnavailable if the
-// store does not answer, or the use of too many callers waits to be stored.
+// Check returns a *SpentError if the account's caller has used up a limit. It returns an error that wraps
+// event.ErrUnavailable if the store does not answer, or if the use of too many callers waits to be stored.
 func (m *Meter) Check(ctx context.Context, account Account) error {
 	if m.budgets == nil {
 		return nil
@@ -114,9 +114,10 @@ func (m *Meter) Check(ctx context.Context, account Account) error {
 	return m.budgets.check(ctx, account.Caller)
 }
 
-// Count counts a model call, in the metrics and towards the limits. cost is nil if the model has no price. If the
-// caller has reached a limit with it, Count returns that limit. Count waits until the use is stored, also after ctx has
-// ended, but not longer than storeTimeout; what could not be stored is stored with the caller's next use or by Flush.
+// Count counts a model call in the metrics and towards the limits. cost is nil if the model has no price. If the caller
+// has now used up a limit, Count returns a *SpentError, and nil otherwise. Count waits until the use is stored, even
+// after ctx has ended, but not longer than storeTimeout. Use that could not be stored is stored with the caller's next
+// use, or by Flush.
 func (m *Meter) Count(ctx context.Context, account Account, agent, model string, used event.Usage, cost *float64) *SpentError {
 	labels, use := m.labels(agent, model, account.Claim), amounts{Input: used.InputTokens, Output: used.OutputTokens, Total: used.TotalTokens}
 	m.tokens.Add(ctx, used.TotalTokens, labels)
@@ -124,21 +125,21 @@ func (m *Meter) Count(ctx context.Context, account Account, agent, model string,
 		use.Cost = *cost
 		m.cost.Add(ctx, *cost, labels)
 	}
-	if m.budgets == nil || account.Caller == "" { // A run that began before limits were configured has no Caller.
+	if m.budgets == nil || account.Caller == "" { // a run that began before limits were configured has no Caller
 		return nil
 	}
 	return m.budgets.charge(ctx, account.Caller, use)
 }
 
-// Flush tries to store the use that could not be stored before, until ctx ends.
+// Flush tries once more to store use that could not be stored before. It stops when ctx ends.
 func (m *Meter) Flush(ctx context.Context) {
 	if m.budgets != nil {
 		m.budgets.flush(ctx)
 	}
 }
 
-// labels returns the labels of a measurement. After maxClaims different values of the claim, further values become
-// Other. After maxSets different combinations, further combinations have Other as their agent and model.
+// labels returns a measurement's labels. After maxClaims different values of the claim, new values become Other. After
+// maxSets different combinations, new combinations get Other as agent and model.
 func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,7 +159,7 @@ func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 }
 
 // claimLabelLocked returns the label for a value of the claim: the value itself, None for "", or Other for a new value
-// after maxClaims. It returns "" if the metrics have no such label. The caller holds m.mu.
+// after maxClaims. If the metrics have no such label, it returns "". The caller must hold m.mu.
 func (m *Meter) claimLabelLocked(value string) string {
 	switch {
 	case m.claim == "":

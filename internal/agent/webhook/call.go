@@ -15,17 +15,17 @@ import (
 	"answerd/internal/auth"
 )
 
-// SignatureHeader carries "sha256=" and the HMAC-SHA256 of the body in hex.
+// SignatureHeader contains "sha256=" and the body's HMAC-SHA256 in hexadecimal.
 const SignatureHeader = "X-Answerd-Signature"
 
-// Event names a hook: the moment of a run at which the service is asked.
+// Event names a hook, which is a moment in a run at which the operator's service is asked.
 type Event string
 
 // The hooks about tool calls.
 const (
 	PreToolCall Event = "pre_tool_call" // a call is about to be made
 	ToolError   Event = "tool_error"    // a call failed
-	ToolResult  Event = "tool_result"   // a call gave a result
+	ToolResult  Event = "tool_result"   // a call succeeded
 )
 
 // The hooks about a run, which Options.Events enables.
@@ -36,7 +36,7 @@ const (
 	RunEnd       Event = "run_end"        // the run is about to end
 )
 
-// Events returns all hooks, in the order of the documentation.
+// Events returns all hooks, in the order in which the documentation has them.
 func Events() []Event {
 	return []Event{PreToolCall, ToolError, ToolResult, PreModelCall, ModelResult, Interrupt, RunEnd}
 }
@@ -46,59 +46,60 @@ func (e Event) isToolEvent() bool {
 	return slices.Contains([]Event{PreToolCall, ToolError, ToolResult}, e)
 }
 
-// Call is one question to the service.
+// Call is one question to the operator's service.
 type Call struct {
 	Hook    Event
-	RunID   string // "" outside of runs
-	Subject string // the caller of the run; "" if callers need not authenticate
+	RunID   string // "" for a direct call
+	Subject string // the user who started the run; "" without authentication
 
-	// For hooks about tool calls.
-	Server string // "" for a tool that no server has
+	// Only for hooks about tool calls.
+	Server string // "" for a tool that belongs to no server
 	Tool   string
 	CallID string
-	// Args are the arguments, a JSON object. If the model wrote anything else, Args is nil and ArgsText is that text.
+	// Args are the arguments as a JSON object. If the model wrote something else, Args is nil and ArgsText has its
+	// text.
 	Args     json.RawMessage
 	ArgsText string
 	Result   *Result  // for ToolResult
 	Failure  *Failure // for ToolError
 
-	// For hooks about a run. If a process dies before it has stored the reply, another process asks about the same
+	// Only for hooks about runs. If a process dies before it has stored the reply, another process asks about the same
 	// step, interrupt or end again.
 	ThreadID string
 	Step     int             // for PreModelCall and ModelResult
 	Request  *ModelRequest   // for PreModelCall
 	Answer   *ModelAnswer    // for ModelResult
-	Waiting  json.RawMessage // for Interrupt: the question to the person, as in the event suspended
+	Waiting  json.RawMessage // for Interrupt: the question to the person, as in the suspended event
 	End      *End            // for RunEnd
 }
 
-// Result is the result of a tool, with the content of MCP.
+// Result is a tool's result, with content in the form of MCP.
 type Result struct {
 	Content    []json.RawMessage `json:"content"`
 	Structured json.RawMessage   `json:"structured,omitempty"`
 }
 
-// Failure is the error that the model gets unless the reply replaces it.
+// Failure is the error that the model gets unless the hook's reply replaces it.
 type Failure struct {
-	Kind    string `json:"kind"` // as in the event tool_error
+	Kind    string `json:"kind"` // as in the tool_error event
 	Message string `json:"message"`
 }
 
-// ModelRequest is what the model is about to be asked.
+// ModelRequest is the request that the model is about to get.
 type ModelRequest struct {
 	Model     string    `json:"model"`
 	Messages  []Message `json:"messages"`
 	Tools     []string  `json:"tools"`                // names
-	MaxTokens int64     `json:"max_tokens,omitempty"` // the limit of the answer; 0 for no limit
+	MaxTokens int64     `json:"max_tokens,omitempty"` // for the answer; 0 means no limit
 }
 
 // Message is one message of a conversation.
 type Message struct {
 	Role    string        `json:"role"` // system, user, assistant or tool
 	Content string        `json:"content"`
-	Calls   []MessageCall `json:"calls,omitempty"`   // of a message with the role assistant
-	CallID  string        `json:"call_id,omitempty"` // of a message with the role tool: the call whose result it is
-	Tool    string        `json:"tool,omitempty"`    // of a message with the role tool
+	Calls   []MessageCall `json:"calls,omitempty"`   // if role is assistant
+	CallID  string        `json:"call_id,omitempty"` // if role is tool: the id of the call whose result this is
+	Tool    string        `json:"tool,omitempty"`    // if role is tool
 	Media   []Media       `json:"media,omitempty"`
 }
 
@@ -106,16 +107,16 @@ type Message struct {
 type MessageCall struct {
 	CallID string `json:"call_id"`
 	Tool   string `json:"tool"`
-	// Args are a JSON object. If the model wrote anything else, Args is null and ArgsText is that text.
+	// Args is a JSON object. If the model wrote something else, Args is null and ArgsText has its text.
 	Args     json.RawMessage `json:"args"`
 	ArgsText string          `json:"args_text,omitempty"`
 }
 
-// Media describes an image, audio or PDF of a message, without its data.
+// Media describes an image, audio or PDF in a message, without its data.
 type Media struct {
 	MIME  string `json:"media_type"`
 	Bytes int    `json:"bytes"`
-	URL   string `json:"url,omitempty"` // of an image that is given by its address, without data
+	URL   string `json:"url,omitempty"` // only for an image given by URL, without data
 }
 
 // ModelAnswer is what the model answered in one step.
@@ -124,18 +125,18 @@ type ModelAnswer struct {
 	Text         string          `json:"text"`
 	Calls        []MessageCall   `json:"calls"`
 	FinishReason string          `json:"finish_reason"`
-	Usage        json.RawMessage `json:"usage,omitempty"` // as in the event step_end
+	Usage        json.RawMessage `json:"usage,omitempty"` // as in the step_end event
 }
 
-// End is how a run ends.
+// End says how a run ends.
 type End struct {
 	Status string          // completed, failed or cancelled
 	Result json.RawMessage // of a completed run: answer, finish_reason and metadata
-	Error  json.RawMessage // of a failed or cancelled run: code, message, partial_answer
+	Error  json.RawMessage // of a failed or cancelled run: code, message and partial_answer
 }
 
-// wireCall is the body of a question about a tool call. With Timestamp and DeliveryID a receiver can refuse a request
-// that somebody recorded and sent again. They are in the body because the signature covers only the body.
+// wireCall is the body of a question about a tool call. Timestamp and DeliveryID let a receiver refuse a request that
+// somebody recorded and sent again. They are in the body, because the signature covers only the body.
 type wireCall struct {
 	Hook       Event           `json:"hook"`
 	RunID      string          `json:"run_id"`
@@ -148,7 +149,7 @@ type wireCall struct {
 	Result     *Result         `json:"result,omitempty"`
 	Error      *Failure        `json:"error,omitempty"`
 	Timestamp  int64           `json:"timestamp"`   // seconds since the Unix epoch
-	DeliveryID string          `json:"delivery_id"` // of this POST alone
+	DeliveryID string          `json:"delivery_id"` // identifies this POST
 }
 
 // wireRunEvent is the body of a question about a run.
@@ -167,8 +168,8 @@ type wireRunEvent struct {
 	DeliveryID string          `json:"delivery_id"`
 }
 
-// deliveryID returns the id of the POST. It is random, except for run_end: another process may ask about the same end
-// again, so the id follows from the run, and a service that remembers ids acts once.
+// deliveryID returns the id of the POST. It is random except for run_end. Another process may ask about the same end
+// again, so that id is derived from the run's id, and a service that remembers ids acts only once.
 func (c Call) deliveryID() string {
 	if c.Hook != RunEnd {
 		return "dlv_" + strings.ToLower(rand.Text())
@@ -177,8 +178,8 @@ func (c Call) deliveryID() string {
 	return "dlv_" + hex.EncodeToString(sum[:16])
 }
 
-// encodeBody returns the body of the POST, which is also what is signed. now and delivery become the members timestamp
-// and delivery_id.
+// encodeBody returns the body of the POST, which is also what is signed. now becomes the member timestamp, and delivery
+// the member delivery_id.
 func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -189,7 +190,7 @@ func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// wireBody returns the body as a value to encode: the two kinds of hooks have bodies with different members.
+// wireBody returns the body as a value to encode. The two kinds of hooks have different members.
 func (c Call) wireBody(now int64, delivery string) any {
 	if c.Hook.isToolEvent() {
 		return wireCall{
@@ -206,14 +207,14 @@ func (c Call) wireBody(now int64, delivery string) any {
 	}
 	if c.End != nil {
 		body.Status, body.Error = c.End.Status, c.End.Error
-		if c.End.Result != nil { // A nil RawMessage in the any would be encoded as null and not left out.
+		if c.End.Result != nil { // otherwise a nil RawMessage in the any would be encoded as null
 			body.Result = c.End.Result
 		}
 	}
 	return body
 }
 
-// Sign returns the value of SignatureHeader for a body.
+// Sign returns the value of SignatureHeader for body.
 func Sign(secret auth.Secret, body []byte) string {
 	mac := hmac.New(sha256.New, []byte(secret.Reveal()))
 	mac.Write(body)

@@ -1,6 +1,6 @@
-// Package webhook asks an operator's own service about tool calls: before a call is made, after it
-// failed, after it gave a result. If Options.Events says so, it also asks about a run: before the
-// model is asked, after it has answered, when a person is asked, and at the end (docs/hooks.md).
+// Package webhook asks an operator's own service about tool calls: before a call is made, after it failed, and after it
+// succeeded. If Options.Events says so, it also asks about runs: before and after a model call, when a person is asked,
+// and at the run's end (docs/hooks.md).
 //
 //	hooks, err := webhook.New(webhook.Options{URL: "https://hooks.example.com/answerd", Secret: secret})
 //	reply, err := hooks.Ask(ctx, webhook.Call{Hook: webhook.PreToolCall, Tool: "delete_file", Args: args})
@@ -8,11 +8,11 @@
 //		// no reply, or one that cannot be used: what that means depends on the hook
 //	}
 //
-// Each question is one signed POST. It is not repeated when there is no reply, since the service may have acted on it.
-// There is one exception: if an HTTP/2 connection ends before the service has accepted the question, net/http sends
-// the same bytes again, and a service recognizes them by their delivery_id. Over HTTP/1.1 each question has its own
-// connection. Ask blocks until the reply has arrived, 5 seconds have passed or ctx ends. Any number of questions may be
-// asked at once.
+// Each question is one signed POST. If there is no reply, it is not repeated, because the service may have acted on it.
+// There is one exception: if an HTTP/2 connection ends before the service has accepted the question, net/http sends the
+// same bytes again; the service can recognize them by their delivery_id. Over HTTP/1.1, each question has its own
+// connection. Ask blocks until the reply has arrived, 5 seconds have passed, or ctx ends. Questions may be asked
+// concurrently.
 package webhook
 
 import (
@@ -40,37 +40,38 @@ import (
 )
 
 const (
-	replyTimeout = 5 * time.Second // from dialling to the reply's last byte
-	maxReply     = 4 << 20         // bytes, after decompression: as much as an MCP server's result
+	replyTimeout = 5 * time.Second // from dialling to the last byte of the reply
+	maxReply     = 4 << 20         // bytes after decompression, as for an MCP server's result
 )
 
-// Options say which service to ask. URL and Secret are required.
+// Options say which service to ask, and about what. URL and Secret are required.
 type Options struct {
-	URL    string      // https, or http on the loopback address
-	Secret auth.Secret // the key of the signatures
-	// CurrentSecret, if set, is called for each question and returns the key to use instead of Secret.
+	URL    string      // https, or http to a loopback address
+	Secret auth.Secret // signs the questions
+	// CurrentSecret, if set, returns the secret for each question, and Secret is ignored.
 	CurrentSecret func() auth.Secret
-	// Events lists the hooks about runs that are enabled. The hooks about tool calls always are.
+	// Events lists the hooks about runs to ask about. Hooks about tool calls are always asked.
 	Events []Event
 
-	// Transport, if set, wraps the transport that sends the questions. Redirects are not followed with any transport.
+	// Transport, if set, wraps the transport that sends the questions. Redirects are never followed.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Tracer    trace.Tracer // nil records nothing
 	Meter     metric.Meter // nil records nothing
 }
 
-// Client asks one service.
+// Client asks one operator's service.
 type Client struct {
 	url      string
 	secret   func() auth.Secret
 	events   []Event
 	http     *http.Client
-	http2    atomic.Bool // the last response came over HTTP/2
+	http2    atomic.Bool // whether the last response came over HTTP/2
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
 }
 
-// New checks the options and returns a client of the service. It does not connect to the service.
+// New checks the options and returns a client. It does not connect to the service. It returns an error if the URL is
+// not allowed or the secret is empty.
 func New(opts Options) (*Client, error) {
 	if err := fetch.CheckEndpoint("the URL", opts.URL); err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func New(opts Options) (*Client, error) {
 	if opts.Secret.IsZero() {
 		return nil, errors.New("there is no secret to sign with")
 	}
-	// The clone uses the proxies of the environment (S3.7).
+	// The cloned transport uses the proxy that the environment configures (S3.7).
 	var transport http.RoundTripper = http.DefaultTransport.(*http.Transport).Clone()
 	if opts.Transport != nil {
 		transport = opts.Transport(transport)
@@ -94,7 +95,7 @@ func New(opts Options) (*Client, error) {
 	}
 	client.http = &http.Client{
 		Transport: transport,
-		// A redirect would show arguments and results to another host (F19).
+		// A redirect could send arguments and results to another host (F19).
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	meter := cmp.Or[metric.Meter](opts.Meter, metricnoop.NewMeterProvider().Meter(""))
@@ -107,17 +108,16 @@ func New(opts Options) (*Client, error) {
 	return client, nil
 }
 
-// Close closes the idle connections. Questions in flight are not affected.
+// Close closes idle connections. It does not affect questions in flight.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Asks reports whether the service is asked about hook. A nil Client asks about nothing.
+// Asks reports whether the service is to be asked about hook. A nil Client asks about nothing.
 func (c *Client) Asks(hook Event) bool {
 	return c != nil && (hook.isToolEvent() || slices.Contains(c.events, hook))
 }
 
-// Ask sends one question and returns the reply. An error means that there is no reply, or no valid one; the service may
-// have received the question nevertheless. The text of the error has no URL, no value of the question and no part of
-// the reply.
+// Ask sends one question and returns the reply. An error means that there is no valid reply, but the service may still
+// have received the question. The error's text never contains the URL, or parts of the question or the reply.
 func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	attributes := []attribute.KeyValue{attribute.String("answerd.hook", string(call.Hook))}
 	if call.Hook.isToolEvent() {
@@ -139,11 +139,11 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	return reply, err
 }
 
-// postCall sends one question and returns the reply, without telemetry.
+// postCall does the work of Ask, without telemetry.
 func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	var reused bool // whether the connection had another request before
+	var reused bool // whether the connection was used for another request before
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused },
 	})
@@ -152,9 +152,9 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 		return Reply{}, err
 	}
 
-	// A reply over HTTP/1.1 does not say which question it is for. If a proxy or the service sends a reply twice,
-	// net/http may read the second copy as the reply to the next question on that connection, which is about another
-	// call (F51). So a connection that may be HTTP/1.1 is used once.
+	// An HTTP/1.1 reply does not say which question it answers. If a proxy or the service sends a reply twice, net/http
+	// may take the second copy for the reply to the next question on this connection, which is about another call
+	// (F51). So a connection that may be HTTP/1.1 is used only once.
 	req.Close = !c.http2.Load()
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -179,7 +179,7 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	return parseReply(call.Hook, text)
 }
 
-// newRequest returns the signed request that asks the question.
+// newRequest returns the signed HTTP request for a question.
 func (c *Client) newRequest(ctx context.Context, call Call) (*http.Request, error) {
 	delivery := call.deliveryID()
 	body, err := call.encodeBody(time.Now(), delivery)
@@ -197,8 +197,9 @@ func (c *Client) newRequest(ctx context.Context, call Call) (*http.Request, erro
 	return req, nil
 }
 
-// transportError returns the error for a question without a reply. ctx is the context of the request: if it has ended,
-// the error says why. The error of net/http is left out, because it has addresses and the URL, which may contain a key.
+// transportError returns the error for a question that got no reply. If ctx, the request's context, has ended, the
+// error says why. It does not wrap the error of net/http, which contains addresses and the URL, and the URL may contain
+// a key.
 func transportError(ctx context.Context) error {
 	err := ctx.Err()
 	switch {

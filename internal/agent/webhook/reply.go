@@ -12,31 +12,31 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Bounds of a reply.
+// Limits on a reply.
 const (
-	maxReason   = 500       // bytes of the reason of an abort, which the caller of the run reads
+	maxReason   = 500       // bytes of the reason for an abort, which API clients can read
 	maxBlocks   = 1000      // content blocks
 	maxAdded    = 256 << 10 // bytes of Instructions and Messages together
 	maxMessages = 32        // Messages
 )
 
-// Reply is what a service decided. The zero value changes nothing; otherwise one of Text, Content,
-// Args and Abort is set, or Instructions, Messages or both.
+// Reply is what the service decided. The zero value changes nothing. Otherwise either exactly one of Text, Content,
+// Args and Abort is set, or Instructions, Messages or both are.
 type Reply struct {
-	Text    *string            // the new result of the tool, as a text
-	Content *Result            // the new result of the tool, as content blocks
-	Args    stdjson.RawMessage // the new arguments, a JSON object; for PreToolCall only
+	Text    *string            // replaces the tool's result by a text
+	Content *Result            // replaces the tool's result by content blocks
+	Args    stdjson.RawMessage // replaces the arguments by this JSON object; only for PreToolCall
 
-	// Instructions are added to the system prompt of a request. Messages are added after its last message, with the
-	// role user. Both are for PreModelCall only.
+	// Instructions are added to the system prompt of a request, and Messages after its last message, with the role
+	// user. Both are only for PreModelCall.
 	Instructions string
 	Messages     []string
 
-	Abort  bool   // the run ends
-	Reason string // why Abort is set; one line, or ""
+	Abort  bool   // ends the run
+	Reason string // why Abort is set, on one line; may be ""
 }
 
-// String returns one word for what the reply does, for logs and telemetry. It has no text of the service.
+// String returns one word for what the reply does, for logs and telemetry. It contains no text from the service.
 func (r Reply) String() string {
 	switch {
 	case r.Abort:
@@ -51,13 +51,13 @@ func (r Reply) String() string {
 	return "nothing"
 }
 
-// extends reports whether the reply adds something to a model request.
+// extends reports whether the reply adds to a model request.
 func (r Reply) extends() bool { return r.Instructions != "" || len(r.Messages) > 0 }
 
-// errReply does not wrap the error of the decoder, which could quote the reply.
+// errReply hides the decoder's error, which could quote the reply.
 var errReply = errors.New("the reply is not one JSON object of the agreed shape")
 
-// memberHooks lists the members that a reply may have, each with the hooks whose replies may have it.
+// memberHooks lists the members that a reply may have, and for each the hooks whose replies may have it.
 var memberHooks = map[string][]Event{
 	"content":      {PreToolCall, ToolError, ToolResult},
 	"structured":   {PreToolCall, ToolError, ToolResult},
@@ -68,12 +68,11 @@ var memberHooks = map[string][]Event{
 	"reason":       {PreToolCall, ToolError, ToolResult, PreModelCall, ModelResult, Interrupt},
 }
 
-// parseReply decodes the reply to a question about hook. It is strict, because a reply is a permission: an unknown
-// member, or a member in another spelling, may have been meant to forbid the call. A member that is null counts as left
-// out, because the JSON encoders of many languages write absent values as null. Errors name the member and do not quote
-// its value.
+// parseReply decodes the reply to a question about hook. It is strict, because a reply is a permission: an unknown or
+// misspelled member may have been meant to forbid the call. It treats null like a missing member, because JSON encoders
+// in many languages write absent values as null. Errors name the member but do not quote its value.
 func parseReply(hook Event, text []byte) (Reply, error) {
-	// json/v2 compares the names of members exactly, and refuses an object with two members of the same name.
+	// json/v2 matches names exactly, and refuses an object that has the same name twice.
 	var members map[string]stdjson.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
 		return Reply{}, errReply
@@ -100,7 +99,7 @@ func parseReply(hook Event, text []byte) (Reply, error) {
 		}
 	}
 
-	if structured != nil { // It is added last, because it needs the content.
+	if structured != nil { // last, because it needs the content
 		if err := reply.addStructured(structured); err != nil {
 			return Reply{}, err
 		}
@@ -113,8 +112,8 @@ func parseReply(hook Event, text []byte) (Reply, error) {
 	return reply, nil
 }
 
-// setMember decodes a member into its field. name is one of memberHooks except "structured", which addStructured adds.
-// value is valid JSON, and so not empty.
+// setMember decodes a member into its field. name must be in memberHooks and not be "structured", which addStructured
+// handles. value must be valid JSON, and so is not empty.
 func (r *Reply) setMember(name string, value stdjson.RawMessage) (err error) {
 	switch name {
 	case "content":
@@ -139,8 +138,8 @@ func (r *Reply) setMember(name string, value stdjson.RawMessage) (err error) {
 // wrongType returns the error for a member whose value has the wrong JSON type.
 func wrongType(name string) error { return fmt.Errorf("the reply's %s is of a wrong type", name) }
 
-// unmarshal decodes the value of the member with that name into target, which is a pointer. The error of the decoder is
-// replaced, because it could quote the value.
+// unmarshal decodes the value of the member name into the pointer target. It does not return the decoder's error, which
+// could quote the value.
 func unmarshal(name string, value stdjson.RawMessage, target any) error {
 	if json.Unmarshal(value, target) != nil {
 		return wrongType(name)
@@ -148,7 +147,8 @@ func unmarshal(name string, value stdjson.RawMessage, target any) error {
 	return nil
 }
 
-// parseContent decodes the member content, which is a text or a list of MCP content blocks, into r.Text or r.Content.
+// parseContent decodes the member content into r.Text if it is a text, or into r.Content if it is a list of MCP content
+// blocks.
 func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	if value[0] == '"' {
 		r.Text = new(string)
@@ -170,7 +170,8 @@ func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	return nil
 }
 
-// blockMembers lists the types of content blocks (MCP 2025-11-25, ContentBlock) with the members that must be strings.
+// blockMembers lists the types of content blocks (MCP 2025-11-25, ContentBlock) and, for each type, the members that
+// must be strings.
 var blockMembers = map[string][]string{
 	"text":          {"text"},
 	"image":         {"data", "mimeType"},
@@ -179,8 +180,8 @@ var blockMembers = map[string][]string{
 	"resource":      {},
 }
 
-// checkBlock returns what is wrong with a content block, or "" if nothing is. The text continues the JSON pointer to
-// the block, as in "/type is missing".
+// checkBlock returns what is wrong with a content block, or "". The text is meant to follow the JSON pointer to the
+// block, as in "/type is missing".
 func checkBlock(raw stdjson.RawMessage) string {
 	var members map[string]stdjson.RawMessage
 	if json.Unmarshal(raw, &members) != nil || members == nil {
@@ -211,8 +212,8 @@ func checkBlock(raw stdjson.RawMessage) string {
 	return ""
 }
 
-// checkResource returns what is wrong with the member resource of a content block, or "". The text continues the JSON
-// pointer to the block.
+// checkResource returns what is wrong with a content block's member resource, or "". Like checkBlock's, the text
+// follows the JSON pointer to the block.
 func checkResource(raw stdjson.RawMessage) string {
 	var r map[string]stdjson.RawMessage
 	if json.Unmarshal(raw, &r) != nil || r == nil {
@@ -232,7 +233,7 @@ func checkResource(raw stdjson.RawMessage) string {
 	return ""
 }
 
-// stringOf returns the value of a JSON string. ok is false if raw is empty or another value.
+// stringOf returns the value of a JSON string. ok is false if raw is empty or not a string.
 func stringOf(raw stdjson.RawMessage) (s string, ok bool) {
 	if len(raw) == 0 || raw[0] != '"' {
 		return "", false
@@ -240,8 +241,9 @@ func stringOf(raw stdjson.RawMessage) (s string, ok bool) {
 	return s, json.Unmarshal(raw, &s) == nil
 }
 
-// addStructured adds structured content to r.Content. A text in r.Text becomes a content block. A reply without
-// content is refused, because models read the content, and only programs read the structured content.
+// addStructured adds structured content to r.Content; a text in r.Text first becomes a content block. It refuses
+// structured content without content, because models read only the content, and only programs read the structured
+// content.
 func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	switch {
 	case r.Text != nil:
@@ -254,7 +256,8 @@ func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	return nil
 }
 
-// parseMessages decodes the member messages and returns the contents of the messages, each of which has the role user.
+// parseMessages decodes the member messages, and returns the texts of the messages. All of them must have the role
+// user.
 func parseMessages(value stdjson.RawMessage) ([]string, error) {
 	var list []stdjson.RawMessage
 	if err := unmarshal("messages", value, &list); err != nil {
@@ -283,8 +286,8 @@ func parseMessages(value stdjson.RawMessage) ([]string, error) {
 	return out, nil
 }
 
-// validateReply returns an error for a reply with more than one decision, with a reason but no abort, or with more than
-// maxAdded bytes for a request.
+// validateReply returns an error if the reply has more than one decision, a reason without an abort, or more than
+// maxAdded bytes to add to a request.
 func (r Reply) validateReply() error {
 	decisions := 0
 	for _, isMade := range []bool{r.Text != nil || r.Content != nil, r.Args != nil, r.extends(), r.Abort} {
@@ -309,8 +312,8 @@ func (r Reply) validateReply() error {
 	return nil
 }
 
-// cleanReason returns at most maxReason bytes of text, with spaces in place of control characters and without white
-// space at its ends.
+// cleanReason returns at most maxReason bytes of text, with control characters replaced by spaces, and trimmed of white
+// space.
 func cleanReason(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

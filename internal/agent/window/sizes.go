@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// Bounds of Sizes.
+// Limits on Sizes.
 const (
-	maxSizes = 1000 // models
-	// sizeLifetime is the time after which a size is forgotten. The endpoint may have been restarted with a larger
-	// window since then, and only a request with a longer prompt can show that.
+	maxSizes = 1000 // models with a known size
+	// sizeLifetime is how long a size is remembered. The endpoint may be restarted with a larger window, and only a
+	// request with a longer prompt could show that.
 	sizeLifetime = time.Hour
 )
 
-// Sizes remembers for each model the size of the window that its endpoint named when it refused a
-// prompt. The zero value is empty. The methods may be called by any number of goroutines.
+// Sizes remembers the window size of each model, as the model's endpoint stated it when it refused a prompt. The zero
+// value is empty. Its methods may be called concurrently.
 type Sizes struct {
 	mu      sync.Mutex // protects byModel
 	byModel map[string]learnedSize
 }
 
-// learnedSize is the size of a model's window.
+// learnedSize is the window size of one model.
 type learnedSize struct {
 	tokens    int64
 	learnedAt time.Time
 }
 
-// Learn remembers the size of a model's window in tokens. It reports whether another size, or none, was known. It
-// ignores 0. If there are maxSizes models already, it forgets the size of any one of them.
+// Learn remembers the size of a model's window, in tokens. It returns true if that size was not known. It ignores a
+// size of 0. If maxSizes models are already known, it forgets an arbitrary one.
 func (s *Sizes) Learn(model string, tokens int64) (isNew bool) {
 	if tokens <= 0 {
 		return false
@@ -48,15 +48,15 @@ func (s *Sizes) Learn(model string, tokens int64) (isNew bool) {
 	return isNew
 }
 
-// Size returns the size of a model's window in tokens; 0 if none was learned within sizeLifetime.
+// Size returns the size of a model's window in tokens, or 0 if none was learned within sizeLifetime.
 func (s *Sizes) Size(model string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sizeLocked(model)
 }
 
-// sizeLocked returns the size of a model's window in tokens; 0 if it is unknown. It deletes a size that is older than
-// sizeLifetime. The caller holds s.mu.
+// sizeLocked returns the size of a model's window in tokens, or 0 if it is unknown. It deletes a size older than
+// sizeLifetime. The caller must hold s.mu.
 func (s *Sizes) sizeLocked(model string) int64 {
 	size, known := s.byModel[model]
 	if !known || time.Since(size.learnedAt) > sizeLifetime {

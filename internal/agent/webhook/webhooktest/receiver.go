@@ -1,5 +1,5 @@
-// Package webhooktest is a service for the hooks of package webhook, for tests. It is a real HTTP server that checks
-// signatures, and refuses questions that are old or were sent before.
+// Package webhooktest provides a service for the hooks of package webhook, for tests. It is a real HTTP server that
+// checks signatures, and refuses questions that are old or were sent before.
 //
 //	service := webhooktest.New(t, func(q webhooktest.Question) string { return `{}` })
 //	hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret})
@@ -20,15 +20,15 @@ import (
 	"answerd/internal/auth"
 )
 
-// Secret is the key of the signatures that the service accepts.
+// Secret is the key with which questions to the service must be signed.
 var Secret = auth.NewSecret("a secret of the tests")
 
-// maxAge bounds how far the timestamp of a question may be from the present.
+// maxAge is how far a question's timestamp may be from the current time.
 const maxAge = 5 * time.Minute
 
-// Question is a body that the service was sent.
+// Question is the body of a question that the service has accepted.
 type Question struct {
-	Body     []byte `json:"-"` // as it came
+	Body     []byte `json:"-"` // as received
 	Hook     string
 	RunID    string `json:"run_id"`
 	ThreadID string `json:"thread_id"`
@@ -65,7 +65,7 @@ type Question struct {
 	DeliveryID string `json:"delivery_id"`
 }
 
-// Result is the result of a tool, of a model or of a run.
+// Result is a tool's, a model's or a run's result; only the fields of one of them are set.
 type Result struct {
 	Content    []json.RawMessage
 	Structured json.RawMessage
@@ -79,7 +79,7 @@ type Result struct {
 	Metadata json.RawMessage
 }
 
-// ModelCall is a tool call as a model wrote it.
+// ModelCall is a tool call as the model wrote it.
 type ModelCall struct {
 	CallID   string `json:"call_id"`
 	Tool     string
@@ -87,20 +87,20 @@ type ModelCall struct {
 	ArgsText string `json:"args_text"`
 }
 
-// Service is the server. It answers 401 to a question whose signature is wrong, whose timestamp is not within maxAge,
-// or whose delivery_id is missing or was accepted before.
+// Service is the test server. It responds with 401 to a question whose signature is wrong, whose timestamp is not
+// within maxAge, or whose delivery_id is missing or was accepted before.
 type Service struct {
 	URL    string
-	answer func(Question) string // as in New
+	answer func(Question) string // see New
 
 	mu       sync.Mutex      // protects the fields below
-	seen     map[string]bool // by the delivery_id of accepted questions
+	seen     map[string]bool // the delivery_ids of accepted questions
 	accepted []Question
-	repeated int // questions that were refused because of their delivery_id
+	repeated int // how many questions were refused because of their delivery_id
 }
 
-// New starts a service, which ends with the test. The service replies to an accepted question with the text that answer
-// returns, or with HTTP 500 if that is "". answer may be called concurrently.
+// New starts a service, which is closed at the end of the test. The service replies to an accepted question with the
+// text that answer returns, or with HTTP 500 if that is "". answer may be called concurrently.
 func New(t testing.TB, answer func(Question) string) *Service {
 	s := &Service{answer: answer, seen: make(map[string]bool)}
 	web := httptest.NewServer(s)
@@ -109,14 +109,14 @@ func New(t testing.TB, answer func(Question) string) *Service {
 	return s
 }
 
-// Questions returns the questions that were accepted so far, in the order of arrival.
+// Questions returns the questions accepted so far, in the order they arrived.
 func (s *Service) Questions() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Question(nil), s.accepted...)
 }
 
-// Repeated returns how many questions were refused because one with the same delivery_id was accepted before.
+// Repeated returns how many questions were refused because their delivery_id had been accepted before.
 func (s *Service) Repeated() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answer) // fails if the client has closed the connection
 }
 
-// accept checks a request as docs/hooks.md tells receivers to, and decodes and records its question. ok is false if the
+// accept checks a request as docs/hooks.md advises receivers, decodes its question, and records it. ok is false if the
 // request must be refused.
 func (s *Service) accept(body []byte, signature string) (q Question, ok bool) {
 	mac := hmac.New(sha256.New, []byte(Secret.Reveal()))
