@@ -356,7 +356,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 		request.Model = defaultModel
 	}
 	if _, served := profiles[request.Model]; !served && len(profiles) > 0 {
-		return &InvalidError{"/model", "not one of the models that are served"}
+		return ErrUnknownModel
 	}
 	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(request.Model) {
 		return ErrForbidden

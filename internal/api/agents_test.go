@@ -12,6 +12,7 @@ import (
 	"answerd/internal/agent/definition"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -72,6 +73,26 @@ func TestEveryFormatSelectsAnAgent(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A caller must not learn which agents are hidden from them, so an agent's id in the field for the model is answered like
+// the id of an unknown model.
+func TestHiddenAgentIsRefusedLikeAnUnknownModel(t *testing.T) {
+	t.Parallel()
+	s := newService(t, answerWithPrompt, func(o *agent.Options) {
+		withAgents(o)
+		o.Profiles = map[string]llm.Profile{o.DefaultModel: {ID: o.DefaultModel}}
+	}, nil)
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"model":"ID","messages":[{"role":"user","content":"?"}]}`,
+		"/v1/responses":        `{"model":"ID","input":"?"}`,
+	} {
+		hidden := decodeResponse[openAIError](t, s.do(t, "POST", path, strings.ReplaceAll(body, "ID", "c")), 404)
+		unknown := decodeResponse[openAIError](t, s.do(t, "POST", path, strings.ReplaceAll(body, "ID", "x")), 404)
+		if got, want := hidden.Error, unknown.Error; got.Message != want.Message || got.Code != want.Code || got.Type != want.Type {
+			t.Errorf("%s: got %+v, want the answer for an unknown model, %+v", path, got, want)
+		}
 	}
 }
 

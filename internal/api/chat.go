@@ -41,7 +41,7 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 	models := h.availableModels(r)
 	i := slices.IndexFunc(models, func(m chat.Model) bool { return m.ID == id })
 	if i < 0 {
-		return &agent.InvalidError{Pointer: "/model", Detail: "not one of the available models"}
+		return agent.ErrUnknownModel
 	}
 	writeJSON(w, http.StatusOK, "application/json", models[i])
 	return nil
@@ -60,7 +60,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	if err := h.selectAgent(&req); err != nil {
+	if err := h.selectAgent(identity(r), &req); err != nil {
 		return err
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)

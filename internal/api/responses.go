@@ -50,7 +50,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 		req.Record = record
 		req.Awaited = !request.Stream
 	}
-	if err := h.selectAgent(&req); err != nil {
+	if err := h.selectAgent(identity(r), &req); err != nil {
 		return err
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
