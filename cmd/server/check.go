@@ -267,7 +267,7 @@ const maxLoggedServers = 20
 // logConfiguration logs how answerd understands its settings, on one line and without secrets. addr is the address
 // of the listener.
 func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatus, addr string) {
-	var names []string
+	names := []string{} // not nil, so that it is an array in the log line, and not null
 	for _, s := range servers {
 		if s.State != mcp.Disabled {
 			names = append(names, s.Name)

@@ -121,3 +121,11 @@ func TestConfigurationIsLoggedOnOneLine(t *testing.T) {
 		t.Errorf("got %s, want no secret", s.log.String())
 	}
 }
+
+func TestConfigurationWithoutServersLogsAnEmptyList(t *testing.T) {
+	t.Parallel()
+	s := startAnswerd(t, newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", "127.0.0.1:0"))
+	if got := s.log.String(); !strings.Contains(got, `"servers":[]`) {
+		t.Errorf("got %s, want an empty list of servers", got)
+	}
+}
