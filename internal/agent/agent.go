@@ -189,8 +189,8 @@ type InvalidError struct {
 
 func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
 
-// ErrUnknownModel means that the service does not serve the requested model.
-var ErrUnknownModel = &InvalidError{"/model", "not one of the models that are served"}
+// errUnknownModel means that the service does not serve the requested model.
+var errUnknownModel = &InvalidError{"/model", "not one of the models that are served"}
 
 // ToolsUnavailableError refuses a question because no MCP server that has tools for it is connected.
 type ToolsUnavailableError = admission.ToolsUnavailableError

@@ -94,11 +94,24 @@ func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 // DefaultAgent returns the id of the agent that answers questions which name no agent.
 func (a *Agent) DefaultAgent() string { return a.agents.Load().list[0].ID }
 
-// HasAgent reports whether AGENTS_FILE defines an agent with this id, whether or not the caller may use it. API formats
-// that have no field for the agent use this to see whether the model field names an agent.
+// HasAgent reports whether AGENTS_FILE defines an agent with this id, whether or not the caller may use it.
 func (a *Agent) HasAgent(id string) bool {
 	served := a.agents.Load()
 	return !served.unnamed && served.find(id) != nil
+}
+
+// IsAgent reports whether model, the model of a request in an API format that has no field for the agent, is the id of
+// an agent. If caller may not use the agent, the error is that for a model that is not served, so that callers do not
+// learn that the agent exists. If the access rules allow caller nothing, the error is ErrForbidden.
+func (a *Agent) IsAgent(caller auth.Identity, model string) (bool, error) {
+	if model == "" || !a.HasAgent(model) {
+		return false, nil
+	}
+	_, err := a.selectAgent(caller, model)
+	if errors.Is(err, ErrUnknownAgent) {
+		return false, errUnknownModel
+	}
+	return err == nil, err
 }
 
 // AgentTools returns the names of the tools that the agent with this id may call for caller, including those that ask

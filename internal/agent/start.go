@@ -356,7 +356,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 		request.Model = defaultModel
 	}
 	if _, served := profiles[request.Model]; !served && len(profiles) > 0 {
-		return ErrUnknownModel
+		return errUnknownModel
 	}
 	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(request.Model) {
 		return ErrForbidden

@@ -48,18 +48,11 @@ func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agen
 }
 
 // selectAgent changes a request whose Model is the id of a named agent to a request for that agent with no Model. It is
-// for API formats that have no field for agents. No agent has the id of a model, so the two cannot be confused. An agent
-// that caller may not use is refused like a model that is not served, so that callers do not learn that it exists.
+// for API formats that have no field for agents. No agent has the id of a model, so the two cannot be confused.
 func (h *Handler) selectAgent(caller auth.Identity, req *agent.Request) error {
-	if req.Model == "" || !h.Agent.HasAgent(req.Model) {
-		return nil
-	}
-	access := h.Agent.Rules.Of(caller)
-	if access.AllowsNothing() {
-		return agent.ErrForbidden
-	}
-	if !access.AllowsAgent(req.Model) {
-		return agent.ErrUnknownModel
+	isAgent, err := h.Agent.IsAgent(caller, req.Model)
+	if err != nil || !isAgent {
+		return err
 	}
 	id := req.Model
 	req.Model = ""
