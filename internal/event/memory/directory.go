@@ -10,11 +10,11 @@ import (
 	"answerd/internal/event"
 )
 
-// cursorBase is the base of the run's number in Filter.Before and RunPage.Next. It only makes these texts short.
+// cursorBase is the base of the run numbers in Filter.Before and RunPage.Next. It only makes these strings shorter.
 const cursorBase = 36
 
-// Runs implements event.Directory. It lists the runs that are kept in the reverse order of their creation. The position
-// between two pages is the number of the last run on the first of them.
+// Runs implements event.Directory. It lists the kept runs, most recently created first. RunPage.Next is the number of
+// the last run on the page.
 func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error) {
 	before := int64(math.MaxInt64)
 	if filter.Before != "" {

@@ -26,7 +26,7 @@ func (l *Log) EndTurn(ctx context.Context, owner event.Owner, id, run string, da
 	return err
 }
 
-// dropEndedAboveLimit drops runs that have ended while the log exceeds its limit. Most calls do not lock.
+// dropEndedAboveLimit drops runs that have ended while the log exceeds its limit. Most calls take no lock.
 func (l *Log) dropEndedAboveLimit() {
 	if l.bytes.Load() <= l.maxBytes {
 		return
