@@ -73,11 +73,11 @@ type Metadata struct {
 	ToolParams    []json.RawMessage `json:"tool_params"`
 	ToolResults   []json.RawMessage `json:"tool_results"`
 	Model         string            `json:"model"`                    // the model that the request asked for
-	UpstreamModel string            `json:"upstream_model,omitempty"` // the model that gave the last answer, as its endpoint names it
+	UpstreamModel string            `json:"upstream_model,omitempty"` // the model that answered last
 	Steps         int               `json:"steps"`
 	FinishReason  string            `json:"finish_reason"`
 	Usage         Usage             `json:"usage"`
-	Cost          *float64          `json:"cost,omitempty"` // the cost of Usage in the operator's currency; nil if a price is unknown
+	Cost          *float64          `json:"cost,omitempty"` // cost of Usage, in the operator's currency; nil if unknown
 	// UnavailableServers are the configured MCP servers that could not be connected when the run began. The run did not
 	// have their tools.
 	UnavailableServers []string `json:"unavailable_servers,omitempty"`
@@ -96,7 +96,7 @@ type (
 		// UnavailableServers are the configured MCP servers that cannot be connected at this time.
 		UnavailableServers []string `json:"unavailable_servers,omitempty"`
 		Agent              string   `json:"agent,omitempty"`         // the named agent; "" if no agents are configured
-		ParentRunID        string   `json:"parent_run_id,omitempty"` // the run whose tool call started this run; "" if a caller started it
+		ParentRunID        string   `json:"parent_run_id,omitempty"` // the run whose tool call started this one; "" for none
 	}
 
 	// StepStart comes before a model call; steps count from 1.
@@ -170,7 +170,7 @@ type (
 		Message     string          `json:"message"`
 		ToolVersion string          `json:"tool_version"`           // SHA-256 of the tool's definition
 		ExpiresAt   int64           `json:"expires_at"`             // milliseconds since the Unix epoch
-		ChildRunID  string          `json:"child_run_id,omitempty"` // the child run that asks; Tool and Server are then of the child's call
+		ChildRunID  string          `json:"child_run_id,omitempty"` // the child run that asks; Tool and Server are of its call
 	}
 	// ApprovalResolved says what the person decided about the call.
 	ApprovalResolved struct {
@@ -287,7 +287,7 @@ type (
 		Reason        string `json:"reason,omitempty"`
 		Message       string `json:"message"`
 		Retryable     bool   `json:"retryable"`
-		RetryAfter    int64  `json:"retry_after,omitempty"` // seconds, as the model's endpoint requested; 0 if it did not say
+		RetryAfter    int64  `json:"retry_after,omitempty"` // seconds, as the endpoint asked for; 0 if unknown
 		PartialAnswer string `json:"partial_answer"`
 
 		Errors []FieldError `json:"errors,omitempty"`

@@ -46,7 +46,7 @@ type Writer struct {
 type callState struct {
 	Call
 	complete bool   // tool_call was appended
-	ended    bool   // no more events may come: the outcome was appended, or the call is complete and the client executes it
+	ended    bool   // no more events: it has an outcome, or it is complete and the client executes it
 	argsText []byte // the argument deltas so far; nil once the call is complete
 	executor Executor
 }

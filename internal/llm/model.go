@@ -18,7 +18,7 @@
 // same parts and never have to parse text.
 //
 // A stream yields parts in the order in which the model produced them. It ends with exactly one Finish or exactly one
-// error. It releases its connection when the loop ends, for whatever reason. One call of Stream gives one answer.
+// error. It releases its connection when the loop ends, even if it ends early. One call of Stream gives one answer.
 // Retries happen inside it, and only before the first part. Streams may run concurrently.
 package llm
 

@@ -16,7 +16,7 @@ import (
 	"answerd/internal/event/jetstream/threads"
 )
 
-// NewID implements event.Log.
+// NewID implements event.Log. The id is random, so that it cannot be guessed.
 func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
 
 // Create implements event.Log. It writes the owner's index entry first. Retention finds runs by these entries, so it

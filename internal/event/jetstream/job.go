@@ -30,7 +30,7 @@ type job struct {
 	deliveries map[string]*delivery // the job's messages that were delivered to this instance, by subject
 }
 
-// CreateJob implements event.Jobs.
+// CreateJob implements event.Jobs. It also returns event.ErrFenced if this instance already executes the run.
 func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.Job, error) {
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge

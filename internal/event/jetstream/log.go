@@ -132,7 +132,8 @@ func (l *Log) recoverPanic(doing string) {
 	l.logger.Error("panic in the event log", "doing", doing, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 }
 
-// SaveResult implements event.Log.
+// SaveResult implements event.Log. It keeps earlier results of the call in the stream, but Result returns only the
+// newest. If the run is deleted while the result is being stored, SaveResult removes the result again.
 func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) error {
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
@@ -151,7 +152,8 @@ func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) er
 	return err
 }
 
-// Result implements event.Log.
+// Result implements event.Log. It returns the newest result of the call, and event.ErrGone if a part of it is no longer
+// kept.
 func (l *Log) Result(ctx context.Context, id, call string) ([]byte, error) {
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err

@@ -49,7 +49,8 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 	}
 }
 
-// Settled implements event.Log.
+// Settled implements event.Log. It returns the channel only once new events of the run reach this instance, so that the
+// end of the run cannot be missed.
 func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
 	for {
 		r, err := l.getRun(id)
@@ -214,7 +215,8 @@ func (l *Log) flushSubscriptions(ctx context.Context) error {
 	return nil
 }
 
-// HasRemoteReader implements event.Log.
+// HasRemoteReader implements event.Log. It asks all other instances, and only those with a reader answer. An embedded
+// log has no other instances, so the result is false.
 func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	if l.embedded != nil {
 		return false

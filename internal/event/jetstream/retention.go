@@ -187,7 +187,7 @@ func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
 // When more than 80 % of its limit are used, a log deletes runs that have ended, until 75 % are used. It deletes only
 // runs of owners above an equal share, which is the space up to 80 % divided by the number of owners that have runs. If
 // none of those owners has a run that has ended, it deletes the oldest runs of all owners. If a run of those owners
-// ended less than readGrace ago, or the sizes of runs are unknown, it does the latter only above 90 %.
+// ended less than readGrace ago, or the sizes of runs are unknown, it deletes the oldest runs only above 90 %.
 
 const (
 	// spaceInterval is the time between two checks of the space. nearInterval replaces it while more than followAbove

@@ -268,7 +268,7 @@ func (r *run) trimTailLocked() {
 	r.tailBytes = bytes
 }
 
-// Run implements event.Log.
+// Run implements event.Log. It reads the stream only if the cached run is not up to date.
 func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 	r, err := l.getRun(id)
 	if err != nil {

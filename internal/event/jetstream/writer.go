@@ -91,7 +91,8 @@ func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 	return nil, event.ErrFenced
 }
 
-// Append implements event.Log.
+// Append implements event.Log. It waits until the event is stored, unless the event is a delta that becomes pending
+// (see add).
 func (l *Log) Append(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
@@ -107,7 +108,8 @@ func (l *Log) Append(ctx context.Context, id string, body event.Body) (int64, er
 	return seq, nil
 }
 
-// AppendAsync implements event.Log.
+// AppendAsync implements event.Log. It adds the event to the writer's queue, and does not wait until the event is
+// stored.
 func (l *Log) AppendAsync(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
@@ -117,7 +119,7 @@ func (l *Log) AppendAsync(ctx context.Context, id string, body event.Body) (int6
 	return seq, err
 }
 
-// Flush implements event.Log.
+// Flush implements event.Log. It also stores the deltas that are pending.
 func (l *Log) Flush(ctx context.Context, id string) error {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {

@@ -57,7 +57,8 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 	return page, nil
 }
 
-// RunByKey implements event.Directory.
+// RunByKey implements event.Directory. It does not wait for the first event: it also returns a run that has no events
+// yet.
 func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.Run, error) {
 	l.mu.RLock()
 	r := l.keys[ownedKey{owner, key}]
@@ -72,7 +73,7 @@ func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.
 	return snapshot, err
 }
 
-// Delete implements event.Directory.
+// Delete implements event.Directory. It returns nil without doing anything if the run was already dropped.
 func (l *Log) Delete(_ context.Context, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

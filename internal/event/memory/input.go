@@ -6,7 +6,7 @@ import (
 	"answerd/internal/event"
 )
 
-// AddInput implements event.Inbox.
+// AddInput implements event.Inbox. It wakes the run's job if the job is parked.
 func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error {
 	if !event.ValidID(inputID) {
 		return event.ErrNotFound

@@ -91,7 +91,7 @@ func (j *job) Done(context.Context) error {
 	return nil
 }
 
-// Release implements event.Job.
+// Release implements event.Job. It adds the job to the queue.
 func (j *job) Release(context.Context) error {
 	j.run.mu.Lock()
 	j.claimed = false
@@ -129,6 +129,7 @@ func (j *job) wakeIfParked() {
 	}
 }
 
+// stopTimerLocked stops the timer of a parked job, if one is set. The caller holds the run's mutex.
 func (j *job) stopTimerLocked() {
 	if j.timer != nil {
 		j.timer.Stop()

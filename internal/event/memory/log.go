@@ -123,7 +123,7 @@ func New(opts Options) *Log {
 	return l
 }
 
-// NewID implements event.Log.
+// NewID implements event.Log. The id ends with l.instanceID, so that isForeignID recognizes the ids of other processes.
 func (l *Log) NewID() string {
 	return idPrefix + strings.ToLower(rand.Text()[:idLength-instanceIDLength]) + l.instanceID
 }
@@ -186,7 +186,8 @@ func (l *Log) findRun(id string) (*run, error) {
 	return nil, event.ErrNotFound
 }
 
-// Append implements event.Log.
+// Append implements event.Log. If the log then exceeds its size limit, Append drops runs that have ended, or else the
+// oldest data of this run (addBytes).
 func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -200,7 +201,7 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	return e.Seq, nil
 }
 
-// After implements event.Log.
+// After implements event.Log. It decodes events that are no longer in the run's tail without holding a lock.
 func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -241,7 +242,8 @@ func (l *Log) Settled(_ context.Context, id string) (<-chan struct{}, error) {
 	return settled, nil
 }
 
-// Run implements event.Log.
+// Run implements event.Log. If the run was dropped or its retention has passed, Run returns the run's id and owner with
+// event.ErrGone.
 func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -260,7 +262,7 @@ func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 // Now implements event.Log. It returns this machine's time, because only one process uses the log.
 func (l *Log) Now() time.Time { return time.Now() }
 
-// Ready implements event.Log.
+// Ready implements event.Log. It returns nil, because a log in memory can always be used.
 func (l *Log) Ready(context.Context) error { return nil }
 
 // HasRemoteReader implements event.Log. It returns false, because no other process can read this log.

@@ -238,6 +238,7 @@ type tombstones struct {
 	limit        int // largest size of a generation
 }
 
+// newTombstones returns empty tombstones for a log of maxBytes.
 func newTombstones(maxBytes int64) tombstones {
 	return tombstones{limit: int(min(maxTombstones, maxBytes/bytesPerTombstone+1))}
 }

@@ -54,7 +54,7 @@ type Config struct {
 	Key     func() string     // returns the key for a request and replaces APIKey; nil means APIKey
 	Headers map[string]string // sent with every request; an Authorization header replaces the key
 	Query   map[string]string // added to the query of BaseURL
-	TLS     *tlsconfig.Source // root certificates and client certificate; nil means the system's roots and no client certificate
+	TLS     *tlsconfig.Source // certificates; nil means the system's roots and no client certificate
 
 	FirstByteTimeout time.Duration // until the first byte of the reply, for each attempt; 0 or less means 60 s
 	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less means 30 s

@@ -197,6 +197,7 @@ func (q *Queue) isDueLocked() bool {
 	return time.Until(q.due) <= 0 || q.size >= q.options.Limit
 }
 
+// stopTimerLocked stops the timer if it is running. The caller holds q.mu.
 func (q *Queue) stopTimerLocked() {
 	if q.timer != nil {
 		q.timer.Stop()

@@ -11,7 +11,7 @@ import (
 	"answerd/internal/event/threadindex"
 )
 
-// ListThreads implements event.Threads.
+// ListThreads implements event.Threads. It lists the threads in the index, without asking the server.
 func (s *Store) ListThreads(_ context.Context, filter event.ThreadFilter) (event.ThreadPage, error) {
 	now := s.server.Now()
 	s.mu.Lock()

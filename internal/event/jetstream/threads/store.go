@@ -32,7 +32,7 @@ const (
 
 // Headers of messages.
 const (
-	writerHeader = "Answerd-Writer" // random, so that messages with the same bytes can be told apart if two processes publish them
+	writerHeader = "Answerd-Writer" // random; distinguishes equal messages that two processes publish
 	runHeader    = "Answerd-Run"    // the run to which a turn belongs
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the turn's data is in COUNT other messages
 )
@@ -268,6 +268,7 @@ func turnSubject(key, incarnation, token string) string {
 	return turnPrefix + key + "." + incarnation + "." + token
 }
 
+// turnSubject returns the subject of the turn with that number.
 func (h *head) turnSubject(number int) string {
 	return turnSubject(h.key(), h.Incarnation, strconv.Itoa(number))
 }

@@ -27,7 +27,8 @@ import (
 	"answerd/internal/event"
 )
 
-// BeginTurn implements event.Threads.
+// BeginTurn implements event.Threads. It changes nothing if run is already active, and returns a *event.BusyError if
+// another run is.
 func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent, title string) (event.Thread, error) {
 	if !event.ValidThreadID(id) || !event.ValidID(run) {
 		return event.Thread{}, event.ErrNotFound
@@ -61,7 +62,7 @@ func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *
 	}, nil
 }
 
-// RenameThread implements event.Threads.
+// RenameThread implements event.Threads. It does not count as an update, so the thread keeps its place in the list.
 func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title string) (event.Thread, error) {
 	return s.updateHead(ctx, owner, id, func(h *head) (bool, error) {
 		if !h.exists() {
@@ -181,7 +182,7 @@ func (s *Store) findThread(ctx context.Context, owner event.Owner, id string) (h
 	return h, err
 }
 
-// Thread implements event.Threads.
+// Thread implements event.Threads. It asks the stream's leader, because the index may be out of date.
 func (s *Store) Thread(ctx context.Context, owner event.Owner, id string) (event.Thread, error) {
 	h, err := s.findThread(ctx, owner, id)
 	if err != nil {

@@ -161,7 +161,8 @@ func partSubject(h *head, nonce string, n int) string {
 	return turnSubject(h.key(), h.Incarnation, partToken+"."+nonce+"."+strconv.Itoa(n))
 }
 
-// Turns implements event.Threads.
+// Turns implements event.Threads. It reads the newest turns first, several at a time, until the page is full or older
+// turns are no longer kept.
 func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before int64, limit, maxBytes int) (page event.TurnPage, err error) {
 	h, err := s.findThread(ctx, owner, id)
 	if err != nil {

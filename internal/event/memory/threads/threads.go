@@ -150,7 +150,7 @@ func (s *Store) updateLocked(t *thread, e threadindex.Entry, grown int64) event.
 	return e.Thread
 }
 
-// EndTurn implements event.Threads.
+// EndTurn implements event.Threads. The Store keeps data itself, not a copy.
 func (s *Store) EndTurn(_ context.Context, owner event.Owner, id, run string, data []byte) error {
 	if len(data) > event.MaxTurn {
 		return event.ErrTooLarge
@@ -204,7 +204,7 @@ func (s *Store) Thread(_ context.Context, owner event.Owner, id string) (event.T
 	return e.Thread, nil
 }
 
-// Turns implements event.Threads.
+// Turns implements event.Threads. The page shares the thread's slice of turns instead of copying them.
 func (s *Store) Turns(_ context.Context, owner event.Owner, id string, before int64, limit, maxBytes int) (page event.TurnPage, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +239,7 @@ func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.Thre
 	return s.index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.options.Retention) })
 }
 
-// RenameThread implements event.Threads.
+// RenameThread implements event.Threads. It does not count as an update, so the thread keeps its place in the list.
 func (s *Store) RenameThread(_ context.Context, owner event.Owner, id, title string) (event.Thread, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
