@@ -62,6 +62,7 @@ var families = slices.Concat(
 	textFamilies("exaone", "falcon", "granite", "jamba", "lfm2", "olmo", "smollm", "solar", "stablelm", "starcoder", "vicuna"),
 )
 
+// textFamilies and imageFamilies return families whose models take only text, or also images.
 func textFamilies(names ...string) []family  { return newFamilies(false, names) }
 func imageFamilies(names ...string) []family { return newFamilies(true, names) }
 

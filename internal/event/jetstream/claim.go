@@ -102,7 +102,7 @@ func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, erro
 		case err != nil:
 			return nil, err
 		}
-		if hasExecutor, err := l.deferToExecutor(ctx, id, state, msg); hasExecutor || err != nil {
+		if mustNotClaim, err := l.deferToExecutor(ctx, id, state, msg); mustNotClaim || err != nil {
 			return nil, err
 		}
 		j, err := l.appendClaim(ctx, id, state, msg)
@@ -182,7 +182,7 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 
 // deferToExecutor reports whether the run must not be claimed, because it stays parked or because another instance
 // executes it. If so, it has delayed or removed the delivery. It blocks while it asks the other instance (isClaimedBy).
-func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (hasExecutor bool, _ error) {
+func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (mustNotClaim bool, _ error) {
 	switch {
 	case state.by.kind == kindReleased:
 		return false, nil

@@ -42,8 +42,8 @@ func (l *Log) dispatchMessage(msg *nats.Msg) {
 }
 
 // acceptLive adds a live message to the run's tail. It marks the run as stale instead if the message does not directly
-// follow r.head or cannot be decoded. kind is the token after the run's id in the subject. An input only wakes the
-// executor.
+// follow r.head, is in parts, or cannot be decoded. kind is the token after the run's id in the subject. An input only
+// wakes the executor.
 func (r *run) acceptLive(msg message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -143,8 +143,8 @@ func statusError(status int, body []byte) *retryableError {
 	return failed
 }
 
-// responseError returns the error for a reply whose status is not 2xx. It reads the reply's body, up to maxErrorText
-// and maxErrorBody bytes, and does not close it.
+// responseError returns the error for a reply whose status is not 2xx. It reads at most maxErrorText + maxErrorBody
+// bytes of the reply's body, and does not close it.
 func responseError(res *http.Response) *retryableError {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
 	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // a connection can be reused only if its reply was read to the end
