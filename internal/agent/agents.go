@@ -444,7 +444,7 @@ func (l *loop) answerTokens(final bool) int64 {
 	if limit == 0 && !l.answerRefused {
 		return 0
 	}
-	return budget.LowerTokens(limit, l.window.AnswerRoom())
+	return budget.LowerTokens(limit, l.window.AnswerTokens())
 }
 
 // modelRequest returns the model request for a turn, counted from 1. In the final turn it offers no tools.

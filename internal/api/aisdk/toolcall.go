@@ -88,7 +88,7 @@ func (enc *Encoder) endElicitation(b event.ElicitationResolved) {
 }
 
 // encodeChildCall encodes the approval of a call that a child run wants to make, as a separate call with the interrupt's
-// id: the part of the parent's call shows the tool and the arguments of the parent's call, and has room for one approval.
+// id: the part of the parent's call shows the tool and the arguments of the parent's call, and can have one approval.
 // Until its result comes, the parent's call gets the output {"status":"suspended"}, because the SDK's helper posts a
 // decision only when all other calls of the step have an output.
 func (enc *Encoder) encodeChildCall(b event.ApprovalRequired) {

@@ -93,7 +93,7 @@ func (s *stopList) UnmarshalJSON(data []byte) error {
 }
 
 // Decode decodes the body of a request. The error is an *Invalid about one member that cannot be used, because an error
-// of this format has room for one parameter; the Request is then incomplete.
+// of this format can name one parameter; the Request is then incomplete.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
