@@ -23,29 +23,35 @@ const (
 // readTool is the original name of the tool that reads a server's resources.
 const readTool = "read_resource"
 
-// withResources returns tools and, if the server has resources that the configuration allows, one more tool that
-// reads them. It lists the resources in the session used. If the server refuses to list them, it logs that and
-// returns tools alone. If the connection failed, it returns a failure, so that the caller lists tools and resources
-// again: otherwise the tool that reads would be missing until the next list.
-func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]catalog.Tool, *transport.Failure) {
+// addReadTool adds a tool that reads the server's resources to list, if the server has some that the configuration
+// allows. It lists the resources in the session used. If the server refuses to list them, it logs that and adds
+// nothing. If the connection failed, it returns a failure, so that the caller lists tools and resources again:
+// otherwise the tool that reads would be missing until the next list.
+func (s *server) addReadTool(list *toolList, used *session.Session) *transport.Failure {
 	if len(s.cfg.Resources) == 0 {
-		return tools, nil
+		return nil
 	}
-	resources, failure := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
+	resources, cut, failure := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
 	switch {
 	case failure != nil && (failure.Lost || failure.Kind == Unavailable || failure.Kind == UnknownOutcome):
-		return nil, failure
+		return failure
 	case failure != nil:
 		s.log.Warn("MCP resources could not be listed", "reason", failure.StateReason(), help.Servers.Attr())
-		return tools, nil
-	case len(resources) == 0:
-		return tools, nil
+		return nil
+	}
+	if cut != "" {
+		list.resourcesCut = cut
+		s.log.Warn("MCP resources left out", "kept", len(resources), "reason", "the list "+cut, help.ToolLists.Attr())
+	}
+	if len(resources) == 0 {
+		return nil
 	}
 	name := readTool
-	for slices.ContainsFunc(tools, func(t catalog.Tool) bool { return t.Original == name }) {
+	for slices.ContainsFunc(list.tools, func(t catalog.Tool) bool { return t.Original == name }) {
 		name += "_" // the server itself has a tool of that name
 	}
-	return append(tools, newReadTool(s.cfg.Name, name, resources)), nil
+	list.tools = append(list.tools, newReadTool(s.cfg.Name, name, resources))
+	return nil
 }
 
 // newReadTool returns the tool that reads the resources of a server, with the original name name. Its description

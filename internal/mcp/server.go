@@ -198,6 +198,7 @@ func (s *server) recordList(list toolList, protocol string, listed *session.Sess
 	}
 	s.omittedTools = list.omitted
 	s.truncated = list.truncated
+	s.resourcesCut = list.resourcesCut
 	s.protocol = protocol
 	s.listedSession = listed
 	s.unreachable = false
@@ -370,16 +371,16 @@ func (s *server) currentStatus() ServerStatus {
 		st.Reason = reason
 		return st
 	}
-	st.Reason = s.missingToolsLocked(len(disabled))
+	st.Reason = s.missingLocked(len(disabled))
 	if s.truncated != "" {
 		st.OmittedTools = max(s.omittedTools, 1)
 	}
 	return st
 }
 
-// missingToolsLocked returns how many tools of a connected server cannot be called and why; "" if all can. disabled
-// is how many are disabled by a pin.
-func (s *server) missingToolsLocked(disabled int) string {
+// missingLocked returns how many tools of a connected server cannot be called and why, and why resources may be missing;
+// "" if nothing is missing. disabled is how many tools are disabled by a pin.
+func (s *server) missingLocked(disabled int) string {
 	var reasons []string
 	if disabled > 0 {
 		reasons = append(reasons, fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", disabled))
@@ -389,6 +390,9 @@ func (s *server) missingToolsLocked(disabled int) string {
 		reasons = append(reasons, fmt.Sprintf("the list of tools %s; left out: %d or more", s.truncated, max(s.omittedTools, 1)))
 	case s.omittedTools > 0:
 		reasons = append(reasons, fmt.Sprintf("tools left out, because they are not valid or the list is too large: %d", s.omittedTools))
+	}
+	if s.resourcesCut != "" {
+		reasons = append(reasons, fmt.Sprintf("the list of resources %s; further resources are left out", s.resourcesCut))
 	}
 	return strings.Join(reasons, "; ")
 }

@@ -169,6 +169,7 @@ type server struct {
 	instructions string
 	omittedTools int             // tools that the latest list left out
 	truncated    string          // toolList.truncated of the latest list
+	resourcesCut string          // toolList.resourcesCut of the latest list
 	waiters      []refreshWaiter // answered by the supervisor's next round
 
 	unreachable   bool // the latest failure was that the server could not be reached

@@ -23,6 +23,8 @@ type toolList struct {
 	ttl       time.Duration // the time to live that the server gave; 0 if it gave none
 	omitted   int           // tools that were received and left out
 	truncated string        // why the server may have more tools, which were not requested (session.ToolList.Cut)
+	// resourcesCut is why the server may have more resources, as session.CollectPages returns it; "" if it has not.
+	resourcesCut string
 }
 
 // listTools requests the server's tools in a session of pool, which connects if needed, and once more if that session
@@ -38,7 +40,7 @@ func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *tra
 		}
 		list, failure := s.collectTools(used, deadline)
 		if failure == nil {
-			list.tools, failure = s.withResources(list.tools, used)
+			failure = s.addReadTool(&list, used)
 		}
 		if failure == nil {
 			return list, used, nil

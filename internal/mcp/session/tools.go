@@ -15,23 +15,18 @@ import (
 // ToolList describes the list that ListTools has read.
 type ToolList struct {
 	TTL time.Duration // how long the list may be cached: the shortest ttlMs of its pages; 0 if they have none
-	Cut string        // why further pages of the server were not requested, as a predicate; "" if it has none
+	Cut string        // why further pages of the server were not requested, as CollectPages returns it; else ""
 }
-
-// TooLarge is ToolList.Cut of a list with too many pages or bytes.
-const TooLarge = "is too large"
 
 // ListTools requests the pages of the server's list of tools and calls add with each tool, as received. It stops, with
 // Cut, after a page during which add returned false, after maxPages, and before it would repeat a page. All tools
 // together may have about maxBytes: a page may have as many bytes as the tools before it have left of maxBytes, but
 // always transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
-	usedCursors := map[string]bool{"": true}
-	cursor := ""
-	for range maxPages {
-		page, f := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
-		if f != nil {
-			return ToolList{}, f
+	cut, failure := readPages(func(cursor string) (string, bool, *transport.Failure) {
+		page, failure := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
+		if failure != nil {
+			return "", false, failure
 		}
 		// The list is outdated as soon as one page is.
 		if t := s.ttl(&page.resultHeader); t > 0 && (list.TTL == 0 || t < list.TTL) {
@@ -42,21 +37,12 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			maxBytes -= len(tool)
 			full = !add(tool) || full
 		}
-		if page.NextCursor == "" {
-			return list, nil
-		}
-		if full {
-			list.Cut = TooLarge
-			return list, nil
-		}
-		if usedCursors[page.NextCursor] { // it can only lead to the same pages again
-			list.Cut = "repeats a cursor"
-			return list, nil
-		}
-		usedCursors[page.NextCursor] = true
-		cursor = page.NextCursor
+		return page.NextCursor, full, nil
+	})
+	if failure != nil {
+		return ToolList{}, failure
 	}
-	list.Cut = TooLarge
+	list.Cut = cut
 	return list, nil
 }
 
