@@ -65,7 +65,8 @@ type Client struct {
 	secret   func() auth.Secret
 	events   []Event
 	http     *http.Client
-	http2    atomic.Bool // the last response came over HTTP/2
+	own      *http.Transport // the transport below that of Options.Transport
+	http2    atomic.Bool     // the last response came over HTTP/2
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
 }
@@ -78,8 +79,8 @@ func New(opts Options) (*Client, error) {
 	if opts.Secret.IsZero() {
 		return nil, errors.New("there is no secret to sign with")
 	}
-	// The clone uses the proxies of the environment (S3.7).
-	var transport http.RoundTripper = http.DefaultTransport.(*http.Transport).Clone()
+	own := http.DefaultTransport.(*http.Transport).Clone()               // uses the proxies of the environment (S3.7)
+	var transport http.RoundTripper = fetch.Transport{RoundTripper: own} // so that spans do not quote replies
 	if opts.Transport != nil {
 		transport = opts.Transport(transport)
 	}
@@ -88,6 +89,7 @@ func New(opts Options) (*Client, error) {
 	}
 	client := &Client{
 		url:    opts.URL,
+		own:    own,
 		secret: opts.CurrentSecret,
 		events: opts.Events,
 		tracer: cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer("")),
@@ -108,7 +110,7 @@ func New(opts Options) (*Client, error) {
 }
 
 // Close closes the idle connections. Questions in flight are not affected.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.own.CloseIdleConnections() }
 
 // Asks reports whether the service is asked about hook. A nil Client asks about nothing.
 func (c *Client) Asks(hook Event) bool {
