@@ -123,7 +123,7 @@ func (c *compiler) compilePropertyPatterns(expressions []string) error {
 // node is one compiled schema. It has only the keywords that restrict values. The zero value of a
 // field restricts nothing.
 type node struct {
-	ref         *node // target of $ref or $dynamicRef; the second of both is in allOf
+	ref         *node // target of the first reference; further ones are in allOf
 	alwaysFalse bool  // no value is valid: the schema false, or an empty enum
 
 	kinds    kind // the keyword type; 0 allows any type

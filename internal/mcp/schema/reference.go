@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// reference is a $ref or a $dynamicRef.
+// reference is a $ref, a $dynamicRef, or a $recursiveRef (draft 2019-09 core, 8.2.4.2).
 type reference struct {
+	keyword string   // its name
 	from    *node    // of the schema that has the reference
 	base    *url.URL // uri is relative to it
 	uri     string   // the value of the keyword
-	dynamic bool     // the keyword is $dynamicRef
 }
 
 // baseURI returns the base URI of a schema without an $id. Nothing is ever fetched from it.
@@ -66,11 +66,11 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 
 // indexReferences adds the references of v to c.refs. base is the base URI of v.
 func (c *compiler) indexReferences(v *value, base *url.URL) {
-	if uri := v.keywordString("$ref"); uri != "" {
-		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri})
-	}
-	if uri := v.keywordString("$dynamicRef"); uri != "" && !c.draft7 {
-		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri, dynamic: true})
+	for _, keyword := range []string{"$ref", "$dynamicRef", "$recursiveRef"} {
+		uri := v.keywordString(keyword)
+		if uri != "" && (keyword == "$ref" || !c.draft7) {
+			c.refs = append(c.refs, reference{keyword: keyword, from: c.nodes[v], base: base, uri: uri})
+		}
 	}
 }
 
@@ -81,10 +81,10 @@ func (c *compiler) indexReferences(v *value, base *url.URL) {
 // several references, which must all be resolved first.
 func (c *compiler) resolveReferences() error {
 	for _, ref := range c.refs {
-		// With one resource, $dynamicRef means the same as $ref. With several, its target depends on
+		// With one resource, the other keywords mean the same as $ref. With several, the target depends on
 		// the dynamic scope (draft 2020-12 core, 8.2.3.2), which no known tool uses.
-		if ref.dynamic && c.resources > 1 {
-			return errors.New("it has a $dynamicRef and several resources")
+		if ref.keyword != "$ref" && c.resources > 1 {
+			return fmt.Errorf("it has a %s and several resources", ref.keyword)
 		}
 		target, err := c.findTarget(ref)
 		if err != nil {
