@@ -101,7 +101,7 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 // succeeded. From 10 s after New on, Ready returns true in any case, since a child process may take longer to start.
 // Ready stays true when Reload adds servers.
 func (c *Client) Ready() bool {
-	return isClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
+	return transport.IsClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
 }
 
 // Tools returns the tools to offer to a model, by server in the configuration's order and then by name. The slice is
@@ -143,7 +143,7 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	allTried, remaining := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
 	unlisted := c.unlistedServers(user)
-	isOver := isClosed(allTried) || remaining <= 0
+	isOver := transport.IsClosed(allTried) || remaining <= 0
 	if isOver && len(unlisted) == 0 {
 		return
 	}

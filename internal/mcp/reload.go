@@ -107,7 +107,7 @@ func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 // attempts to connect.
 func (c *Client) startServersLocked(added []*server) {
 	c.untriedServers++ // so that allTried is not closed before all have been started
-	if c.allTried == nil || isClosed(c.allTried) {
+	if c.allTried == nil || transport.IsClosed(c.allTried) {
 		c.allTried = make(chan struct{})
 	}
 	c.waitUntil = time.Now().Add(max(session.HandshakeTimeout, c.opts.StartWait))

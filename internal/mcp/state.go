@@ -19,6 +19,7 @@ import (
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
+	"answerd/internal/mcp/transport"
 	"answerd/internal/tlsconfig"
 	"answerd/internal/values"
 )
@@ -270,20 +271,10 @@ func (c *Client) signalTriedLocked() {
 	if c.untriedServers > 0 {
 		return
 	}
-	if !isClosed(c.ready) {
+	if !transport.IsClosed(c.ready) {
 		close(c.ready) // before allTried: who waits for that may call Ready next
 	}
 	close(c.allTried)
-}
-
-// isClosed reports whether a channel that carries no values is closed.
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }
 
 // allServers returns the servers in the configuration's order. The slice must not be changed.

@@ -160,7 +160,7 @@ func handshakeFailure(request *Request, err error) *transport.Failure {
 // handshakeFailed ends the handshake request of session, which failed or panicked. GetSession returns failure to the
 // callers who wait for session, and makes a new session for the next caller.
 func (p *Pool) handshakeFailed(session *Session, request *Request, failure *transport.Failure) {
-	if isClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
+	if transport.IsClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
 		p.handleLoss(session, failure)
 		return
 	}
@@ -237,16 +237,6 @@ func (p *Pool) retireLocked(s *Session, delay time.Duration) {
 func (p *Pool) closeClientSession(cs *sdk.ClientSession) {
 	defer transport.Recover(p.Logger, func(*transport.Failure) {})
 	_ = cs.Close()
-}
-
-// isClosed reports whether ch is closed.
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }
 
 // ReconnectDelay returns how long the supervisor must wait before it makes a session after a loss. waiting is false if

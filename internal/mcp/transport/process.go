@@ -207,7 +207,7 @@ func (p *process) awaitEnd() {
 	case <-p.stop:
 		p.terminate()
 	}
-	p.stoppedByUs = isClosed(p.stop)
+	p.stoppedByUs = IsClosed(p.stop)
 	// On Linux the process is not reaped yet. So its id is not reused, and signals reach its group only.
 	p.waitForGroup()
 }
@@ -327,8 +327,8 @@ func (p *process) exitError() *Failure {
 	return failure
 }
 
-// isClosed reports whether a channel that carries no values is closed.
-func isClosed(ch <-chan struct{}) bool {
+// IsClosed reports whether a channel that carries no values is closed.
+func IsClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true
