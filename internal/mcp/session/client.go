@@ -34,14 +34,14 @@ var rawMethods = []string{
 // newClient returns an SDK client for the sessions with one server. version is that of answerd. sampling says that the
 // configuration lets the server ask for sampling.
 func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
-	client := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
+	client := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling))
 	for _, method := range rawMethods {
 		// The error would be about a standard name. The SDK ignores the type of the parameters here.
 		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](client, transport.MethodPrefix+method)
 	}
 	var receive sdk.MethodHandler // the SDK's handler of the server's requests, with our middleware
 	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		receive = keepEmptyContent(markRefusals(next, log))
+		receive = keepEmptyContent(markRefusals(withRecover(next, log), log))
 		if !sampling {
 			receive = refuseSampling(receive, log)
 		}
@@ -65,6 +65,16 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 		}
 		log.Warn("MCP server asked for sampling, which is disabled for it", "setting", `"sampling": true in mcp.json`, help.ServerRequests.Attr())
 		return nil, errSamplingDisabled
+	}
+}
+
+// withRecover returns a handler that passes all messages of the server to next. If next panics, be it the SDK or one of
+// our handlers, it returns a *transport.Failure: the SDK calls it on a goroutine of its own, whose panic would end the
+// process.
+func withRecover(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (result sdk.Result, err error) {
+		defer transport.Recover(log, func(f *transport.Failure) { result, err = nil, f })
+		return next(ctx, method, req)
 	}
 }
 

@@ -63,6 +63,9 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	if !isText {
 		return nil, errors.New("its method is not a string")
 	}
+	if parts.params == nil || isNull(parts.params) {
+		parts.params = json.RawMessage("{}") // the SDK's handlers panic without params
+	}
 	return &jsonrpc.Request{ID: id, Method: method, Params: parts.params}, nil
 }
 
