@@ -287,7 +287,7 @@ var (
 func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Message) (*http.Request, error) {
 	var body io.Reader
 	if msg != nil {
-		data, err := jsonrpc.EncodeMessage(msg)
+		data, err := encodeMessage(msg)
 		if err != nil {
 			return nil, err
 		}

@@ -84,7 +84,7 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 // send hands msg to writeLoop and waits under ctx until it is written. out has the id and isRequest of msg; send sets
 // the other fields. The error is io.ErrClosedPipe if the connection has ended.
 func (c *streamConn) send(ctx context.Context, msg jsonrpc.Message, out outMessage) error {
-	data, err := jsonrpc.EncodeMessage(msg)
+	data, err := encodeMessage(msg)
 	if err != nil {
 		return fmt.Errorf("encode a message: %w", err)
 	}
