@@ -70,10 +70,12 @@ func TestErrorWithoutAnIDFailsItsCallWithItsReason(t *testing.T) {
 		"null":    `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad city"}}`,
 		"missing": `{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad city"}}`,
 	} {
-		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, &scriptedServer{call: bodyReply(jsonType, answer)}).URL})
-		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := mustFail(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
-			t.Errorf("%s: got the error %v, want %s with the server's reason", name, e, InvalidArguments)
+		for contentType, body := range map[string]string{jsonType: answer, eventStream: "data: " + answer + "\n\n"} {
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, &scriptedServer{call: bodyReply(contentType, body)}).URL})
+			_, err := c.Call(t.Context(), Call{Tool: "t"})
+			if e := mustFail(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
+				t.Errorf("%s, %s: got the error %v, want %s with the server's reason", name, contentType, e, InvalidArguments)
+			}
 		}
 	}
 }
