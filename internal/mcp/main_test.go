@@ -163,6 +163,16 @@ func peekBody(r *http.Request) string {
 	return string(b)
 }
 
+// receive returns the next value of ch, or the zero value when the test is over. The handlers of servers use it, since
+// a test that fails early would otherwise wait for its handlers forever.
+func receive[T any](t *testing.T, ch <-chan T) (value T) {
+	select {
+	case value = <-ch:
+	case <-t.Context().Done():
+	}
+	return value
+}
+
 // answersMethod returns a function for scriptedServer.before that answers the methods that begin with prefix.
 func answersMethod(prefix, result string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {

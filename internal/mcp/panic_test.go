@@ -82,7 +82,7 @@ func TestMessagesWithoutParamsAreHandled(t *testing.T) {
 		answers := make(chan string, 2)
 		c := newClient(t, Options{}, config.Server{Name: "a", Sampling: true, URL: serveHTTP(t, &scriptedServer{
 			before: receiveAnswers(answers),
-			call: func(w http.ResponseWriter, r *http.Request, m message) {
+			call: func(w http.ResponseWriter, _ *http.Request, m message) {
 				send := startEventStream(w)
 				for _, method := range []string{"elicitation/complete", "elicitation/complete", "cancelled", "progress", "message", "resources/updated"} {
 					send(`data: {"jsonrpc":"2.0","method":"notifications/` + method + `"` + params + "}\n\n")
@@ -91,11 +91,7 @@ func TestMessagesWithoutParamsAreHandled(t *testing.T) {
 				send(`data: {"jsonrpc":"2.0","id":"e2","method":"sampling/createMessage"` + params + "}\n\n")
 				got := ""
 				for range 2 {
-					select {
-					case answer := <-answers:
-						got += answer
-					case <-r.Context().Done():
-					}
+					got += receive(t, answers)
 				}
 				send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult(got) + "}\n\n")
 			},
