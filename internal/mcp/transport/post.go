@@ -185,8 +185,8 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	if mayCarryAnswer(resp.StatusCode) {
 		answer, _ = decodeAnswer(msg.ID, body)
 	}
-	// A server that has read the params knows the session: "session" in its message is a word of the tool.
-	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && isAboutParams(answer)
+	// "session" may be a word of the tool in an answer to this request whose code no server uses for lost sessions.
+	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && !mayMeanLostSession(answer)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
 		c.session.Lost.Store(true)
 		trip.fail(LostSession(badStatus(resp.StatusCode)))
@@ -222,10 +222,10 @@ func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 }
 
-// isAboutParams reports whether answer is the JSON-RPC error for invalid params.
-func isAboutParams(answer *jsonrpc.Response) bool {
+// mayMeanLostSession reports whether answer is a JSON-RPC error with one of lostSessionCodes.
+func mayMeanLostSession(answer *jsonrpc.Response) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
-	return ok && rpc.Code == jsonrpc.CodeInvalidParams
+	return ok && slices.Contains(lostSessionCodes, rpc.Code)
 }
 
 // mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with that status counts as the answer. It
