@@ -147,7 +147,7 @@ type Tools interface {
 	Servers() []mcp.ServerStatus
 	Unavailable(waited bool) []string
 	InstructionsFor(ctx context.Context, caller auth.Identity, isUsed func(server string) bool) []mcp.Instructions
-	Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error)
+	Prompts(ctx context.Context, caller auth.Identity, server string) (mcp.PromptList, error)
 	Prompt(ctx context.Context, caller auth.Identity, server, name string, args map[string]string) ([]mcp.PromptMessage, error)
 	RefreshFor(ctx context.Context, caller auth.Identity, server string) error
 	Ready() bool
@@ -446,9 +446,9 @@ func (a *Agent) SignOut(ctx context.Context, caller auth.Identity, server string
 
 // Prompts lists a server's prompts as caller sees them. It returns ErrUnknownServer if the server does not exist or
 // caller may not use it.
-func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {
+func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) (mcp.PromptList, error) {
 	if !a.Rules.Of(caller).AllowsServer(server) {
-		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
+		return mcp.PromptList{}, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	return a.Tools.Prompts(ctx, caller, server)
 }

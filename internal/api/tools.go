@@ -129,6 +129,6 @@ func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 		h.Logger.WarnContext(r.Context(), "cannot list prompts", "server", name, "error", err, help.Servers.Attr())
 		return newProblem("unavailable", "The MCP server did not answer.")
 	}
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"prompts": list})
+	writeJSON(w, http.StatusOK, "application/json", list)
 	return nil
 }
