@@ -202,8 +202,9 @@ type localService struct {
 }
 
 // localConfig returns the settings of environ for an answerd that serves this process alone: on a free port of the
-// loopback interface, without TLS, authentication, rules and METRICS_ADDR. Its log has only errors, unless LOG_LEVEL or
-// DEBUG is set. The caller must close cfg.listener.
+// loopback interface, without TLS, authentication and METRICS_ADDR. Rules apply only to the runs of other callers, which
+// it may take over from a durable log. Its log has only errors, unless LOG_LEVEL or DEBUG is set. The caller must close
+// cfg.listener.
 func localConfig(environ environment) (config, error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -217,9 +218,10 @@ func localConfig(environ environment) (config, error) {
 	if cfg.PublicURL == "" {
 		cfg.localURL = "http://" + cfg.Addr
 	}
-	cfg.MetricsAddr = ""
-	cfg.AllowedHosts = nil
-	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // rules are about callers with a token
+	cfg.MetricsAddr, cfg.AuthIssuer, cfg.AllowedHosts = "", "", nil
+	if cfg.EventsURL.IsZero() {
+		cfg.AuthRulesFile = "" // all callers are anonymous
+	}
 	cfg.TLSCertFile, cfg.certificates.server = "", nil
 	cfg.ShutdownDelay, cfg.DrainTimeout = 0, time.Second
 	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {
