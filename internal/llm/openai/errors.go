@@ -209,11 +209,13 @@ var contextWords = []string{
 	"reduce the length of the messages",  // OpenAI, older
 }
 
-// noToolsWords are, in lower case, the words of servers for a model whose template has no tools.
+// noToolsWords are, in lower case, the words of servers for a model that cannot call tools.
 var noToolsWords = []string{
 	"does not support tools",       // Ollama
 	"unsupported param: tools",     // llama.cpp, older
 	"tools param requires --jinja", // llama.cpp
+	"--tool-call-parser to be set", // vLLM
+	"support tool use",             // xAI; OpenRouter: "No endpoints found that support tool use"
 }
 
 // modelWords distinguish a 404 about the model from a 404 about the path: "The model `x` does
