@@ -315,14 +315,22 @@ func (a *assembler) countBytes(bytes int) error {
 // hasFinished reports whether the model said that its answer is complete.
 func (a *assembler) hasFinished() bool { return a.reason != "" }
 
+// truncatedError returns the UpstreamTruncated error for an answer that ended because of cause. Before the first part it
+// is a *retryableError, and a fallback may be asked, as if the connection had broken before the reply.
+func (a *assembler) truncatedError(cause error) error {
+	e := newError(llm.UpstreamTruncated, publicTruncated, cause)
+	e.Retryable, e.Unavailable = true, !a.partSent
+	if a.partSent {
+		return e
+	}
+	return &retryableError{err: e, retry: true}
+}
+
 // finishAnswer emits the complete calls, the extensions, the usage and the finish. Without a finish_reason it emits
-// nothing and returns an UpstreamTruncated error that wraps cause: a stream that was cut off would otherwise look like
-// a short answer.
+// nothing and returns the truncatedError: a stream that was cut off would otherwise look like a short answer.
 func (a *assembler) finishAnswer(cause error) error {
 	if !a.hasFinished() {
-		e := newError(llm.UpstreamTruncated, publicTruncated, cause)
-		e.Retryable = true
-		return e
+		return a.truncatedError(cause)
 	}
 	if err := a.sendEmptyArguments(); err != nil {
 		return err
