@@ -29,12 +29,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -266,7 +268,9 @@ type loop struct {
 
 	metadata     event.Metadata // of the final answer, as far as the run has come
 	metadataSize int            // bytes of the calls in metadata
-	childSpent   *event.Spent   // what the child runs of the calls in metadata have used; nil if there are none
+	// fallbackCost is what the calls that fallbacks have answered cost more than at the price of the requested model.
+	fallbackCost float64
+	childSpent   *event.Spent // what the child runs of the calls in metadata have used; nil if there are none
 
 	replayed *replay.State // what other processes did in this run; nil if it began here
 }
@@ -352,8 +356,24 @@ type mediaBudget struct {
 
 type jsonText = json.RawMessage
 
-// addUsage adds tokens to the metadata of the answer.
-func (l *loop) addUsage(used event.Usage) { l.metadata.Usage = l.metadata.Usage.Plus(used) }
+// addUsage adds tokens that the run itself has used to the metadata of the answer.
+func (l *loop) addUsage(used event.Usage) {
+	l.metadata.Usage = l.metadata.Usage.Plus(used)
+	asked := l.profile.Price.CostOf(used.InputTokens, used.OutputTokens)
+	if answered := l.budget.CostOf(used); asked != nil && answered != nil {
+		l.fallbackCost += *answered - *asked
+	}
+}
+
+// usePriceOf makes the run pay the price of the model that answered, which may be a fallback of the one that the request
+// names. If no price of the fallback is known, the other one applies.
+func (l *loop) usePriceOf(answered string) {
+	price := l.profile.Price
+	if answered != l.run.req.Model {
+		price = cmp.Or(l.agent.priceOf(answered), price)
+	}
+	l.budget.SetPrice(price)
+}
 
 // countChild adds what a child run has used to childSpent and to the metadata of the answer.
 func (l *loop) countChild(spent event.Spent) {
@@ -362,7 +382,7 @@ func (l *loop) countChild(spent event.Spent) {
 		sum = l.childSpent.Plus(spent)
 	}
 	l.childSpent = &sum
-	l.addUsage(spent.Usage)
+	l.metadata.Usage = l.metadata.Usage.Plus(spent.Usage)
 }
 
 // cost returns what the run and its children have cost, or nil if a price is unknown, or what a child has used. The
@@ -373,11 +393,10 @@ func (l *loop) cost() *float64 {
 	if l.childSpent != nil {
 		children = *l.childSpent
 	}
-	own := l.budget.CostOf(event.Usage{
-		InputTokens:  all.InputTokens - children.Usage.InputTokens,
-		OutputTokens: all.OutputTokens - children.Usage.OutputTokens,
-		TotalTokens:  all.TotalTokens - children.Usage.TotalTokens,
-	})
+	own := l.profile.Price.CostOf(all.InputTokens-children.Usage.InputTokens, all.OutputTokens-children.Usage.OutputTokens)
+	if own != nil && l.fallbackCost != 0 {
+		*own = math.Round((*own+l.fallbackCost)*1e12) / 1e12
+	}
 	return event.Spent{Cost: own}.Plus(children).Cost
 }
 

@@ -262,6 +262,7 @@ func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	case llm.Extensions:
 		s.extensions = &p
 	case llm.Usage:
+		s.usePriceOf(p.Asked)
 		s.countUsage(ctx, p)
 	case llm.Finish:
 		s.finish = p.Reason

@@ -73,7 +73,7 @@ func lowerLimit[N int | int64 | float64](a, b N) N {
 
 // Budget counts what a run has used of its Limits. Its Clock counts the seconds.
 type Budget struct {
-	price  *llm.Price // nil if unknown
+	price  *llm.Price // see SetPrice
 	clock  *Clock
 	notify func(changed chan struct{}) // closes changed, see New
 
@@ -124,6 +124,10 @@ func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify fun
 		changed: make(chan struct{}),
 	}
 }
+
+// SetPrice sets the price of the model that answers; nil if it is unknown. It must not be called while calls are in
+// flight.
+func (b *Budget) SetPrice(price *llm.Price) { b.price = price }
 
 // counters returns all counters. The seconds are not among them, because the clock counts these.
 func (b *Budget) counters() []*counter {
