@@ -475,14 +475,14 @@ func openReports(jsonPath, junitPath string) (r reportFiles, err error) {
 	return r, nil
 }
 
-// write writes report to the files, and syncs them.
+// write writes report to the files, and closes them.
 func (r reportFiles) write(report *eval.Report) error {
 	var errs []error
 	if r.json != nil {
-		errs = append(errs, report.WriteJSON(r.json), r.json.Sync())
+		errs = append(errs, report.WriteJSON(r.json), r.json.Close())
 	}
 	if r.junit != nil {
-		errs = append(errs, report.WriteJUnit(r.junit), r.junit.Sync())
+		errs = append(errs, report.WriteJUnit(r.junit), r.junit.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("write the report: %w", err)
@@ -490,11 +490,11 @@ func (r reportFiles) write(report *eval.Report) error {
 	return nil
 }
 
-// close closes the files.
+// close closes the files, unless write has closed them.
 func (r reportFiles) close() {
 	for _, f := range []*os.File{r.json, r.junit} {
 		if f != nil {
-			_ = f.Close() // write has synced the file, so an error loses no data
+			_ = f.Close()
 		}
 	}
 }
