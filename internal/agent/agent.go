@@ -273,7 +273,10 @@ type loop struct {
 
 	metadata     event.Metadata // the metadata of the final answer, filled in as the run proceeds
 	metadataSize int            // how many bytes the calls occupy in metadata
-	childSpent   *event.Spent   // what the child runs have used whose calls are in metadata; nil if there are none
+	// fallbackCost is how much more the answers of fallbacks cost than they would at the price of the requested model.
+	// It is negative if the fallbacks were cheaper.
+	fallbackCost float64
+	childSpent   *event.Spent // what the child runs have used whose calls are in metadata; nil if there are none
 
 	replayed *replay.State // what other processes did in this run; nil if it began here
 }
@@ -358,44 +361,6 @@ type mediaBudget struct {
 }
 
 type jsonText = json.RawMessage
-
-// addUsage adds used to the token counts in the answer's metadata.
-func (l *loop) addUsage(used event.Usage) { l.metadata.Usage = l.metadata.Usage.Plus(used) }
-
-// countChild adds what a child run has used to childSpent and to the answer's metadata.
-func (l *loop) countChild(spent event.Spent) {
-	sum := spent
-	if l.childSpent != nil {
-		sum = l.childSpent.Plus(spent)
-	}
-	l.childSpent = &sum
-	l.addUsage(spent.Usage)
-}
-
-// cost returns what the run and its child runs have cost together. It returns nil if a price or what a child has used
-// is unknown. l.metadata.Usage includes the children's tokens, so cost subtracts them before it applies the price of
-// the run's own model: the children's models may have other prices, and childSpent already has their cost.
-func (l *loop) cost() *float64 {
-	all, children := l.metadata.Usage, event.Spent{Cost: new(float64)}
-	if l.childSpent != nil {
-		children = *l.childSpent
-	}
-	own := l.budget.CostOf(event.Usage{
-		InputTokens:  all.InputTokens - children.Usage.InputTokens,
-		OutputTokens: all.OutputTokens - children.Usage.OutputTokens,
-		TotalTokens:  all.TotalTokens - children.Usage.TotalTokens,
-	})
-	return event.Spent{Cost: own}.Plus(children).Cost
-}
-
-// costOfUsage returns cost, except that it returns 0 if cost is nil, an unknown price, and usage is zero: no tokens
-// cost nothing at any price.
-func costOfUsage(usage event.Usage, cost *float64) *float64 {
-	if cost == nil && usage == (event.Usage{}) {
-		return new(float64)
-	}
-	return cost
-}
 
 // ToolsFor returns the tools that the access rules let caller use. It waits for servers that are still connecting. The
 // caller of ToolsFor must not change the returned slice, which is shared.

@@ -298,3 +298,56 @@ func (e *promptError) runError() event.RunError {
 		Retryable: true,
 	}
 }
+
+// addUsage adds used, tokens that the run itself has used, to the token counts in the answer's metadata.
+func (l *loop) addUsage(used event.Usage) {
+	l.metadata.Usage = l.metadata.Usage.Plus(used)
+	requested := l.profile.Price.CostOf(used.InputTokens, used.OutputTokens)
+	if answered := l.budget.CostOf(used); requested != nil && answered != nil {
+		l.fallbackCost += *answered - *requested
+	}
+}
+
+// usePriceOf sets the price at which the budget charges the next tokens. answered is the model that answered, which may
+// be a fallback of the requested model. If the fallback's price is unknown, the requested model's price applies.
+func (l *loop) usePriceOf(answered string) {
+	price := l.profile.Price
+	if answered != l.run.req.Model {
+		price = cmp.Or(l.agent.priceOf(answered), price)
+	}
+	l.budget.SetPrice(price)
+}
+
+// countChild adds what a child run has used to childSpent and to the answer's metadata.
+func (l *loop) countChild(spent event.Spent) {
+	sum := spent
+	if l.childSpent != nil {
+		sum = l.childSpent.Plus(spent)
+	}
+	l.childSpent = &sum
+	l.metadata.Usage = l.metadata.Usage.Plus(spent.Usage)
+}
+
+// cost returns what the run and its child runs have cost together. It returns nil if a price or what a child has used
+// is unknown. l.metadata.Usage includes the children's tokens, so cost subtracts them before it applies the price of
+// the run's own model: the children's models may have other prices, and childSpent already has their cost.
+func (l *loop) cost() *float64 {
+	all, children := l.metadata.Usage, event.Spent{Cost: new(float64)}
+	if l.childSpent != nil {
+		children = *l.childSpent
+	}
+	own := l.profile.Price.CostOf(all.InputTokens-children.Usage.InputTokens, all.OutputTokens-children.Usage.OutputTokens)
+	if own != nil && l.fallbackCost != 0 {
+		*own = math.Round((*own+l.fallbackCost)*1e12) / 1e12
+	}
+	return event.Spent{Cost: own}.Plus(children).Cost
+}
+
+// costOfUsage returns cost, except that it returns 0 if cost is nil, an unknown price, and usage is zero: no tokens
+// cost nothing at any price.
+func costOfUsage(usage event.Usage, cost *float64) *float64 {
+	if cost == nil && usage == (event.Usage{}) {
+		return new(float64)
+	}
+	return cost
+}

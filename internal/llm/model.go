@@ -183,6 +183,7 @@ type Extensions struct {
 // Usage is what one answer cost in tokens, as reported by the provider.
 type Usage struct {
 	Input, Output, Total int64
+	Asked                string // the id of the model that a Router asked; "" without one
 }
 
 // Finish ends a complete answer. Reason is the provider's finish_reason ("stop", "length", "tool_calls",

@@ -110,6 +110,9 @@ func (routes *routes) tryModel(ctx context.Context, request Request, id string, 
 		case Extensions:
 			p.Model = id
 			part = p
+		case Usage:
+			p.Asked = id
+			part = p
 		case Finish:
 			p.Asked, p.Model = id, cmp.Or(p.Model, routes.profiles[id].Upstream, id)
 			part = p

@@ -316,14 +316,23 @@ func (a *assembler) countBytes(bytes int) error {
 // hasFinished reports whether the model said that its answer is complete.
 func (a *assembler) hasFinished() bool { return a.reason != "" }
 
+// truncatedError returns the UpstreamTruncated error for an answer that ended without a finish_reason, because of cause.
+// If no part of the answer was emitted, the error allows a retry and a fallback, like a connection that broke before the
+// reply.
+func (a *assembler) truncatedError(cause error) error {
+	e := newError(llm.UpstreamTruncated, publicTruncated, cause)
+	e.Retryable, e.Unavailable = true, !a.partSent
+	if a.partSent {
+		return e
+	}
+	return &retryableError{err: e, retry: true}
+}
+
 // finishAnswer emits the complete calls, the extensions, the usage and the finish. If no finish_reason has arrived, it
-// emits nothing and returns an UpstreamTruncated error that wraps cause. Otherwise a stream that was cut off would look
-// like a short answer.
+// emits nothing and returns truncatedError(cause). Otherwise a stream that was cut off would look like a short answer.
 func (a *assembler) finishAnswer(cause error) error {
 	if !a.hasFinished() {
-		e := newError(llm.UpstreamTruncated, publicTruncated, cause)
-		e.Retryable = true
-		return e
+		return a.truncatedError(cause)
 	}
 	if err := a.sendEmptyArguments(); err != nil {
 		return err

@@ -295,7 +295,7 @@ func (s *jsonScanner) readArguments() string {
 var typeStatuses = map[string]int{
 	"server_error": http.StatusInternalServerError, "api_error": http.StatusInternalServerError,
 	"rate_limit_exceeded": http.StatusTooManyRequests, "rate_limit_error": http.StatusTooManyRequests,
-	"overloaded_error": 529,
+	"overloaded_error": 529, "insufficient_quota": http.StatusTooManyRequests,
 }
 
 // errorStatus returns the HTTP status for an error object inside a stream, whose own status was already 200. This is

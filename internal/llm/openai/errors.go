@@ -211,11 +211,13 @@ var contextWords = []string{
 	"reduce the length of the messages",  // OpenAI, older
 }
 
-// noToolsWords are the phrases, in lower case, with which servers refuse tools for a model whose template has none.
+// noToolsWords are the phrases, in lower case, with which servers refuse tools for a model that cannot call them.
 var noToolsWords = []string{
 	"does not support tools",       // Ollama
 	"unsupported param: tools",     // llama.cpp, older
 	"tools param requires --jinja", // llama.cpp
+	"--tool-call-parser to be set", // vLLM
+	"support tool use",             // xAI; OpenRouter: "No endpoints found that support tool use"
 }
 
 // modelWords distinguish a 404 about the model from a 404 about the path: "The model `x` does not exist" (OpenAI, Groq,
