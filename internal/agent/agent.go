@@ -37,6 +37,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -362,6 +363,49 @@ type mediaBudget struct {
 
 type jsonText = json.RawMessage
 
+// addUsage adds used, tokens that the run itself has used, to the token counts in the answer's metadata.
+func (l *loop) addUsage(used event.Usage) {
+	l.metadata.Usage = l.metadata.Usage.Plus(used)
+	requested := l.profile.Price.CostOf(used.InputTokens, used.OutputTokens)
+	if answered := l.budget.CostOf(used); requested != nil && answered != nil {
+		l.fallbackCost += *answered - *requested
+	}
+}
+
+// countChild adds what a child run has used to childSpent and to the answer's metadata.
+func (l *loop) countChild(spent event.Spent) {
+	sum := spent
+	if l.childSpent != nil {
+		sum = l.childSpent.Plus(spent)
+	}
+	l.childSpent = &sum
+	l.metadata.Usage = l.metadata.Usage.Plus(spent.Usage)
+}
+
+// cost returns what the run and its child runs have cost together. It returns nil if a price or what a child has used
+// is unknown. l.metadata.Usage includes the children's tokens, so cost subtracts them before it applies the price of
+// the run's own model: the children's models may have other prices, and childSpent already has their cost.
+func (l *loop) cost() *float64 {
+	all, children := l.metadata.Usage, event.Spent{Cost: new(float64)}
+	if l.childSpent != nil {
+		children = *l.childSpent
+	}
+	own := l.profile.Price.CostOf(all.InputTokens-children.Usage.InputTokens, all.OutputTokens-children.Usage.OutputTokens)
+	if own != nil && l.fallbackCost != 0 {
+		*own = math.Round((*own+l.fallbackCost)*1e12) / 1e12
+	}
+	return event.Spent{Cost: own}.Plus(children).Cost
+}
+
+// costOfUsage returns cost, except that it returns 0 if cost is nil, an unknown price, and usage is zero: no tokens
+// cost nothing at any price.
+func costOfUsage(usage event.Usage, cost *float64) *float64 {
+	if cost == nil && usage == (event.Usage{}) {
+		return new(float64)
+	}
+	return cost
+}
+
 // ToolsFor returns the tools that the access rules let caller use. It waits for servers that are still connecting. The
 // caller of ToolsFor must not change the returned slice, which is shared.
 func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {
@@ -379,15 +423,15 @@ func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.To
 	return allowed
 }
 
+// MayUseModel reports whether the access rules let caller use model.
+func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
+	return a.Rules.Of(caller).AllowsModel(model)
+}
+
 // ServersFor returns the states of the servers that the access rules let caller use, in configuration order.
 func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.AllowsServer(s.Name) })
-}
-
-// MayUseModel reports whether the access rules let caller use model.
-func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
-	return a.Rules.Of(caller).AllowsModel(model)
 }
 
 // Refresh fetches the list of a server's tools again, as caller sees them. It returns ErrUnknownServer if the server

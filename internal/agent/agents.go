@@ -372,6 +372,16 @@ func (a *Agent) priceOf(model string) *llm.Price {
 	return profiles[model].Price
 }
 
+// usePriceOf sets the price at which the budget charges the next tokens. answered is the model that answered, which may
+// be a fallback of the requested model. If the fallback's price is unknown, the requested model's price applies.
+func (l *loop) usePriceOf(answered string) {
+	price := l.profile.Price
+	if answered != l.run.req.Model {
+		price = cmp.Or(l.agent.priceOf(answered), price)
+	}
+	l.budget.SetPrice(price)
+}
+
 // updateOffered sets l.offered, the tools that the model is offered: the API client's tools, the tools that ask other
 // agents, and then the servers' tools, or what the tool search shows instead. The first two kinds do not change during
 // a run. They come first, so that endpoints can cache the beginning of the prompt.
