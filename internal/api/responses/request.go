@@ -27,6 +27,8 @@ type Request struct {
 	// Approvals are answers to approval requests, all of the same run. If there are any, the request resumes that run
 	// instead of starting a new one.
 	Approvals []Approval
+	// PastApprovals are the answers that other items follow. They usually belong to earlier turns, and Decode ignores them.
+	PastApprovals []Approval
 	// ListedServers are the MCP servers that the request names as tools of type mcp. Servers has them first; those of
 	// the member "answerd" follow.
 	ListedServers []string
@@ -52,6 +54,7 @@ func (q *Request) ServerParam(index int) string {
 
 // Approval is a person's answer to an mcp_approval_request.
 type Approval struct {
+	Param     string // the path of the item
 	Run       string // the id of the run that asked
 	Interrupt string // the id of the run's interrupt
 	Approve   bool
