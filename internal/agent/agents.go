@@ -307,7 +307,7 @@ func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []as
 }
 
 // askTools returns the tools with which a run of request asks other agents. The request's agent lists the agents that
-// it may ask. An agent is left out if it no longer exists, if caller may not use it, or if Request.Tools excludes its
+// it may ask. An agent is left out if it no longer exists, if caller may not use it, or if the request does not allow its
 // tool. At definition.MaxLevels a run cannot ask other agents.
 func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool) {
 	if len(request.namedAgent.Agents) == 0 || request.ToolChoice == ToolNone || request.parent.Level >= definition.MaxLevels {
@@ -317,7 +317,7 @@ func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool
 	for _, id := range request.namedAgent.Agents {
 		name := definition.AskPrefix + id
 		asked := served.find(id)
-		if asked == nil || !access.AllowsAgent(id) || !matches(request.Tools, name) {
+		if asked == nil || !access.AllowsAgent(id) || !request.matchesTool(name) {
 			continue
 		}
 		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."
