@@ -236,7 +236,7 @@ func (d *decoder) readBudget() (limits agent.Budget, ask bool) {
 	return limits, ask
 }
 
-// readPrompt reads which prompt of an MCP server the run starts with.
+// readPrompt reads the reference to a prompt of an MCP server, with which the run starts.
 func (d *decoder) readPrompt() *agent.ServerPrompt {
 	prompt := &agent.ServerPrompt{}
 	for name := range d.readObject("server", "name") {
