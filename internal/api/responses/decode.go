@@ -80,9 +80,9 @@ func wrongMember(field string, raw []byte, err error, detail string) error {
 	return &Invalid{field + at, "is of the wrong type: " + value}
 }
 
-// readConversation reads which thread the request continues: the one that conversation names, as an id or as an object
-// with an id, or the thread of previous_response_id, which the caller of Decode looks up. The turns of the thread come
-// before the input.
+// readConversation reads which thread the request continues, whose turns come before the input. It is the thread that
+// conversation names, as an id or as an object with an id. For previous_response_id, readConversation only sets
+// ContinueThread: the API looks up that response's thread after Decode.
 func (q *Request) readConversation(in body) error {
 	if !isGiven(in.Conversation) {
 		q.ContinueThread = in.PreviousID != ""
@@ -204,9 +204,9 @@ func (q *Request) readText(in body) error {
 	return nil
 }
 
-// readSchema reads a text.format of the type json_schema as a response_format of Chat Completions, which has the members
-// besides type one level deeper. If strict is true, the schema is also the OutputSchema, so the agent checks the answer
-// against it. readSchema changes format.
+// readSchema converts a text.format of the type json_schema to a response_format of Chat Completions, which has the
+// same members except type one level deeper. If strict is true, the schema is also the OutputSchema, so that the agent
+// checks the answer against it. readSchema changes format.
 func (q *Request) readSchema(format map[string]json.RawMessage) error {
 	delete(format, "type")
 	responseFormat := map[string]any{"type": "json_schema", "json_schema": format}

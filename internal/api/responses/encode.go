@@ -83,8 +83,8 @@ func (enc *Encoder) Response() any {
 // response.
 func (enc *Encoder) HasEnded() bool { return enc.ended }
 
-// Resume keeps the suspension with the sequence number seq, which is over, from ending the response. It must be called
-// before the suspension is encoded.
+// Resume reports that the suspension with the sequence number seq is over, so that it does not end the response. It
+// must be called before that suspension is encoded.
 func (enc *Encoder) Resume(seq int64) { enc.head.Until = max(enc.head.Until, seq+1) }
 
 // Encode returns the frames that e, the next event of the run, adds to the stream. It returns nil for events before the

@@ -87,8 +87,8 @@ func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Mess
 // maxStored bounds the stored form of a request, in bytes.
 const maxStored = 256 << 10
 
-// StoredRequest is the part of a request from which its response can be encoded again, its input listed, and its
-// conversation continued. The event log keeps it with the run.
+// StoredRequest is the part of a request that the event log keeps with the run. From it the response can be encoded
+// again, its input listed, and its conversation continued.
 type StoredRequest struct {
 	Format        string   `json:"face"`  // formatName; "" for a run of another API format
 	Model         string   `json:"model"` // as in the request
@@ -266,8 +266,9 @@ func ParseID(id string) (run string, span Span, ok bool) {
 	return runPrefix + parts[1], span, true
 }
 
-// itemID returns the id of an item of the run that the id of a response names. kind is a prefix such as msg, fc or mcp;
-// name is unique among the items of that kind in the run, such as a part id, a call id, an interrupt id or a server's name.
+// itemID returns the id of an item in the run that a response belongs to; response is that response's id. kind is a
+// prefix such as msg, fc or mcp. name is unique among the items of that kind in the run, such as a part id, a call id,
+// an interrupt id or a server's name.
 func itemID(kind, response, name string) string {
 	run, _, _ := ParseID(response)
 	return kind + "_" + strings.TrimPrefix(run, runPrefix) + "_" + name
