@@ -21,8 +21,9 @@ const (
 	serversTimeout = time.Minute      // long, because npx and uvx may download a server first
 )
 
-// exportRun downloads the export of an ended or failed run and writes it to the file Options.Export, replacing its
-// content. Only the user may read the file, because an export has the results of tools.
+// exportRun downloads the export of a run that has ended, with an answer or an error, and writes it to the file
+// Options.Export, replacing the file's content. Only the user may read the file, because an export has the results of
+// tools.
 func (s *Session) exportRun(ctx context.Context, run string) error {
 	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(run, "/export"), nil, nil)
 	if err != nil {
