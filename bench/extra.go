@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// measureIdle starts the service three times and measures it after one answer.
+// measureIdle starts the service three times. It returns the median of its memory after one answer, and of the time
+// until it listens.
 func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	var memory, start []float64
 	for range 3 {
@@ -32,8 +33,8 @@ func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.1f MB; %.2f s", median(memory), median(start)), nil
 }
 
-// measureOpenStreams returns the memory per stream of 1,000 streams whose model has stopped in the
-// middle of its answer, in new processes.
+// measureOpenStreams returns the memory that each of 1,000 open streams takes, for answerd and for the floor. The model
+// has stopped in the middle of each answer. Both services are new processes.
 func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	const streams = 1000
 	floor, err := startSelf(ctx, "floor", fx.model.url+"/v1/chat/completions", fx.toolsURL(setting{tools: 10}))
@@ -77,14 +78,16 @@ func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.0f kB (floor %.0f)", each[1], each[0]), nil
 }
 
-// hangingStreams has open streams whose model has stopped in the middle of its answer.
+// hangingStreams holds open streams on which nothing more arrives, because the model has stopped in the middle of its
+// answer.
 type hangingStreams struct {
 	load   *load
 	cancel context.CancelFunc
 	bodies []*http.Response
 }
 
-// openHangingStreams opens n streams, 32 at a time, and reads each up to its first delta.
+// openHangingStreams opens n streams at p, 32 at a time, and reads each up to the first delta. The caller must call
+// closeAll.
 func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hangingStreams{load: newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10, Hang: 1}}), cancel: cancel}
@@ -111,7 +114,7 @@ func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams
 	return h, nil
 }
 
-// readToFirstDelta reads a stream up to its first delta.
+// readToFirstDelta reads the stream in resp up to the first delta.
 func readToFirstDelta(resp *http.Response) error {
 	for in := bufio.NewReaderSize(resp.Body, 512); ; {
 		line, err := in.ReadString('\n')
@@ -124,7 +127,7 @@ func readToFirstDelta(resp *http.Response) error {
 	}
 }
 
-// closeAll closes all streams and connections.
+// closeAll cancels all streams and closes their connections.
 func (h *hangingStreams) closeAll() {
 	h.cancel()
 	for _, resp := range h.bodies {
@@ -135,8 +138,8 @@ func (h *hangingStreams) closeAll() {
 	h.load.client.CloseIdleConnections()
 }
 
-// measureDisconnects returns how long after 3,000 clients have left the requests to the model have
-// ended and the file descriptors are closed.
+// measureDisconnects disconnects 3,000 clients at once, or fewer if the descriptor limit is too low. It returns how
+// long it takes until the service has ended the requests to the model and closed the file descriptors.
 func measureDisconnects(ctx context.Context, fx *fixture) (string, error) {
 	clients := min(3000, (descriptorLimit()-500)/3)
 	service, err := startService(ctx, fx.answerd, fx.serviceEnv(setting{tools: 10}))

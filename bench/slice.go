@@ -10,16 +10,16 @@ import (
 const tableHead = "| work | × floor | must | goal | floor, ms CPU | answerd, ms CPU | allocations | kB | p50, ms (floor) | p99, ms (floor) | first event, ms (floor) | upstream |\n" +
 	"|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 
-// comparison has the measurements of a row: those of the floor, or what takes its place, and those of
-// answerd.
+// comparison holds the measurements of one row, for answerd and for the floor or the service in the floor's place.
 type comparison struct {
 	floor, service []sliceResult
-	ratios         []float64 // of the two in each turn
-	used           upstream  // by answerd
+	ratios         []float64 // answerd's value divided by the floor's, in each turn
+	used           upstream  // requests that answerd sent
 	objects, bytes float64   // allocated by answerd
 }
 
-// measureRow measures one row and returns its line of the table.
+// measureRow measures one row and returns the row's line of the table. It returns an error if answerd sent missing or
+// unexpected requests.
 func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 	floor, err := fx.comparisonFor(ctx, r)
 	if err != nil {
@@ -48,8 +48,8 @@ func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 	return c.formatLine(r), nil
 }
 
-// compareServices measures the floor and answerd in turns. It first asks both for the time of a slice,
-// so that connections are open and caches are filled.
+// compareServices measures the floor, services[0], and answerd, services[1], in turns. Before that it lets both answer
+// for the time of one slice, so that connections are open and caches are filled.
 func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*process, loads [2]*load) (c comparison, err error) {
 	n, each := fx.sliceCount(r)
 	for _, l := range loads {
@@ -97,7 +97,7 @@ func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*proc
 	return c, err
 }
 
-// answers returns the number of answerd's answers.
+// answers returns how many answers answerd gave.
 func (c *comparison) answers() int {
 	n := 0
 	for _, s := range c.service {
@@ -106,7 +106,7 @@ func (c *comparison) answers() int {
 	return n
 }
 
-// formatLine returns the line of the table.
+// formatLine formats the comparison as the line of r in the table.
 func (c *comparison) formatLine(r row) string {
 	cpu := func(side []sliceResult) float64 {
 		var each []float64
@@ -124,7 +124,7 @@ func (c *comparison) formatLine(r row) string {
 		both(50, wholeTime), both(99, wholeTime), both(50, func(t timing) time.Duration { return t.first }))
 }
 
-// formatBound returns a bound of the table, or a dash if there is none.
+// formatBound formats a bound of the table. 0 means no bound and gives a dash.
 func formatBound(x float64) string {
 	if x == 0 {
 		return "–"
@@ -132,7 +132,7 @@ func formatBound(x float64) string {
 	return fmt.Sprintf("%.1f", x)
 }
 
-// measureSlice measures one service under load for the time d.
+// measureSlice puts p under the load l for the time d. It returns the CPU time per answer and the times of the answers.
 func measureSlice(ctx context.Context, p *process, l *load, callers int, d time.Duration) (sliceResult, error) {
 	before, err := p.cpuTime()
 	if err != nil {
@@ -152,10 +152,11 @@ func measureSlice(ctx context.Context, p *process, l *load, callers int, d time.
 // milliseconds returns d in milliseconds.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// wholeTime returns the time until the end of an answer.
+// wholeTime selects the time until the end of an answer, for percentile.
 func wholeTime(t timing) time.Duration { return t.whole }
 
-// percentile returns the q-th percentile of one time of all answers in the slices.
+// percentile returns the q-th percentile over all answers in the slices, or 0 without answers. of selects the time of
+// an answer that counts.
 func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.Duration {
 	var all []time.Duration
 	for _, f := range side {
@@ -170,10 +171,10 @@ func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.D
 	return all[min(len(all)*q/100, len(all)-1)]
 }
 
-// upstream counts the requests to the model and the MCP server.
+// upstream counts requests to the model and to the MCP server.
 type upstream struct{ model, calls, lists, others int64 }
 
-// upstream returns the requests so far.
+// upstream returns the numbers of requests that the model and the MCP server have received so far.
 func (fx *fixture) upstream() (upstream, error) {
 	m, err := fx.model.getStats("/stats")
 	if err != nil {
@@ -183,17 +184,17 @@ func (fx *fixture) upstream() (upstream, error) {
 	return upstream{m["requests"], t["calls"], t["lists"], t["others"]}, err
 }
 
-// minus returns the requests since v.
+// minus returns u - v. If v was read before u, that is the number of requests in between.
 func (u upstream) minus(v upstream) upstream {
 	return upstream{u.model - v.model, u.calls - v.calls, u.lists - v.lists, u.others - v.others}
 }
 
-// plus returns the sum of both counts.
+// plus returns u + v.
 func (u upstream) plus(v upstream) upstream {
 	return upstream{u.model + v.model, u.calls + v.calls, u.lists + v.lists, u.others + v.others}
 }
 
-// checkCounts returns an error unless so many answers took exactly one request to the model for
+// checkCounts returns an error unless u is exactly what the given number of answers needs: one request to the model for
 // each step, one to the MCP server for each call, and no other.
 func (u upstream) checkCounts(s script, answers int64) error {
 	want := upstream{model: answers * int64(s.Rounds+1), calls: answers * int64(s.Rounds*s.Calls)}
