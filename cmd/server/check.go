@@ -373,8 +373,8 @@ func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	return next
 }
 
-// serverNextSteps lists what an operator can do about a server that is not connected. The first entry counts whose
-// reason is part of the server's reason.
+// serverNextSteps lists what an operator can do about a server that is not connected. serverNextStep uses the first
+// entry whose reason is a substring of the server's reason.
 var serverNextSteps = []struct{ reason, step string }{
 	{"signed in", "sign in once: ask a question that uses it, and open the link that the answer names"},
 	{"exit status 127", "its command was not found: give the whole path of the program, or set PATH in its env"},

@@ -85,8 +85,8 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// startFollowing runs followFiles in a goroutine until ctx ends or end is called; end waits for the goroutine. Until
-// then SIGHUP does not end the process.
+// startFollowing runs followFiles in a goroutine until ctx ends or end is called; end waits for the goroutine. SIGHUP
+// does not end the process until end is called.
 //
 // Only that goroutine uses files and calls read, so read may set other paths without a lock. Each configuration has its
 // own goroutine, and every goroutine gets every SIGHUP. what names the configuration in the log.

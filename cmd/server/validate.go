@@ -337,8 +337,8 @@ func (c *config) checkBoundAddr(addr net.Addr) error {
 }
 
 // addAllowedHosts completes c.AllowedHosts. host is the host of ADDR. If ALLOWED_HOSTS is not set, the list gets host,
-// or all loopback names if host is one of them. If host is a wildcard address, the list stays empty, which allows all
-// hosts. In all other cases the list also gets the host of PUBLIC_URL.
+// or all loopback names if host is one of them. For a wildcard host it then stays empty, which allows all hosts. A list
+// that is not empty also gets the host of PUBLIC_URL.
 func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
 		ip := net.ParseIP(host)
@@ -428,8 +428,8 @@ var settingPages = []struct{ prefix, page string }{
 }
 
 // helpPage returns where to read more about err: a command for a *usageError, otherwise a page of docs/. For a
-// *configError it is the page of its setting. Other errors count as errors of a setting if their text begins with its
-// name, as in "EVENTS_URL: cannot connect".
+// *configError it is the page of the setting, and for an error of a suite the page about evaluation. Other errors count
+// as errors of a setting if their text begins with its name, as in "EVENTS_URL: cannot connect".
 func helpPage(err error) string {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return "answerd help"
