@@ -62,7 +62,7 @@ type reply struct {
 // start the run. If limit has passed or ctx ends, ask closes the connection of POST /answer, and answerd then cancels
 // the run.
 //
-// The error is only that of ctx. All other failures, such as a reached limit, are part of the outcome.
+// ask returns an error only if ctx ends. All other failures, such as a reached limit, are part of the outcome.
 func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
 	r := &outcome{}
 	began := time.Now()

@@ -25,8 +25,8 @@ type Verdict struct {
 }
 
 // judge asks the judge's model about an answer. It asks through answerd, so that the same endpoints and keys apply, and
-// without tools. If the judge's run fails or gives no verdict, the answer does not pass, and the reason says so. The
-// error is that of ctx, or of encoding the question.
+// without tools. If the judge's run fails or gives no verdict, the answer does not pass, and the reason says so. judge
+// returns an error if ctx ends, or if it cannot encode the question.
 func (e *evaluator) judge(ctx context.Context, j Judge, testCase Case, r *outcome, metadata map[string]string) (*Verdict, error) {
 	material, err := json.Marshal(struct {
 		Question string   `json:"question"`

@@ -123,9 +123,9 @@ func sendCaseIndexes(ctx context.Context, cases []Case, indexes chan<- int) {
 	}
 }
 
-// run asks the question of a case once, and reports the expectations that the answer did not meet. A failed run is such
-// a report too; the error is only that of ctx. It asks the judge, which costs a model call, only if the answer met all
-// other expectations. The judge's time does not count towards max_seconds.
+// run asks the question of a case once, and reports the expectations that the answer did not meet. It reports a failed
+// run in the same way, and returns an error only if ctx ends. It asks the judge, which costs a model call, only if the
+// answer met all other expectations. The judge's time does not count towards max_seconds.
 func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunReport, error) {
 	limit := maxRun
 	if testCase.Expect.MaxSeconds > 0 {
