@@ -54,8 +54,8 @@ func (fx *fixture) toolsURL(s setting) string {
 	return fmt.Sprintf("%s/%s/%d", fx.tools.url, era, s.tools)
 }
 
-// comparisonFor returns the process with which the service of r is compared: a plain answerd if r.plain is set,
-// otherwise that of floorFor.
+// comparisonFor returns the process with which the service of r is compared. That is a plain answerd if r.plain is set,
+// and otherwise the result of floorFor.
 func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	s := r.setting()
 	if r.plain {

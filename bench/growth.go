@@ -14,10 +14,10 @@ var streamCounts = []int{1000, 3000, 10_000}
 // returnTime is how long the Go runtime may take to return unused memory to the operating system.
 const returnTime = 15 * time.Second
 
-// measureGrowth measures how open streams affect other answers. It compares the CPU time of an answer in a service with
-// many open streams with that in an equal service without streams, in turns. It also returns the memory before, with
-// and after the streams. Runs expire from the log after a second, so that they take little of the memory, and the
-// timeouts are so long that no stream ends by itself.
+// measureGrowth measures how open streams affect other answers. It runs two equal services, one with many open streams
+// and one without, and compares their CPU time per answer in turns. It also returns the memory before, with and after
+// the streams. Runs expire from the log after a second, so that they take little of the memory, and the timeouts are so
+// long that no stream ends by itself.
 func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	environ := append(fx.serviceEnv(setting{tools: 10}), "EVENTS_RETENTION=1s", "LLM_IDLE_TIMEOUT=1h", "TIMEOUT=1h",
 		"MAX_STREAMS=20000", "MAX_STREAMS_PER_CALLER=0", "MAX_CONNECTIONS=20000")
@@ -59,8 +59,8 @@ func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 }
 
 // compareBesideStreams opens more and more streams at loaded. At each number of streamCounts it compares the CPU time
-// of loaded's answers with that of alone's. It returns the ratios, and the memory of loaded with all streams open. It
-// closes the streams before it returns.
+// per answer of loaded and alone. It returns the ratios, and the memory of loaded with all streams open. It closes the
+// streams before it returns.
 func compareBesideStreams(ctx context.Context, alone, loaded *measuredService) (ratios string, during int64, err error) {
 	var opened []*hangingStreams
 	defer func() {

@@ -2,7 +2,7 @@
 // that of the floor, a net/http program that does only the least possible work for the same requests.
 //
 //	go run ./bench                 all rows; takes a quarter of an hour
-//	go run ./bench -row burst      the rows whose name contains that
+//	go run ./bench -row burst      only the rows with burst in their name
 //	go run ./bench -quick          short slices; not exact enough for the table
 //	go run ./bench -answerd FILE   measures this binary instead of building one
 //	go run ./bench -against FILE   compares with another answerd instead of the floor, in 31 slices each
