@@ -115,8 +115,8 @@ func (c *comparison) formatLine(r row) string {
 		}
 		return median(each)
 	}
-	both := func(q int, of func(timing) time.Duration) string {
-		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(c.service, q, of)), milliseconds(percentile(c.floor, q, of)))
+	both := func(q int, timeOf func(timing) time.Duration) string {
+		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(c.service, q, timeOf)), milliseconds(percentile(c.floor, q, timeOf)))
 	}
 	answers := float64(c.answers())
 	return fmt.Sprintf("| %s | **%.2f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(c.ratios), formatBound(r.must), formatBound(r.goal),
@@ -155,13 +155,13 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 // wholeTime selects the time until the end of an answer, for percentile.
 func wholeTime(t timing) time.Duration { return t.whole }
 
-// percentile returns the q-th percentile over all answers in the slices, or 0 without answers. of selects the time of
-// an answer that counts.
-func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.Duration {
+// percentile returns the q-th percentile of the times that timeOf selects, over all answers in results. It returns 0
+// without answers.
+func percentile(results []sliceResult, q int, timeOf func(timing) time.Duration) time.Duration {
 	var all []time.Duration
-	for _, f := range side {
-		for _, t := range f.timings {
-			all = append(all, of(t))
+	for _, r := range results {
+		for _, t := range r.timings {
+			all = append(all, timeOf(t))
 		}
 	}
 	if len(all) == 0 {

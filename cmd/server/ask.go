@@ -67,7 +67,7 @@ func askCommand(ctx context.Context, args []string, environ environment, stdout,
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Ask(ctx, question) })
 }
 
-// chatCommand runs `answerd chat`, which reads questions from the terminal and asks them all in one thread.
+// chatCommand runs `answerd chat`, which reads questions from stdin and asks them all in one thread.
 func chatCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags, words, err := parseAskFlags("chat", args)
 	if err != nil || len(words) > 0 {

@@ -460,11 +460,11 @@ func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {
 	return tools[i], true
 }
 
-// printRun follows a run until it ends, and prints each call's result and the answer. The error is nil only if the run
-// ended with an answer.
-func printRun(ctx context.Context, log event.Log, run string, stdout io.Writer) error {
+// printRun follows the run with the id runID until it ends, and prints each call's result and the answer. The error is
+// nil only if the run ended with an answer.
+func printRun(ctx context.Context, log event.Log, runID string, stdout io.Writer) error {
 	for position := int64(0); ; {
-		page, err := log.After(ctx, run, position)
+		page, err := log.After(ctx, runID, position)
 		if err != nil {
 			return fmt.Errorf("read the run: %w", err)
 		}

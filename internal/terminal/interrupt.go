@@ -41,9 +41,9 @@ func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupt
 // error if answerd refuses the values, for example because they do not match a form's schema: the user can then answer
 // again. If the session is not interactive, that is an error. An answer that comes too late counts as accepted:
 // sendInput prints a warning, and the run continues without the answer.
-func (s *Session) sendInput(ctx context.Context, run, interrupt string, input map[string]any) (accepted bool, _ error) {
-	input["id"] = interrupt
-	err := s.client.SendInput(ctx, run, input)
+func (s *Session) sendInput(ctx context.Context, runID, interruptID string, input map[string]any) (accepted bool, _ error) {
+	input["id"] = interruptID
+	err := s.client.SendInput(ctx, runID, input)
 	if err == nil {
 		return true, nil
 	}

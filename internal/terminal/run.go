@@ -24,8 +24,8 @@ const (
 // exportRun downloads the export of a run that has ended, with an answer or an error, and writes it to the file
 // Options.Export, replacing the file's content. Only the user may read the file, because an export has the results of
 // tools.
-func (s *Session) exportRun(ctx context.Context, run string) error {
-	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(run, "/export"), nil, nil)
+func (s *Session) exportRun(ctx context.Context, runID string) error {
+	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(runID, "/export"), nil, nil)
 	if err != nil {
 		return fmt.Errorf("export the run: %w", err)
 	}
