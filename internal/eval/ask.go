@@ -163,7 +163,7 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // decide answers an interrupt. It approves calls if approve is true and declines them otherwise. It declines forms and
-// higher limits, because no person takes part, and adds everything that it declined to r.declined.
+// higher limits, because an evaluation has no user who could answer. It adds everything that it declined to r.declined.
 func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Interrupt, approve bool) error {
 	input := map[string]any{"id": interrupt.ID}
 	switch {
