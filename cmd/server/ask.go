@@ -203,9 +203,9 @@ type localService struct {
 	stop func() // drains the service and waits until it has ended
 }
 
-// localConfig returns the settings for an answerd that serves only this process. It starts from environ, listens on a
-// free port of the loopback interface, and turns off TLS, authentication, rules and METRICS_ADDR. It logs only errors
-// unless LOG_LEVEL or DEBUG is set. The caller must close cfg.listener.
+// localConfig returns the settings of environ for an answerd that serves this process alone: on a free port of the
+// loopback interface, without TLS, authentication, rules and METRICS_ADDR. Its log has only errors, unless LOG_LEVEL or
+// DEBUG is set. The caller must close cfg.listener.
 func localConfig(environ environment) (config, error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -221,7 +221,7 @@ func localConfig(environ environment) (config, error) {
 	}
 	cfg.MetricsAddr = ""
 	cfg.AllowedHosts = nil
-	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // rules need authenticated callers
+	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // rules are about callers with a token
 	cfg.TLSCertFile, cfg.certificates.server = "", nil
 	cfg.ShutdownDelay, cfg.DrainTimeout = 0, time.Second
 	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {
@@ -475,7 +475,7 @@ func openReports(jsonPath, junitPath string) (r reportFiles, err error) {
 	return r, nil
 }
 
-// write writes report to each file and syncs it to disk.
+// write writes report to the files, and syncs them.
 func (r reportFiles) write(report *eval.Report) error {
 	var errs []error
 	if r.json != nil {

@@ -136,8 +136,7 @@ func (e environment) unknownSettings(isUsed func(name string) bool) []*configErr
 	return out[:min(len(out), maxUnknownSettings)]
 }
 
-// nearestName returns the element of names with the least edit distance to name. If several are equally near, it
-// returns the first.
+// nearestName returns the element of names with the least edit distance to name; of several, the first one.
 func nearestName(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
 }

@@ -164,7 +164,7 @@ func main() {
 	os.Exit(code)
 }
 
-// stderrTimeout bounds how long the process waits, before it exits, until stderr has accepted the last lines.
+// stderrTimeout bounds how long the process waits, before it exits, for stderr to accept the last lines.
 const stderrTimeout = time.Second
 
 // run executes the command in args[0], or serve if args is empty. A help flag anywhere in args prints the help instead.

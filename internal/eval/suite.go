@@ -137,8 +137,8 @@ type suiteFile struct {
 	} `json:"cases"`
 }
 
-// Parse parses a suite and reads the exports that it names. It returns an *Error for the first mistake in the suite or
-// in an export.
+// Parse parses a suite and reads the exports that it names. A mistake in the suite or in an export is an *Error. Parse
+// reports only one mistake.
 func Parse(data []byte, opts FileOptions) (Suite, error) {
 	doc, err := readYAML(data)
 	if err != nil {
