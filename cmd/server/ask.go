@@ -42,8 +42,8 @@ type askFlags struct {
 	yes  bool // approve every call
 }
 
-// askCommand runs `answerd ask`, which asks one question. Without an argument it reads the
-// question from stdin, unless stdin is a terminal.
+// askCommand runs `answerd ask`, which asks one question. Without an argument it reads the question from stdin, unless
+// stdin is a terminal.
 func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	const usage = `usage: answerd ask [-url U] [-token-file F] [-agent A] [-thread T] [-json] [-export FILE] [-yes] "question"`
 	flags, words, err := parseAskFlags("ask", args)
@@ -76,7 +76,7 @@ func chatCommand(ctx context.Context, args []string, environ environment, stdout
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
 }
 
-// parseAskFlags parses the arguments of ask or chat; command says which. words are the arguments that are not flags.
+// parseAskFlags parses the arguments of command, ask or chat. words are the arguments that are not flags.
 func parseAskFlags(command string, args []string) (f askFlags, words []string, err error) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
@@ -93,7 +93,7 @@ func parseAskFlags(command string, args []string) (f askFlags, words []string, e
 }
 
 // parseFlags parses args into flags and returns the arguments that are not flags. Unlike flags.Parse, it accepts flags
-// after other arguments too. Everything after -- is a plain argument. It prints nothing, so the caller must report the
+// after other arguments too. Everything after -- is an argument. It prints nothing, so the caller must report the
 // error.
 func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	flags.SetOutput(io.Discard)
@@ -114,9 +114,9 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	return append(words, afterDashes...), nil
 }
 
-// withSession calls use with a session and returns the error of use. The session is with the answerd at -url, or
-// without that flag with the one at ADDR on this machine. If none listens there, withSession starts one in this
-// process, waits for its MCP servers before it calls use, and stops it before it returns.
+// withSession calls use with a session and returns its error. The session is with the answerd at -url, or without -url
+// the one at ADDR on this machine. If none listens there, withSession starts one in this process, waits for its MCP
+// servers before it calls use, and stops it before it returns.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
 	url := flags.url
 	if url == "" {
@@ -161,15 +161,14 @@ func newSession(url string, flags askFlags, environ environment, stdout io.Write
 	})
 }
 
-// wantsColors reports whether terminal output may have colours: NO_COLOR is not set (no-color.org), and TERM is not
-// dumb.
+// wantsColors reports whether terminal output may have colours: NO_COLOR is unset (no-color.org), and TERM is not dumb.
 func (e environment) wantsColors() bool { return e.get("NO_COLOR") == "" && e.get("TERM") != "dumb" }
 
 // isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // tokenReader returns a function that reads the bearer token from the file at path, or nil if path is "". The session
-// calls it for every request, so that a renewed token takes effect at once.
+// calls it for every request, so that it uses a renewed token.
 func tokenReader(path string) func() (string, error) {
 	if path == "" {
 		return nil
@@ -265,8 +264,7 @@ type evalFlags struct {
 }
 
 // evalCommand runs `answerd eval`, which asks the questions of a suite and checks the answers. With -against it asks
-// them again under a second configuration and compares the results. It returns an error if cases fail, but still writes
-// the report.
+// them again under a second configuration and compares. It writes the report even if cases fail, which is an error.
 func evalCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags, path, err := parseEvalFlags(args)
 	if err != nil {
@@ -345,7 +343,7 @@ func parseEvalFlags(args []string) (f evalFlags, path string, _ error) {
 	return f, words[0], nil
 }
 
-// readSuite reads and parses the suite at path. The error is a *usageError if the file cannot be read. Otherwise it
+// readSuite reads and parses the suite at path. If the file cannot be read, the error is a *usageError. Otherwise it
 // wraps the error of eval.Parse.
 func readSuite(path string) (eval.Suite, error) {
 	data, err := os.ReadFile(path)
@@ -381,8 +379,7 @@ func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment)
 	return against, nil
 }
 
-// checkEvaluation returns the error that startLocalService would return because of a setting, or because of a file that
-// a setting names.
+// checkEvaluation returns the error that startLocalService would return because of a setting, or a file that one names.
 func checkEvaluation(ctx context.Context, environ environment) error {
 	cfg, err := loadConfig(environ)
 	if err != nil {
