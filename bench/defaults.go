@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// measureDefaults measures answerd with its default limits, for several numbers of callers. It returns the answers per
-// second and the share of refused questions. Each caller asks one question after another, and waits one second after a
-// refusal, which is less than Retry-After. The tool takes 50 ms, and the model 200 ms per request.
+// measureDefaults returns the answers per second, and the share of refused questions, of callers who ask
+// one question after another. The limits are the defaults; the tool takes 50 ms and the model 200 ms per
+// request. A caller whose question was refused asks again after a second, which is less than Retry-After asks for.
 func measureDefaults(ctx context.Context, fx *fixture) (string, error) {
 	s := setting{tools: 10}
 	p, err := startService(ctx, fx.answerd, append([]string{
@@ -40,8 +40,8 @@ func measureDefaults(ctx context.Context, fx *fixture) (string, error) {
 	return strings.Join(parts, "; "), nil
 }
 
-// askUntilRefused lets callers ask questions for the time d. It returns the number of answers within that time, and of
-// questions that were refused with 503 or 429. failed has all other errors; the first one ends the measurement.
+// askUntilRefused asks questions from that many callers for the time d. It counts the answers within that
+// time, and the questions that were refused with 503 or 429.
 func (l *load) askUntilRefused(ctx context.Context, callers int, d time.Duration) (answers, refused int, failed error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -76,8 +76,7 @@ func (l *load) askUntilRefused(ctx context.Context, callers int, d time.Duration
 	return answers, refused, failed
 }
 
-// askOrBeRefused asks the question once. It returns true after a correct answer, and false without an error after a
-// refusal (503 or 429).
+// askOrBeRefused asks once and reports whether there was an answer. A refusal is not an error.
 func (l *load) askOrBeRefused(ctx context.Context) (bool, error) {
 	resp, err := l.sendQuestion(ctx)
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// measureIdle starts the service three times. It returns the median of its memory after one answer, and of the time
-// until it listens.
+// measureIdle starts the service three times and measures it after one answer.
 func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	var memory, start []float64
 	for range 3 {
@@ -33,8 +32,8 @@ func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.1f MB; %.2f s", median(memory), median(start)), nil
 }
 
-// measureOpenStreams returns the memory that each of 1,000 open streams takes, for answerd and for the floor. The model
-// has stopped in the middle of each answer. Both services are new processes.
+// measureOpenStreams returns the memory per stream of 1,000 streams whose model has stopped in the
+// middle of its answer, in new processes.
 func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	const streams = 1000
 	floor, err := startSelf(ctx, "floor", fx.model.url+"/v1/chat/completions", fx.toolsURL(setting{tools: 10}))
@@ -78,16 +77,14 @@ func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.0f kB (floor %.0f)", each[1], each[0]), nil
 }
 
-// hangingStreams holds open streams on which nothing more arrives, because the model has stopped in the middle of its
-// answer.
+// hangingStreams has open streams whose model has stopped in the middle of its answer.
 type hangingStreams struct {
 	load   *load
 	cancel context.CancelFunc
 	bodies []*http.Response
 }
 
-// openHangingStreams opens n streams at p, 32 at a time, and reads each up to the first delta. The caller must call
-// closeAll.
+// openHangingStreams opens n streams, 32 at a time, and reads each up to its first delta.
 func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hangingStreams{load: newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10, Hang: 1}}), cancel: cancel}
@@ -114,7 +111,7 @@ func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams
 	return h, nil
 }
 
-// readToFirstDelta reads the stream in resp up to the first delta.
+// readToFirstDelta reads a stream up to its first delta.
 func readToFirstDelta(resp *http.Response) error {
 	for in := bufio.NewReaderSize(resp.Body, 512); ; {
 		line, err := in.ReadString('\n')
@@ -127,7 +124,7 @@ func readToFirstDelta(resp *http.Response) error {
 	}
 }
 
-// closeAll cancels all streams and closes their connections.
+// closeAll closes all streams and connections.
 func (h *hangingStreams) closeAll() {
 	h.cancel()
 	for _, resp := range h.bodies {
@@ -138,8 +135,8 @@ func (h *hangingStreams) closeAll() {
 	h.load.client.CloseIdleConnections()
 }
 
-// measureDisconnects disconnects 3,000 clients at once, or fewer if the descriptor limit is too low. It returns how
-// long it takes until the service has ended the requests to the model and closed the file descriptors.
+// measureDisconnects returns how long after 3,000 clients have left the requests to the model have
+// ended and the file descriptors are closed.
 func measureDisconnects(ctx context.Context, fx *fixture) (string, error) {
 	clients := min(3000, (descriptorLimit()-500)/3)
 	service, err := startService(ctx, fx.answerd, fx.serviceEnv(setting{tools: 10}))

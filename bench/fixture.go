@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// fixture holds the child processes of one run of bench.
+// fixture has the child processes of a run of bench.
 type fixture struct {
 	options
 	model, tools *process
-	nats         *process // nil until a row needs it
+	nats         *process // nil before a row needs it
 	floors       map[setting]*process
 	services     map[setting]*process
 }
 
-// newFixture starts the model and the MCP server. The caller must close the fixture, even after an error.
+// newFixture starts the model and the MCP server. The fixture must be closed even after an error.
 func (o options) newFixture(ctx context.Context) (fx *fixture, err error) {
 	fx = &fixture{options: o, floors: map[setting]*process{}, services: map[setting]*process{}}
 	if fx.model, err = startSelf(ctx, "model"); err == nil {
@@ -28,7 +28,7 @@ func (o options) newFixture(ctx context.Context) (fx *fixture, err error) {
 	return fx, err
 }
 
-// close kills all child processes and waits for them.
+// close kills all child processes.
 func (fx *fixture) close() error {
 	var errs []error
 	for _, p := range []*process{fx.model, fx.tools, fx.nats} {
@@ -45,7 +45,8 @@ func (fx *fixture) close() error {
 	return errors.Join(errs...)
 }
 
-// toolsURL returns the URL of the MCP server for s. Its path selects the protocol version and the number of tools.
+// toolsURL returns the URL of the MCP server for a setting: its path selects the protocol version and
+// the number of tools.
 func (fx *fixture) toolsURL(s setting) string {
 	era := "old"
 	if s.newer {
@@ -54,8 +55,7 @@ func (fx *fixture) toolsURL(s setting) string {
 	return fmt.Sprintf("%s/%s/%d", fx.tools.url, era, s.tools)
 }
 
-// comparisonFor returns the process with which the service of r is compared. That is a plain answerd if r.plain is set,
-// and otherwise the result of floorFor.
+// comparisonFor returns the process with which a row's service is compared.
 func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	s := r.setting()
 	if r.plain {
@@ -65,8 +65,8 @@ func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	return fx.floorFor(ctx, s)
 }
 
-// floorFor returns the floor for s, or with -against the service that runs the other binary. It starts the process if
-// it does not run yet.
+// floorFor returns the floor for a setting, or the binary that -against names. It starts it if it
+// does not run yet.
 func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
 	if fx.against == "" {
 		s.traced, s.log = false, "" // the floor has neither
@@ -87,8 +87,8 @@ func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
 	return p, err
 }
 
-// serviceEnv returns the environment of a service for s. It keeps the defaults, except for limits that would refuse the
-// load, and for tool search, which would offer the model fewer tools.
+// serviceEnv returns the configuration: the defaults, except for limits that would refuse so much
+// load, and tool search, which would offer fewer tools.
 func (fx *fixture) serviceEnv(s setting) []string {
 	env := []string{
 		"LLM_BASE_URL=" + fx.model.url + "/v1", "LLM_API_KEY=key", "MCP_URL=" + fx.toolsURL(s),
@@ -111,13 +111,12 @@ func (fx *fixture) serviceEnv(s setting) []string {
 	return append(env, fx.env...)
 }
 
-// pprofAddrFile returns the path of the file to which the profiled service for s writes the address of its pprof
-// server.
+// pprofAddrFile returns the file to which a profiled service writes the address of its pprof server.
 func (fx *fixture) pprofAddrFile(s setting) string {
 	return filepath.Join(fx.work, fmt.Sprintf("pprof-%d-%t-%t-%s-%t", s.tools, s.newer, s.traced, s.log, s.apart))
 }
 
-// serviceFor returns the answerd for s, and starts it if it does not run yet.
+// serviceFor returns the answerd for a setting. It starts it if it does not run yet.
 func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) {
 	if p := fx.services[s]; p != nil {
 		return p, nil
@@ -135,7 +134,7 @@ func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) 
 	return p, err
 }
 
-// median returns the middle one of the sorted values, or 0 if values is empty.
+// median returns the middle one of the values, or 0 if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -144,7 +143,7 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// options selects what bench measures, and how.
+// options selects what is measured, and for how long.
 type options struct {
 	row      string
 	quick    bool
@@ -155,11 +154,11 @@ type options struct {
 	work     string // a temporary directory
 }
 
-// sliceCount returns how many slices each of the two services gets for a row, and how long each slice is. The kernel
-// counts CPU time in ticks of 10 ms, so a slice must not be much shorter.
+// sliceCount returns how many slices each of the two services gets for a row, and how long a slice
+// is. CPU time is counted in ticks of 10 ms, so a slice must not be much shorter.
 func (o options) sliceCount(r row) (n int, each time.Duration) {
 	switch {
-	case o.against != "" || r.plain && !o.quick: // compares answerd with answerd, whose difference is small
+	case o.against != "" || r.plain && !o.quick: // answerd with answerd: the difference is small
 		return 31, 400 * time.Millisecond
 	case o.quick:
 		return 3, 400 * time.Millisecond

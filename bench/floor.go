@@ -13,28 +13,28 @@ import (
 	"sync"
 )
 
-// floor answers a question with the least possible work, as the lower bound for answerd. It is not an agent. It knows
-// what the model will say, so it renders its requests in advance, and reads from the replies only the bytes that it
-// passes on.
+// floor answers a question with the least work: it sends what must be sent, and no more. It knows
+// what the model will say, so its requests are rendered in advance, and it takes from the replies
+// only the bytes that it passes on. It is not an agent.
 type floor struct {
 	model, tools string
 	transport    *http.Transport
 	plans        sync.Map // *plan by script
 }
 
-// plan holds the parts of requests that can be rendered before the first question of a script.
+// plan has what can be rendered before a script's first question.
 type plan struct {
 	script
-	head  []byte   // start of each request to the model, including the question
-	tail  []byte   // end of each request to the model, after the conversation
-	asked [][]byte // by round: the model's message with the calls
-	calls [][]byte // the tools/call requests of one round; the same in each round
+	head  []byte   // of all requests to the model, up to the question
+	tail  []byte   // of all requests to the model, after the conversation
+	asked [][]byte // the message with the calls of each round
+	calls [][]byte // the tools/call request of each call of a round
 }
 
-// floorPrompt is repeated in the system prompt until that is about as long as answerd's.
+// floorPrompt is repeated until it is as long as answerd's system prompt.
 const floorPrompt = `You are a helpful assistant that answers the questions of user. Use the tools you are given whenever they know better than you.`
 
-// newPlan renders the requests for s.
+// newPlan renders the requests of a script.
 func newPlan(s script) *plan {
 	p := &plan{script: s}
 	var b bytes.Buffer
@@ -78,7 +78,7 @@ func newPlan(s script) *plan {
 	return p
 }
 
-// ServeHTTP answers one question, as a stream if the path ends with /stream, otherwise as one JSON document.
+// ServeHTTP answers one question, as a stream or as one document.
 func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	s, ok := scriptIn(body)
@@ -107,21 +107,21 @@ func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(append([]byte{'{'}, a.finalMembers()...), '}'))
 }
 
-// floorAnswer is the state of one answer that is in progress.
+// floorAnswer is the state of one answer.
 type floorAnswer struct {
 	*floor
 	*plan
 	ctx     context.Context
-	out     http.ResponseWriter // nil if the answer is not streamed
+	out     http.ResponseWriter // nil for one that is not streamed
 	rc      *http.ResponseController
 	buf     []byte
 	seq     int
-	said    []byte   // text of the answer, encoded as in a JSON string
-	results [][]byte // texts of the results, each as a JSON string
+	said    []byte   // the answer, as the content of a JSON string
+	results [][]byte // the texts of the results, each a JSON string
 }
 
-// postJSON sends body to the model or the MCP server at the URL to. It uses the transport directly, because http.Client
-// costs 4 µs more.
+// postJSON sends one request to the model or the MCP server. It uses the transport directly,
+// because http.Client costs 4 µs more.
 func (a *floorAnswer) postJSON(to string, body []byte) (*http.Response, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -135,8 +135,8 @@ func (a *floorAnswer) postJSON(to string, body []byte) (*http.Response, error) {
 	return a.transport.RoundTrip(r.WithContext(a.ctx))
 }
 
-// run asks the model, calls the tools and adds their results to the conversation, for a.Rounds rounds. Then it asks the
-// model for the final answer.
+// run executes the rounds: it asks the model, calls the tools, and adds their results to the
+// conversation, until the model gives its answer.
 func (a *floorAnswer) run() error {
 	a.appendEvent("start", nil)
 	a.flushBuffer()
@@ -163,8 +163,7 @@ func (a *floorAnswer) run() error {
 	return a.askModel(conversation)
 }
 
-// askModel sends the conversation to the model, and appends the text of the reply to a.said. If the answer is streamed,
-// it passes the deltas on.
+// askModel sends the conversation to the model and collects the text of its answer.
 func (a *floorAnswer) askModel(conversation []byte) error {
 	body := make([]byte, 0, len(conversation)+len(a.tail))
 	resp, err := a.postJSON(a.model, append(append(body, conversation...), a.tail...))
@@ -195,7 +194,7 @@ func (a *floorAnswer) askModel(conversation []byte) error {
 	}
 }
 
-// callTools makes the calls of one round concurrently and returns the texts of their results, each as a JSON string.
+// callTools executes the calls of one round at the same time.
 func (a *floorAnswer) callTools() ([][]byte, error) {
 	results, errs := make([][]byte, a.Calls), make([]error, a.Calls)
 	var wg sync.WaitGroup
@@ -212,8 +211,7 @@ func (a *floorAnswer) callTools() ([][]byte, error) {
 	return results, nil
 }
 
-// callTool makes the i-th call of a round and returns the text of the result, still encoded as the JSON string in the
-// response.
+// callTool returns the text of a tool's result, as the JSON string in the response.
 func (a *floorAnswer) callTool(i int) ([]byte, error) {
 	resp, err := a.postJSON(a.tools, a.calls[i])
 	if err != nil {
@@ -232,8 +230,7 @@ func (a *floorAnswer) callTool(i int) ([]byte, error) {
 	return rest[:end], nil
 }
 
-// appendEvent appends one event to the buffer if the answer is streamed. fields are the members of its data after those
-// of all events. flushBuffer sends the buffer.
+// appendEvent adds one event to the buffer, which flushBuffer sends.
 func (a *floorAnswer) appendEvent(name string, fields []byte) {
 	if a.out == nil {
 		return
@@ -245,13 +242,13 @@ func (a *floorAnswer) appendEvent(name string, fields []byte) {
 	a.buf = append(a.buf, "}\n\n"...)
 }
 
-// appendDelta appends a text_delta event to the buffer.
+// appendDelta adds a text_delta to the buffer.
 func (a *floorAnswer) appendDelta(text []byte) {
 	a.beginFrame("text_delta")
 	a.buf = append(append(append(a.buf, `,"delta":"`...), text...), "\"}\n\n"...)
 }
 
-// beginFrame appends the start of an SSE frame to the buffer, up to the members of data that all events have.
+// beginFrame adds the beginning of a frame to the buffer, up to the members of its data.
 func (a *floorAnswer) beginFrame(name string) {
 	a.seq++
 	a.buf = strconv.AppendInt(append(a.buf, "id: run_1:"...), int64(a.seq), 10)
@@ -260,17 +257,17 @@ func (a *floorAnswer) beginFrame(name string) {
 	a.buf = strconv.AppendInt(a.buf, int64(a.seq), 10)
 }
 
-// flushBuffer sends the buffered events to the client. It does nothing if the answer is not streamed.
+// flushBuffer sends the buffer.
 func (a *floorAnswer) flushBuffer() {
 	if a.out == nil || len(a.buf) == 0 {
 		return
 	}
-	_, _ = a.out.Write(a.buf) // after a disconnect, a.ctx ends
+	_, _ = a.out.Write(a.buf) // the context ends if the client has left
 	_ = a.rc.Flush()
 	a.buf = a.buf[:0]
 }
 
-// finalMembers returns the members of the final answer's JSON object.
+// finalMembers returns the members of the final answer.
 func (a *floorAnswer) finalMembers() []byte {
 	size := len(a.said) + 256
 	for _, r := range a.results {
@@ -287,7 +284,7 @@ func (a *floorAnswer) finalMembers() []byte {
 	return append(b, `]}`...)
 }
 
-// serveFloor runs this process as the floor. args are the URLs of the model and of the MCP server.
+// serveFloor runs the role floor. Its arguments are the URLs of the model and the MCP server.
 func serveFloor(args []string) error {
 	t := &http.Transport{MaxIdleConns: 0, MaxIdleConnsPerHost: 4096, DisableCompression: true}
 	return listenAndServe(&floor{model: args[0], tools: args[1], transport: t})

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// streamCounts lists the numbers of open streams at which measureGrowth compares answers.
+// streamCounts has the numbers of open streams at which measureGrowth measures answers.
 var streamCounts = []int{1000, 3000, 10_000}
 
-// returnTime is how long the Go runtime may take to return unused memory to the operating system.
+// returnTime is the time after which unused memory has been returned to the operating system.
 const returnTime = 15 * time.Second
 
-// measureGrowth measures how open streams affect other answers. It runs two equal services, one with many open streams
-// and one without, and compares their CPU time per answer in turns. It also returns the memory before, with and after
-// the streams. Runs expire from the log after a second, so that they take little of the memory, and the timeouts are so
-// long that no stream ends by itself.
+// measureGrowth compares the cost of an answer beside many open streams with that of a process of the
+// same binary without streams, in turns. It also measures the memory before, with and after the
+// streams. The log keeps next to nothing, so that its memory does not count, and no stream ends by
+// itself.
 func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	environ := append(fx.serviceEnv(setting{tools: 10}), "EVENTS_RETENTION=1s", "LLM_IDLE_TIMEOUT=1h", "TIMEOUT=1h",
 		"MAX_STREAMS=20000", "MAX_STREAMS_PER_CALLER=0", "MAX_CONNECTIONS=20000")
 
-	var sides [2]*measuredService // the first without streams, the second with them
+	var sides [2]*measuredService // without and with streams
 	for i := range sides {
 		p, err := startService(ctx, fx.answerd, environ)
 		if err != nil {
@@ -47,7 +47,7 @@ func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	}
 	time.Sleep(returnTime)
 
-	for range 2 { // the log drops old runs when new ones arrive; a garbage collection then frees their memory
+	for range 2 { // new runs make the log drop the old ones, and then a collection frees their memory
 		if _, err := loaded.cpuPerAnswer(ctx); err != nil {
 			return "", err
 		}
@@ -58,9 +58,9 @@ func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	return fmt.Sprintf("%s; %.0f MB before, %.0f with all, %.0f after", ratios, float64(before)/1e6, float64(during)/1e6, float64(after)/1e6), err
 }
 
-// compareBesideStreams opens more and more streams at loaded. At each number of streamCounts it compares the CPU time
-// per answer of loaded and alone. It returns the ratios, and the memory of loaded with all streams open. It closes the
-// streams before it returns.
+// compareBesideStreams opens streams on loaded, more and more of them, and compares the cost of its
+// answers with that of alone's each time. It returns the ratios, and the memory of loaded with all
+// streams, and closes the streams.
 func compareBesideStreams(ctx context.Context, alone, loaded *measuredService) (ratios string, during int64, err error) {
 	var opened []*hangingStreams
 	defer func() {
@@ -71,7 +71,7 @@ func compareBesideStreams(ctx context.Context, alone, loaded *measuredService) (
 	var lines []string
 	open := 0
 	for _, streams := range streamCounts {
-		// The service needs two descriptors for each stream: one to the client and one to the model.
+		// Each stream takes two descriptors of the service: one to its client and one to the model.
 		streams = min(streams, (descriptorLimit()-400)/2)
 		h, err := openHangingStreams(ctx, loaded.process, streams-open)
 		if err != nil {
@@ -96,18 +96,19 @@ func compareBesideStreams(ctx context.Context, alone, loaded *measuredService) (
 	return strings.Join(lines, ", "), during, err
 }
 
-// growthSlices is how often the two processes take turns at each number of streams.
+// growthSlices is the number of turns of the two processes at each number of streams.
 const growthSlices = 3
 
-// measuredService is a service together with the load that measures it.
+// measuredService is a service with the load that measures it.
 type measuredService struct {
 	*process
 	load *load
 }
 
-// cpuPerAnswer returns the CPU time per answer in ms, measured from the end of one garbage collection to the end of a
-// later one. With 9,800 streams, collections are seconds apart, and each takes as much CPU time as thousands of
-// answers. A measurement of fixed length would contain a whole collection or none.
+// cpuPerAnswer returns the CPU time of an answer in ms, from the end of one garbage collection to
+// that of a later one. With 9,800 streams, collections are seconds apart and each takes as much
+// time as thousands of answers, so a slice of any other length would contain all of a collection
+// or nothing of it.
 func (b *measuredService) cpuPerAnswer(ctx context.Context) (float64, error) {
 	if _, err := b.askUntilCollected(ctx, 0); err != nil {
 		return 0, err
@@ -124,8 +125,8 @@ func (b *measuredService) cpuPerAnswer(ctx context.Context) (float64, error) {
 	return milliseconds(after-before) / float64(answers), err
 }
 
-// askUntilCollected asks questions for at least the time atLeast, and until the service has ended a garbage collection.
-// It returns the number of answers.
+// askUntilCollected asks questions until a garbage collection has ended, and at least for that
+// long. It returns the number of answers.
 func (b *measuredService) askUntilCollected(ctx context.Context, atLeast time.Duration) (answers int, err error) {
 	before, err := b.readMetrics("go_gc_duration_seconds_count")
 	if err != nil {

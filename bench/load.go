@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// load asks one service the same question again and again.
+// load asks one service the same question repeatedly.
 type load struct {
 	client *http.Client
 	url    string
@@ -24,7 +24,7 @@ type load struct {
 	body   []byte
 }
 
-// newLoad returns a load that asks the question of r at the service with the base URL url.
+// newLoad returns the load of a row for the service at url.
 func newLoad(url string, r row) *load {
 	t := &http.Transport{MaxIdleConnsPerHost: 16384, DisableCompression: true}
 	path := "/answer"
@@ -34,10 +34,10 @@ func newLoad(url string, r row) *load {
 	return &load{client: &http.Client{Transport: t}, url: url + path, script: r.script, stream: r.stream, body: r.questionBody()}
 }
 
-// timing holds the times from sending a question to the first byte and to the end of the answer.
+// timing has the time until the first byte of an answer, and until its end.
 type timing struct{ first, whole time.Duration }
 
-// askOnce asks the question once, checks the answer, and returns how long it took.
+// askOnce asks the question once and checks the answer.
 func (l *load) askOnce(ctx context.Context) (t timing, err error) {
 	began := time.Now()
 	resp, err := l.sendQuestion(ctx)
@@ -63,7 +63,7 @@ func (l *load) askOnce(ctx context.Context) (t timing, err error) {
 	return t, l.script.checkAnswer(body)
 }
 
-// sendQuestion sends the question and returns the response. The caller must close its body.
+// sendQuestion sends the question. The caller must close the response's body.
 func (l *load) sendQuestion(ctx context.Context) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, bytes.NewReader(l.body))
 	if err != nil {
@@ -73,8 +73,7 @@ func (l *load) sendQuestion(ctx context.Context) (*http.Response, error) {
 	return l.client.Do(r)
 }
 
-// askRepeatedly lets callers ask questions concurrently for the time d. Each caller asks at least once. It returns the
-// times of all answers. After an error of one caller the others stop.
+// askRepeatedly asks questions for the time d, callers at a time, and each caller at least once.
 func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) ([]timing, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+sliceTime)
 	defer cancel()
@@ -107,7 +106,7 @@ func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) 
 	return all, failed
 }
 
-// askTimes asks n questions, with that many callers at a time. The first error cancels the rest.
+// askTimes asks n questions, callers at a time.
 func (l *load) askTimes(ctx context.Context, callers, n int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -128,13 +127,13 @@ func (l *load) askTimes(ctx context.Context, callers, n int) error {
 	return context.Cause(ctx)
 }
 
-// sliceTime is how long the last answers of a slice may take after the slice's end.
+// sliceTime is how long after the end of a slice its last answers may arrive.
 const sliceTime = 30 * time.Second
 
-// shown is how many bytes of a tool result every answer contains at least. answerd truncates longer results.
+// shown is the number of bytes of a result that every answer has.
 const shown = 120_000
 
-// checkAnswer returns an error if body, an answer as JSON, is not the answer that the script describes.
+// checkAnswer compares a whole answer with the script.
 func (s script) checkAnswer(body []byte) error {
 	var a struct {
 		Answer   string
@@ -145,7 +144,7 @@ func (s script) checkAnswer(body []byte) error {
 	if err := json.Unmarshal(body, &a); err != nil {
 		return fmt.Errorf("the answer does not decode: %w", err)
 	}
-	// answerd truncates a large result and adds a note.
+	// answerd truncates a result beyond its bounds, and adds a note.
 	want := resultText(min(s.Result, shown))
 	switch results := a.Metadata.ToolResults; {
 	case a.Answer != s.fullAnswer():
@@ -158,8 +157,7 @@ func (s script) checkAnswer(body []byte) error {
 	return nil
 }
 
-// checkStream returns an error if the deltas, the number of results or the last event of a stream do not match the
-// script.
+// checkStream compares the deltas and the last event of a stream with the script.
 func (s script) checkStream(body []byte) error {
 	var said strings.Builder
 	var last []byte

@@ -1,16 +1,17 @@
-// Command bench measures how much CPU time answerd adds to an answer. It compares answerd's CPU time per request with
-// that of the floor, a net/http program that does only the least possible work for the same requests.
+// Command bench measures the cost that answerd adds to an answer. It compares answerd's CPU time per
+// request with that of the floor, which is the least that a net/http program can do for the same
+// requests.
 //
 //	go run ./bench                 all rows; takes a quarter of an hour
-//	go run ./bench -row burst      only the rows with burst in their name
+//	go run ./bench -row burst      the rows whose name contains that
 //	go run ./bench -quick          short slices; not exact enough for the table
 //	go run ./bench -answerd FILE   measures this binary instead of building one
 //	go run ./bench -against FILE   compares with another answerd instead of the floor, in 31 slices each
 //
-// The model, the MCP server, the floor and answerd are separate processes, and this process makes the load, so that only
-// the service is measured. The floor and answerd take turns, so that other work of the machine affects both. bench
-// checks every answer completely, and counts the requests to the model and the MCP server. A missing or unexpected
-// request fails the run.
+// Model, MCP server, floor and answerd are separate processes, and this process makes the load, so
+// only the service is measured. Floor and answerd are measured in turns, so that other work of the
+// machine disturbs both. All answers are checked completely, and all requests to the model and the MCP
+// server are counted; a missing or unexpected one fails the run.
 //
 // docs/internals/performance.md explains the table.
 package main
@@ -28,7 +29,7 @@ import (
 	"time"
 )
 
-// main measures until all rows are done or a signal arrives.
+// main runs until the rows are measured or a signal arrives.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
@@ -39,7 +40,7 @@ func main() {
 	}
 }
 
-// roles are the services as which bench runs itself in child processes, by the first argument.
+// roles has the services that this program runs as when it is its own child process.
 var roles = map[string]func(args []string) error{
 	"floor": serveFloor,
 	"model": serveModel,
@@ -47,7 +48,7 @@ var roles = map[string]func(args []string) error{
 	"nats":  serveNATS,
 }
 
-// run parses args, builds answerd and measures it. If args[0] is one of the roles, it runs that service instead.
+// run parses the arguments, builds answerd and measures; or it is one of the roles.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 && roles[args[0]] != nil {
 		return roles[args[0]](args[1:])
@@ -80,7 +81,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return o.measureAll(ctx, out)
 }
 
-// measureAll measures the selected rows and extras, and prints the table.
+// measureAll measures all rows and prints the table.
 func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
 	fx, err := o.newFixture(ctx)
 	defer func() { err = errors.Join(err, fx.close()) }()
@@ -121,13 +122,13 @@ func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
 	return nil
 }
 
-// extra is a measurement other than the comparison with the floor under load. measure returns its result as text.
+// extra is a measurement that is not a comparison with the floor under load.
 type extra struct {
 	name    string
 	measure func(context.Context, *fixture) (string, error)
 }
 
-// extras lists the measurements that follow the table.
+// extras has the measurements after the table.
 var extras = []extra{
 	{"idle memory; start to listening (at most 45 MB, 0.3 s)", measureIdle},
 	{"memory of an open stream (at most 135 kB)", measureOpenStreams},

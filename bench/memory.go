@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// memoryBound is the EVENTS_MAX_BYTES of the services in measureMemory.
+// memoryBound is the EVENTS_MAX_BYTES of a service whose memory is measured.
 const memoryBound = "256MiB"
 
-// idleTime is how long a service must be idle before its memory is measured as that of an idle process. The Go runtime
-// collects garbage two minutes after the last collection. How much memory it then returns to the operating system
-// depends on the collection before, so idleTime is long enough for two.
+// idleTime is how long a service must be idle until its memory counts as that of an idle process: the Go
+// runtime collects garbage two minutes after the last collection, and what it returns to the operating
+// system depends on the collection before.
 const idleTime = 5*time.Minute + 30*time.Second
 
-// memoryPhase is a load, after which the memory of the service is measured.
+// memoryPhase is a load after which the memory of a service is measured.
 type memoryPhase struct {
 	name    string
 	answers int
@@ -25,7 +25,7 @@ type memoryPhase struct {
 	script  script
 }
 
-// memoryPhases lists the loads in the order in which they run.
+// memoryPhases has the loads in their order.
 var memoryPhases = []memoryPhase{
 	{"60,000 small answers", 60_000, 16, script{Tokens: 4, Tools: 10}},
 	{"20,000 with a call", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
@@ -33,9 +33,9 @@ var memoryPhases = []memoryPhase{
 	{"20,000 with a call again", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 }
 
-// measureMemory returns the resident memory of a service after each phase of load and after idleTime, and how much of
-// it is heap. It measures one service with the log in memory and one with the log on disk. With -quick, each phase has
-// a tenth of the answers, and the idle time is skipped.
+// measureMemory returns the resident memory of a service after each phase of load and after idleTime, and
+// the heap in it: with the log in memory and with file:. With -quick, a phase has a tenth of its answers
+// and there is no wait.
 func measureMemory(ctx context.Context, fx *fixture) (_ string, err error) {
 	dir, err := os.MkdirTemp(fx.work, "events")
 	if err != nil {
@@ -78,7 +78,7 @@ func measureMemory(ctx context.Context, fx *fixture) (_ string, err error) {
 	return strings.Join(lines[:], "; "), nil
 }
 
-// measurePhases runs all phases of load at p and returns the resident memory after each, as text.
+// measurePhases returns the resident memory of p after each phase of load.
 func (fx *fixture) measurePhases(ctx context.Context, p *process) (string, error) {
 	var after []string
 	for _, phase := range memoryPhases {

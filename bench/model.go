@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// model is an OpenAI-compatible endpoint that plays scripts, by default as fast as it can.
+// model is an OpenAI-compatible endpoint that answers with scripts, as fast as it can.
 type model struct {
 	requests atomic.Int64
 	open     atomic.Int64 // requests in flight
 	replies  sync.Map     // *reply by replyKey
 }
 
-// replyKey identifies a reply: the script, and the number of rounds whose results are in the request.
+// replyKey identifies a reply: the script, and how many rounds of calls have been executed.
 type replyKey struct {
 	script
 	round int
 }
 
-// reply is one reply of the model, as the chunks of a stream. It is built once for each replyKey.
+// reply is one answer of the model as the chunks of a stream. It is built once per script.
 type reply struct{ chunks [][]byte }
 
-// chunkHead is the beginning of every chunk.
+// chunkHead begins each chunk.
 const chunkHead = `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"scripted","system_fingerprint":"fp_1","choices":[`
 
-// reply builds the reply for k: the calls of the round k.round, or the final answer after the last round.
+// reply builds the reply: the calls of the round, or the final answer after the last one.
 func (k replyKey) reply() *reply {
 	r := &reply{}
 	add := func(choices, rest string) {
@@ -58,12 +58,12 @@ func (k replyKey) reply() *reply {
 	return r
 }
 
-// callArguments returns the arguments of every call, as JSON.
+// callArguments returns the arguments of a call.
 func (s script) callArguments() string {
 	return fmt.Sprintf(`{"size":%d,"delay":%d}`, s.Result, s.Delay)
 }
 
-// ServeHTTP serves chat completions, and their counts at /stats.
+// ServeHTTP serves chat completions, and counts them for /stats.
 func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/stats" {
 		fmt.Fprintf(w, `{"requests":%d,"open":%d}`, m.requests.Load(), m.open.Load())
@@ -93,8 +93,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeChunks(w, r, made.(*reply).chunks, s)
 }
 
-// writeChunks writes chunks as s says: all at once, one by one, or with pauses. If s.Hang is 1, it stops after the
-// first half and waits until the client disconnects.
+// writeChunks writes the chunks at the script's pace: at once, one by one, or with pauses.
 func writeChunks(w http.ResponseWriter, r *http.Request, chunks [][]byte, s script) {
 	rc := http.NewResponseController(w)
 	if s.Each == 0 && s.Pace == 0 && s.Hang == 0 {
@@ -121,10 +120,10 @@ func writeChunks(w http.ResponseWriter, r *http.Request, chunks [][]byte, s scri
 	}
 }
 
-// serveModel runs this process as the model.
+// serveModel runs the role model.
 func serveModel([]string) error { return listenAndServe(&model{}) }
 
-// listenAndServe serves h at a free port. It prints the address to stdout, from where the parent's startProcess reads
+// listenAndServe serves at a free port and prints its address to stdout, where startProcess reads
 // it.
 func listenAndServe(h http.Handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// serveNATS runs this process as a NATS server with JetStream, which stores in the directory args[0].
+// serveNATS runs the role nats: a NATS server that stores in the directory that is its argument.
 func serveNATS(args []string) error {
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: args[0]})
 	if err != nil {

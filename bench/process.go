@@ -18,20 +18,19 @@ import (
 	"time"
 )
 
-// process is a child process that serves HTTP at url.
+// process is a child process that serves HTTP.
 type process struct {
 	cmd     *exec.Cmd
 	url     string
-	started time.Duration // time until it accepted connections
+	started time.Duration // time from its start until it accepts connections
 	done    chan error
 }
 
-// startTime bounds how long a child process may take to start or to exit.
+// startTime bounds the start of a child.
 const startTime = 20 * time.Second
 
-// startProcess starts cmd and waits until it serves. out returns the pipe that the child writes its address to. address
-// returns the address that a line of that output has, or "" for other lines. If the child does not serve within
-// startTime, startProcess kills it and returns an error.
+// startProcess starts a child process, and waits for the first line of out from which address
+// returns an address.
 func startProcess(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser, error), address func(line []byte) string) (*process, error) {
 	lines, err := out()
 	if err != nil {
@@ -67,7 +66,7 @@ func startProcess(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser,
 	}
 }
 
-// startSelf starts this program in the role args[0], with the remaining args.
+// startSelf starts this program in one of its roles.
 func startSelf(ctx context.Context, args ...string) (*process, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -78,7 +77,7 @@ func startSelf(ctx context.Context, args ...string) (*process, error) {
 	return startProcess(ctx, cmd, cmd.StdoutPipe, func(line []byte) string { return string(line) })
 }
 
-// startService starts the answerd binary at path with the settings in environ. It reads the address from answerd's log.
+// startService starts answerd, which logs the address that it listens on.
 func startService(ctx context.Context, path string, environ []string) (*process, error) {
 	cmd := exec.Command(path)
 	cmd.Env = append(environ, "ADDR=127.0.0.1:0", "PATH="+os.Getenv("PATH"))
@@ -91,9 +90,9 @@ func startService(ctx context.Context, path string, environ []string) (*process,
 	})
 }
 
-// kill ends the process with SIGKILL and waits until it has exited.
+// kill ends the process with SIGKILL and waits for it.
 func (p *process) kill() error {
-	_ = p.cmd.Process.Kill() // fails if the process has already exited
+	_ = p.cmd.Process.Kill() // fails if the process has ended
 	select {
 	case <-p.done:
 		return nil
@@ -102,7 +101,7 @@ func (p *process) kill() error {
 	}
 }
 
-// tick is the unit of the CPU times in /proc.
+// tick is the unit of CPU time in /proc.
 const tick = 10 * time.Millisecond
 
 // cpuTime returns the CPU time that the process has used (proc(5), /proc/PID/stat).
@@ -111,8 +110,8 @@ func (p *process) cpuTime() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The second field, the program's name, may contain spaces and parentheses. So split only what follows it: fields[0]
-	// is the third field, the state.
+	// The name may contain spaces and parentheses, so count the fields from its end: the next one is
+	// the third, the state.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 13 {
 		return 0, errors.New("/proc/PID/stat is short")
@@ -122,7 +121,7 @@ func (p *process) cpuTime() (time.Duration, error) {
 	return time.Duration(user+system) * tick, errors.Join(err, err2)
 }
 
-// residentBytes returns the resident memory of the process (proc(5), /proc/PID/statm).
+// residentBytes returns the resident memory of the process.
 func (p *process) residentBytes() (int64, error) {
 	statm, err := os.ReadFile(p.procFile("statm"))
 	if err != nil {
@@ -136,18 +135,18 @@ func (p *process) residentBytes() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// openDescriptors returns how many file descriptors the process has open.
+// openDescriptors returns the number of files and sockets that the process has open.
 func (p *process) openDescriptors() (int, error) {
 	entries, err := os.ReadDir(p.procFile("fd"))
 	return len(entries), err
 }
 
-// procFile returns the path of the file name in the process's /proc directory.
+// procFile returns the path of a file about the process.
 func (p *process) procFile(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), name)
 }
 
-// getStats reads the counters that the process serves at path, a JSON object.
+// getStats reads a JSON object that the process serves.
 func (p *process) getStats(path string) (map[string]int64, error) {
 	resp, err := http.Get(p.url + path)
 	if err != nil {
@@ -158,7 +157,7 @@ func (p *process) getStats(path string) (map[string]int64, error) {
 	return out, json.NewDecoder(resp.Body).Decode(&out)
 }
 
-// allocations returns how many objects and bytes the service has allocated since its start, from its metrics.
+// allocations returns how much the service has allocated so far, from its metrics.
 func (p *process) allocations() (objects, bytes float64, _ error) {
 	values, err := p.readMetrics("go_memstats_mallocs_total", "go_memstats_alloc_bytes_total")
 	if err != nil {
@@ -167,8 +166,7 @@ func (p *process) allocations() (objects, bytes float64, _ error) {
 	return values[0], values[1], nil
 }
 
-// readMetrics returns the values of the named metrics from the service's /metrics, in the order of names. It finds only
-// series without labels. A missing metric is 0.
+// readMetrics returns values of the service's metrics, of series without labels.
 func (p *process) readMetrics(names ...string) ([]float64, error) {
 	resp, err := http.Get(p.url + "/metrics")
 	if err != nil {
@@ -187,7 +185,7 @@ func (p *process) readMetrics(names ...string) ([]float64, error) {
 	return values, nil
 }
 
-// descriptorLimit returns how many files this process and its children may have open each.
+// descriptorLimit returns the number of files that this process and its children may have open.
 func descriptorLimit() int {
 	var l syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {

@@ -17,13 +17,13 @@ import (
 //go:embed testdata/pprof.go.txt
 var pprofSource []byte
 
-// buildService builds answerd into dir. answerd does not serve profiles itself, so with -profiles an overlay adds
-// net/http/pprof to the build.
+// buildService builds the binary in dir. For profiles it adds net/http/pprof by an overlay,
+// because the service itself does not serve profiles.
 func (o options) buildService(ctx context.Context, dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "answerd")
 	args := []string{"build", "-o", binary}
 	if o.profiles == "" {
-		args = append(args, "-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w") // as in releases
+		args = append(args, "-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w") // as it is shipped
 	} else {
 		source, overlay := filepath.Join(dir, "pprof.go"), filepath.Join(dir, "overlay.json")
 		top, err := os.Getwd()
@@ -50,11 +50,10 @@ func (o options) buildService(ctx context.Context, dir string) (binary string, e
 	return binary, nil
 }
 
-// profileTime is how long a CPU profile runs.
+// profileTime is the length of a CPU profile.
 const profileTime = 4 * time.Second
 
-// profileRow saves a CPU profile and an allocation profile of the service under the load of r. addrFile has the address
-// of the service's pprof server.
+// profileRow saves CPU and allocation profiles of the service under a row's load.
 func (fx *fixture) profileRow(ctx context.Context, r row, l *load, addrFile string) error {
 	name := strings.NewReplacer(" ", "-", ",", "").Replace(r.name)
 	done := make(chan error, 1)
@@ -70,8 +69,7 @@ func (fx *fixture) profileRow(ctx context.Context, r row, l *load, addrFile stri
 	return fx.saveProfile(addrFile, "allocs", name+".allocs")
 }
 
-// saveProfile requests a profile from the pprof server whose address is in addrFile, and writes it to file in the
-// directory fx.profiles.
+// saveProfile requests a profile of a service and writes it to a file.
 func (fx *fixture) saveProfile(addrFile, profile, file string) error {
 	addr, err := os.ReadFile(addrFile)
 	if err != nil {

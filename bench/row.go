@@ -2,22 +2,22 @@ package main
 
 import "time"
 
-// row is one line of the table: a kind of question that both the floor and answerd answer.
+// row is one line of the table: a kind of question that the floor and answerd answer.
 type row struct {
 	name    string
-	must    float64 // highest permitted ratio to the floor; 0 for no bound
-	goal    float64 // desired ratio to the floor; 0 for none
+	must    float64 // the highest permitted ratio to the floor; 0 for none
+	goal    float64 // the ratio that is aimed at
 	callers int     // questions at a time
 	stream  bool
 	newer   bool // the MCP server uses protocol 2026-07-28
 	traced  bool
-	latency bool   // compare latencies instead of CPU times
+	latency bool   // compare the latency instead of the CPU time
 	log     string // where events are stored: "file" or "nats"; "" means in memory
-	plain   bool   // compare with a plain answerd, without tracing and with the log in memory, instead of the floor
+	plain   bool   // compare with answerd without tracing and with its log in memory, instead of the floor
 	script
 }
 
-// rows are the lines of the table in docs/internals/performance.md.
+// rows is the table in docs/internals/performance.md.
 var rows = []row{
 	{name: "answer, no tool", must: 3, goal: 1.8, callers: 16, script: script{Tokens: 64, Tools: 10}},
 	{name: "answer, 1 call", must: 3, goal: 2.2, callers: 16, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
@@ -43,18 +43,18 @@ var rows = []row{
 	{name: "answer, 1024 at a time", must: 2.5, goal: 1.5, callers: 1024, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10, Delay: 200}},
 }
 
-// setting holds the properties of a row that are fixed when a service starts. Rows with equal settings share a process.
+// setting is the part of a row that needs a process of its own.
 type setting struct {
 	tools         int
 	newer, traced bool
 	log           string
-	apart         bool // use a separate process, for comparing two answerds whose heaps must be equally old
+	apart         bool // for the comparison of two answerds, whose heaps must be equally old
 }
 
-// setting returns the setting that the row's service needs.
+// setting returns the row's setting.
 func (r row) setting() setting { return setting{r.Tools, r.newer, r.traced, r.log, r.plain} }
 
-// sliceResult holds the measurements of one slice.
+// sliceResult has the measurements of one slice.
 type sliceResult struct {
 	cpu     time.Duration // per answer
 	answers int

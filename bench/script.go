@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// script describes the steps to one answer. Every request has the script as the name of its model, so that the model,
-// the floor and the load know the script without keeping state.
+// script describes the steps to one answer. It is sent as the name of the model, so that the
+// model, the floor and the load all know it and none needs a state.
 type script struct {
 	Tokens  int // tokens of the final answer
 	Rounds  int // rounds of tool calls before it
-	Calls   int // concurrent calls in each round
-	Result  int // bytes of text in each result
+	Calls   int // calls in each round, at the same time
+	Result  int // bytes of text of each result
 	Tools   int // offered tools
-	History int // messages of 4 kB before the question
+	History int // messages before the question, of 4 kB each
 	Each    int // 1: the model writes each token separately
 	Pace    int // milliseconds between tokens
 	Delay   int // milliseconds before the model or a tool answers
-	Hang    int // 1: the model stops in the middle of its answer and keeps the connection open
+	Hang    int // 1: the model stops in the middle of its answer and keeps the connection
 }
 
-// String encodes the script as the name of a model. scriptIn decodes it.
+// String returns the script as the name of a model.
 func (s script) String() string {
 	return fmt.Sprintf("s-%d-%d-%d-%d-%d-%d-%d-%d-%d-%d", s.Tokens, s.Rounds, s.Calls, s.Result, s.Tools, s.History, s.Each, s.Pace, s.Delay, s.Hang)
 }
 
-// scriptIn decodes the script from the member model of a request's body. ok is false if the body has none.
+// scriptIn returns the script in a request's body: its "model".
 func scriptIn(body []byte) (s script, ok bool) {
 	_, rest, _ := bytes.Cut(body, []byte(`"model":"s-`))
 	name, _, found := bytes.Cut(rest, []byte(`"`))
@@ -44,14 +44,14 @@ func scriptIn(body []byte) (s script, ok bool) {
 	return s, len(parts) == len(fields)
 }
 
-// delay returns how long the model waits before it answers.
+// delay returns the time before the model answers.
 func (s script) delay() time.Duration { return time.Duration(s.Delay) * time.Millisecond }
 
-// tokenText returns the i-th token of an answer, with about the length of a real token. No sequence of tokens repeats
-// within 800 tokens, because answerd cuts off an answer that repeats itself.
+// tokenText returns the i-th token of an answer, which is about as long as a model's. No sequence of
+// them repeats within 800 tokens; otherwise answerd would cut a long answer because it repeats itself.
 func tokenText(i int) string { return "wo" + strconv.Itoa(100+i*37%899) + " " }
 
-// fullAnswer returns the text of the final answer.
+// fullAnswer returns the text of the whole answer.
 func (s script) fullAnswer() string {
 	var b strings.Builder
 	for i := range s.Tokens {
@@ -60,13 +60,14 @@ func (s script) fullAnswer() string {
 	return b.String()
 }
 
-// resultText returns size bytes as the text of a tool result: lines of prose with quotes, which JSON must escape.
+// resultText returns the text of a tool's result: lines of prose with quotes, which JSON must
+// escape.
 func resultText(size int) string {
 	const line = "A line of a result that a tool found somewhere, \"quoted\" once.\n"
 	return strings.Repeat(line, size/len(line)+1)[:size]
 }
 
-// questionBody returns the body of POST /answer for the script.
+// questionBody returns the body of one POST /answer.
 func (s script) questionBody() []byte {
 	type message struct {
 		Role    string `json:"role"`
@@ -84,7 +85,7 @@ func (s script) questionBody() []byte {
 	return b
 }
 
-// quoteJSON encodes text as a JSON string.
+// quoteJSON returns text as a JSON string.
 func quoteJSON(text string) string {
 	b, _ := json.Marshal(text) // cannot fail for a string
 	return string(b)

@@ -10,16 +10,16 @@ import (
 const tableHead = "| work | × floor | must | goal | floor, ms CPU | answerd, ms CPU | allocations | kB | p50, ms (floor) | p99, ms (floor) | first event, ms (floor) | upstream |\n" +
 	"|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 
-// comparison holds the measurements of one row, for answerd and for the floor or the service in the floor's place.
+// comparison has the measurements of a row: those of the floor, or what takes its place, and those of
+// answerd.
 type comparison struct {
 	floor, service []sliceResult
-	ratios         []float64 // answerd's value divided by the floor's, in each turn
-	used           upstream  // requests that answerd sent
+	ratios         []float64 // of the two in each turn
+	used           upstream  // by answerd
 	objects, bytes float64   // allocated by answerd
 }
 
-// measureRow measures one row and returns the row's line of the table. It returns an error if answerd sent missing or
-// unexpected requests.
+// measureRow measures one row and returns its line of the table.
 func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 	floor, err := fx.comparisonFor(ctx, r)
 	if err != nil {
@@ -48,8 +48,8 @@ func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 	return c.formatLine(r), nil
 }
 
-// compareServices measures the floor, services[0], and answerd, services[1], in turns. Before that it lets both answer
-// for the time of one slice, so that connections are open and caches are filled.
+// compareServices measures the floor and answerd in turns. It first asks both for the time of a slice,
+// so that connections are open and caches are filled.
 func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*process, loads [2]*load) (c comparison, err error) {
 	n, each := fx.sliceCount(r)
 	for _, l := range loads {
@@ -97,7 +97,7 @@ func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*proc
 	return c, err
 }
 
-// answers returns how many answers answerd gave.
+// answers returns the number of answerd's answers.
 func (c *comparison) answers() int {
 	n := 0
 	for _, s := range c.service {
@@ -106,7 +106,7 @@ func (c *comparison) answers() int {
 	return n
 }
 
-// formatLine formats the comparison as the line of r in the table.
+// formatLine returns the line of the table.
 func (c *comparison) formatLine(r row) string {
 	cpu := func(side []sliceResult) float64 {
 		var each []float64
@@ -115,8 +115,8 @@ func (c *comparison) formatLine(r row) string {
 		}
 		return median(each)
 	}
-	both := func(q int, timeOf func(timing) time.Duration) string {
-		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(c.service, q, timeOf)), milliseconds(percentile(c.floor, q, timeOf)))
+	both := func(q int, of func(timing) time.Duration) string {
+		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(c.service, q, of)), milliseconds(percentile(c.floor, q, of)))
 	}
 	answers := float64(c.answers())
 	return fmt.Sprintf("| %s | **%.2f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(c.ratios), formatBound(r.must), formatBound(r.goal),
@@ -124,7 +124,7 @@ func (c *comparison) formatLine(r row) string {
 		both(50, wholeTime), both(99, wholeTime), both(50, func(t timing) time.Duration { return t.first }))
 }
 
-// formatBound formats a bound of the table. 0 means no bound and gives a dash.
+// formatBound returns a bound of the table, or a dash if there is none.
 func formatBound(x float64) string {
 	if x == 0 {
 		return "–"
@@ -132,7 +132,7 @@ func formatBound(x float64) string {
 	return fmt.Sprintf("%.1f", x)
 }
 
-// measureSlice puts p under the load l for the time d. It returns the CPU time per answer and the times of the answers.
+// measureSlice measures one service under load for the time d.
 func measureSlice(ctx context.Context, p *process, l *load, callers int, d time.Duration) (sliceResult, error) {
 	before, err := p.cpuTime()
 	if err != nil {
@@ -152,16 +152,15 @@ func measureSlice(ctx context.Context, p *process, l *load, callers int, d time.
 // milliseconds returns d in milliseconds.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// wholeTime selects the time until the end of an answer, for percentile.
+// wholeTime returns the time until the end of an answer.
 func wholeTime(t timing) time.Duration { return t.whole }
 
-// percentile returns the q-th percentile of the times that timeOf selects, over all answers in results. It returns 0
-// without answers.
-func percentile(results []sliceResult, q int, timeOf func(timing) time.Duration) time.Duration {
+// percentile returns the q-th percentile of one time of all answers in the slices.
+func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.Duration {
 	var all []time.Duration
-	for _, r := range results {
-		for _, t := range r.timings {
-			all = append(all, timeOf(t))
+	for _, f := range side {
+		for _, t := range f.timings {
+			all = append(all, of(t))
 		}
 	}
 	if len(all) == 0 {
@@ -171,10 +170,10 @@ func percentile(results []sliceResult, q int, timeOf func(timing) time.Duration)
 	return all[min(len(all)*q/100, len(all)-1)]
 }
 
-// upstream counts requests to the model and to the MCP server.
+// upstream counts the requests to the model and the MCP server.
 type upstream struct{ model, calls, lists, others int64 }
 
-// upstream returns the numbers of requests that the model and the MCP server have received so far.
+// upstream returns the requests so far.
 func (fx *fixture) upstream() (upstream, error) {
 	m, err := fx.model.getStats("/stats")
 	if err != nil {
@@ -184,17 +183,17 @@ func (fx *fixture) upstream() (upstream, error) {
 	return upstream{m["requests"], t["calls"], t["lists"], t["others"]}, err
 }
 
-// minus returns u - v. If v was read before u, that is the number of requests in between.
+// minus returns the requests since v.
 func (u upstream) minus(v upstream) upstream {
 	return upstream{u.model - v.model, u.calls - v.calls, u.lists - v.lists, u.others - v.others}
 }
 
-// plus returns u + v.
+// plus returns the sum of both counts.
 func (u upstream) plus(v upstream) upstream {
 	return upstream{u.model + v.model, u.calls + v.calls, u.lists + v.lists, u.others + v.others}
 }
 
-// checkCounts returns an error unless u is exactly what the given number of answers needs: one request to the model for
+// checkCounts returns an error unless so many answers took exactly one request to the model for
 // each step, one to the MCP server for each call, and no other.
 func (u upstream) checkCounts(s script, answers int64) error {
 	want := upstream{model: answers * int64(s.Rounds+1), calls: answers * int64(s.Rounds*s.Calls)}

@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// throughputCallers lists the numbers of callers for which measureThroughput measures.
+// throughputCallers has the numbers of callers at which measureThroughput measures.
 var throughputCallers = []int{1, 4, 16, 64, 256}
 
-// measureThroughput measures each kind of event log with several numbers of callers. It returns the answers per second,
-// and how many processors the service used. The service shares the machine with the callers, the model, the tool and
-// the NATS server.
+// measureThroughput returns the answers per second with each event log, by the number of callers, and how many
+// processors the service used for them. The callers, the model, the tool and the NATS server share the machine with it.
 func measureThroughput(ctx context.Context, fx *fixture) (string, error) {
 	length := 5 * time.Second
 	if fx.quick {
@@ -42,8 +41,7 @@ func measureThroughput(ctx context.Context, fx *fixture) (string, error) {
 	return strings.Join(lines, "; "), nil
 }
 
-// throughputOf measures a service whose event log is at url ("" is in memory), for the time length with each number of
-// callers.
+// throughputOf measures a service with the event log at url.
 func (fx *fixture) throughputOf(ctx context.Context, url string, length time.Duration) (string, error) {
 	p, err := startService(ctx, fx.answerd, append(fx.serviceEnv(setting{tools: 10}), "EVENTS_URL="+url, "EVENTS_MAX_BYTES=1GiB"))
 	if err != nil {

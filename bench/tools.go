@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// tools is an MCP server. The path of a request selects its behaviour: /old/10 uses protocol 2025-11-25 with a session
-// and event streams, and /new/10 uses 2026-07-28 with neither. 10 is the number of tools. It also accepts spans at
-// /v1/traces, and only counts the requests.
+// tools is an MCP server. Its path selects what it is: /old/10 uses protocol 2025-11-25 with a
+// session and event streams, /new/10 uses 2026-07-28 with neither, and 10 is the number of tools.
+// It also accepts spans at /v1/traces and discards them.
 type tools struct {
 	calls, lists, others, spans atomic.Int64
-	results                     sync.Map // texts of results, as JSON strings, by size
+	results                     sync.Map // texts of results as JSON strings, by size
 }
 
 // toolName returns the name of the i-th tool.
 func toolName(i int) string { return fmt.Sprintf("look_up_%04d", i) }
 
-// toolSchema is the input schema of every tool. It is about as long as the schemas of real servers.
+// toolSchema is about as long as the schemas of real servers.
 const toolSchema = `{"type":"object","properties":{"size":{"type":"integer","description":"How much of it to return, in bytes","minimum":0},` +
 	`"delay":{"type":"integer","description":"How long to think about it, in milliseconds","minimum":0},` +
 	`"language":{"type":"string","enum":["de","en","it"],"description":"Of the result"}},"required":["size"]}`
@@ -33,7 +33,7 @@ func toolDescription(i int) string {
 	return fmt.Sprintf("Looks up the records of department %d and returns what is known about one of them, in prose.", i)
 }
 
-// toolList returns the member tools of a tools/list result with n tools.
+// toolList returns the result of tools/list with n tools.
 func toolList(n int) string {
 	all := make([]string, n)
 	for i := range all {
@@ -56,7 +56,7 @@ func (t *tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	n, err := strconv.Atoi(rest)
 	if err != nil || r.Method != http.MethodPost {
-		w.WriteHeader(http.StatusMethodNotAllowed) // a GET asks for a standalone stream, which this server does not have
+		w.WriteHeader(http.StatusMethodNotAllowed) // there is no standalone stream
 		return
 	}
 	var m struct {
@@ -73,8 +73,7 @@ func (t *tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.answer(w, strings.HasPrefix(r.URL.Path, "/old/"), n, m.ID, m.Method, m.Params.Arguments.Size, m.Params.Arguments.Delay)
 }
 
-// answer serves one MCP request and counts it. old selects the protocol version and n the number of tools. size and
-// delay are the arguments of a tool call, which waits for a quarter of delay.
+// answer serves one MCP request and counts it. A call waits for a quarter of the script's delay.
 func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessage, method string, size, delay int) {
 	done := `"resultType":"complete",`
 	if old {
@@ -103,7 +102,7 @@ func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessag
 	}
 }
 
-// quotedResult returns the text of a result with size bytes, as a JSON string. It builds each text only once.
+// quotedResult returns the text of a result of that size as a JSON string.
 func (t *tools) quotedResult(size int) string {
 	text, ok := t.results.Load(size)
 	if !ok {
@@ -112,8 +111,7 @@ func (t *tools) quotedResult(size int) string {
 	return text.(string)
 }
 
-// writeResult writes a JSON-RPC response. members are the members of its result. It is an SSE event if event is true,
-// otherwise plain JSON.
+// writeResult answers with the members of a result, as an SSE event or as plain JSON.
 func writeResult(w http.ResponseWriter, event bool, id json.RawMessage, members string) {
 	body := `{"jsonrpc":"2.0","id":` + string(id) + `,"result":{` + members + "}}"
 	if event {
@@ -125,5 +123,5 @@ func writeResult(w http.ResponseWriter, event bool, id json.RawMessage, members 
 	_, _ = io.WriteString(w, body)
 }
 
-// serveTools runs this process as the MCP server.
+// serveTools runs the role tools.
 func serveTools([]string) error { return listenAndServe(&tools{}) }
